@@ -1,0 +1,164 @@
+"""Configs: frozen, strict, documented. Numbers come from YAML; structure is Python."""
+
+import ast
+import importlib.util
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+
+
+class UserError(Exception):
+    """A mistake in what the user gave: one clear line naming the file, line or key. Exit status 2."""
+
+
+class Config(BaseModel):
+    """Base of every config: unknown keys are refused, and a docstring under a field is its help."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+C = TypeVar("C", bound=BaseModel)
+
+
+class Call(Config):
+    """A pure function named by dotted path, with options bound against its signature at load.
+
+    The signature is read from the function's source, so that checking a config imports nothing.
+    """
+
+    function: str
+    """Dotted path, for example `components.losses.listwise.cross_entropy`."""
+    options: dict[str, Any] = {}
+    """Keyword-only options of the function."""
+
+    @field_validator("function")
+    @classmethod
+    def _exists(cls, path: str) -> str:
+        keyword_options(path)
+        return path
+
+    @model_validator(mode="after")
+    def _binds(self) -> Self:
+        accepted = keyword_options(self.function)
+        for name in self.options:
+            if name not in accepted:
+                raise ValueError(f"{self.function} has no option {name!r}; accepted: {listing(accepted)}")
+        return self
+
+    def resolve(self) -> Any:
+        """The function itself."""
+        module, _, name = self.function.rpartition(".")
+        return getattr(importlib.import_module(module), name)
+
+
+def keyword_options(path: str) -> list[str]:
+    """Names of the keyword-only parameters with a default of the function at a dotted path."""
+    module, _, name = path.rpartition(".")
+    try:
+        spec = importlib.util.find_spec(module) if module else None
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or spec.origin is None:
+        raise ValueError(f"no module {module!r} for the function {path!r}")
+    functions = {
+        node.name: node for node in ast.parse(Path(spec.origin).read_text()).body if isinstance(node, ast.FunctionDef)
+    }
+    if name not in functions:
+        public = sorted(found for found in functions if not found.startswith("_"))
+        raise ValueError(f"{module} has no function {name!r}; accepted: {listing(public)}")
+    arguments = functions[name].args
+    return [a.arg for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default]
+
+
+def listing(names: Any) -> str:
+    """Names joined for an error message."""
+    return ", ".join(str(name) for name in names) or "(none)"
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; UserError names the file and line of what is wrong."""
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else "?"
+        raise UserError(f"{path}:{line}: not YAML: {error.problem}") from None
+    if not isinstance(tree, dict):
+        raise UserError(f"{path}: expected keys and values, got {type(tree).__name__}")
+    return tree
+
+
+def override(tree: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
+    """A copy of the tree with `key.path=value` assignments applied; values are YAML."""
+    tree = yaml.safe_load(yaml.safe_dump(tree))
+    for assignment in assignments:
+        path, equals, value = assignment.partition("=")
+        if not equals or not path:
+            raise UserError(f"--set {assignment}: expected key.path=value")
+        node = tree
+        *parents, last = path.split(".")
+        for parent in parents:
+            node = _child(node, parent, assignment, create=True)
+        if isinstance(node, list):
+            _child(node, last, assignment, create=False)
+            node[int(last)] = yaml.safe_load(value)
+        else:
+            node[last] = yaml.safe_load(value)
+    return tree
+
+
+def _child(node: Any, key: str, assignment: str, *, create: bool) -> Any:
+    """One step down a path of keys and list positions."""
+    if isinstance(node, list):
+        if not key.isdigit() or int(key) >= len(node):
+            raise UserError(f"--set {assignment}: {key!r} is not a position in a list of {len(node)}")
+        return node[int(key)]
+    if create and node.get(key) is None:
+        node[key] = {}
+    child = node[key]
+    if not isinstance(child, (dict, list)):
+        raise UserError(f"--set {assignment}: {key!r} holds a value, not keys")
+    return child
+
+
+def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
+    """Validate a tree as a config; the first mistake becomes one line naming the key and what is accepted."""
+    try:
+        return cls.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "(top level)"
+        if first["type"] == "extra_forbidden":
+            accepted = _fields_at(cls, first["loc"][:-1])
+            raise UserError(f"{where}: {key}: unknown key; accepted: {listing(accepted)}") from None
+        message = first["msg"].removeprefix("Value error, ")
+        got = "" if first["type"] in ("missing", "value_error") else f", got {first['input']!r}"
+        raise UserError(f"{where}: {key}: {message}{got}") from None
+
+
+def _fields_at(cls: Any, location: tuple[Any, ...]) -> list[str]:
+    """Field names of the config class found by following a path of keys."""
+    for part in location:
+        if isinstance(part, int):
+            continue
+        field = getattr(cls, "model_fields", {}).get(part)
+        if field is None:
+            continue  # a union's tag
+        cls = _config_class(field.annotation)
+    return list(getattr(cls, "model_fields", {}))
+
+
+def _config_class(annotation: Any) -> Any:
+    """The first config class inside an annotation such as `list[X] | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        found = _config_class(argument)
+        if found is not None:
+            return found
+    return None

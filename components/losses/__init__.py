@@ -1,0 +1,1 @@
+"""One idea a file: pure functions of Scores."""

@@ -1,0 +1,1 @@
+"""One reader a format. A source's `format` is the name of its file here."""

@@ -1,0 +1,62 @@
+"""The Arrow tables that every step speaks, and a check that says what is wrong with one.
+
+Column names follow ir_datasets. On disk they are Parquet.
+"""
+
+import pyarrow as pa
+
+DOCUMENTS = pa.schema([("doc_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
+"""A document. `title` is empty where there is none and stays apart from `text`."""
+
+QUERIES = pa.schema(
+    [("query_id", pa.string()), ("text", pa.string()), ("answers", pa.list_(pa.string())), ("split", pa.string())]
+)
+"""A query. `answers` is empty where the collection has none; `split` is train, dev, test or another name."""
+
+QRELS = pa.schema(
+    [("query_id", pa.string()), ("doc_id", pa.string()), ("relevance", pa.int32()), ("split", pa.string())]
+)
+"""A judgement. Relevance above 0 is relevant unless a measure says otherwise."""
+
+RANKING = pa.schema(
+    [("query_id", pa.string()), ("doc_id", pa.string()), ("rank", pa.int32()), ("score", pa.float32())]
+)
+"""A retrieved document: rank from 1, scores descending, ties in order of doc_id."""
+
+GROUPS = pa.schema(
+    [
+        ("query_id", pa.string()),
+        ("visit", pa.int32()),
+        ("doc_ids", pa.list_(pa.string())),
+        ("targets", pa.list_(pa.float32())),
+        ("teacher", pa.list_(pa.float32())),
+    ]
+)
+"""One training example: a query with its candidates, what each should score, and perhaps what a teacher says.
+
+`visit` counts how often the query was drawn before in the same phase. `teacher` is null until a ranker judged.
+"""
+
+
+def check(table: pa.Table, schema: pa.Schema, *, what: str) -> pa.Table:
+    """The table with the schema's columns, in its order; ValueError names a missing or mistyped column."""
+    for field in schema:
+        if field.name not in table.column_names:
+            raise ValueError(f"{what}: no column {field.name!r}; it has {', '.join(table.column_names)}")
+        got = table.schema.field(field.name).type
+        if got != field.type and not _same_but_wider(got, field.type):
+            raise ValueError(f"{what}: column {field.name!r} is {got}, expected {field.type}")
+    return table.select(schema.names).cast(schema)
+
+
+def _same_but_wider(got: pa.DataType, expected: pa.DataType) -> bool:
+    """Whether a cast keeps every value: large or dictionary strings, other widths of numbers, null columns."""
+    if pa.types.is_list(expected):
+        if pa.types.is_list(got) or pa.types.is_large_list(got):
+            return got.value_type == expected.value_type or _same_but_wider(got.value_type, expected.value_type)
+        return pa.types.is_null(got)
+    if pa.types.is_string(expected):
+        return pa.types.is_large_string(got) or pa.types.is_dictionary(got) or pa.types.is_null(got)
+    if pa.types.is_integer(expected):
+        return pa.types.is_integer(got)
+    return pa.types.is_floating(expected) and (pa.types.is_floating(got) or pa.types.is_integer(got))

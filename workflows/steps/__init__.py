@@ -1,0 +1,1 @@
+"""One file a step: each fills one directory, binding components to Ray."""
