@@ -1,0 +1,63 @@
+"""Writing files so that a half-written one is never taken for finished."""
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary place beside `path` that takes its name when the block ends well, and is removed otherwise.
+
+    The block may write a file or make a directory there. A directory that is already at `path` is left as it is:
+    whoever was first wrote the same thing.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        yield temporary
+        _sync(temporary)
+        try:
+            os.replace(temporary, path)
+        except OSError:
+            if not path.is_dir():
+                raise
+            shutil.rmtree(temporary)
+        _sync(path.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON by one atomic rename."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed writers left behind in a folder that no one else writes to now."""
+    for path in folder.glob(".*.????????"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _sync(path: Path) -> None:
+    """Bring a file, or a directory's entries and files, to the disk."""
+    if path.is_dir():
+        for child in path.iterdir():
+            if child.is_file():
+                _sync_one(child)
+    _sync_one(path)
+
+
+def _sync_one(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,112 @@
+"""What a run runs on: the profile from `cluster/*.yaml`, and starting or joining Ray. Never changes a result."""
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from components.config import Config, UserError, parse, read_yaml
+
+
+class Pool(Config):
+    """Workers that share out the shards of one step."""
+
+    workers: int | None = None
+    """How many at once; null for one a core (or one a GPU where the step uses one)."""
+    threads: int = 1
+    """Threads of each."""
+
+
+class Cluster(Config):
+    """A profile: where a run runs."""
+
+    mode: Literal["ray", "inline"] = "ray"
+    """`inline` runs everything in one process (the JVM in one child): for unit tests and debuggers."""
+    address: str | None = None
+    """A running Ray cluster to join; null starts Ray on this machine alone."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """What models run on; `auto` takes the GPU where there is one."""
+    train: Pool = Pool(workers=1, threads=0)
+    """Ray Train workers. Threads 0 stands for all cores of the machine, divided among the workers on it."""
+    map: Pool = Pool()
+    """Ray Data actors that encode, score and search."""
+    java: Pool = Pool()
+    """Ray Data actors with a JVM each, for BM25."""
+    object_store_mb: int = 300
+    """Shared memory of a Ray that is started here. Tables and vectors travel by file, so little is needed."""
+    batch_tokens: int = 4096
+    """Tokens in one forward pass of encoding and scoring (padding counted); moves memory and speed alone."""
+    chunk: int | None = None
+    """Rows a training step encodes at once, the rest waiting as vectors (gradient caching); null for all."""
+    retries: int = 3
+    """How often a training run is begun again after a worker dies, before the step fails."""
+
+    def cuda(self) -> bool:
+        """Whether models run on a GPU; UserError where the profile asks for one that is not there."""
+        import torch  # heavy: only where a step really runs
+
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise UserError("cluster: device: cuda is asked for, and this machine has none; accepted: auto, cpu")
+        return self.device != "cpu" and torch.cuda.is_available()
+
+    def train_threads(self) -> int:
+        """Threads of one training worker."""
+        return self.train.threads or max(1, cores() // (self.train.workers or 1))
+
+    def workers(self, pool: Pool, shards: int, *, gpu: bool = False) -> int:
+        """How many workers of a pool the given number of shards keeps busy."""
+        if gpu and pool.workers is None:
+            import torch
+
+            return max(1, min(torch.cuda.device_count(), shards))
+        return max(1, min(pool.workers or cores(), shards))
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def read(path: Path) -> Cluster:
+    """The profile in a YAML file."""
+    return parse(Cluster, read_yaml(path), where=str(path))
+
+
+def ray_session(cluster: Cluster) -> Any:
+    """The `ray` module, joined to the profile's cluster; the first call starts or joins it."""
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.25")  # an end is noticed at the next poll
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
+    os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S", "600")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import logging
+
+    import ray
+
+    if ray.is_initialized():
+        return ray
+    logging.getLogger("ray").setLevel(logging.WARNING)
+    if cluster.address:
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="WARNING")
+        return ray
+    ray.init(
+        address="local",  # never a stray cluster that happens to run on this host
+        include_dashboard=False,
+        # Logical CPUs only: Ray Data hangs in silence when actors and workers leave none free for its own tasks.
+        num_cpus=cores() + 2,
+        object_store_memory=cluster.object_store_mb * 2**20,
+        log_to_driver=False,
+        logging_level="WARNING",
+    )
+    return ray
+
+
+def stop_ray() -> None:
+    """Leave Ray if this process joined it."""
+    import sys
+
+    if "ray" in sys.modules:
+        import ray
+
+        ray.shutdown()

@@ -1,0 +1,107 @@
+"""How far a step is: one small file in its directory, written by whoever works and read by the live view."""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tqdm import tqdm
+
+NAME = "progress.json"
+
+
+class Progress:
+    """Counts units of work into `out/progress.json`, at most five times a second.
+
+    `done` counts from what an earlier, interrupted run left, so that the rate is that of this run alone.
+    """
+
+    def __init__(self, out: Path, total: int | None, unit: str, *, done: int = 0) -> None:
+        self._path, self._total, self._unit = out / NAME, total, unit
+        self._first, self._done = done, done
+        self._note = ""
+        self._written = 0.0
+
+    def __enter__(self) -> Self:
+        self._write()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._write()
+
+    def add(self, count: int = 1, note: str = "") -> None:
+        """Count units as done; `note` is shown beside the bar."""
+        self._done += count
+        self._note = note or self._note
+        if time.monotonic() - self._written > 0.2:
+            self._write()
+
+    def _write(self) -> None:
+        state = {
+            "done": self._done,
+            "first": self._first,
+            "total": self._total,
+            "unit": self._unit,
+            "note": self._note,
+        }
+        temporary = self._path.with_name(f".{NAME}")
+        temporary.write_text(json.dumps(state))
+        temporary.replace(self._path)
+        self._written = time.monotonic()
+
+
+@contextmanager
+def shown(title: str, out: Path) -> Iterator[None]:
+    """Show a step while it runs: a bar with rate and time left on a terminal, now and then a line elsewhere."""
+    stop = threading.Event()
+    (out / NAME).unlink(missing_ok=True)
+    thread = threading.Thread(target=_show, args=(title, out, stop), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _show(title: str, out: Path, stop: threading.Event) -> None:
+    """Draw the bar until told to stop."""
+    live = sys.stderr.isatty()
+    started = time.monotonic()
+    interval = 0.25 if live else 15.0
+    bar: Any = None
+    next_draw = started + (0.5 if live else interval)
+    while not stop.wait(0.25 if live else 0.5):
+        state = _read(out)
+        if state is None or time.monotonic() < next_draw:
+            continue
+        next_draw = time.monotonic() + interval
+        if bar is None or bar.total != state["total"]:
+            if bar is not None:
+                bar.close()
+            bar = tqdm(
+                desc=title, total=state["total"], unit=f" {state['unit']}", initial=state["first"], leave=False,
+                mininterval=0, dynamic_ncols=live, ncols=None if live else 100, smoothing=0.1,
+            )  # fmt: skip
+            bar.start_t = started
+        bar.n = state["done"]
+        bar.set_postfix_str(state["note"], refresh=False)
+        if live:
+            bar.refresh()
+        else:
+            print(str(bar).strip(), file=sys.stderr, flush=True)
+    if bar is not None:
+        bar.leave = False
+        bar.close()
+
+
+def _read(out: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads((out / NAME).read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
