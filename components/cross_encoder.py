@@ -1,0 +1,123 @@
+"""The ranker: one score for a query and a document read together (paper 004, Eq. 4)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from torch import Tensor, nn
+
+from components import pretrained
+from components.config import Config
+from components.dual_encoder import pool
+from components.files import write_json
+from components.text import Batch
+
+
+class CrossEncoderConfig(Config):
+    """A ranker to begin from."""
+
+    kind: Literal["cross_encoder"] = "cross_encoder"
+    model: str
+    """A directory, a model hub's id, or `package:NAME` for a model that an installed package carries."""
+    revision: str | None = None
+    """The hub's commit or tag."""
+    layers: int | list[int] | None = None
+    """Keep the first so many layers, or just those listed; null for all."""
+    pooling: Literal["cls", "mean"] = "cls"
+    """`cls` is the model's own classification head on the first token; `mean` a linear layer on the mean."""
+    pair_tokens: int = 160
+    """The longest pair, special tokens included."""
+    dropout: float | None = None
+    """Dropout of hidden states and attention; null for the model's own."""
+    seed: int = 0
+    """Of the new head's weights."""
+
+
+class CrossEncoder(nn.Module):
+    """A sequence classifier with one label, or an encoder with a linear layer on the mean of its token states."""
+
+    def __init__(self, config: CrossEncoderConfig, backbone: nn.Module, head: nn.Linear | None) -> None:
+        super().__init__()
+        self.config = config
+        self.backbone = backbone
+        self.head = head
+
+    @classmethod
+    def start(cls, config: CrossEncoderConfig) -> tuple[Self, object]:
+        """A ranker made from a pre-trained encoder with a new head, and the tokenizer."""
+        with pretrained.seeded(config.seed):
+            if config.pooling == "cls":
+                return cls(config, pretrained.classifier(config), None), pretrained.tokenizer(config)
+            backbone = pretrained.encoder(config)
+            head = nn.Linear(backbone.config.hidden_size, 1)
+            nn.init.normal_(head.weight, std=0.02)
+            nn.init.zeros_(head.bias)
+            return cls(config, backbone, head), pretrained.tokenizer(config)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """A ranker that `save` wrote."""
+        config = CrossEncoderConfig.model_validate_json((folder / "sparring.json").read_text())
+        if config.pooling == "cls":
+            return cls(config, pretrained.load_classifier(folder), None)
+        backbone = pretrained.load_encoder(folder)
+        head = nn.Linear(backbone.config.hidden_size, 1)
+        pretrained.load_weights(head, folder / "2_Dense" / "model.safetensors", prefix="linear.")
+        return cls(config, backbone, head)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """(N,) fp32 scores of a batch of pairs."""
+        inputs = {"input_ids": batch.ids, "attention_mask": batch.mask}
+        if batch.segments is not None:
+            inputs["token_type_ids"] = batch.segments
+        if self.head is None:
+            return self.backbone(**inputs).logits.float().squeeze(-1)
+        states = self.backbone(**inputs).last_hidden_state
+        return self.head(pool(states, batch.mask, "mean", False)).float().squeeze(-1)
+
+    def save(self, folder: Path, tokenizer_from: Path) -> None:
+        """Write it so that sentence-transformers' `CrossEncoder(folder)` loads it.
+
+        With `cls` pooling `AutoModelForSequenceClassification.from_pretrained` loads it too. Scores there are logits,
+        as here: the activation is the identity.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        pretrained.save_tower(self.backbone, folder, tokenizer_from, self.config.pair_tokens)
+        modules = [("", "base.modules.transformer.Transformer")]
+        if self.head is not None:
+            width = self.head.in_features
+            (folder / "1_Pooling").mkdir(exist_ok=True)
+            write_json(
+                folder / "1_Pooling" / "config.json",
+                {"embedding_dimension": width, "pooling_mode": "mean", "include_prompt": True},
+            )
+            (folder / "2_Dense").mkdir(exist_ok=True)
+            pretrained.save_weights(self.head, folder / "2_Dense" / "model.safetensors", prefix="linear.")
+            write_json(
+                folder / "2_Dense" / "config.json",
+                {
+                    "in_features": width,
+                    "out_features": 1,
+                    "bias": True,
+                    "activation_function": "torch.nn.modules.linear.Identity",
+                    "module_input_name": "sentence_embedding",
+                    "module_output_name": "scores",
+                },
+            )
+            modules += [
+                ("1_Pooling", "sentence_transformer.modules.pooling.Pooling"),
+                ("2_Dense", "base.modules.dense.Dense"),
+            ]
+            write_json(
+                folder / "modules.json",
+                [
+                    {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{kind}"}
+                    for i, (path, kind) in enumerate(modules)
+                ],
+            )
+        write_json(
+            folder / "config_sentence_transformers.json",
+            {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity", "prompts": {}},
+        )
+        (folder / "sparring.json").write_text(self.config.model_dump_json(indent=1) + "\n")

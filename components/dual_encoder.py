@@ -1,0 +1,139 @@
+"""The retriever: queries and documents encoded apart, compared by inner product (paper 004, Eq. 1 and 4)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from components import pretrained
+from components.config import Config
+from components.files import write_json
+from components.text import Batch
+
+Side = Literal["query", "document"]
+
+
+class DualEncoderConfig(Config):
+    """A retriever to begin from."""
+
+    kind: Literal["dual_encoder"] = "dual_encoder"
+    model: str
+    """A directory, a model hub's id, or `package:NAME` for a model that an installed package carries."""
+    revision: str | None = None
+    """The hub's commit or tag."""
+    layers: int | list[int] | None = None
+    """Keep the first so many layers, or just those listed; null for all."""
+    towers: Literal["shared", "separate"] = "shared"
+    """One encoder for both sides, or one each that begin alike."""
+    pooling: Literal["cls", "mean"] = "cls"
+    similarity: Literal["dot", "cosine"] = "dot"
+    """Cosine makes vectors of length 1."""
+    query_tokens: int = 32
+    document_tokens: int = 128
+    dropout: float | None = None
+    """Dropout of hidden states and attention; null for the model's own."""
+
+
+class DualEncoder(nn.Module):
+    """One or two towers, pooling, and perhaps vectors of length 1."""
+
+    def __init__(self, config: DualEncoderConfig, towers: dict[str, nn.Module]) -> None:
+        super().__init__()
+        self.config = config
+        self.towers = nn.ModuleDict(towers)
+
+    @classmethod
+    def start(cls, config: DualEncoderConfig) -> tuple[Self, object]:
+        """A retriever made from a pre-trained encoder, and the tokenizer."""
+        sides = ["shared"] if config.towers == "shared" else ["query", "document"]
+        towers = {side: pretrained.encoder(config) for side in sides}
+        return cls(config, towers), pretrained.tokenizer(config)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """A retriever that `save` wrote."""
+        config = DualEncoderConfig.model_validate_json((folder / "sparring.json").read_text())
+        places = {"shared": folder} if config.towers == "shared" else {s: folder / s for s in ("query", "document")}
+        return cls(config, {side: pretrained.load_encoder(place) for side, place in places.items()})
+
+    def forward(self, batch: Batch, side: Side) -> Tensor:
+        """(N, d) fp32 vectors of a batch of queries or documents."""
+        tower = self.towers["shared" if "shared" in self.towers else side]
+        hidden = tower(input_ids=batch.ids, attention_mask=batch.mask).last_hidden_state
+        return pool(hidden, batch.mask, self.config.pooling, self.config.similarity == "cosine")
+
+    def tokens(self, side: Side) -> int:
+        """The longest text of a side, special tokens included."""
+        return self.config.query_tokens if side == "query" else self.config.document_tokens
+
+    def save(self, folder: Path, tokenizer_from: Path) -> None:
+        """Write it so that `SentenceTransformer(folder)` and `AutoModel.from_pretrained` load it.
+
+        Two towers lie in `folder/query` and `folder/document`, joined by sentence-transformers' Router.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        width = next(iter(self.towers.values())).config.hidden_size
+        modules = []
+        if self.config.towers == "shared":
+            pretrained.save_tower(self.towers["shared"], folder, tokenizer_from, self.config.document_tokens)
+            _save_pooling(folder / "1_Pooling", width, self.config.pooling)
+            modules += [("", "Transformer"), ("1_Pooling", "Pooling")]
+        else:
+            for side, tower in self.towers.items():
+                limit = self.config.query_tokens if side == "query" else self.config.document_tokens
+                pretrained.save_tower(tower, folder / side, tokenizer_from, limit)
+                _save_pooling(folder / f"{side}_pooling", width, self.config.pooling)
+            write_json(folder / "router_config.json", _ROUTER)
+            modules += [("", "Router")]
+        if self.config.similarity == "cosine":
+            (folder / "2_Normalize").mkdir(exist_ok=True)
+            modules += [("2_Normalize", "Normalize")]
+        write_json(
+            folder / "modules.json",
+            [
+                {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+                for i, (path, name) in enumerate(modules)
+            ],
+        )
+        write_json(
+            folder / "config_sentence_transformers.json",
+            {"model_type": "SentenceTransformer", "similarity_fn_name": self.config.similarity, "prompts": {}},
+        )
+        (folder / "sparring.json").write_text(self.config.model_dump_json(indent=1) + "\n")
+
+
+_ROUTER = {
+    "types": {
+        f"{side}{part}": f"sentence_transformers.models.{kind}"
+        for side in ("query", "document")
+        for part, kind in (("", "Transformer"), ("_pooling", "Pooling"))
+    },
+    "structure": {side: [side, f"{side}_pooling"] for side in ("query", "document")},
+    "parameters": {"default_route": "document", "allow_empty_key": True},
+}
+
+
+def pool(hidden: Tensor, mask: Tensor, pooling: str, normalise: bool) -> Tensor:
+    """(N, L, h) token states to (N, h) fp32 vectors: the first token's, or the mean over real tokens."""
+    hidden = hidden.float()
+    if pooling == "cls":
+        vectors = hidden[:, 0]
+    else:
+        weights = mask.unsqueeze(-1).to(hidden.dtype)
+        vectors = (hidden * weights).sum(1) / weights.sum(1).clamp_min(1e-9)
+    return torch.nn.functional.normalize(vectors, dim=-1) if normalise else vectors
+
+
+def _save_pooling(folder: Path, width: int, pooling: str) -> None:
+    folder.mkdir(exist_ok=True)
+    write_json(
+        folder / "config.json",
+        {
+            "word_embedding_dimension": width,
+            "pooling_mode_cls_token": pooling == "cls",
+            "pooling_mode_mean_tokens": pooling == "mean",
+        },
+    )

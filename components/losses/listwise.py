@@ -1,0 +1,38 @@
+"""Losses over a list of candidates: softmax cross entropy, and distillation from a teacher.
+
+Each returns one value a query, `(Q,)`; the training loop takes the mean over the global batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from components.losses.masking import log_softmax, softmax
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from components.scores import Scores
+
+
+def cross_entropy(scores: Scores, *, temperature: float = 1.0) -> Tensor:
+    """Softmax cross entropy towards the targets: `-sum_i y_i log softmax(s / temperature)_i`, y summing to 1.
+
+    With one positive a row this is the contrastive loss of DPR and AR2 (paper 004, Eq. 2, whose tau multiplies:
+    tau = 1 / temperature) and the ranker's Eq. 7. A row without any target that counts has loss 0.
+    """
+    target = scores.target.masked_fill(~scores.where, 0.0)
+    target = target / target.sum(-1, keepdim=True).clamp_min(1e-12)
+    return -(target * log_softmax(scores.student / temperature, scores.where)).sum(-1)
+
+
+def distillation(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float = 1.0) -> Tensor:
+    """Cross entropy of the student's distribution under the teacher's: AR2's regulariser (paper 004, Eq. 12).
+
+    `H(p_phi, p_theta) = -sum_i p_phi(d_i) log p_theta(d_i)` over the positive and the sampled negatives. It differs
+    from KL(teacher || student) by the teacher's entropy, so gradients are the same.
+    """
+    if scores.teacher is None:
+        raise ValueError("distillation needs a teacher: score the groups with a ranker first")
+    teacher = softmax(scores.teacher / teacher_temperature, scores.where)
+    return -(teacher * log_softmax(scores.student / temperature, scores.where)).sum(-1)

@@ -1,0 +1,162 @@
+"""Encoders from directories, model hubs and packages, cut to the layers asked for; and writing them again."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+
+from components.config import UserError
+from components.files import write_json
+
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt",
+    "added_tokens.json", "spiece.model", "sentencepiece.bpe.model",
+)  # fmt: skip
+
+
+class Source(Protocol):
+    """The part of a model's config that says where it begins."""
+
+    model: str
+    revision: str | None
+    layers: int | list[int] | None
+    dropout: float | None
+
+
+def place(model: str) -> str:
+    """Where a model is: a directory, or a hub's id. UserError where a directory or package is not there."""
+    if model.startswith("package:"):
+        name = model.removeprefix("package:").replace("-", "_")
+        spec = importlib.util.find_spec(name)
+        if spec is None or not spec.submodule_search_locations:
+            raise UserError(f"model: {model}: no package {name!r} is installed here")
+        folder = Path(next(iter(spec.submodule_search_locations))) / "model"
+        if not (folder / "config.json").exists():
+            raise UserError(f"model: {model}: the package has no model in {folder}")
+        return str(folder)
+    path = Path(model).expanduser()
+    if path.exists():
+        if not (path / "config.json").exists():
+            raise UserError(f"model: {model}: the directory has no config.json")
+        return str(path.absolute())
+    if model.startswith((".", "/", "~")) or model.count("/") > 1:
+        raise UserError(f"model: {model}: there is no such directory")
+    return model
+
+
+def encoder(source: Source) -> nn.Module:
+    """A pre-trained encoder without pooler, with the layers asked for."""
+    return _cut(_read(AutoModel, source, add_pooling_layer=False), source.layers)
+
+
+def classifier(source: Source) -> nn.Module:
+    """A pre-trained encoder with a new classification head of one label, with the layers asked for."""
+    return _cut(_read(AutoModelForSequenceClassification, source, num_labels=1), source.layers)
+
+
+def _read(auto: Any, source: Source, **options: Any) -> nn.Module:
+    where = place(source.model)
+    if source.dropout is not None:
+        options |= {"hidden_dropout_prob": source.dropout, "attention_probs_dropout_prob": source.dropout}
+    try:
+        config = AutoConfig.from_pretrained(where, revision=source.revision)
+        if not hasattr(config, "hidden_dropout_prob"):
+            options = {k: v for k, v in options.items() if not k.endswith("dropout_prob")}
+            if source.dropout is not None:
+                raise UserError(f"model: {source.model}: dropout cannot be set for a {config.model_type} model")
+        return _load(auto, where, revision=source.revision, **options)
+    except OSError as error:
+        raise UserError(f"model: {source.model}: cannot be loaded: {str(error).splitlines()[0]}") from None
+
+
+def _load(auto: Any, where: str, **options: Any) -> nn.Module:
+    """from_pretrained in fp32; the pooler is left out where the architecture has one to leave out."""
+    options |= {"dtype": torch.float32}
+    try:
+        return auto.from_pretrained(where, **options)
+    except TypeError:
+        options.pop("add_pooling_layer", None)  # DistilBERT and T5 have none
+        return auto.from_pretrained(where, **options)
+
+
+def _cut(model: nn.Module, layers: int | list[int] | None) -> nn.Module:
+    """Keep some of an encoder's layers, found as the module list that is as long as the config says."""
+    if layers is None:
+        return model
+    count = model.config.num_hidden_layers
+    keep = list(range(layers)) if isinstance(layers, int) else layers
+    if not keep or min(keep) < 0 or max(keep) >= count:
+        raise UserError(f"layers: {layers}: the model has {count} layers; accepted: 1 to {count}, or a list of positions")
+    for module in model.modules():
+        for name, child in module.named_children():
+            if isinstance(child, nn.ModuleList) and len(child) == count:
+                setattr(module, name, nn.ModuleList([child[i] for i in keep]))
+                model.config.num_hidden_layers = len(keep)
+                return model
+    raise UserError(f"layers: {layers}: no list of {count} layers was found in a {model.config.model_type} model")
+
+
+def tokenizer(source: Source) -> Any:
+    """The model's tokenizer."""
+    try:
+        return AutoTokenizer.from_pretrained(place(source.model), revision=source.revision)
+    except OSError as error:
+        raise UserError(f"model: {source.model}: no tokenizer: {str(error).splitlines()[0]}") from None
+
+
+def load_encoder(folder: Path) -> nn.Module:
+    """An encoder that `save_tower` wrote."""
+    return _load(AutoModel, str(folder), add_pooling_layer=False)
+
+
+def load_classifier(folder: Path) -> nn.Module:
+    """A sequence classifier that `save_tower` wrote."""
+    return _load(AutoModelForSequenceClassification, str(folder))
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer saved beside a model; of two towers, the query's."""
+    return AutoTokenizer.from_pretrained(str(folder if (folder / "tokenizer.json").exists() else folder / "query"))
+
+
+def save_tower(model: nn.Module, folder: Path, tokenizer_from: Path, limit: int) -> None:
+    """Write a Hugging Face model with its tokenizer and the length that sentence-transformers should cut at."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(str(folder))
+    source = tokenizer_from if (tokenizer_from / "tokenizer.json").exists() else tokenizer_from / "query"
+    for name in TOKENIZER_FILES:
+        if (source / name).exists():
+            shutil.copyfile(source / name, folder / name)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": False})
+
+
+def save_weights(module: nn.Module, path: Path, *, prefix: str = "") -> None:
+    """A module's parameters as safetensors."""
+    tensors = {prefix + name: value.detach().cpu().contiguous() for name, value in module.state_dict().items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def load_weights(module: nn.Module, path: Path, *, prefix: str = "") -> None:
+    """Parameters that `save_weights` wrote."""
+    module.load_state_dict({name.removeprefix(prefix): value for name, value in load_file(path).items()})
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Torch's random numbers from a seed inside the block, and as they were after it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,180 @@
+"""Tokens: tokenised once, stored as columns, put together and padded when a model wants them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def document_text(title: str, text: str) -> str:
+    """What a model reads of a document: its title, a space, its text."""
+    return f"{title} {text}".strip()
+
+
+class Tokens:
+    """Token ids of many texts, without special tokens, memory-mapped: `ids[offsets[i]:offsets[i + 1]]` is text i."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.ids = np.load(folder / f"{name}.ids.npy", mmap_mode="r")
+        self.offsets = np.load(folder / f"{name}.offsets.npy", mmap_mode="r")
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self.ids[self.offsets[row] : self.offsets[row + 1]]
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of each text."""
+        return np.diff(self.offsets)
+
+
+class Template(NamedTuple):
+    """The special tokens that a tokenizer puts around one text or a pair of texts, and their segments."""
+
+    before: list[int]
+    after: list[int]
+    pair_before: list[int]
+    pair_between: list[int]
+    pair_after: list[int]
+    first_segment: int
+    second_segment: int
+    between_segments: list[int]
+    pad: int
+    segments: bool
+    """Whether the model takes segment (token type) ids."""
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> Template:
+        """Read off how a Hugging Face tokenizer wraps a text and a pair."""
+        one = tokenizer("a", return_special_tokens_mask=True)
+        two = tokenizer("a", "a", return_special_tokens_mask=True, return_token_type_ids=True)
+        single = _runs(one["input_ids"], one["special_tokens_mask"])
+        pair = _runs(two["input_ids"], two["special_tokens_mask"])
+        if len(single) != 2 or len(pair) != 3:
+            raise ValueError(f"a tokenizer that wraps texts in an unknown way: {one['input_ids']}, {two['input_ids']}")
+        types = two["token_type_ids"]
+        first = len(pair[0])
+        second = len(types) - len(pair[2]) - 1
+        return cls(
+            before=single[0],
+            after=single[1],
+            pair_before=pair[0],
+            pair_between=pair[1],
+            pair_after=pair[2],
+            first_segment=types[first],
+            second_segment=types[second],
+            between_segments=types[first + 1 : second],
+            pad=tokenizer.pad_token_id or 0,
+            segments="token_type_ids" in tokenizer.model_input_names,
+        )
+
+    def single(self, ids: np.ndarray, limit: int) -> list[int]:
+        """One text with its special tokens, at most `limit` tokens in all."""
+        room = max(0, limit - len(self.before) - len(self.after))
+        return [*self.before, *ids[:room].tolist(), *self.after]
+
+    def pair(self, first: np.ndarray, second: np.ndarray, limit: int) -> tuple[list[int], list[int]]:
+        """A pair with its special tokens and segment ids; what is too long is cut from the longer of the two."""
+        room = max(0, limit - len(self.pair_before) - len(self.pair_between) - len(self.pair_after))
+        a, b = len(first), len(second)
+        if a + b > room:  # as Hugging Face's longest_first does
+            over = a + b - room
+            cut = min(over, max(0, b - a)) if b >= a else -min(over, a - b)
+            b, a = (b - cut, a) if cut >= 0 else (b, a + cut)
+            over = a + b - room
+            a, b = a - over // 2, b - (over - over // 2)
+        ids = [*self.pair_before, *first[:a].tolist(), *self.pair_between, *second[:b].tolist(), *self.pair_after]
+        types = [self.first_segment] * (len(self.pair_before) + a)
+        types += self.between_segments + [self.second_segment] * (b + len(self.pair_after))
+        return ids, types
+
+
+def _runs(ids: list[int], special: list[int]) -> list[list[int]]:
+    """The runs of special tokens around and between the texts."""
+    runs: list[list[int]] = [[]]
+    for token, is_special in zip(ids, special, strict=True):
+        if is_special:
+            runs[-1].append(token)
+        elif runs[-1] or len(runs) == 1:
+            runs.append([])
+    return runs
+
+
+def pad(sequences: list[list[int]], value: int, *, multiple: int = 8) -> tuple[Tensor, Tensor]:
+    """`(N, L)` ids and their `(N, L)` mask, L the longest length rounded up."""
+    import torch
+
+    longest = max(1, max(map(len, sequences)))
+    width = -(-longest // multiple) * multiple
+    ids = np.full((len(sequences), width), value, dtype=np.int64)
+    mask = np.zeros((len(sequences), width), dtype=np.int64)
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence)] = sequence
+        mask[row, : len(sequence)] = 1
+    return torch.from_numpy(ids), torch.from_numpy(mask)
+
+
+class Batch(NamedTuple):
+    """Padded texts as a model takes them."""
+
+    ids: Tensor
+    mask: Tensor
+    segments: Tensor | None = None
+
+    def slice(self, start: int, stop: int) -> Batch:
+        """Some rows of it, cut to their own longest length."""
+        mask = self.mask[start:stop]
+        width = max(8, -(-int(mask.sum(-1).max()) // 8) * 8)
+        segments = self.segments[start:stop, :width] if self.segments is not None else None
+        return Batch(self.ids[start:stop, :width], mask[:, :width], segments)
+
+    def to(self, device: Any) -> Batch:
+        """The same on a device."""
+        segments = self.segments.to(device, non_blocking=True) if self.segments is not None else None
+        return Batch(self.ids.to(device, non_blocking=True), self.mask.to(device, non_blocking=True), segments)
+
+
+def texts(sequences: list[list[int]], template: Template) -> Batch:
+    """A batch of single texts."""
+    ids, mask = pad(sequences, template.pad)
+    return Batch(ids, mask)
+
+
+def pairs(sequences: list[tuple[list[int], list[int]]], template: Template) -> Batch:
+    """A batch of pairs of texts, with segments where the model takes them."""
+    ids, mask = pad([ids for ids, _ in sequences], template.pad)
+    segments = pad([types for _, types in sequences], 0)[0] if template.segments else None
+    return Batch(ids, mask, segments)
+
+
+def token_batches(lengths: np.ndarray, limit: int) -> list[np.ndarray]:
+    """Positions grouped into batches of similar length of at most `limit` tokens each, padding counted.
+
+    Longest first, so that what does not fit in memory fails at once; ties keep their order.
+    """
+    order = np.argsort(-np.asarray(lengths), kind="stable")
+    batches, start = [], 0
+    while start < len(order):
+        width = -(-max(1, int(lengths[order[start]])) // 8) * 8
+        count = max(1, limit // width)
+        batches.append(order[start : start + count])
+        start += count
+    return batches
+
+
+def fingerprint_of(tokenizer_folder: Path) -> str:
+    """A digest of what a saved tokenizer does to text, so that tokens are never read with another's model."""
+    import hashlib
+
+    file = tokenizer_folder / "tokenizer.json"
+    rules = json.loads(file.read_text())
+    rules.pop("truncation", None)
+    rules.pop("padding", None)
+    return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()[:16]
