@@ -83,17 +83,22 @@ class Template(NamedTuple):
     def pair(self, first: np.ndarray, second: np.ndarray, limit: int) -> tuple[list[int], list[int]]:
         """A pair with its special tokens and segment ids; what is too long is cut from the longer of the two."""
         room = max(0, limit - len(self.pair_before) - len(self.pair_between) - len(self.pair_after))
-        a, b = len(first), len(second)
-        if a + b > room:  # as Hugging Face's longest_first does
-            over = a + b - room
-            cut = min(over, max(0, b - a)) if b >= a else -min(over, a - b)
-            b, a = (b - cut, a) if cut >= 0 else (b, a + cut)
-            over = a + b - room
-            a, b = a - over // 2, b - (over - over // 2)
+        a, b = longest_first(len(first), len(second), room)
         ids = [*self.pair_before, *first[:a].tolist(), *self.pair_between, *second[:b].tolist(), *self.pair_after]
         types = [self.first_segment] * (len(self.pair_before) + a)
         types += self.between_segments + [self.second_segment] * (b + len(self.pair_after))
         return ids, types
+
+
+def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """How much of each of two texts stays: the longer is cut first, then both alike (Hugging Face's rule)."""
+    if first + second <= room:
+        return first, second
+    short = min(first, second)
+    long = max(short, room - short)
+    if short + long > room:
+        short, long = room // 2, room - room // 2
+    return (long, short) if first > second else (short, long)
 
 
 def _runs(ids: list[int], special: list[int]) -> list[list[int]]:
@@ -127,13 +132,6 @@ class Batch(NamedTuple):
     ids: Tensor
     mask: Tensor
     segments: Tensor | None = None
-
-    def slice(self, start: int, stop: int) -> Batch:
-        """Some rows of it, cut to their own longest length."""
-        mask = self.mask[start:stop]
-        width = max(8, -(-int(mask.sum(-1).max()) // 8) * 8)
-        segments = self.segments[start:stop, :width] if self.segments is not None else None
-        return Batch(self.ids[start:stop, :width], mask[:, :width], segments)
 
     def to(self, device: Any) -> Batch:
         """The same on a device."""

@@ -1,1 +1,1 @@
-"""One reader a format. A source's `format` is the name of its file here."""
+"""Sources: where documents, queries and qrels come from. One file a format, found by its name."""

@@ -1,0 +1,37 @@
+"""Encoding a batch in pieces of similar length: less padding, and memory that does not grow with the batch."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from components.text import Batch, token_batches
+
+
+def in_chunks(forward: Callable[[Batch], Tensor], batch: Batch, *, tokens: int, recompute: bool) -> Tensor:
+    """`forward` over pieces of at most `tokens` tokens, results in the batch's order.
+
+    With `recompute` a piece keeps its result alone and is run again, with the same dropout, when its gradient is
+    known: gradient caching (Gao et al. 2021), exact, in the memory of one piece.
+    """
+    lengths = batch.mask.sum(-1)
+    pieces = [torch.from_numpy(rows) for rows in token_batches(lengths.cpu().numpy(), tokens)]
+    if len(pieces) == 1 and not recompute:
+        return forward(batch)
+    results = []
+    for rows in pieces:
+        piece = take(batch, rows.to(batch.ids.device), int(lengths[rows[0]]))
+        if recompute and torch.is_grad_enabled():
+            results.append(checkpoint(forward, piece, use_reentrant=False))
+        else:
+            results.append(forward(piece))
+    order = torch.cat(pieces).to(results[0].device)
+    return torch.cat(results)[torch.argsort(order)]
+
+
+def take(batch: Batch, rows: Tensor, longest: int) -> Batch:
+    """Some rows of a batch, cut to their longest length."""
+    width = min(batch.ids.shape[1], -(-max(1, longest) // 8) * 8)
+    segments = batch.segments[rows, :width] if batch.segments is not None else None
+    return Batch(batch.ids[rows, :width], batch.mask[rows, :width], segments)

@@ -1,0 +1,68 @@
+"""Groups as arrays: which query, which documents, targets, teacher; rows of the token store instead of ids."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from components.tables import GROUPS, check
+
+
+class Group(NamedTuple):
+    """One training example by rows of the token store."""
+
+    query: int
+    documents: np.ndarray
+    targets: np.ndarray
+    teacher: np.ndarray | None
+
+
+class Groups:
+    """A groups table with ids resolved against a collection."""
+
+    def __init__(self, path: Path, data: Path) -> None:
+        table = check(pq.read_table(path), GROUPS, what=str(path)).combine_chunks()
+        self.query_ids = table["query_id"]
+        self.queries = rows_of(table["query_id"], ids_of(data / "queries.parquet", "query_id"), what=str(path))
+        lists = table["doc_ids"].combine_chunks()
+        self._offsets = lists.offsets.to_numpy()
+        self._documents = rows_of(lists.values, ids_of(data / "documents.parquet", "doc_id"), what=str(path))
+        self._targets = table["targets"].combine_chunks().values.to_numpy(zero_copy_only=False)
+        judged = table["teacher"].null_count == 0
+        self._teacher = table["teacher"].combine_chunks().values.to_numpy(zero_copy_only=False) if judged else None
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def __getitem__(self, row: int) -> Group:
+        at = slice(self._offsets[row], self._offsets[row + 1])
+        teacher = self._teacher[at] if self._teacher is not None else None
+        return Group(int(self.queries[row]), self._documents[at], self._targets[at], teacher)
+
+
+def ids_of(path: Path, column: str) -> pa.Array:
+    """One id column of a Parquet table."""
+    return pq.read_table(path, columns=[column])[column].combine_chunks()
+
+
+def rows_of(ids: pa.Array | pa.ChunkedArray, among: pa.Array, *, what: str) -> np.ndarray:
+    """int64 rows at which ids stand among others; ValueError names one that is not there."""
+    rows = pc.index_in(ids, value_set=among)
+    if rows.null_count:
+        missing = pc.filter(ids, pc.is_null(rows))[0]
+        raise ValueError(f"{what}: {missing} is not in the collection")
+    return (rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows).to_numpy().astype(np.int64)
+
+
+def positives(data: Path) -> dict[int, np.ndarray]:
+    """Rows of the relevant documents of each query row, over all splits."""
+    qrels = pq.read_table(data / "qrels.parquet")
+    qrels = qrels.filter(pc.greater(qrels["relevance"], 0))
+    queries = rows_of(qrels["query_id"], ids_of(data / "queries.parquet", "query_id"), what="qrels")
+    documents = rows_of(qrels["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what="qrels")
+    order = np.argsort(queries, kind="stable")
+    found, starts = np.unique(queries[order], return_index=True)
+    return dict(zip(found.tolist(), np.split(documents[order], starts[1:]), strict=True))

@@ -1,0 +1,83 @@
+"""A BEIR folder: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`, each plain or .gz.
+
+`queries.jsonl` may carry answers in `metadata.answers`. The split of a query is the one that judges it; a query that
+none judges has the split `unjudged`, unless `splits` chooses.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from components.sources import base
+from components.sources.reading import Item, fields, plain_or_gz, read_lines, read_objects
+from components.sources.records import UNJUDGED, Bad, Document, Judgement, Query, document, first_splits, judgement, query
+
+
+class Source(base.Source):
+    """A BEIR folder."""
+
+    path: str
+    """The folder; `$SPARRING_DATA` takes the place of a leading `data/`."""
+    splits: base.Splits = None
+    """Which files of `qrels/` are read: all, a list, or a mapping such as `{dev: validation}`."""
+
+    def files(self) -> dict[str, Path]:
+        """Corpus, queries and the qrels of the chosen splits."""
+        folder = base.locate(self.path)
+        names = ["corpus.jsonl", "queries.jsonl", *(f"qrels/{theirs}.tsv" for theirs in self._splits().values())]
+        paths = [plain_or_gz(folder / name) for name in names]
+        return {path.relative_to(folder).as_posix(): path for path in paths}
+
+    def read_documents(self) -> Iterator[Document | Bad]:
+        """The lines of the corpus."""
+        for item in read_objects(self._path("corpus.jsonl")):
+            yield _document(item) if isinstance(item, Item) else item
+
+    def read_queries(self) -> Iterator[Query | Bad]:
+        """The queries that the chosen splits judge, and where all are chosen the others too."""
+        splits = first_splits(self.read_qrels())
+        for item in read_objects(self._path("queries.jsonl")):
+            if isinstance(item, Bad):
+                yield item
+            elif str(item.value.get("_id")) in splits or self.splits is None:
+                yield _query(item, splits)
+
+    def read_qrels(self) -> Iterator[Judgement | Bad]:
+        """The lines of the qrels, split by split."""
+        for split, theirs in self._splits().items():
+            yield from _read_qrels(self._path(f"qrels/{theirs}.tsv"), split)
+
+    def _path(self, name: str) -> Path:
+        return plain_or_gz(base.locate(self.path) / name)
+
+    def _splits(self) -> dict[str, str]:
+        present = {path.name.partition(".tsv")[0] for path in (base.locate(self.path) / "qrels").glob("*.tsv*")}
+        return base.chosen(self.splits, sorted(present))
+
+
+def _document(item: Item) -> Document | Bad:
+    if "_id" not in item.value or not {"title", "text"} & item.value.keys():
+        return Bad("wrong columns", item.place, "expected _id, title and text")
+    return document(item.value["_id"], item.value.get("title"), item.value.get("text"), item.place)
+
+
+def _query(item: Item, splits: dict[str, str]) -> Query | Bad:
+    if not {"_id", "text"} <= item.value.keys():
+        return Bad("wrong columns", item.place, "expected _id and text")
+    metadata = item.value.get("metadata")
+    answers = metadata.get("answers") if isinstance(metadata, dict) else None
+    split = splits.get(str(item.value["_id"]), UNJUDGED)
+    return query(item.value["_id"], item.value["text"], answers, split, item.place)
+
+
+def _read_qrels(path: Path, split: str) -> Iterator[Judgement | Bad]:
+    for line in read_lines(path):
+        if isinstance(line, Bad):
+            yield line
+            continue
+        cells = fields(line.text)
+        if line.place.endswith(":1") and cells[0].lower() in ("query-id", "query_id", "qid"):
+            continue
+        if len(cells) != 3:
+            yield Bad("wrong columns", line.place, f"expected query-id, corpus-id and score, got {len(cells)} columns")
+            continue
+        yield judgement(cells[0], cells[1], cells[2], split, line.place)

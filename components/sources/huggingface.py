@@ -1,0 +1,118 @@
+"""Hugging Face datasets, from the hub or saved to disk, with a mapping of columns.
+
+Queries whose table has no column `split` have the split that judges them.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import model_validator
+
+from components.config import Config, UserError, listing
+from components.sources import base
+from components.sources.parquet import theirs_of
+from components.sources.records import UNJUDGED, Bad, Document, Judgement, Query, document, first_splits, judgement, query
+
+
+class Table(Config):
+    """One split of one dataset: of the hub (`dataset`) or a folder written by `save_to_disk` (`path`)."""
+
+    dataset: str | None = None
+    """Name on the hub, such as `BeIR/scifact`."""
+    path: str | None = None
+    """A folder; `$SPARRING_DATA` takes the place of a leading `data/`."""
+    name: str | None = None
+    """The dataset's configuration."""
+    split: str | None = None
+    """The dataset's split; needed unless a folder holds just one table."""
+    revision: str | None = None
+    """Commit, tag or branch on the hub. Only a commit pins what is read."""
+    columns: dict[str, str] = {}
+    """Names of the table's columns where they differ from ours, for example `{doc_id: _id}`."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if (self.dataset is None) == (self.path is None):
+            raise ValueError("give either dataset (on the hub) or path (a folder)")
+        if self.path is not None and (self.name or self.revision):
+            raise ValueError("name and revision have no effect on a folder")
+        if self.dataset is not None and self.split is None:
+            raise ValueError("a dataset on the hub needs a split")
+        return self
+
+
+class Source(base.Source):
+    """Documents, queries and the qrels of each split, each a table."""
+
+    documents: Table
+    """With doc_id, text and perhaps title."""
+    queries: Table
+    """With query_id, text and perhaps answers and split."""
+    qrels: dict[str, Table] = {}
+    """With query_id, doc_id and relevance, by split."""
+
+    def files(self) -> dict[str, Path]:
+        """The files of the folders; what the hub keeps is pinned by its revision."""
+        found: dict[str, Path] = {}
+        for declared in [self.documents, self.queries, *self.qrels.values()]:
+            if declared.path is not None:
+                folder = base.locate(declared.path)
+                inside = sorted(path for path in folder.rglob("*") if path.is_file())
+                names = {f"{declared.path}/{path.relative_to(folder).as_posix()}": path for path in inside}
+                found |= names or {declared.path: folder}
+        return found
+
+    def read_documents(self) -> Iterator[Document | Bad]:
+        """The rows of the documents."""
+        for row, place in _rows(self.documents, ["doc_id", "text"], ["title"]):
+            yield document(row["doc_id"], row["title"], row["text"], place)
+
+    def read_queries(self) -> Iterator[Query | Bad]:
+        """The rows of the queries."""
+        splits = first_splits(self.read_qrels())
+        for row, place in _rows(self.queries, ["query_id", "text"], ["answers", "split"]):
+            split = row["split"] or splits.get(str(row["query_id"]), UNJUDGED)
+            yield query(row["query_id"], row["text"], row["answers"], split, place)
+
+    def read_qrels(self) -> Iterator[Judgement | Bad]:
+        """The rows of the qrels, split by split."""
+        for split, declared in self.qrels.items():
+            for row, place in _rows(declared, ["query_id", "doc_id", "relevance"], []):
+                yield judgement(row["query_id"], row["doc_id"], row["relevance"], split, place)
+
+
+def _rows(declared: Table, needed: list[str], optional: list[str]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Rows with our names of the columns, and their places; optional columns that are not there are None."""
+    place = str(base.locate(declared.path)) if declared.path is not None else str(declared.dataset)
+    table = _load(declared, place)
+    theirs = theirs_of(place, table.column_names, needed, optional, declared.columns)
+    number = 0
+    for batch in table.select_columns([name for name in theirs.values() if name]).iter(batch_size=1000):
+        columns = [batch[name] if name else None for name in theirs.values()]
+        for i in range(len(next(column for column in columns if column is not None))):
+            number += 1
+            row = {ours: column[i] if column else None for ours, column in zip(theirs, columns, strict=True)}
+            yield row, f"{place}: row {number}"
+
+
+def _load(declared: Table, place: str) -> Any:
+    """The table, memory-mapped."""
+    try:
+        import datasets  # seconds to import, and a plan must not wait for it
+    except ModuleNotFoundError:
+        raise UserError("format huggingface: the package `datasets` is not installed") from None
+    try:
+        if declared.path is not None:
+            loaded = datasets.load_from_disk(place)
+        else:
+            loaded = datasets.load_dataset(
+                declared.dataset, declared.name, split=declared.split, revision=declared.revision
+            )
+    except (FileNotFoundError, datasets.exceptions.DatasetsError, ValueError) as error:
+        raise UserError(f"{place}: {str(error).splitlines()[0]}") from None
+    if isinstance(loaded, datasets.DatasetDict):
+        if declared.split not in loaded:
+            raise UserError(f"{place}: no split {declared.split!r}; it has {listing(loaded)}")
+        loaded = loaded[declared.split]
+    return loaded

@@ -1,0 +1,172 @@
+"""Reading text files, plain or .gz, piece by piece and with the place of each piece."""
+
+import codecs
+import csv
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
+
+from components.config import UserError
+from components.sources.records import Bad
+
+
+class Line(NamedTuple):
+    """A line without its end."""
+
+    text: str
+    place: str
+
+
+class Item(NamedTuple):
+    """A value of a JSON file."""
+
+    value: Any
+    place: str
+
+
+def plain_or_gz(path: Path) -> Path:
+    """The file, or the compressed file beside it if only that is there."""
+    compressed = path.with_name(path.name + ".gz")
+    return compressed if compressed.exists() and not path.exists() else path
+
+
+def read_lines(path: Path) -> Iterator[Line | Bad]:
+    """Lines of a file that are not blank."""
+    with _open(path) as file:
+        for number, raw in enumerate(_guarded(file, path), start=1):
+            place = f"{path}:{number}"
+            try:
+                text = raw.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                yield Bad("text that is not UTF-8", place, f"{error.reason} at byte {error.start}")
+                continue
+            if text and not text.isspace():
+                yield Line(text, place)
+
+
+def read_objects(path: Path) -> Iterator[Item | Bad]:
+    """The objects of a JSON-lines file, each a dictionary."""
+    for line in read_lines(path):
+        if isinstance(line, Bad):
+            yield line
+            continue
+        try:
+            value = json.loads(line.text)
+        except (ValueError, RecursionError) as error:
+            yield Bad("line that is not JSON", line.place, str(error))
+            continue
+        yield Item(value, line.place) if isinstance(value, dict) else Bad("line that is not JSON", line.place, "no object")
+
+
+def read_array(path: Path, *, chunk_chars: int = 1 << 22) -> Iterator[Item | Bad]:
+    """The objects of a JSON file that holds one array, which may be larger than memory."""
+    with _open(path) as file:
+        buffer = _Buffer(file, path, chunk_chars)
+        if buffer.next_character() != "[":
+            raise UserError(f"{buffer.place}: expected a JSON array")
+        buffer.skip()
+        if buffer.next_character() == "]":
+            return
+        while True:
+            place = buffer.at_value()
+            value = buffer.value()
+            yield Item(value, place) if isinstance(value, dict) else Bad("wrong columns", place, "no JSON object")
+            separator = buffer.next_character()
+            if separator == "]":
+                return
+            if separator != ",":
+                raise UserError(f"{buffer.place}: not JSON: expected , or ] after an object")
+            buffer.skip()
+
+
+def fields(text: str, *, delimiter: str = "\t") -> list[str]:
+    """Columns of a line whose cells may be quoted. A quoted cell ends on its line."""
+    if '"' not in text:
+        return text.split(delimiter)
+    # The csv module's limit on a cell is meant against runaway quotes, which cannot leave their line here.
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    return next(csv.reader([text], delimiter=delimiter))
+
+
+class _Buffer:
+    """The part of a JSON file between what was taken and what was read."""
+
+    def __init__(self, file: IO[bytes], path: Path, chunk_chars: int) -> None:
+        self.file, self.path, self.chunk_chars = file, path, chunk_chars
+        self.decode = codecs.getincrementaldecoder("utf-8-sig")()
+        self.parse = json.JSONDecoder().raw_decode
+        self.text, self.position, self.line = "", 0, 1
+
+    @property
+    def place(self) -> str:
+        return f"{self.path}:{self.line}"
+
+    def skip(self, end: int | None = None) -> None:
+        """Leave what comes before `end` behind; by default one character."""
+        end = self.position + 1 if end is None else end
+        self.line += self.text.count("\n", self.position, end)
+        self.position = end
+
+    def next_character(self) -> str:
+        """The next character that is no white space, not yet taken; empty at the end of the file."""
+        while True:
+            while self.position < len(self.text):
+                if self.text[self.position] not in " \t\r\n":
+                    return self.text[self.position]
+                self.skip()
+            if not self._more():
+                return ""
+
+    def at_value(self) -> str:
+        """The place of the value that comes next."""
+        self.next_character()
+        return self.place
+
+    def value(self) -> Any:
+        """The JSON value that begins at the position."""
+        while True:
+            try:
+                value, end = self.parse(self.text, self.position)
+            except json.JSONDecodeError as error:
+                # A value that is only cut off fails at the buffer's end, or at the start of the string that is cut.
+                cut = error.pos > len(self.text) - 16 or error.msg.startswith("Unterminated string")
+                if cut and self._more():
+                    continue
+                line = self.line + self.text.count("\n", self.position, error.pos)
+                raise UserError(f"{self.path}:{line}: not JSON: {error.msg}") from None
+            except RecursionError:
+                raise UserError(f"{self.place}: not JSON: nested too deeply") from None
+            self.skip(end)
+            return value
+
+    def _more(self) -> bool:
+        """Read on; twice as much as is waiting, so that a long value is not parsed over and over."""
+        waiting = self.text[self.position :]
+        try:
+            raw = self.file.read(max(self.chunk_chars, 2 * len(waiting)))
+            more = self.decode.decode(raw, final=not raw)
+        except UnicodeDecodeError as error:
+            raise UserError(f"{self.place}: near here the text is not UTF-8 ({error.reason})") from None
+        except (EOFError, OSError, zlib.error) as error:
+            raise UserError(f"{self.path}: cannot be read: {error}") from None
+        self.text, self.position = waiting + more, 0
+        return bool(raw)
+
+
+def _open(path: Path) -> IO[bytes]:
+    """The file's bytes, uncompressed."""
+    try:
+        return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file") from None
+
+
+def _guarded(file: IO[bytes], path: Path) -> Iterator[bytes]:
+    """The file's lines; a damaged archive is the user's to mend."""
+    try:
+        yield from file
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: damaged archive: {error}") from None

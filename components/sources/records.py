@@ -1,0 +1,135 @@
+"""Plain records that sources yield, made from raw values, or what is wrong with them.
+
+Each keeps its `place`, the file and line or row it came from, for error messages.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+
+class Bad(NamedTuple):
+    """Something that is no proper record. `reason` is one of few, so that reasons can be counted."""
+
+    reason: str
+    place: str
+    detail: str = ""
+    id: str = ""
+
+    def __str__(self) -> str:
+        named = f" {self.id!r}" if self.id else ""
+        return f"{self.place}: {self.reason}{named}" + (f" ({self.detail})" if self.detail else "")
+
+
+class Document(NamedTuple):
+    """A document of the collection."""
+
+    doc_id: str
+    title: str
+    text: str
+    place: str
+
+
+class Query(NamedTuple):
+    """A query of one split."""
+
+    query_id: str
+    text: str
+    answers: list[str]
+    split: str
+    place: str
+
+
+class Judgement(NamedTuple):
+    """A line of the qrels."""
+
+    query_id: str
+    doc_id: str
+    relevance: int
+    split: str
+    place: str
+
+
+UNJUDGED = "unjudged"
+"""The split of queries whose collection tells splits by judgements and has none for them."""
+
+
+def document(doc_id: Any, title: Any, text: Any, place: str) -> Document | Bad:
+    """A checked document; a title or text of None is empty."""
+    name = _id(doc_id, "document", place)
+    if isinstance(name, Bad):
+        return name
+    title, text = ("" if value is None else value for value in (title, text))
+    if not isinstance(title, str) or not isinstance(text, str):
+        return Bad("wrong columns", place, "title and text must be text", name)
+    if not title.strip() and not text.strip():
+        return Bad("document with neither title nor text", place, id=name)
+    if not (_is_utf8(title) and _is_utf8(text)):
+        return Bad("text that is not UTF-8", place, id=name)
+    return Document(name, title, text, place)
+
+
+def query(query_id: Any, text: Any, answers: Any, split: str, place: str) -> Query | Bad:
+    """A checked query; answers of None are no answers."""
+    name = _id(query_id, "query", place)
+    if isinstance(name, Bad):
+        return name
+    if not isinstance(text, str):
+        return Bad("wrong columns", place, "the text of a query must be text", name)
+    if not text.strip():
+        return Bad("empty query", place, id=name)
+    answers = [] if answers is None else answers
+    if not isinstance(answers, (list, tuple)) or not all(isinstance(answer, str) for answer in answers):
+        return Bad("answers that are not a list of texts", place, id=name)
+    if not all(map(_is_utf8, (text, *answers))):
+        return Bad("text that is not UTF-8", place, id=name)
+    return Query(name, text, list(answers), split, place)
+
+
+def judgement(query_id: Any, doc_id: Any, relevance: Any, split: str, place: str) -> Judgement | Bad:
+    """A checked judgement."""
+    asked, judged = _id(query_id, "query", place), _id(doc_id, "document", place)
+    if isinstance(asked, Bad):
+        return asked
+    if isinstance(judged, Bad):
+        return judged
+    if isinstance(relevance, str) and re.fullmatch(r"[+-]?[0-9]{1,9}", relevance.strip()):
+        relevance = int(relevance)
+    if not isinstance(relevance, int) or isinstance(relevance, bool) or abs(relevance) >= 2**31:
+        return Bad("relevance that is no integer", place, f"got {relevance!r}", asked)
+    return Judgement(asked, judged, relevance, split, place)
+
+
+def first_splits(judgements: Iterable[Judgement | Bad]) -> dict[str, str]:
+    """The split that first judges each query, for collections whose queries do not tell theirs."""
+    splits: dict[str, str] = {}
+    for record in judgements:
+        if isinstance(record, Judgement):
+            splits.setdefault(record.query_id, record.split)
+    return splits
+
+
+def _id(value: Any, kind: str, place: str) -> str | Bad:
+    """An id as text: TREC files separate by white space, so it must have none."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        return Bad("wrong columns", place, f"expected a {kind} id, got {value!r}")
+    if not value.strip():
+        return Bad(f"empty {kind} id", place)
+    if len(value.split()) != 1 or value != value.strip():
+        return Bad(f"{kind} id with white space", place, id=value)
+    if not _is_utf8(value):
+        return Bad("text that is not UTF-8", place)
+    return value
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether the text can be written: JSON can smuggle in halves of characters."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
