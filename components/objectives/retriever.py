@@ -147,10 +147,19 @@ def batch_scores(queries: Tensor, documents: Tensor, batch: RetrieverBatch) -> S
     first[order[1:]] = ordered[1:] != ordered[:-1]
     counts = first & (keys >= 0)
 
-    own = torch.where(batch.where, batch.keys[batch.columns], -2)  # (Q, C) keys of each row's own candidates
-    target = ((own.unsqueeze(-1) == keys) * batch.target.unsqueeze(-1)).sum(1) * counts
-    known = (batch.known.unsqueeze(-1) == keys).any(1)
-    return Scores(student=queries @ documents.T, target=target, where=counts & ~(known & (target <= 0)))
+    student = queries @ documents.T
+    own = torch.where(batch.where, batch.keys[batch.columns], -2)
+    target = _spread(own, batch.target, order, ordered)
+    known = _spread(batch.known.where(batch.known >= 0, -2), torch.ones_like(batch.known, dtype=target.dtype), order, ordered)
+    return Scores(student=student, target=target, where=counts & ~((known > 0) & (target <= 0)))
+
+
+def _spread(wanted: Tensor, values: Tensor, order: Tensor, ordered: Tensor) -> Tensor:
+    """(Q, N) values put at the first column that holds each wanted key; keys that no column holds are left out."""
+    place = torch.searchsorted(ordered, wanted).clamp_max(len(ordered) - 1)
+    found = ordered[place] == wanted
+    spread = values.new_zeros((len(wanted), len(ordered)))
+    return spread.scatter_add_(1, order[place], values * found)
 
 
 Objective = Retriever

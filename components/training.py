@@ -1,0 +1,361 @@
+"""The training loop: one function for one process, for many, and after any interruption.
+
+What a step sees depends on (seed, step) alone: its rows, its dropout, its learning rate. So a checkpoint is the
+weights, the optimizer and a number, and a run that was killed ends as one that was not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from components import draws
+from components.config import Config
+from components.files import replacing, write_json
+from components.gather import sum_gradients, total, workers
+from components.objectives.terms import Objective, Term
+
+
+class Validation(Config):
+    """Judge the model on a development table now and then; keep the best."""
+
+    every: int
+    """Steps between two looks."""
+    patience: int | None = None
+    """Stop after so many looks without a better value; null for never."""
+    measure: Literal["RR", "accuracy"] = "RR"
+    """Of each query's own candidates: the reciprocal rank of the best target, or whether it is first."""
+
+
+class TrainConfig(Config):
+    """How a model is trained. Batch sizes count groups over all workers."""
+
+    steps: int
+    """Updates of the weights."""
+    batch: int = 32
+    """Groups in one update."""
+    accumulate: int = 1
+    """Parts that a batch is cut into; negatives are shared within a part only."""
+    learning_rate: float = 2.0e-5
+    schedule: Literal["linear", "constant"] = "linear"
+    """Linear falls to 0 at the last step of the schedule."""
+    warmup: float = 0.1
+    """Share of the schedule in which the learning rate rises from 0."""
+    schedule_steps: int | None = None
+    """Length of the schedule where it spans several trainings that carry `all`; null for this training's steps."""
+    carry: Literal["weights", "all"] = "weights"
+    """What the start gives: its weights, or also its optimizer and how far it is on the schedule."""
+    weight_decay: float = 0.0
+    clip: float | None = 2.0
+    """Largest norm of the gradient; null for no limit."""
+    precision: Literal["bf16", "fp32"] = "bf16"
+    """bf16 is autocast; weights and optimizer stay fp32."""
+    losses: list[Term]
+    validate_on_dev: Validation | None = None
+    log_every: int = 10
+
+
+Losses = dict[str, float]
+
+
+def train(
+    objective: Any,
+    config: TrainConfig,
+    *,
+    out: Path,
+    seed: int,
+    start: Path | None,
+    device: torch.device,
+    dev: Objective | None,
+    save_seconds: float,
+    on_step: Callable[[int, str], None],
+) -> dict[str, Any]:
+    """Train to the last step from wherever `out` is; a summary. Every worker calls it."""
+    objective.to(device)
+    optimizer = _optimizer(objective, config)
+    state = _load(out / "checkpoints", objective, optimizer, device)
+    first = 0
+    if config.carry == "all" and start is not None:
+        first = json.loads((start / "state" / "state.json").read_text())["schedule_step"]
+        if state is None:
+            _load_tensors(start / "state", None, optimizer, device)
+    state = state or {"step": 0, "best": None, "waited": 0, "seconds": 0.0, "sums": {}, "count": 0}
+    log = _Log(out / "metrics.jsonl", state, config.log_every)
+    began, saved = time.monotonic(), time.monotonic()
+    before = state["seconds"]
+    on_step(state["step"], "")
+    while state["step"] < config.steps and not _patient_no_more(state, config):
+        step = state["step"]
+        rate = learning_rate(config, first + step)
+        values, norm = _update(objective, optimizer, config, seed=seed, step=step, rate=rate, device=device)
+        state |= {"step": step + 1, "seconds": before + time.monotonic() - began}
+        log.add(state, values, rate, norm)
+        if config.validate_on_dev and (step + 1) % config.validate_on_dev.every == 0 and dev is not None:
+            _validate(objective, dev, config, state, out, device)
+            log.write({"step": step + 1, f"dev {config.validate_on_dev.measure}": state["last"]})
+        if _agree(time.monotonic() - saved > save_seconds, device) and step + 1 < config.steps:
+            _save(out / "checkpoints", objective, optimizer, state)
+            saved = time.monotonic()
+        on_step(state["step"], f"loss {sum(values.values()):.3f}")
+    return _finish(objective, optimizer, config, out, state, first)
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """The learning rate of an update (from 0): rising over the warm-up share, then falling to 0 or constant."""
+    steps = config.schedule_steps or config.steps
+    rising = config.warmup * steps
+    if step + 1 < rising:
+        return config.learning_rate * (step + 1) / rising
+    if config.schedule == "constant":
+        return config.learning_rate
+    return config.learning_rate * max(0.0, (steps - step) / max(1.0, steps - rising))
+
+
+def rows_of_step(config: TrainConfig, rows: int, *, seed: int, step: int) -> list[int]:
+    """The rows of one update: each pass over the table is a new order, and a batch may span two passes."""
+    first = step * config.batch
+    chosen: list[int] = []
+    while len(chosen) < config.batch:
+        position = first + len(chosen)
+        order = _order(rows, seed, position // rows)
+        take = order[position % rows : position % rows + config.batch - len(chosen)]
+        chosen += take.tolist()
+    return chosen
+
+
+_orders: dict[tuple[int, int, int], Any] = {}
+
+
+def _order(rows: int, seed: int, visit: int) -> Any:
+    key = (rows, seed, visit)
+    if key not in _orders:
+        _orders.clear()
+        _orders[key] = draws.generator(seed, "order", visit).permutation(rows)
+    return _orders[key]
+
+
+def share(rows: list[int], parts: int, part: int) -> list[int]:
+    """One worker's consecutive share of a batch; ValueError where it does not come out even."""
+    if len(rows) % parts:
+        raise ValueError(f"a batch of {len(rows)} groups cannot be shared among {parts} workers or parts evenly")
+    size = len(rows) // parts
+    return rows[part * size : (part + 1) * size]
+
+
+def _rank() -> int:
+    return dist.get_rank() if workers() > 1 else 0
+
+
+def _update(
+    objective: Any, optimizer: Any, config: TrainConfig, *, seed: int, step: int, rate: float, device: torch.device
+) -> tuple[Losses, float]:
+    """One update; the global means of the loss terms and the gradient's norm."""
+    objective.train()
+    optimizer.zero_grad(set_to_none=True)
+    values: Losses = {}
+    rows = rows_of_step(config, objective.rows(), seed=seed, step=step)
+    for part in range(config.accumulate):
+        mine = share(share(rows, config.accumulate, part), workers(), _rank())
+        torch.manual_seed(draws.number(seed, "dropout", step, part, _rank()))
+        batch = objective.collate(mine).to(device)
+        with autocast(device, config.precision):
+            representations = objective.encode(batch)
+        terms = objective.terms(representations, batch)
+        counts = total(torch.tensor([float(count) for _, count in terms.values()], device=device))
+        parts = [value / count for (value, _), count in zip(terms.values(), counts, strict=True)]
+        (torch.stack(parts).sum() / config.accumulate).backward()
+        means = total(torch.stack(parts))
+        for name, mean in zip(terms, means.tolist(), strict=True):
+            values[name] = values.get(name, 0.0) + mean / config.accumulate
+    parameters = [p for p in objective.parameters() if p.requires_grad]
+    sum_gradients(parameters)
+    norm = torch.nn.utils.clip_grad_norm_(parameters, config.clip if config.clip is not None else math.inf)
+    if not math.isfinite(float(norm)):
+        raise FloatingPointError(f"step {step}: the gradient is {float(norm)}; lower the learning rate or use fp32")
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    return values, float(norm)
+
+
+def autocast(device: torch.device, precision: str) -> Any:
+    """bf16 matrix products, or none of it."""
+    return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()
+
+
+def _optimizer(objective: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
+    named = [(name, p) for name, p in objective.named_parameters() if p.requires_grad]
+    plain = [p for name, p in named if p.ndim < 2]  # biases and norms are not decayed
+    decayed = [p for name, p in named if p.ndim >= 2]
+    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=config.learning_rate, fused=True)
+
+
+class _Log:
+    """Means over intervals, one JSON line each, written by the first worker; a resumed run cuts what came after."""
+
+    def __init__(self, path: Path, state: dict[str, Any], every: int) -> None:
+        self._path, self._state, self._every = path, state, every
+        if _rank() == 0 and path.exists():
+            lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+            kept = [json.dumps(line) + "\n" for line in lines if line["step"] <= state["step"]]
+            with replacing(path) as temporary:
+                temporary.write_text("".join(kept))
+
+    def add(self, state: dict[str, Any], values: Losses, rate: float, norm: float) -> None:
+        for name, value in values.items():
+            state["sums"][name] = state["sums"].get(name, 0.0) + value
+        state["count"] += 1
+        if state["step"] % self._every == 0:
+            means = {name: round(value / state["count"], 6) for name, value in state["sums"].items()}
+            self.write(
+                {"step": state["step"], **means, "learning_rate": rate, "gradient_norm": round(norm, 5),
+                 "seconds": round(state["seconds"], 2)}
+            )  # fmt: skip
+            state |= {"sums": {}, "count": 0}
+
+    def write(self, line: dict[str, Any]) -> None:
+        if _rank() == 0:
+            with self._path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def _agree(here: bool, device: torch.device) -> bool:
+    """Whether the first worker says yes: clocks differ between workers, and saving is done together."""
+    if workers() == 1:
+        return here
+    answer = torch.tensor([1.0 if here and _rank() == 0 else 0.0], device=device)
+    return bool(total(answer).item() > 0)
+
+
+def _patient_no_more(state: dict[str, Any], config: TrainConfig) -> bool:
+    validation = config.validate_on_dev
+    return bool(validation and validation.patience is not None and state["waited"] >= validation.patience)
+
+
+@torch.no_grad()
+def _validate(
+    objective: Any, dev: Any, config: TrainConfig, state: dict[str, Any], out: Path, device: torch.device
+) -> None:
+    """The measure over the development table, shared among the workers; the best weights are kept."""
+    assert config.validate_on_dev is not None
+    objective.eval()
+    dev.model = objective.model
+    sums = torch.zeros(2, device=device)
+    mine = list(range(_rank(), dev.rows(), workers()))
+    for start in range(0, len(mine), config.batch):
+        batch = dev.collate(mine[start : start + config.batch]).to(device)
+        with autocast(device, config.precision):
+            representations = dev.encode(batch)
+        for scores, targets in dev.judge(representations, batch):
+            rank = best_rank(scores, targets)
+            sums += torch.tensor([1.0 / rank if config.validate_on_dev.measure == "RR" else float(rank == 1), 1.0])
+    value, count = total(sums).tolist()
+    state["last"] = value / max(count, 1)
+    if state["best"] is None or state["last"] > state["best"]["value"]:
+        state |= {"best": {"value": state["last"], "step": state["step"]}, "waited": 0}
+        if _rank() == 0:
+            _write_tensors(out / "checkpoints" / f"best-{state['step']:06d}", objective, None, {})
+    else:
+        state["waited"] += 1
+
+
+def best_rank(scores: Tensor, targets: Tensor) -> int:
+    """The rank, from 1, of the best-scored candidate with a target; ties count against it."""
+    best = scores[targets > 0].max()
+    return int((scores[targets <= 0] >= best).sum()) + 1
+
+
+def _checkpoints(folder: Path, kind: str) -> Iterator[Path]:
+    """Finished checkpoints of a kind, newest first."""
+    yield from sorted(folder.glob(f"{kind}-[0-9]*"), reverse=True)
+
+
+def _save(folder: Path, objective: nn.Module, optimizer: Any, state: dict[str, Any]) -> None:
+    """Write a checkpoint by the first worker, and drop all but the newest two."""
+    if _rank() == 0:
+        _write_tensors(folder / f"step-{state['step']:06d}", objective, optimizer, state)
+        for old in list(_checkpoints(folder, "step"))[2:]:
+            shutil.rmtree(old, ignore_errors=True)
+    if workers() > 1:
+        dist.barrier()
+
+
+def _write_tensors(folder: Path, objective: nn.Module, optimizer: Any, state: dict[str, Any]) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(folder) as temporary:
+        temporary.mkdir()
+        weights = {name: value.detach().cpu().contiguous() for name, value in objective.state_dict().items()}
+        save_file(weights, temporary / "weights.safetensors")
+        if optimizer is not None:
+            save_file(_optimizer_tensors(optimizer), temporary / "optimizer.safetensors")
+        write_json(temporary / "state.json", state)
+
+
+def _optimizer_tensors(optimizer: Any) -> dict[str, Tensor]:
+    states = optimizer.state_dict()["state"]
+    return {f"{i}/{key}": value.detach().cpu().contiguous() for i, s in states.items() for key, value in s.items()}
+
+
+def _load(folder: Path, objective: nn.Module, optimizer: Any, device: torch.device) -> dict[str, Any] | None:
+    """Take up the newest checkpoint, if there is one; its state."""
+    for checkpoint in _checkpoints(folder, "step"):
+        _load_tensors(checkpoint, objective, optimizer, device)
+        return json.loads((checkpoint / "state.json").read_text())
+    return None
+
+
+def _load_tensors(folder: Path, objective: nn.Module | None, optimizer: Any, device: torch.device) -> None:
+    if objective is not None:
+        objective.load_state_dict(load_file(folder / "weights.safetensors", device=str(device)))
+    states: dict[int, dict[str, Tensor]] = {}
+    for name, value in load_file(folder / "optimizer.safetensors").items():
+        index, _, key = name.partition("/")
+        states.setdefault(int(index), {})[key] = value
+    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _finish(
+    objective: Any, optimizer: Any, config: TrainConfig, out: Path, state: dict[str, Any], first: int
+) -> dict[str, Any]:
+    """Write the model, and what a training that carries on from it needs; drop the checkpoints."""
+    best = state["best"]
+    if best is not None:
+        kept = next(_checkpoints(out / "checkpoints", "best"))
+        objective.load_state_dict(load_file(kept / "weights.safetensors"))
+    if _rank() == 0:
+        with replacing(out / "model") as folder:
+            shutil.rmtree(out / "model", ignore_errors=True)
+            objective.eval()
+            objective.save(folder)
+        (out / "state").mkdir(exist_ok=True)
+        save_file(_optimizer_tensors(optimizer), out / "state" / "optimizer.safetensors")
+        write_json(out / "state" / "state.json", {"schedule_step": first + state["step"]})
+        shutil.rmtree(out / "checkpoints", ignore_errors=True)
+    if workers() > 1:
+        dist.barrier()
+    return {
+        "steps": state["step"],
+        "training_seconds": round(state["seconds"], 2),
+        "seconds_per_step": round(state["seconds"] / max(1, state["step"]), 4),
+        "groups_per_second": round(state["step"] * config.batch / max(1e-9, state["seconds"]), 2),
+        "workers": workers(),
+        **({"best": best} if best else {}),
+    }
+
+
+def objective_named(name: str) -> Any:
+    """The objective class of `components/objectives/<name>.py`."""
+    return importlib.import_module(f"components.objectives.{name}").Objective

@@ -1,0 +1,119 @@
+"""Measuring a ranking against the judgements, and gathering a run's measures into `metrics.json`."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from components.config import Config, UserError, listing
+from components.files import write_json
+from components.measures import by_measure, compare, mean_entropy, means, per_query
+from components.tables import QRELS, RANKING, check
+
+PER_QUERY = "per_query.parquet"
+
+
+class EntropyConfig(Config):
+    """How sharp a retriever's choice among its first documents is (AR2, Table 6)."""
+
+    documents: int = 15
+    """How many of the first documents of a query."""
+    temperature: float = 1.0
+    """What the scores are divided by before the softmax."""
+
+
+def evaluate(
+    out: Path,
+    cluster: Any,
+    *,
+    data: Path,
+    ranking: Path,
+    split: str,
+    measures: list[str],
+    entropy: EntropyConfig | None = None,
+) -> dict[str, Any]:
+    """Measure a ranking on every query of the split that has a relevant document."""
+    judgements = check(pq.read_table(data / "qrels.parquet"), QRELS, what="qrels.parquet")
+    of_split = judgements.filter(pc.equal(judgements["split"], split))
+    if not len(of_split.filter(pc.greater(of_split["relevance"], 0))):
+        splits = listing(sorted(pc.unique(judgements["split"]).to_pylist()))
+        raise UserError(f"split {split!r} has no query with a relevant document; splits with judgements: {splits}")
+    documents = check(pq.read_table(ranking / "ranking.parquet"), RANKING, what="ranking.parquet")
+    values = per_query(documents, of_split, measures)
+    pq.write_table(values, out / PER_QUERY)
+
+    queries = pc.unique(values["query_id"])
+    of_queries = documents.filter(pc.is_in(documents["query_id"], queries))
+    summary: dict[str, Any] = {
+        "measures": means(values),
+        "queries": len(queries),
+        "without_results": len(queries) - len(pc.unique(of_queries["query_id"])),
+    }
+    if entropy is not None:
+        first, temperature = entropy.documents, entropy.temperature
+        summary["entropy"] = mean_entropy(of_queries, documents=first, temperature=temperature)
+        summary["entropy_documents"] = first
+    return summary
+
+
+def results(
+    out: Path,
+    cluster: Any,
+    *,
+    systems: list[dict[str, Any]],
+    comparisons: list[dict[str, str]],
+    seed: int = 0,
+    rounds: int = 10_000,
+) -> dict[str, Any]:
+    """Gather the measures of all systems and compare those asked for: `metrics.json` with rows and comparisons.
+
+    A system is {system, round, collection, split, seed, metrics}, where metrics is any artifact with per-query
+    values; a comparison is {system, baseline}, made on every collection and split that both were measured on.
+    """
+    tables = [pq.read_table(entry["metrics"] / PER_QUERY) for entry in systems]
+    rows = [row for entry, table in zip(systems, tables, strict=True) for row in _rows(entry, table)]
+    measured: dict[tuple[str, str, str], dict[int, pa.Table]] = {}
+    for entry, table in zip(systems, tables, strict=True):
+        seeds = measured.setdefault((entry["system"], entry["collection"], entry["split"]), {})
+        if entry["seed"] in seeds:
+            raise ValueError(f"{entry['system']!r} is given twice for seed {entry['seed']}")
+        seeds[entry["seed"]] = table
+    compared = [
+        found for asked in comparisons for found in _comparisons(asked, measured, seed=seed, rounds=rounds)
+    ]
+    write_json(out / "metrics.json", {"rows": rows, "comparisons": compared})
+    return {"rows": len(rows), "comparisons": len(compared)}
+
+
+def _rows(entry: dict[str, Any], table: pa.Table) -> list[dict[str, Any]]:
+    """One row for each measure of a system."""
+    about = {key: entry[key] for key in ("system", "round", "collection", "split", "seed")}
+    return [
+        {**about, "measure": measure, "value": float(values.mean()), "queries": len(queries)}
+        for measure, (queries, values) in by_measure(table).items()
+    ]
+
+
+def _comparisons(
+    asked: dict[str, str], measured: dict[tuple[str, str, str], dict[int, pa.Table]], *, seed: int, rounds: int
+) -> list[dict[str, Any]]:
+    """A system against its baseline, over all seeds both have, on each collection and split."""
+    system, baseline = asked["system"], asked["baseline"]
+    names = list(dict.fromkeys(name for name, _, _ in measured))
+    for name in (system, baseline):
+        if name not in names:
+            raise ValueError(f"a comparison names the system {name!r}, which was not measured; there are: {names}")
+    found = []
+    for name, collection, split in measured:
+        ours, theirs = measured[name, collection, split], measured.get((baseline, collection, split), {})
+        seeds = sorted(ours.keys() & theirs.keys())
+        if name != system or not seeds:
+            continue
+        pair = [ours[s] for s in seeds], [theirs[s] for s in seeds]
+        about = {"system": system, "baseline": baseline, "collection": collection, "split": split, "seeds": seeds}
+        for one in compare(*pair, seed=seed, rounds=rounds):
+            numbers = {key: one[key] for key in ("measure", "difference", "p")}
+            found.append({**about, **numbers, "test": "paired randomization", "queries": one["queries"]})
+    return found
