@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from torch import Tensor, nn
 
 from components import pretrained
-from components.config import Config
 from components.dual_encoder import pool
 from components.files import write_json
+from components.model_configs import CrossEncoderConfig
 from components.text import Batch
-
-
-class CrossEncoderConfig(Config):
-    """A ranker to begin from."""
-
-    kind: Literal["cross_encoder"] = "cross_encoder"
-    model: str
-    """A directory, a model hub's id, or `package:NAME` for a model that an installed package carries."""
-    revision: str | None = None
-    """The hub's commit or tag."""
-    layers: int | list[int] | None = None
-    """Keep the first so many layers, or just those listed; null for all."""
-    pooling: Literal["cls", "mean"] = "cls"
-    """`cls` is the model's own classification head on the first token; `mean` a linear layer on the mean."""
-    pair_tokens: int = 160
-    """The longest pair, special tokens included."""
-    dropout: float | None = None
-    """Dropout of hidden states and attention; null for the model's own."""
-    seed: int = 0
-    """Of the new head's weights."""
 
 
 class CrossEncoder(nn.Module):

@@ -1,10 +1,12 @@
 """Digests of files, remembered by path, size and time of change so that a large file is read for them once."""
 
+import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
+
+from components.files import write_json
 
 
 def sha256(path: Path) -> str:
@@ -35,11 +37,6 @@ def _read() -> dict[str, str]:
 
 def _write(known: dict[str, str]) -> None:
     """One rename, so that a reader never sees half of it; of two writers at once one is forgotten."""
-    try:
+    with contextlib.suppress(OSError):  # a home that cannot be written costs time, not results
         cache().parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=cache().parent, prefix="digests-")
-        with open(handle, "w", encoding="utf-8") as file:
-            json.dump(known, file)
-        os.replace(name, cache())
-    except OSError:  # a home that cannot be written costs time, not results
-        return
+        write_json(cache(), known)

@@ -9,32 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from components import pretrained
-from components.config import Config
 from components.files import write_json
+from components.model_configs import DualEncoderConfig
 from components.text import Batch
 
 Side = Literal["query", "document"]
-
-
-class DualEncoderConfig(Config):
-    """A retriever to begin from."""
-
-    kind: Literal["dual_encoder"] = "dual_encoder"
-    model: str
-    """A directory, a model hub's id, or `package:NAME` for a model that an installed package carries."""
-    revision: str | None = None
-    """The hub's commit or tag."""
-    layers: int | list[int] | None = None
-    """Keep the first so many layers, or just those listed; null for all."""
-    towers: Literal["shared", "separate"] = "shared"
-    """One encoder for both sides, or one each that begin alike."""
-    pooling: Literal["cls", "mean"] = "cls"
-    similarity: Literal["dot", "cosine"] = "dot"
-    """Cosine makes vectors of length 1."""
-    query_tokens: int = 32
-    document_tokens: int = 128
-    dropout: float | None = None
-    """Dropout of hidden states and attention; null for the model's own."""
 
 
 class DualEncoder(nn.Module):

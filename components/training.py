@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,49 +22,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from components import draws
-from components.config import Config
 from components.files import replacing, write_json
 from components.gather import sum_gradients, total, workers
-from components.objectives.terms import Objective, Term
-
-
-class Validation(Config):
-    """Judge the model on a development table now and then; keep the best."""
-
-    every: int
-    """Steps between two looks."""
-    patience: int | None = None
-    """Stop after so many looks without a better value; null for never."""
-    measure: Literal["RR", "accuracy"] = "RR"
-    """Of each query's own candidates: the reciprocal rank of the best target, or whether it is first."""
-
-
-class TrainConfig(Config):
-    """How a model is trained. Batch sizes count groups over all workers."""
-
-    steps: int
-    """Updates of the weights."""
-    batch: int = 32
-    """Groups in one update."""
-    accumulate: int = 1
-    """Parts that a batch is cut into; negatives are shared within a part only."""
-    learning_rate: float = 2.0e-5
-    schedule: Literal["linear", "constant"] = "linear"
-    """Linear falls to 0 at the last step of the schedule."""
-    warmup: float = 0.1
-    """Share of the schedule in which the learning rate rises from 0."""
-    schedule_steps: int | None = None
-    """Length of the schedule where it spans several trainings that carry `all`; null for this training's steps."""
-    carry: Literal["weights", "all"] = "weights"
-    """What the start gives: its weights, or also its optimizer and how far it is on the schedule."""
-    weight_decay: float = 0.0
-    clip: float | None = 2.0
-    """Largest norm of the gradient; null for no limit."""
-    precision: Literal["bf16", "fp32"] = "bf16"
-    """bf16 is autocast; weights and optimizer stay fp32."""
-    losses: list[Term]
-    validate_on_dev: Validation | None = None
-    log_every: int = 10
+from components.objectives.terms import Objective
+from components.train_config import TrainConfig
 
 
 Losses = dict[str, float]
@@ -83,6 +44,9 @@ def train(
     on_step: Callable[[int, str], None],
 ) -> dict[str, Any]:
     """Train to the last step from wherever `out` is; a summary. Every worker calls it."""
+    finished = out / "state" / "state.json"
+    if finished.exists():  # killed between the last write of the training and the step's record
+        return json.loads(finished.read_text())["summary"]
     objective.to(device)
     optimizer = _optimizer(objective, config)
     state = _load(out / "checkpoints", objective, optimizer, device)
@@ -253,7 +217,7 @@ def _validate(
     assert config.validate_on_dev is not None
     objective.eval()
     dev.model = objective.model
-    sums = torch.zeros(2, device=device)
+    found: list[float] = []
     mine = list(range(_rank(), dev.rows(), workers()))
     for start in range(0, len(mine), config.batch):
         batch = dev.collate(mine[start : start + config.batch]).to(device)
@@ -261,8 +225,8 @@ def _validate(
             representations = dev.encode(batch)
         for scores, targets in dev.judge(representations, batch):
             rank = best_rank(scores, targets)
-            sums += torch.tensor([1.0 / rank if config.validate_on_dev.measure == "RR" else float(rank == 1), 1.0])
-    value, count = total(sums).tolist()
+            found.append(1.0 / rank if config.validate_on_dev.measure == "RR" else float(rank == 1))
+    value, count = total(torch.tensor([sum(found), float(len(found))], device=device)).tolist()
     state["last"] = value / max(count, 1)
     if state["best"] is None or state["last"] > state["best"]["value"]:
         state |= {"best": {"value": state["last"], "step": state["step"]}, "waited": 0}
@@ -335,18 +299,7 @@ def _finish(
     if best is not None:
         kept = next(_checkpoints(out / "checkpoints", "best"))
         objective.load_state_dict(load_file(kept / "weights.safetensors"))
-    if _rank() == 0:
-        with replacing(out / "model") as folder:
-            shutil.rmtree(out / "model", ignore_errors=True)
-            objective.eval()
-            objective.save(folder)
-        (out / "state").mkdir(exist_ok=True)
-        save_file(_optimizer_tensors(optimizer), out / "state" / "optimizer.safetensors")
-        write_json(out / "state" / "state.json", {"schedule_step": first + state["step"]})
-        shutil.rmtree(out / "checkpoints", ignore_errors=True)
-    if workers() > 1:
-        dist.barrier()
-    return {
+    summary = {
         "steps": state["step"],
         "training_seconds": round(state["seconds"], 2),
         "seconds_per_step": round(state["seconds"] / max(1, state["step"]), 4),
@@ -354,6 +307,18 @@ def _finish(
         "workers": workers(),
         **({"best": best} if best else {}),
     }
+    if _rank() == 0:
+        with replacing(out / "model") as folder:
+            shutil.rmtree(out / "model", ignore_errors=True)
+            objective.eval()
+            objective.save(folder)
+        (out / "state").mkdir(exist_ok=True)
+        save_file(_optimizer_tensors(optimizer), out / "state" / "optimizer.safetensors")
+        write_json(out / "state" / "state.json", {"schedule_step": first + state["step"], "summary": summary})
+        shutil.rmtree(out / "checkpoints", ignore_errors=True)
+    if workers() > 1:
+        dist.barrier()
+    return summary
 
 
 def objective_named(name: str) -> Any:

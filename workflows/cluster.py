@@ -35,8 +35,11 @@ class Cluster(Config):
     """Shared memory of a Ray that is started here. Tables and vectors travel by file, so little is needed."""
     batch_tokens: int = 4096
     """Tokens in one forward pass of encoding and scoring (padding counted); moves memory and speed alone."""
-    chunk: int | None = None
-    """Rows a training step encodes at once, the rest waiting as vectors (gradient caching); null for all."""
+    train_tokens: int = 4096
+    """Tokens in one forward pass of training (padding counted); moves memory and speed alone."""
+    recompute: bool = False
+    """Keep only vectors and scores of a training batch and run each pass again for its gradient (gradient
+    caching): a batch of any size in the memory of one pass."""
     retries: int = 3
     """How often a training run is begun again after a worker dies, before the step fails."""
 

@@ -41,6 +41,12 @@ class Progress:
         if time.monotonic() - self._written > 0.2:
             self._write()
 
+    def to(self, done: int, note: str = "") -> None:
+        """Say how many units are done in all; the first time, how many an earlier run left."""
+        if not self._written:
+            self._first = self._done = done
+        self.add(done - self._done, note)
+
     def _write(self) -> None:
         state = {
             "done": self._done,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from components.config import Call, Config
+from components.config import Call
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,13 +25,6 @@ class Term(Call):
     def name(self) -> str:
         """What it is called in `metrics.jsonl`."""
         return f"{self.function.rpartition('.')[2]} ({self.over})"
-
-
-class ObjectiveConfig(Config):
-    """What is minimised: an objective found by name in `components/objectives`, and its losses."""
-
-    name: str
-    losses: list[Term]
 
 
 class Objective(Protocol):

@@ -1,0 +1,55 @@
+# All of this works on a machine with Python 3.11 and nothing else.
+
+# What is on these would be found before our own packages and the locked ones.
+unexport PYTHONHOME PYTHONPATH
+
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all bench lint format lock clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+setup: ## make .venv from the lock files; does nothing where that is done
+	@$(call with-python,setup)
+
+demo: setup ## set up and run the main job on the embedded collection
+	$(BIN)/python -m workflows run configs/demo.yaml
+
+test: lint ## set up, check and test; ARGS="-k ..." goes to pytest
+	$(BIN)/python -m pytest $(ARGS)
+
+test-all: lint ## the same, with the tests that are too long for every change
+	$(BIN)/python -m pytest -m "" $(ARGS)
+
+bench: setup ## the benchmarks
+	$(BIN)/python -m pytest tests/benchmarks -m "" -o python_files="bench_*.py" -s $(ARGS)
+
+lint: setup ## style, types and import contracts
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+	$(BIN)/lint-imports
+
+format: setup ## rewrite the code in the house style
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+lock: ## write the lock files anew from pyproject.toml; UPGRADE=1 takes the newest of everything
+	@$(call with-python,lock $(if $(UPGRADE),--upgrade))
+
+clean: ## remove caches and build leftovers; never the store, the runs or .venv
+	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -path ./.venv -prune -o -path ./store -prune -o -path ./runs -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+# The first Python 3.11 there is; `make setup PYTHON=/path/to/python` tries another before it.
+define with-python
+for python in $(PYTHON) python3.11 python3 python; do \
+    if "$$python" -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))" 2>/dev/null; then \
+        exec "$$python" cluster/environment.py $(1); \
+    fi; \
+done; \
+echo "No Python 3.11 found: neither python3.11 nor python3 is one. Install it, or name it: make $@ PYTHON=/path/to/python3.11" >&2; \
+exit 1
+endef

@@ -1,0 +1,210 @@
+"""The Python environment: `make setup` fills `.venv` from the lock files, `make lock` writes the lock files.
+
+Runs on a bare Python 3.11, with the standard library only. pip does all the work, with whatever index, mirror or
+folder of wheels the machine has configured for it; so a machine set up for CPU builds of torch gets the CPU build.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENT = ROOT / ".venv"
+RUNTIME = ROOT / "cluster" / "requirements.lock"
+DEVELOPMENT = ROOT / "cluster" / "development.lock"
+ROOM = 4e9
+"""Bytes that a setup needs at most without CUDA: what it installs, and what pip unpacks on the way."""
+
+RUNTIME_HEADER = """\
+# What Sparring runs on, complete with everything that needs: Python 3.11, resolved on Linux x86-64.
+# Written by `make lock` from pyproject.toml. Images and cluster nodes install this file; `make setup` adds
+# development.lock.
+#
+# No hashes, because one file serves several builds: torch comes as a CPU or a CUDA build under the same version, as pip
+# is configured, and the CUDA one names further distributions (exactly, in its own metadata). pip checks all hashes or none.
+"""
+DEVELOPMENT_HEADER = """\
+# What checks and tests need beyond requirements.lock. Written by `make lock` from pyproject.toml.
+"""
+
+
+class Failure(Exception):
+    """What went wrong and what to do about it, for people."""
+
+
+def setup() -> None:
+    """Makes `.venv` exactly what the lock files say, or finds that it is already."""
+    with _alone():
+        # The path belongs to the stamp because a virtual environment does not survive being moved.
+        wanted = f"{ENVIRONMENT}\n{RUNTIME.read_text()}{DEVELOPMENT.read_text()}"
+        stamp = ENVIRONMENT / "complete"
+        if stamp.is_file() and stamp.read_text() == wanted and _works(ENVIRONMENT):
+            return
+        began = time.monotonic()
+        distributions = sum("==" in line for line in wanted.splitlines())
+        print(f"Setting up .venv: {distributions} packages, about 1 GB to download and 3 GB on disk, 3 to 6 minutes;")
+        print("several GB more where pip finds the CUDA build of torch. pip's cache makes the next time faster.")
+        if shutil.disk_usage(ROOT).free < ROOM:
+            print(f"Warning: less than {ROOM / 1e9:.0f} GB free under {ROOT}.", file=sys.stderr)
+        # Always from scratch: a pip that was killed leaves half-copied packages that the next pip takes for installed,
+        # and packages that left the lock would stay.
+        _remove(ENVIRONMENT)
+        python = _create(ENVIRONMENT)
+        _install(python, ["-r", str(RUNTIME), "-r", str(DEVELOPMENT)])
+        stamp.write_text(wanted)
+        print(f"Set up .venv in {time.monotonic() - began:.0f} s.")
+
+
+def lock(upgrade: bool) -> None:
+    """Writes both lock files. What they pin already stays as it is, unless `upgrade` or pyproject.toml says otherwise."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    with tempfile.TemporaryDirectory() as folder:
+        python = _create(Path(folder) / "venv")
+        kept = {} if upgrade else _pins(RUNTIME)
+        runtime = _resolve(python, project["dependencies"], kept)
+        # The development tools must agree with what runs, never move it.
+        kept = runtime if upgrade else _pins(DEVELOPMENT) | runtime
+        both = _resolve(python, project["dependencies"] + project["optional-dependencies"]["dev"], kept)
+    _write(RUNTIME, RUNTIME_HEADER, runtime)
+    _write(DEVELOPMENT, DEVELOPMENT_HEADER, {name: version for name, version in both.items() if name not in runtime})
+
+
+def canonical(name: str) -> str:
+    """A distribution's name as indexes compare them."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _resolve(python: Path, requirements: list[str], kept: dict[str, str]) -> dict[str, str]:
+    """Name to version of all that the requirements come to, by pip's own resolver; installs nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        wanted, constraints, report = (Path(folder) / name for name in ("wanted.txt", "kept.txt", "report.json"))
+        wanted.write_text("\n".join(requirements) + "\n")
+        constraints.write_text("".join(f"{name}=={version}\n" for name, version in kept.items()))
+        print(f"Resolving {len(requirements)} requirements ...", flush=True)
+        command = ["install", "--quiet", "--dry-run", "--ignore-installed", "--report", str(report)]
+        result = _pip(python, [*command, "-r", str(wanted), "-c", str(constraints)])
+        if result.returncode:
+            raise Failure(f"{result.stdout}pip cannot resolve pyproject.toml; `make lock UPGRADE=1` lets go of old pins")
+        found = [item["metadata"] for item in json.loads(report.read_text())["install"]]
+    # A local version (torch's +cpu) names a build, and the build is the machine's choice.
+    return {canonical(one["name"]): one["version"].partition("+")[0] for one in found}
+
+
+def _pins(file: Path) -> dict[str, str]:
+    """Name to version of a lock file; none where there is no file yet."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return {name: version for name, equals, version in (line.partition("==") for line in lines) if equals}
+
+
+def _write(file: Path, header: str, pins: dict[str, str]) -> None:
+    file.write_text(header + "".join(f"{name}=={version}\n" for name, version in sorted(pins.items())))
+    print(f"Wrote {file.relative_to(ROOT)}: {len(pins)} distributions")
+
+
+def _create(folder: Path) -> Path:
+    """A new virtual environment with pip; its Python."""
+    python = folder / "bin" / "python"
+    made = _call([sys.executable, "-m", "venv", str(folder)])
+    if made.returncode:
+        # Debian ships `venv` without `ensurepip`; the machine's own pip can put one there.
+        _remove(folder)
+        _call([sys.executable, "-m", "venv", "--without-pip", str(folder)])
+        if _call([sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "pip"]).returncode:
+            raise Failure(
+                f"{made.stdout}{sys.executable} cannot make virtual environments. On Debian and Ubuntu, "
+                f"`apt install python{sys.version_info[0]}.{sys.version_info[1]}-venv` adds what it lacks."
+            )
+    return python
+
+
+def _install(python: Path, arguments: list[str]) -> None:
+    """pip install, with a line now and then instead of pip's hundreds, which go to a log."""
+    log = ENVIRONMENT / "setup.log"
+    command = [str(python), "-m", "pip", "install", "--no-input", "--progress-bar", "off", *arguments]
+    collected = 0
+    with (
+        log.open("w") as file,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=_clean()
+        ) as pip,
+    ):
+        assert pip.stdout is not None
+        for line in pip.stdout:
+            file.write(line)
+            collected += line.startswith(("Collecting ", "Processing "))
+            if line.startswith(("Collecting ", "Processing ")) and collected % 25 == 0:
+                print(f"  {collected} packages collected", flush=True)
+            elif line.startswith("Installing collected packages"):
+                print("  copying them into .venv", flush=True)
+    if pip.returncode:
+        tail = "".join(log.read_text(errors="replace").splitlines(keepends=True)[-25:])
+        raise Failure(f"{tail}pip failed (all it said is in {log}). Run the same command again to start over.")
+
+
+def _pip(python: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    return _call([str(python), "-m", "pip", "--disable-pip-version-check", *arguments])
+
+
+def _call(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_clean())
+
+
+def _clean() -> dict[str, str]:
+    """The surroundings without what would make pip put packages, or Python look for them, somewhere else."""
+    elsewhere = {"PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PYTHONHOME", "PYTHONPATH"}
+    return {name: value for name, value in os.environ.items() if name not in elsewhere}
+
+
+def _works(folder: Path) -> bool:
+    """Whether the environment's Python still starts; the one it was made from may be gone."""
+    try:
+        return _call([str(folder / "bin" / "python"), "-c", ""]).returncode == 0
+    except OSError:
+        return False
+
+
+def _remove(folder: Path) -> None:
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Holds other setups of this checkout back: two at once would each delete what the other has made."""
+    with (ROOT / "pyproject.toml").open() as file:
+        with contextlib.suppress(OSError):  # some network filesystems have no locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        match arguments:
+            case ["setup"]:
+                setup()
+            case ["lock"] | ["lock", "--upgrade"]:
+                lock(upgrade="--upgrade" in arguments)
+            case _:
+                raise Failure("usage: environment.py setup | lock [--upgrade]")
+    except Failure as failure:
+        print(failure, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

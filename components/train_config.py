@@ -1,0 +1,45 @@
+"""How a model is trained. Apart from the loop, so that reading a config is quick."""
+
+from typing import Literal
+
+from components.config import Config
+from components.objectives.terms import Term
+
+
+class Validation(Config):
+    """Judge the model on a development table now and then; keep the best."""
+
+    every: int
+    """Steps between two looks."""
+    patience: int | None = None
+    """Stop after so many looks without a better value; null for never."""
+    measure: Literal["RR", "accuracy"] = "RR"
+    """Of each query's own candidates: the reciprocal rank of the best target, or whether it is first."""
+
+
+class TrainConfig(Config):
+    """How a model is trained. Batch sizes count groups over all workers."""
+
+    steps: int
+    """Updates of the weights."""
+    batch: int = 32
+    """Groups in one update."""
+    accumulate: int = 1
+    """Parts that a batch is cut into; negatives are shared within a part only."""
+    learning_rate: float = 2.0e-5
+    schedule: Literal["linear", "constant"] = "linear"
+    """Linear falls to 0 at the last step of the schedule."""
+    warmup: float = 0.1
+    """Share of the schedule in which the learning rate rises from 0."""
+    schedule_steps: int | None = None
+    """Length of the schedule where it spans several trainings that carry `all`; null for this training's steps."""
+    carry: Literal["weights", "all"] = "weights"
+    """What the start gives: its weights, or also its optimizer and how far it is on the schedule."""
+    weight_decay: float = 0.0
+    clip: float | None = 2.0
+    """Largest norm of the gradient; null for no limit."""
+    precision: Literal["bf16", "fp32"] = "bf16"
+    """bf16 is autocast; weights and optimizer stay fp32."""
+    losses: list[Term]
+    validate_on_dev: Validation | None = None
+    log_every: int = 10

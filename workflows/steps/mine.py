@@ -1,0 +1,132 @@
+"""Draw groups: queries of a split, their positives, and negatives out of a ranking."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from components import draws
+from components.config import Call, Config
+from components.files import replacing
+from components.groups import ids_of, positives, rows_of
+from components.tables import GROUPS
+from workflows.cluster import Cluster
+from workflows.progress import Progress
+
+
+class MineConfig(Config):
+    """Where negatives come from."""
+
+    negatives: int = 15
+    """Negatives a group, drawn from the ranking."""
+    depth: int = 100
+    """How deep in the ranking they are drawn from (paper 004: the first 100)."""
+    random: int = 0
+    """Further negatives a group, drawn from the whole collection."""
+    draw: Call = Call(function="components.sampling.uniform")
+    """Which of the candidates become negatives."""
+
+
+def mine(
+    out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path | None, split: str, groups: int,
+    seed: list[Any], config: MineConfig,
+) -> dict[str, Any]:  # fmt: skip
+    """Write `groups.parquet` with so many groups of the split's queries; a relevant document is never a negative.
+
+    Passes over the queries are orders of their own, and a query's draw depends on (seed, query, visit) alone. A
+    document whose text a relevant one has too is no negative either. Queries with fewer candidates than `negatives`
+    get random documents in their place, so that groups have one size.
+    """
+    pool = _Pool(data, tokens, ranking, split, config)
+    if not len(pool.queries):
+        raise ValueError(f"no query of the split {split!r} has a relevant document" + (" and a ranking" if ranking else ""))
+    visits = -(-groups // len(pool.queries))
+    order = np.concatenate([draws.generator(*seed, "order", v).permutation(len(pool.queries)) for v in range(visits)])
+    filled = 0
+    with (
+        replacing(out / "groups.parquet") as path,
+        pq.ParquetWriter(path, GROUPS) as writer,
+        Progress(out, groups, "groups") as progress,
+    ):
+        for start in range(0, groups, 5_000):
+            rows = []
+            for position in range(start, min(start + 5_000, groups)):
+                row, missing = pool.group(int(order[position]), position // len(pool.queries), seed)
+                filled += missing
+                rows.append(row)
+            writer.write_table(pa.Table.from_pylist(rows, schema=GROUPS))
+            progress.add(len(rows))
+    return {"groups": groups, "queries": min(groups, len(pool.queries)), "of": len(pool.queries), "filled": filled}
+
+
+class _Pool:
+    """A split's queries with their positives and ranked candidates, and the drawing of one group."""
+
+    def __init__(self, data: Path, tokens: Path, ranking: Path | None, split: str, config: MineConfig) -> None:
+        self._config, self._draw = config, config.draw.resolve()
+        self._document_ids = ids_of(data / "documents.parquet", "doc_id")
+        self._query_ids = ids_of(data / "queries.parquet", "query_id")
+        self._same = np.load(tokens / "documents.same.npy", mmap_mode="r")
+        self._positives = positives(data)
+        self._ranked = self._read(ranking, data) if ranking is not None else None
+        splits = pq.read_table(data / "queries.parquet", columns=["split"])["split"]
+        wanted = np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False))
+        self.queries = [
+            row for row in wanted.tolist()
+            if row in self._positives and (self._ranked is None or row in self._ranked)
+        ]  # fmt: skip
+
+    def _read(self, ranking: Path, data: Path) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """Document rows and scores of each query row, to the depth asked for and as many positives more."""
+        table = pq.read_table(ranking / "ranking.parquet", columns=["query_id", "doc_id", "rank", "score"])
+        most = max((len(found) for found in self._positives.values()), default=0)
+        table = table.filter(pc.less_equal(table["rank"], self._config.depth + most))
+        queries = rows_of(table["query_id"], self._query_ids, what=str(ranking))
+        documents = rows_of(table["doc_id"], self._document_ids, what=str(ranking))
+        scores = table["score"].to_numpy()
+        starts = np.flatnonzero(np.r_[True, queries[1:] != queries[:-1]]) if len(queries) else np.empty(0, int)
+        ends = np.r_[starts[1:], len(queries)]
+        return {
+            int(queries[a]): (documents[a:b], scores[a:b]) for a, b in zip(starts, ends, strict=True)
+        }  # fmt: skip
+
+    def group(self, position: int, visit: int, seed: list[Any]) -> tuple[dict[str, Any], int]:
+        """One group as a row of the table, and how many negatives had to be random for want of candidates."""
+        query = self.queries[position]
+        draw = draws.generator(*seed, "group", self._query_ids[query].as_py(), visit)
+        relevant = self._positives[query]
+        chosen = [int(relevant[draw.integers(len(relevant))])]
+        taken = set(self._same[relevant].tolist())
+        missing = 0
+        if self._ranked is not None:
+            documents, scores = self._ranked[query]
+            keys = self._same[documents]
+            free = ~np.isin(keys, list(taken))
+            documents, scores, keys = documents[free], scores[free], keys[free]
+            documents, scores = documents[: self._config.depth], scores[: self._config.depth]
+            at = self._draw(scores, self._config.negatives, draw, None, **self._config.draw.options)
+            chosen += documents[at].tolist()
+            taken |= set(self._same[documents[at]].tolist())
+            missing = self._config.negatives - len(at)
+        chosen += self._random(self._config.random + missing, taken, draw)
+        targets = [1.0] + [0.0] * (len(chosen) - 1)
+        ids = self._document_ids.take(pa.array(chosen)).to_pylist()
+        return {
+            "query_id": self._query_ids[query].as_py(), "visit": visit, "doc_ids": ids, "targets": targets,
+            "teacher": None,
+        }, missing  # fmt: skip
+
+    def _random(self, count: int, taken: set[int], draw: np.random.Generator) -> list[int]:
+        """Documents of the whole collection with texts not taken yet."""
+        found: list[int] = []
+        for _ in range(100 * count):
+            if len(found) == count:
+                break
+            row = int(draw.integers(len(self._document_ids)))
+            if int(self._same[row]) not in taken:
+                taken.add(int(self._same[row]))
+                found.append(row)
+        return found

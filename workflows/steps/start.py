@@ -1,0 +1,26 @@
+"""A model to begin from: a pre-trained encoder cut, headed and written as every later step loads it."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from components.model_configs import CrossEncoderConfig, DualEncoderConfig
+from workflows.cluster import Cluster
+
+
+def start(out: Path, cluster: Cluster, *, config: DualEncoderConfig | CrossEncoderConfig) -> dict[str, Any]:
+    """Write the model to `out/model`."""
+    from components import pretrained  # torch and transformers: heavy, and only here needed
+    from components.cross_encoder import CrossEncoder
+    from components.dual_encoder import DualEncoder
+
+    kind = DualEncoder if isinstance(config, DualEncoderConfig) else CrossEncoder
+    model, tokenizer = kind.start(config)
+    tokenizer.save_pretrained(str(out / "tokenizer"))
+    model.save(out / "model", out / "tokenizer")
+    weights = sorted((out / "model").rglob("*.safetensors"))
+    return {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "sha256": hashlib.sha256(b"".join(path.read_bytes() for path in weights)).hexdigest(),
+        "tokenizer": pretrained.place(config.model).rsplit("/", 1)[-1],
+    }

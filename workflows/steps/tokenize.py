@@ -1,0 +1,109 @@
+"""Tokenise a collection once for a tokenizer; every later pass reads the columns."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from components.config import Config
+from components.files import replacing
+from components.text import document_text
+from workflows.cluster import Cluster
+from workflows.shards import Shard, map_shards
+
+
+class TokenizeConfig(Config):
+    """What is kept of each text."""
+
+    max_tokens: int = 512
+    """Tokens kept of a text; models cut further."""
+
+
+def tokenize(out: Path, cluster: Cluster, *, data: Path, model: Path, config: TokenizeConfig) -> dict[str, Any]:
+    """Token ids of documents and queries, without special tokens, as `components.text.Tokens` reads them.
+
+    `documents.same.npy` names, for each document, the first one with the same tokens.
+    """
+    shards = []
+    for table in ("documents", "queries"):
+        file = pq.ParquetFile(data / f"{table}.parquet")
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            shards.append(Shard(f"part-{table}-{group:05d}", rows, {"table": table, "group": group}))
+    map_shards(
+        Tokenizer, shards, out=out, cluster=cluster, pool=cluster.map, unit="texts",
+        data=data, model=model / "model", max_tokens=config.max_tokens,
+    )  # fmt: skip
+    summary = {}
+    for table in ("documents", "queries"):
+        parts = [out / shard.file for shard in shards if shard.task["table"] == table]
+        _join(out, table, parts)
+        offsets = np.load(out / f"{table}.offsets.npy", mmap_mode="r")
+        summary[table] = {"texts": len(offsets) - 1, "tokens": int(offsets[-1])}
+    _same(out)
+    return summary
+
+
+class Tokenizer:
+    """Tokenises one row group into ids and lengths."""
+
+    def __init__(self, *, data: Path, model: Path, max_tokens: int, threads: int) -> None:
+        import os
+
+        os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
+        from tokenizers import Tokenizer as Fast
+
+        folder = model if (model / "tokenizer.json").exists() else model / "query"
+        self._tokenizer = Fast.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._data, self._limit = data, max_tokens
+        wide = self._tokenizer.get_vocab_size() > np.iinfo(np.uint16).max
+        self._dtype = np.uint32 if wide else np.uint16
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        """Write `ids.npy` and `lengths.npy` of a row group into a directory."""
+        table = pq.ParquetFile(self._data / f"{task['table']}.parquet").read_row_group(task["group"])
+        texts = table["text"].to_pylist()
+        if task["table"] == "documents":
+            texts = [document_text(title, text) for title, text in zip(table["title"].to_pylist(), texts, strict=True)]
+        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        ids = [np.asarray(one.ids[: self._limit], dtype=self._dtype) for one in encoded]
+        path.mkdir()
+        np.save(path / "ids.npy", np.concatenate([np.empty(0, self._dtype), *ids]))
+        np.save(path / "lengths.npy", np.asarray([len(one) for one in ids], dtype=np.int64))
+
+
+def _join(out: Path, table: str, parts: list[Path]) -> None:
+    """One memory-mapped column of ids, and where each text begins, out of the parts."""
+    lengths = np.concatenate([np.load(part / "lengths.npy") for part in parts])
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    with replacing(out / f"{table}.offsets.npy") as path, path.open("wb") as file:
+        np.save(file, offsets)
+    with replacing(out / f"{table}.ids.npy") as path:
+        dtype = np.load(parts[0] / "ids.npy", mmap_mode="r").dtype
+        joined = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(int(offsets[-1]),))
+        start = 0
+        for part in parts:
+            ids = np.load(part / "ids.npy", mmap_mode="r")
+            joined[start : start + len(ids)] = ids
+            start += len(ids)
+        joined.flush()
+
+
+def _same(out: Path) -> None:
+    """For each document, the row of the first one with the same tokens."""
+    ids = np.load(out / "documents.ids.npy", mmap_mode="r")
+    offsets = np.load(out / "documents.offsets.npy")
+    digests = np.asarray(
+        [
+            int.from_bytes(hashlib.blake2b(ids[a:b].tobytes(), digest_size=8).digest(), "little")
+            for a, b in zip(offsets[:-1], offsets[1:], strict=True)
+        ],
+        dtype=np.uint64,
+    )
+    _, first, inverse = np.unique(digests, return_index=True, return_inverse=True)
+    with replacing(out / "documents.same.npy") as path, path.open("wb") as file:
+        np.save(file, first[inverse].astype(np.int64))

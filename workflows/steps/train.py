@@ -1,0 +1,93 @@
+"""Train a model on Ray Train: any objective, on any table it takes."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from components.config import UserError
+from components.train_config import TrainConfig
+from workflows.cluster import Cluster, ray_session
+from workflows.progress import Progress
+
+SAVE_SECONDS = 60.0
+"""How much training is lost at most when everything dies."""
+
+
+def train(
+    out: Path, cluster: Cluster, *, objective: str, rows: Path, dev: Path | None, data: Path, tokens: Path,
+    start: Path, seed: int, config: TrainConfig,
+) -> dict[str, Any]:  # fmt: skip
+    """Train from `start`'s model on the groups in `rows`; the model is written to `out/model`.
+
+    `out/state` keeps the optimizer for a training that carries on from this one; `out/metrics.jsonl` the losses.
+    """
+    workers = cluster.train.workers or 1
+    if config.batch % (config.accumulate * workers):
+        raise UserError(
+            f"batch: {config.batch} groups cannot be shared evenly among {workers} workers in {config.accumulate} "
+            "parts; choose a multiple"
+        )
+    task = {
+        "out": str(out), "objective": objective, "rows": str(rows / "groups.parquet"),
+        "dev": str(dev / "groups.parquet") if dev is not None else None, "data": str(data), "tokens": str(tokens),
+        "start": str(start), "seed": seed, "config": config.model_dump(mode="json"),
+        "cluster": cluster.model_dump(mode="json"), "cuda": cluster.cuda(),
+    }  # fmt: skip
+    return work(task) if cluster.mode == "inline" else _on_ray(task, cluster, workers)
+
+
+def work(task: dict[str, Any]) -> dict[str, Any]:
+    """What each worker does."""
+    import torch
+
+    from components.gather import workers
+    from components.training import objective_named, train
+
+    cluster = Cluster.model_validate(task["cluster"])
+    torch.set_num_threads(cluster.train_threads())
+    config = TrainConfig.model_validate(task["config"])
+    model = Path(task["start"]) / "model"
+
+    def build(rows: str) -> Any:
+        return objective_named(task["objective"])(
+            model, rows=Path(rows), data=Path(task["data"]), tokens=Path(task["tokens"]), losses=config.losses,
+            piece=cluster.train_tokens, recompute=cluster.recompute,
+        )  # fmt: skip
+
+    first = workers() == 1 or torch.distributed.get_rank() == 0
+    out = Path(task["out"])
+    progress = Progress(out, config.steps, "steps") if first else None
+
+    def on_step(step: int, note: str) -> None:
+        if progress is not None:
+            progress.to(step, note)
+
+    return train(
+        build(task["rows"]), config, out=out, seed=task["seed"],
+        start=Path(task["start"]), device=torch.device("cuda" if task["cuda"] else "cpu"),
+        dev=build(task["dev"]) if task["dev"] else None,
+        save_seconds=SAVE_SECONDS, on_step=on_step,
+    )  # fmt: skip
+
+
+def _on_ray(task: dict[str, Any], cluster: Cluster, workers: int) -> dict[str, Any]:
+    ray_session(cluster)
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+    from ray.train.v2.api.config import LoggingConfig
+
+    out = Path(task["out"])
+    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
+    trainer = TorchTrainer(
+        work,
+        train_loop_config=task,
+        scaling_config=ScalingConfig(num_workers=workers, use_gpu=task["cuda"], resources_per_worker={"CPU": 1}),
+        run_config=RunConfig(
+            name="ray",
+            storage_path=str(out),
+            failure_config=FailureConfig(max_failures=cluster.retries),
+            logging_config=LoggingConfig(log_level="WARNING"),
+        ),
+    )
+    result = trainer.fit()
+    return dict(result.return_value)
