@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.config import UserError
+from components.draws import generator
 
 PER_QUERY = pa.schema([("query_id", pa.string()), ("measure", pa.string()), ("value", pa.float64())])
 """One query's value of one measure."""
@@ -24,7 +25,7 @@ _FAMILIES = {
     "rr": "RR", "mrr": "RR", "recip_rank": "RR",
     "ndcg": "nDCG", "ndcg_cut": "nDCG",
     "r": "R", "recall": "R",
-    "success": "Success", "hit": "Success", "hits": "Success", "accuracy": "Success", "acc": "Success",
+    "success": "Success", "hit": "Success", "hits": "Success",
     "p": "P", "precision": "P",
     "ap": "AP", "map": "AP",
 }  # fmt: skip
@@ -131,11 +132,11 @@ def paired_randomization(a: np.ndarray, b: np.ndarray, *, seed: int, rounds: int
     total = differences.sum()
     # Sums in another order differ in the last bits; such a swapping is as large as the one seen.
     threshold = abs(total) - 1e-9 * np.abs(differences).sum()
-    generator = np.random.default_rng(seed)
+    random = generator(seed, "paired randomization")
     chunk, hits = max(1, _CELLS // len(differences)), 0
     for start in range(0, rounds, chunk):
         size = (min(chunk, rounds - start), -(-len(differences) // 8))
-        bits = np.unpackbits(generator.integers(0, 256, size, np.uint8), axis=1, count=len(differences))
+        bits = np.unpackbits(random.integers(0, 256, size, np.uint8), axis=1, count=len(differences))
         hits += int((np.abs(total - 2 * (bits @ differences)) >= threshold).sum())
     return (hits + 1) / (rounds + 1)
 
@@ -165,3 +166,22 @@ def spread(values: Iterable[float]) -> tuple[float, float | None]:
     """Mean and sample standard deviation over seeds; no deviation for one seed."""
     array = np.fromiter(values, np.float64)
     return float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else None
+
+
+def meaning(name: str) -> str:
+    """What a measure says, for a reader who never met it."""
+    family, _, cutoff = name.partition("@")
+    first = f"the first {cutoff}" if cutoff else "all results"
+    beyond = f" (0 beyond {cutoff})" if cutoff else ""
+    known = {
+        "RR": f"1 / position of the first right document{beyond}",
+        "nDCG": f"how well {first} are ordered, best first",
+        "R": f"share of the right documents that are among {first}",
+        "Success": f"share of queries with a right document among {first}",
+        "P": f"share of {first} that are right",
+        "AP": "precision averaged over the positions of the right documents",
+        "Answer": f"share of queries whose answer stands in the text of {first}",
+        "EM": "share of answers that are exactly right",
+        "F1": "overlap of the answer's words with the right ones",
+    }
+    return known.get(family, "")

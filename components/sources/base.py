@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from components.config import Config, listing
+from components.config import Config, _fields_at, listing
 from components.sources.records import Bad, Document, Judgement, Query
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -84,8 +84,9 @@ def _with_accepted_keys(error: ValidationError, found: type[Source]) -> Validati
     details: list[InitErrorDetails] = []
     for line in error.errors():
         kind: str | PydanticCustomError = line["type"]
-        if kind == "extra_forbidden" and len(line["loc"]) == 1:
-            kind = PydanticCustomError("value_error", f"unknown key; accepted: {listing(found.model_fields)}")
+        if kind == "extra_forbidden":
+            accepted = _fields_at(found, line["loc"][:-1])
+            kind = PydanticCustomError("value_error", f"unknown key; accepted: {listing(accepted)}")
         elif kind == "value_error":
             kind = PydanticCustomError("value_error", line["msg"].removeprefix("Value error, "))
         details.append(InitErrorDetails(type=kind, loc=line["loc"], input=line["input"], ctx=line.get("ctx", {})))

@@ -9,7 +9,17 @@ from pathlib import Path
 
 from components.sources import base
 from components.sources.reading import Item, fields, plain_or_gz, read_lines, read_objects
-from components.sources.records import UNJUDGED, Bad, Document, Judgement, Query, document, first_splits, judgement, query
+from components.sources.records import (
+    UNJUDGED,
+    Bad,
+    Document,
+    Judgement,
+    Query,
+    document,
+    first_splits,
+    judgement,
+    query,
+)
 
 
 class Source(base.Source):

@@ -12,7 +12,17 @@ from pydantic import model_validator
 from components.config import Config, UserError, listing
 from components.sources import base
 from components.sources.parquet import theirs_of
-from components.sources.records import UNJUDGED, Bad, Document, Judgement, Query, document, first_splits, judgement, query
+from components.sources.records import (
+    UNJUDGED,
+    Bad,
+    Document,
+    Judgement,
+    Query,
+    document,
+    first_splits,
+    judgement,
+    query,
+)
 
 
 class Table(Config):

@@ -49,7 +49,5 @@ def _runs(text: str) -> np.ndarray:
 
 def _overlap(one: np.ndarray, other: np.ndarray) -> float:
     """Jaccard similarity of two sets."""
-    if not 0.5 < len(one) / len(other) < 2:
-        return 0.0
     shared = len(np.intersect1d(one, other, assume_unique=True))
     return shared / (len(one) + len(other) - shared)

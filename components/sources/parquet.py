@@ -12,7 +12,17 @@ import pyarrow.parquet as pq
 
 from components.config import Config, UserError, listing
 from components.sources import base
-from components.sources.records import UNJUDGED, Bad, Document, Judgement, Query, document, first_splits, judgement, query
+from components.sources.records import (
+    UNJUDGED,
+    Bad,
+    Document,
+    Judgement,
+    Query,
+    document,
+    first_splits,
+    judgement,
+    query,
+)
 
 
 class Columns(Config):

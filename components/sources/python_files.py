@@ -17,10 +17,12 @@ OTHER_CODE = {"tests", "test", "testing", "_testing", "conftest", "site-packages
 VENDORED = {"_vendor", "vendor", "externals", "extern", "_vendored", "thirdparty", "third_party", "vendored_packages"}
 """Folders of copies of other packages."""
 
-STOP_WORDS = frozenset(
-    "a an and are as at be been but by can for from has have if in into is it its may not of on or that the their"
-    " then there these this to was when where which will with".split()
+COMMON = (
+    "a an and are as at be been but by can for from has have if in into is it its may not of on or that the their then"
+    " there these this to was when where which will with"
 )
+"""Words that English needs in every few sentences."""
+STOP_WORDS = frozenset(COMMON.split())
 
 
 class Docstring(NamedTuple):

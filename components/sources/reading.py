@@ -58,7 +58,11 @@ def read_objects(path: Path) -> Iterator[Item | Bad]:
         except (ValueError, RecursionError) as error:
             yield Bad("line that is not JSON", line.place, str(error))
             continue
-        yield Item(value, line.place) if isinstance(value, dict) else Bad("line that is not JSON", line.place, "no object")
+        yield (
+            Item(value, line.place)
+            if isinstance(value, dict)
+            else Bad("line that is not JSON", line.place, "no object")
+        )
 
 
 def read_array(path: Path, *, chunk_chars: int = 1 << 22) -> Iterator[Item | Bad]:

@@ -80,9 +80,7 @@ def results(
         if entry["seed"] in seeds:
             raise ValueError(f"{entry['system']!r} is given twice for seed {entry['seed']}")
         seeds[entry["seed"]] = table
-    compared = [
-        found for asked in comparisons for found in _comparisons(asked, measured, seed=seed, rounds=rounds)
-    ]
+    compared = [found for asked in comparisons for found in _comparisons(asked, measured, seed=seed, rounds=rounds)]
     write_json(out / "metrics.json", {"rows": rows, "comparisons": compared})
     return {"rows": len(rows), "comparisons": len(compared)}
 

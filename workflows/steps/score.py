@@ -30,8 +30,6 @@ class RerankConfig(ScoreConfig):
 
     depth: int = 50
     """Documents of each query that the ranker orders anew; what follows them stays behind them."""
-    queries: int | None = None
-    """A fixed sample of so many queries; null for all."""
 
 
 def judge(

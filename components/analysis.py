@@ -1,0 +1,120 @@
+"""Looking closer: which queries a system wins and loses against another, and where a run's time went."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+@dataclass(frozen=True)
+class Change:
+    """A query whose first relevant document stands elsewhere than before; rank None: not found at all."""
+
+    query_id: str
+    doc_id: str
+    before: int | None
+    after: int | None
+    first: str | None
+    """The document on top in the worse of the two rankings, where that is not a relevant one."""
+
+    @property
+    def gain(self) -> float:
+        """The change of the reciprocal rank."""
+        return (1 / self.after if self.after else 0.0) - (1 / self.before if self.before else 0.0)
+
+
+def changes(before: pa.Table, after: pa.Table, qrels: pa.Table) -> list[Change]:
+    """Every query with a relevant document, the greatest gain first, the greatest loss last."""
+    relevant: dict[str, set[str]] = {}
+    judged = qrels.filter(pc.greater(qrels["relevance"], 0))
+    for query, document in zip(judged["query_id"].to_pylist(), judged["doc_id"].to_pylist(), strict=True):
+        relevant.setdefault(query, set()).add(document)
+    old, new = (_found(ranking, relevant) for ranking in (before, after))
+    found = []
+    for query in sorted(relevant):
+        (old_rank, old_best, old_top), (new_rank, new_best, new_top) = old[query], new[query]
+        lost = new_rank is None or (old_rank is not None and new_rank > old_rank)
+        best, top = (old_best, new_top) if lost else (new_best, old_top)
+        wrong = top if top not in relevant[query] else None
+        found.append(Change(query, best or min(relevant[query]), old_rank, new_rank, wrong))
+    return sorted(found, key=lambda change: (-change.gain, change.query_id))
+
+
+def _found(ranking: pa.Table, relevant: dict[str, set[str]]) -> dict[str, tuple[int | None, str | None, str | None]]:
+    """query -> rank and id of its first relevant document, and the id of its first document."""
+    found: dict[str, tuple[int | None, str | None, str | None]] = dict.fromkeys(relevant, (None, None, None))
+    kept = ranking.filter(pc.is_in(ranking["query_id"], pa.array(list(relevant), pa.string())))
+    columns = (kept[name].to_pylist() for name in ("query_id", "doc_id", "rank"))
+    for query, document, rank in zip(*columns, strict=True):
+        best, first, top = found[query]
+        if document in relevant[query] and (best is None or rank < best):
+            best, first = rank, document
+        found[query] = (best, first, document if rank == 1 else top)
+    return found
+
+
+UNITS = ("documents", "pairs", "groups", "sentences", "steps", "queries", "rows")
+"""Keys of a step's summary that count its work, the most telling first."""
+
+_PARTS = {
+    "ingest": "data", "tokenize": "data", "start": "data",
+    "lucene": "BM25", "bm25": "BM25",
+    "mine": "groups and negatives",
+    "encode": "encoding", "search": "search", "score": "scoring by the ranker", "rerank": "scoring by the ranker",
+    "evaluate": "evaluation", "results": "evaluation",
+}  # fmt: skip
+_ORDER = (
+    "data", "BM25", "pre-training", "warm-up", "groups and negatives", "ranker training", "scoring by the ranker",
+    "retriever training", "training", "encoding", "search",
+)  # fmt: skip
+
+
+def part_of(function: str, label: str) -> str:
+    """Which part of a recipe's work a step is, from its function and its label."""
+    words = label.lower()
+    if "bm25" in words and function not in ("evaluate", "results", "train"):
+        return "BM25"
+    if function == "train":
+        named = {"pre-train": "pre-training", "pretrain": "pre-training", "warm": "warm-up"}
+        named |= {"ranker": "ranker training", "retriever": "retriever training"}
+        return next((part for word, part in named.items() if word in words), "training")
+    return _PARTS.get(function, function)
+
+
+def work(summary: dict[str, Any]) -> tuple[str, int] | None:
+    """What a step counted and how much of it, from its summary."""
+    for unit in UNITS:
+        count = summary.get(unit)
+        if isinstance(count, int) and not isinstance(count, bool) and count > 0:
+            return unit, count
+    return None
+
+
+def efficiency(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Steps, time, share, work and place on disk of every part, and of the whole (AR2, Table 8).
+
+    A step is {part, seconds, work, bytes}.
+    """
+    total = sum(step["seconds"] for step in steps) or 1.0
+    names = list(dict.fromkeys(step["part"] for step in steps))
+    names.sort(key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
+    rows = [_row(name, [step for step in steps if step["part"] == name], total) for name in names]
+    return [*rows, {**_row("total", list(steps), total), "counts": []}]
+
+
+def _row(name: str, steps: list[dict[str, Any]], total: float) -> dict[str, Any]:
+    counts: dict[str, tuple[int, float]] = {}
+    for unit, count, seconds in ((*step["work"], step["seconds"]) for step in steps if step["work"]):
+        done, spent = counts.get(unit, (0, 0.0))
+        counts[unit] = (done + count, spent + seconds)
+    seconds = sum(step["seconds"] for step in steps)
+    return {
+        "part": name,
+        "steps": len(steps),
+        "seconds": seconds,
+        "share": seconds / total,
+        "counts": [{"unit": unit, "count": count, "seconds": spent} for unit, (count, spent) in counts.items()],
+        "bytes": sum(step["bytes"] for step in steps),
+    }

@@ -1,0 +1,116 @@
+"""The measures of a run for people: systems by measures, and what each comparison means."""
+
+import textwrap
+from typing import Any
+
+from components.measures import meaning, spread
+
+WIDTH = 110
+"""Columns of the plain-text table."""
+CLEAR = 0.05
+"""A difference is called clear below this p."""
+
+Json = dict[str, Any]
+
+
+def boards(metrics: Json) -> list[Json]:
+    """For each collection and split: systems by measures, means over the seeds, and the comparisons."""
+    places = list(dict.fromkeys((row["collection"], row["split"]) for row in metrics["rows"]))
+    return [_board(*place, metrics) for place in places]
+
+
+def _board(collection: str, split: str, metrics: Json) -> Json:
+    def here(entry: Json) -> bool:
+        return bool(entry["collection"] == collection and entry["split"] == split)
+
+    rows = [row for row in metrics["rows"] if here(row)]
+    names = list(dict.fromkeys(row["measure"] for row in rows))
+    values: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        values.setdefault(row["system"], {}).setdefault(row["measure"], []).append(row["value"])
+    systems = []
+    for system, measured in values.items():
+        cells = [spread(measured[name]) if name in measured else None for name in names]
+        systems.append({"system": system, "cells": cells})
+    best = [max(cell[0] for s in systems if (cell := s["cells"][at])) for at in range(len(names))]
+    return {
+        "collection": collection,
+        "split": split,
+        "measures": [{"name": name, "meaning": meaning(name)} for name in names],
+        "systems": systems,
+        "best": best,
+        "queries": max(row["queries"] for row in rows),
+        "seeds": sorted({row["seed"] for row in rows}),
+        "comparisons": _comparisons([entry for entry in metrics["comparisons"] if here(entry)]),
+        "rows": rows,
+    }
+
+
+def _comparisons(entries: list[Json]) -> list[Json]:
+    """A system against a baseline, with what to say of each measure."""
+    pairs: dict[tuple[str, str], Json] = {}
+    for entry in entries:
+        key = (entry["system"], entry["baseline"])
+        names = {"system": key[0], "baseline": key[1], "seeds": entry["seeds"], "measures": []}
+        said = {"difference": entry["difference"], "p": entry["p"], "word": verdict(entry["difference"], entry["p"])}
+        pairs.setdefault(key, names)["measures"].append({"name": entry["measure"], **said})
+    return list(pairs.values())
+
+
+def verdict(difference: float, p: float) -> str:
+    """A word for people."""
+    if p >= CLEAR or difference == 0:
+        return "no clear difference"
+    return "better" if difference > 0 else "worse"
+
+
+def p_text(p: float) -> str:
+    """`p < .001`, `p = .021`, `p = .21`."""
+    if p < 0.001:
+        return "p < .001"
+    return f"p = {p:.3f}".replace("0.", ".") if p < 0.1 else f"p = {p:.2f}".replace("0.", ".")
+
+
+def table(metrics: Json) -> str:
+    """The measures in plain text, for the end of a run."""
+    if not metrics["rows"]:
+        return "No measures yet."
+    return "\n\n".join("\n".join(_board_lines(board)) for board in boards(metrics))
+
+
+def _board_lines(board: Json) -> list[str]:
+    seeds = f", mean ± standard deviation over {len(board['seeds'])} seeds" if len(board["seeds"]) > 1 else ""
+    lines = [f"{board['collection']}, {board['split']} split: {board['queries']:,} queries{seeds}", ""]
+    names = [measure["name"] for measure in board["measures"]]
+    first = min(44, max(len("system"), *(len(entry["system"]) for entry in board["systems"]))) + 2
+    column = max(9, *(len(name) + 3 for name in names), 17 if seeds else 0)
+    fits = max(1, (WIDTH - 2 - first) // column)
+    for start in range(0, len(names), fits):
+        block = range(start, min(start + fits, len(names)))
+        lines.append("  " + "system".ljust(first) + "".join(names[at].rjust(column) for at in block))
+        for entry in board["systems"]:
+            cells = "".join(_cell(entry["cells"][at], board["best"][at]).rjust(column) for at in block)
+            lines.append("  " + textwrap.shorten(entry["system"], first - 2, placeholder="…").ljust(first) + cells)
+        lines.append("")
+    lines += _comparison_lines(board)
+    lines += [f"  {measure['name']}: {measure['meaning']}." for measure in board["measures"] if measure["meaning"]]
+    return [*lines, "  Higher is better; * is the best of its column."]
+
+
+def _cell(cell: tuple[float, float | None] | None, best: float) -> str:
+    if cell is None:
+        return "- "
+    mean, deviation = cell
+    return f"{mean:.3f}" + (f" ± {deviation:.3f}" if deviation is not None else "") + ("*" if mean == best else " ")
+
+
+def _comparison_lines(board: Json) -> list[str]:
+    if not board["comparisons"]:
+        return []
+    lines = ["  Is the difference more than chance? (paired randomization over the queries)", ""]
+    for entry in board["comparisons"]:
+        said = [f"{m['name']} {m['difference']:+.3f}: {m['word']}, {p_text(m['p'])}" for m in entry["measures"]]
+        over = f" ({len(entry['seeds'])} seeds)" if len(entry["seeds"]) > 1 else ""
+        lines.append(f"  {entry['system']} against {entry['baseline']}{over}")
+        lines += textwrap.wrap(";  ".join(said), WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return [*lines, ""]

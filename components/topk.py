@@ -1,0 +1,188 @@
+"""The exact k best documents of every query, by inner product.
+
+A document that was found is one whole number. Its high half is the score, turned so that better is smaller; its low
+half is the document's place in the order that breaks ties. So the smaller number is the better document, equal
+numbers do not exist, and the k smallest are the answer, ties at the end of the list included, however documents and
+queries were cut into blocks and shards and whoever did which.
+
+Every inner product is computed in blocks that fit the cache; only what can still enter a query's list is looked at
+again, and most of that is decided for whole runs of documents at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:  # imported where vectors are multiplied: a driver that only merges does not pay for it
+    import torch
+
+Keys = npt.NDArray[np.int64]
+
+NOTHING = np.iinfo(np.int64).max
+"""Fills the lists that are shorter than k; larger than every key."""
+
+# Documents in a block, queries in a block, and documents whose best score is looked at first. They change no result.
+BLOCK = 4096
+QUERIES = 512
+RUN = 64
+# A GPU wants larger pieces than a cache.
+GPU_BLOCK = 65_536
+GPU_QUERIES = 4096
+
+
+def top_k(
+    queries: npt.NDArray, documents: Sequence[npt.NDArray], order: Keys | None, k: int, *, device: str = "cpu"
+) -> Keys:
+    """Keys of the k best documents of each query, best first: `(queries, min(k, documents))`.
+
+    `documents` are arrays (memory-mapped or not) of consecutive rows, float32 or float16, read a block at a time.
+    `order` is each row's place in the order that breaks ties; None stands for the rows' own. Products are summed in
+    float32 whatever the vectors are stored in.
+    """
+    import torch
+
+    count = sum(len(shard) for shard in documents)
+    step, many = (GPU_BLOCK, GPU_QUERIES) if device != "cpu" else (BLOCK, QUERIES)
+    vectors = torch.from_numpy(np.array(queries, np.float32)).to(device)
+    _finite(vectors, "queries")
+    lists = [_Lists(part, min(k, count), step) for part in vectors.split(many)]
+    places = _Places(order, device)
+    for shard in documents:
+        for start in range(0, len(shard), step):
+            # A copy, since the map is read only; then on in the form in which it is stored, half the bytes if float16.
+            block = torch.from_numpy(np.array(shard[start : start + step])).to(device).float()
+            _finite(block, "documents")
+            where = places.take(len(block))
+            for part in lists:
+                part.add(block, where)
+    found = [part.best().cpu().numpy() for part in lists]
+    return np.concatenate(found) if found else np.empty((0, min(k, count)), np.int64)
+
+
+def merge(partials: Sequence[Keys], k: int) -> Keys:
+    """The k best of several lists of the same queries; the lists need not be sorted or equally long."""
+    together = np.concatenate(partials, axis=1)
+    if together.shape[1] > k:
+        together = np.partition(together, k - 1, axis=1)[:, :k]
+    return np.sort(together, axis=1)
+
+
+def keys(scores: npt.NDArray[np.float32], places: npt.NDArray) -> Keys:
+    """Scores and places in the tie-breaking order as keys."""
+    bits = (scores.astype(np.float32) + np.float32(0)).view(np.int32)  # adding 0 makes -0 equal to 0, as they are
+    return (~_ordered(bits)).astype(np.int64) << 32 | places.astype(np.int64)
+
+
+def scores(found: Keys) -> npt.NDArray[np.float32]:
+    """The scores in keys."""
+    return _ordered(~(found >> 32).astype(np.int32)).view(np.float32)
+
+
+def places(found: Keys) -> npt.NDArray[np.int64]:
+    """The places in the tie-breaking order in keys."""
+    return found & 0xFFFFFFFF
+
+
+def _ordered(bits: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """The bits of floats as whole numbers in the same order; its own inverse."""
+    return bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))
+
+
+def _finite(vectors: torch.Tensor, what: str) -> None:
+    # A sum is enough and costs one pass: what is not finite stays so.
+    if not math.isfinite(float(vectors.sum())):
+        raise ValueError(f"the vectors of the {what} hold values that are not finite numbers")
+
+
+class _Places:
+    """Hands out the places of consecutive documents."""
+
+    def __init__(self, order: Keys | None, device: str) -> None:
+        self._order, self._device, self._next = order, device, 0
+
+    def take(self, count: int) -> torch.Tensor:
+        """Those of the next documents."""
+        import torch
+
+        start, self._next = self._next, self._next + count
+        if self._order is None:
+            return torch.arange(start, start + count, device=self._device)
+        return torch.from_numpy(np.array(self._order[start : start + count], np.int64)).to(self._device)
+
+
+class _Lists:
+    """The best documents so far of one block of queries.
+
+    What passes a query's bar (its k-th best score at the last tidying) is put at the end of its row; when a row could
+    overflow, all rows are cut back to their k best and the bars rise. After the first blocks little passes, so that
+    rows fill slowly.
+    """
+
+    def __init__(self, queries: torch.Tensor, k: int, block: int) -> None:
+        import torch
+
+        self._torch, self._queries, self._k = torch, queries, k
+        self._room = 4 * k  # between two tidyings, beside a whole block's worth
+        shape = (len(queries), self._room + block)
+        self._rows = torch.full(shape, NOTHING, dtype=torch.int64, device=queries.device)
+        self._filled = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
+        self._bar = torch.full((len(queries),), torch.finfo(torch.float32).min, device=queries.device)
+        self._products = torch.empty((len(queries), block), device=queries.device)
+
+    def add(self, documents: torch.Tensor, places: torch.Tensor) -> None:
+        """Look at a block of documents."""
+        torch, count = self._torch, len(documents)
+        padded = -(-count // RUN) * RUN
+        products = self._products if padded == self._products.shape[1] else self._products[:, :padded].contiguous()
+        if padded == count:
+            torch.mm(self._queries, documents.T, out=products)
+        else:
+            products[:, :count] = self._queries @ documents.T
+            products[:, count:] = -math.inf
+        runs = products.view(len(products), -1, RUN)
+        row, run = (runs.amax(dim=2) >= self._bar[:, None]).nonzero(as_tuple=True)
+        values = runs[row, run]
+        which, column = (values >= self._bar[row][:, None]).nonzero(as_tuple=True)
+        self._append(row[which], values[which, column], places[run[which] * RUN + column])
+
+    def _append(self, row: torch.Tensor, scores: torch.Tensor, places: torch.Tensor) -> None:
+        """Put documents at the end of their queries' rows; `row` ascends."""
+        torch = self._torch
+        counts = torch.bincount(row, minlength=len(self._filled))
+        first = self._filled - counts.cumsum(0) + counts
+        column = first[row] + torch.arange(len(row), device=row.device)
+        bits = (scores + 0.0).view(torch.int32)
+        turned = ~(bits ^ ((bits >> 31) & 0x7FFFFFFF))
+        self._rows[row, column] = (turned.long() << 32) | places
+        self._filled += counts
+        if int(self._filled.max()) > self._room:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Cut every row back to its k best, unsorted, and raise the bars."""
+        torch, k = self._torch, self._k
+        best = self._smallest(self._rows[:, : int(self._filled.max())])
+        self._rows.fill_(NOTHING)
+        self._rows[:, :k] = best
+        self._filled.clamp_(max=k)
+        worst = best.amax(dim=1)
+        bits = (~(worst >> 32)).int()
+        bar = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).view(torch.float32)
+        self._bar = torch.where(worst == NOTHING, self._bar, bar)
+
+    def _smallest(self, rows: torch.Tensor) -> torch.Tensor:
+        if rows.shape[1] <= self._k:
+            return rows
+        if rows.is_cuda:
+            return rows.topk(self._k, dim=1, largest=False, sorted=False).values
+        return self._torch.from_numpy(np.partition(rows.numpy(), self._k - 1, axis=1)[:, : self._k])
+
+    def best(self) -> torch.Tensor:
+        """Each query's k best documents, best first."""
+        self._tidy()
+        return self._rows[:, : self._k].sort(dim=1).values

@@ -1,0 +1,95 @@
+"""The command line: `python -m workflows COMMAND ...`."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from components.config import UserError
+from workflows import commands
+from workflows.dag import StepFailed
+
+ROOT = Path(__file__).parent.parent
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run one command; 0 for done, 2 for a user's mistake, 1 for a failure."""
+    arguments = parser().parse_args(words)
+    try:
+        arguments.call(arguments)
+        return 0
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except StepFailed as error:
+        print(f"failed: {error}\nWhat was finished stays finished; the same command goes on.", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted; what was finished stays finished, and the same command goes on", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0
+    finally:
+        commands.leave()
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every command with its options; `--help` teaches."""
+    top = argparse.ArgumentParser(
+        prog="python -m workflows",
+        description="Train dense retrievers and rankers against each other on Ray.",
+        epilog="Begin with: python -m workflows plan configs/demo.yaml",
+    )
+    top.add_argument("--store", type=Path, default=None, help="where artifacts lie (default: $SPARRING_STORE or store)")
+    top.add_argument("--runs", type=Path, default=Path("runs"), help="where each run's links and report lie")
+    found = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, call: object, help: str, *, config: bool = True) -> argparse.ArgumentParser:
+        sub = found.add_parser(name, help=help, description=help)
+        sub.set_defaults(call=call)
+        if config:
+            sub.add_argument("config", type=Path, metavar="CONFIG", help="an experiment, such as configs/demo.yaml")
+            sub.add_argument(
+                "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments",
+                help="change a number: rounds=3, retriever.game.train.steps=200 (part of the identity)",
+            )  # fmt: skip
+        return sub
+
+    def on_cluster(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument(
+            "--cluster", type=Path, default=ROOT / "cluster" / "laptop.yaml", metavar="FILE",
+            help="what to run on; never changes a result (default: cluster/laptop.yaml)",
+        )  # fmt: skip
+
+    command("plan", commands.plan, "print every step with its state and place; runs nothing")
+    sub = command("run", commands.run, "run what is not done; the same command again goes on where it was")
+    on_cluster(sub)
+    sub.add_argument("--until", metavar="LABEL", help="stop when the step with this label is done")
+    sub = command("show", commands.show, "print the measures, or the record of one step")
+    sub.add_argument("label", nargs="?", metavar="LABEL", help="a step's label as `plan` prints it")
+    sub.add_argument("--json", action="store_true", help="print JSON")
+    command("report", commands.report, "write the report: one HTML file that needs no network")
+    sub = command("search", commands.search, "what the trained models find for a query, with text and scores")
+    on_cluster(sub)
+    sub.add_argument("query", metavar="QUERY")
+    sub.add_argument("-k", type=int, default=5, help="documents to show (default: 5)")
+    sub.add_argument("--rank", action="store_true", help="let the ranker order what the retriever finds")
+    sub = command("export", commands.export, "copy models, rankings and qrels out in the formats other tools load")
+    sub.add_argument("directory", type=Path, metavar="DIRECTORY")
+    sub = command("clean", commands.clean, "drop superseded vectors, indexes and optimizer states; results stay")
+    sub.add_argument("--dry-run", action="store_true", help="say what would be dropped")
+    sub = command("evaluate", commands.evaluate, "measures of any TREC run file", config=False)
+    sub.add_argument("ranking", type=Path, metavar="RANKING", help="a TREC run file")
+    sub.add_argument("qrels", type=Path, metavar="QRELS", help="a TREC or BEIR qrels file")
+    sub.add_argument("--measures", nargs="+", default=["RR@10", "nDCG@10", "R@100"], metavar="MEASURE")
+    command("doctor", commands.doctor, "check Java, Ray, accelerators, FAISS and disk", config=False)
+    return top
+
+
+if __name__ == "__main__":
+    # The working directory comes first on Python's path: another distribution's `workflows` must not be taken for ours.
+    if Path.cwd().resolve() != ROOT.resolve():
+        os.chdir(ROOT) if "workflows" not in os.listdir() else None
+    status = main()
+    sys.stdout.flush()
+    sys.exit(status)

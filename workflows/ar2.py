@@ -1,0 +1,162 @@
+"""AR2: a retriever that finds what fools the ranker, and a ranker that learns to tell (paper 004, Algorithm 1)."""
+
+from typing import Literal
+
+from components.config import Config as Part
+from components.model_configs import CrossEncoderConfig, DualEncoderConfig
+from components.train_config import TrainConfig
+from workflows.dag import Step, step
+from workflows.parts import (
+    Base, Board, Collection, Outcome, Phase, Refreshed, begin, drawn, note_on, phase, refresh, reranked, seeded, trained,
+)  # fmt: skip
+from workflows.steps.score import RerankConfig, ScoreConfig, judge
+
+Control = Literal["in-batch", "ance"]
+
+
+class Retriever(Part):
+    """The retriever's side of the game."""
+
+    model: DualEncoderConfig
+    warm: Phase
+    """Before the game (Algorithm 1, line 2)."""
+    game: Phase
+    """In each round: `judged` groups under distillation and the adversarial term (lines 7 to 10)."""
+
+
+class Ranker(Part):
+    """The ranker's side of the game."""
+
+    model: CrossEncoderConfig
+    warm: Phase
+    """Before the game (line 5)."""
+    game: Phase
+    """In each round (lines 12 to 15)."""
+
+
+class Controls(Part):
+    """The warm retriever trained as long on the same groups, without a ranker."""
+
+    play: list[Control] = []
+    """`in-batch`: cross entropy over the whole batch, negatives from the warm ranking throughout. `ance`: cross
+    entropy over the group, negatives from its own ranking, refreshed as often (paper 004, Figure 4)."""
+    in_batch: TrainConfig | None = None
+    ance: TrainConfig | None = None
+
+
+class Config(Base):
+    """The game: two players, their warm-up, and rounds."""
+
+    recipe: Literal["ar2"]
+    rounds: int
+    """Rounds of the game; each ends with a fresh ranking of the collection."""
+    order: Literal["released", "paper"] = "released"
+    """Inside a round: ranker, retriever, refresh as the released code has it; or retriever, refresh, ranker as
+    Algorithm 1 has it. The same cycle, begun elsewhere."""
+    retriever: Retriever
+    ranker: Ranker
+    judge: ScoreConfig = ScoreConfig()
+    rerank: RerankConfig = RerankConfig()
+    rank_every_round: bool = False
+    """Measure the ranker over every round's ranking, not over the last alone."""
+    controls: Controls = Controls()
+
+
+def build(config: Config) -> Outcome:
+    """The graph: one game a seed on one collection, and the board of results."""
+    start_retriever = begin("start retriever", config.retriever.model)
+    start_ranker = begin("start ranker", config.ranker.model)
+    collection = Collection(config, start_retriever)
+    board = Board(collection, config)
+    test = [config.evaluate.split]
+
+    board_bm25 = collection.bm25(test)
+    untrained = refresh("start", collection, start_retriever, config, splits=test)
+    for seed in config.seeds:
+        board.add("BM25", board_bm25, seed=seed)
+        board.add("start model", untrained.ranking, seed=seed)
+        found, ranker = game(config, collection, board, start_retriever, start_ranker, seed)
+
+    last = f"retriever {config.rounds}"
+    comparisons = [("warm retriever", "BM25"), ("warm retriever", "start model")]
+    comparisons += [("warm ranker over warm retriever", "warm retriever"), (last, "warm retriever")]
+    comparisons += [(f"ranker over {last}", last)]
+    comparisons += [(last, f"control: {name}") for name in config.controls.play]
+    return Outcome(
+        results=board.results(comparisons), data=collection.data, tokens=collection.tokens, found=found,
+        ranker=ranker, rankings=board.rankings, note=note_on(config.retriever.model.model),
+        examples=(last, "warm retriever"),
+    )  # fmt: skip
+
+
+def game(
+    config: Config, collection: Collection, board: Board, retriever: Step, ranker: Step, seed: int
+) -> tuple[Refreshed, Step]:
+    """Warm both players, play the rounds, and play the controls from the same warm retriever."""
+    splits = ["train", config.evaluate.split]
+
+    def label(text: str) -> str:
+        return seeded(text, seed, config)
+
+    retriever = phase(
+        label("warm retriever"), collection, "retriever", ranking=None, start=retriever, seed=[seed, "warm retriever"],
+        config=config.retriever.warm,
+    )  # fmt: skip
+    found = warm = refresh(label("warm retriever"), collection, retriever, config, splits=splits)
+    board.add("warm retriever", found.ranking, seed=seed, round=0, entropy=True)
+    ranker = phase(
+        label("warm ranker"), collection, "ranker", ranking=found.ranking, start=ranker, seed=[seed, "warm ranker"],
+        config=config.ranker.warm,
+    )  # fmt: skip
+    over = reranked(label("warm ranker over warm retriever"), collection, found.ranking, ranker, config, config.rerank)
+    board.add("warm ranker over warm retriever", over, seed=seed, round=0)
+
+    for i in range(1, config.rounds + 1):
+        for player in ("ranker", "retriever") if config.order == "released" else ("retriever", "ranker"):
+            if player == "ranker":
+                ranker = phase(
+                    label(f"ranker {i}"), collection, "ranker", ranking=found.ranking, start=ranker,
+                    seed=[seed, "ranker", i], config=config.ranker.game,
+                )  # fmt: skip
+            else:
+                groups = drawn(
+                    label(f"retriever {i} groups"), collection, ranking=found.ranking, seed=[seed, "retriever", i],
+                    config=config.retriever.game,
+                )  # fmt: skip
+                judged = step(
+                    label(f"judged {i}"), judge, data=collection.data, tokens=collection.tokens, groups=groups,
+                    ranker=ranker, config=config.judge,
+                )  # fmt: skip
+                retriever = trained(
+                    label(f"retriever {i}"), collection, "retriever", rows=judged, start=retriever,
+                    seed=[seed, "retriever", i], config=config.retriever.game.train,
+                )  # fmt: skip
+                found = refresh(label(f"retriever {i}"), collection, retriever, config, splits=splits)
+                board.add(f"retriever {i}", found.ranking, seed=seed, round=i, entropy=True)
+        if i == config.rounds or config.rank_every_round:
+            over = reranked(label(f"ranker over retriever {i}"), collection, found.ranking, ranker, config, config.rerank)
+            board.add(f"ranker over retriever {i}", over, seed=seed, round=i)
+
+    for name in config.controls.play:
+        control(name, config, collection, board, warm, seed)
+    return found, ranker
+
+
+def control(name: Control, config: Config, collection: Collection, board: Board, warm: Refreshed, seed: int) -> None:
+    """The warm retriever trained as long, on as many groups with as many negatives, without a ranker."""
+    found, retriever = warm, warm.retriever
+    how = config.controls.in_batch if name == "in-batch" else config.controls.ance
+    assert how is not None
+    for i in range(1, config.rounds + 1):
+        label = seeded(f"control {name} {i}", seed, config)
+        source = warm if name == "in-batch" else found
+        groups = drawn(
+            f"{label} groups", collection, ranking=source.ranking, seed=[seed, "retriever", i],
+            config=config.retriever.game,
+        )  # fmt: skip
+        retriever = trained(
+            label, collection, "retriever", rows=groups, start=retriever, seed=[seed, "retriever", i], config=how
+        )
+        if name == "ance" or i == config.rounds:
+            found = refresh(label, collection, retriever, config, splits=["train", config.evaluate.split])
+    board.add(f"control: {name}", found.ranking, seed=seed, entropy=True)

@@ -1,0 +1,261 @@
+"""What each command does."""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from components.config import UserError, listing
+from components.files import write_json
+from workflows import cluster as clusters
+from workflows import recipes
+from workflows import report as reports
+from workflows.dag import Step, Store, execute, graph, states, todo
+from workflows.progress import shown
+from workflows.recipes import Experiment
+
+
+def opened(arguments: argparse.Namespace) -> tuple[Experiment, Store]:
+    """The experiment that the arguments name, and the store."""
+    root = arguments.store or Path(os.environ.get("SPARRING_STORE", "store"))
+    return recipes.read(arguments.config, arguments.assignments, arguments.runs), Store(root)
+
+
+def leave() -> None:
+    """Leave Ray, if a command joined it."""
+    clusters.stop_ray()
+
+
+def plan(arguments: argparse.Namespace) -> None:
+    """Print every step: label, function, state, place."""
+    experiment, store = opened(arguments)
+    print(plan_text(experiment, store))
+    missing = experiment.config.data.missing()
+    if missing and not store.done(experiment.outcome.data):
+        print(f"source missing: {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""))
+
+
+def plan_text(experiment: Experiment, store: Store) -> str:
+    """The plan as a table."""
+    rows = [("label", "step", "state", "where")]
+    for node, state in states(experiment.wanted, store):
+        record = store.record(node)
+        if state == "done" and record is not None and record["dropped"]:
+            state_text = f"done, {listing(record['dropped'])} dropped"
+        else:
+            state_text = state
+        rows.append((node.label, node.function.__name__, state_text, node.name))
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    lines = ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[3]]) for row in rows]
+    waiting = sum(row[2] in ("to do", "partial") for row in rows)
+    return "\n".join([*lines, "", f"{len(rows) - 1} steps, {waiting} to run"])
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run what is not done, write the run's files, and print the table."""
+    experiment, store = opened(arguments)
+    wanted = experiment.wanted
+    if arguments.until:
+        wanted = [labelled(experiment, arguments.until)]
+    cluster = clusters.read(arguments.cluster)
+    waiting = todo(wanted, store)
+    _write_run(experiment, store)
+    started = time.monotonic()
+    executed: set[str] = set()
+    for number, node in enumerate(waiting, 1):
+        title = f"[{number}/{len(waiting)}] {node.label}"
+        if _execute(title, node, store, cluster, started):
+            executed.add(node.fingerprint)
+    _link(experiment, store)
+    if arguments.until:
+        print(f"{arguments.until}: {store.path(wanted[0])}")
+        return
+    metrics = _report(experiment, store, executed)
+    print(reports.table(metrics))
+    if not waiting:
+        print("nothing to run: every step that this needs is done")
+    print(f"\nreport: {experiment.run / 'report.html'}")
+    print(f"try:    python -m workflows search {arguments.config} \"your question\" -k 5 --rank")
+
+
+def _report(experiment: Experiment, store: Store, executed: set[str]) -> dict[str, Any]:
+    """Write metrics.json and report.html, unless nothing ran and they are there; the metrics."""
+    page, metrics = experiment.run / reports.REPORT, experiment.run / reports.METRICS
+    if not executed and page.exists() and metrics.exists():
+        return dict(json.loads(metrics.read_text()))
+    outcome = experiment.outcome
+    return reports.write(
+        experiment.run, title=experiment.name, wanted=experiment.wanted, results=outcome.results, store=store,
+        executed=executed, config=experiment.config.model_dump(mode="json"), note=outcome.note,
+        examples=outcome.examples,
+    )  # fmt: skip
+
+
+def _execute(title: str, node: Step, store: Store, cluster: clusters.Cluster, started: float) -> bool:
+    """Run one step under the live view, and say when it is done."""
+    began = time.monotonic()
+    store.path(node).mkdir(parents=True, exist_ok=True)
+
+    def waits(holder: str) -> None:
+        print(f"{title}: waiting for {holder}, which is at it", file=sys.stderr, flush=True)
+
+    with shown(title, store.path(node)):
+        ours = execute(node, store, cluster, on_wait=waits)
+    seconds, whole = time.monotonic() - began, time.monotonic() - started
+    done = "done" if ours else "done by another driver"
+    print(f"{title}: {done} in {seconds:.1f} s  ({_clock(whole)} since the start)", file=sys.stderr, flush=True)
+    return ours
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def _write_run(experiment: Experiment, store: Store) -> None:
+    experiment.run.mkdir(parents=True, exist_ok=True)
+    config = yaml.safe_dump(experiment.config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    (experiment.run / "config.yaml").write_text(config)
+    (experiment.run / "plan.txt").write_text(plan_text(experiment, store) + "\n")
+
+
+def _link(experiment: Experiment, store: Store) -> None:
+    """Links to the finished artifacts, numbered in order."""
+    for old in experiment.run.iterdir():
+        if old.is_symlink():
+            old.unlink()
+    for number, node in enumerate(graph(experiment.wanted)):
+        if store.done(node):
+            link = experiment.run / f"{number:02d}-{node.label.replace(' ', '-').replace('/', '-')}"
+            link.symlink_to(os.path.relpath(store.path(node), experiment.run))
+
+
+def labelled(experiment: Experiment, label: str) -> Step:
+    """The step with a label; UserError lists what there is."""
+    found = [node for node in graph(experiment.wanted) if node.label == label]
+    if not found:
+        accepted = listing(dict.fromkeys(node.label for node in graph(experiment.wanted)))
+        raise UserError(f"no step is labelled {label!r}; accepted: {accepted}")
+    return found[0]
+
+
+def finished(store: Store, node: Step) -> dict[str, Any]:
+    """A step's record; UserError where it is not done."""
+    record = store.record(node)
+    if record is None:
+        raise UserError(f"the step {node.label!r} is not done; run it first: python -m workflows run CONFIG")
+    return record
+
+
+def show(arguments: argparse.Namespace) -> None:
+    """Print the measures, or one step's record."""
+    experiment, store = opened(arguments)
+    if arguments.label is not None:
+        node = labelled(experiment, arguments.label)
+        record = finished(store, node)
+        if arguments.json:
+            print(json.dumps(record, indent=1))
+            return
+        print(f"{node.label}: {record['function']} in {record['seconds']:.1f} s\n{store.path(node)}")
+        for key, value in record["summary"].items():
+            print(f"  {key}: {json.dumps(value)}")
+        return
+    finished(store, experiment.outcome.results)
+    metrics = _report(experiment, store, set())
+    print(json.dumps(metrics, indent=1) if arguments.json else reports.table(metrics))
+
+
+def report(arguments: argparse.Namespace) -> None:
+    """Write the report of a finished run."""
+    experiment, store = opened(arguments)
+    finished(store, experiment.outcome.results)
+    _write_run(experiment, store)
+    _link(experiment, store)
+    (experiment.run / reports.REPORT).unlink(missing_ok=True)
+    _report(experiment, store, set())
+    print(experiment.run / "report.html")
+
+
+def search(arguments: argparse.Namespace) -> None:
+    """Print what the trained models find."""
+    from workflows import searching
+
+    experiment, store = opened(arguments)
+    print(searching.text(experiment, store, clusters.read(arguments.cluster), arguments))
+
+
+def export(arguments: argparse.Namespace) -> None:
+    """Copy models, rankings and qrels in the formats that other tools load."""
+    from workflows import exporting
+
+    experiment, store = opened(arguments)
+    finished(store, experiment.outcome.results)
+    for line in exporting.write(experiment, store, arguments.directory):
+        print(line)
+
+
+def clean(arguments: argparse.Namespace) -> None:
+    """Drop what no finished result needs any more."""
+    experiment, store = opened(arguments)
+    if todo(experiment.wanted, store):
+        raise UserError("the run is not finished; clean drops what only an unfinished run still needs")
+    freed = 0
+    for node, parts in _superseded(experiment):
+        record = store.record(node)
+        if record is None or set(parts) <= set(record["dropped"]):
+            continue
+        size = sum(f.stat().st_size for p in parts for f in _files(store.path(node), p))
+        if not size:
+            continue
+        freed += size
+        print(f"{'would drop' if arguments.dry_run else 'dropped'} {size / 2**20:8.1f} MB  {node.label}: {listing(parts)}")
+        if not arguments.dry_run:
+            store.drop(node, parts)
+    print(f"{freed / 2**20:.1f} MB {'to free' if arguments.dry_run else 'freed'}")
+
+
+def _files(folder: Path, pattern: str) -> list[Path]:
+    return [f for p in folder.glob(pattern) for f in ([p] if p.is_file() else p.rglob("*")) if f.is_file()]
+
+
+def _superseded(experiment: Experiment) -> list[tuple[Step, list[str]]]:
+    """Vectors and indexes of all but the last refresh, and optimizer states that a later training took up."""
+    found = experiment.outcome.found
+    keep = {node.fingerprint for node in (found.vectors, found.index) if node is not None}
+    nodes = graph(experiment.wanted)
+    taken_up = {
+        node.inputs["start"].fingerprint for node in nodes if node.function.__name__ == "train"
+    }  # fmt: skip
+    parts = {"encode": ["documents-*.npy", "queries.npy"], "faiss_index": ["index.faiss"], "train": ["state"]}
+    return [
+        (node, parts[node.function.__name__])
+        for node in nodes
+        if node.function.__name__ in parts
+        and (node.fingerprint in taken_up if node.function.__name__ == "train" else node.fingerprint not in keep)
+    ]
+
+
+def evaluate(arguments: argparse.Namespace) -> None:
+    """Print the measures of a TREC run file."""
+    from components import measures, trec
+
+    ranking = trec.read_ranking(arguments.ranking)
+    qrels = trec.read_qrels(arguments.qrels)
+    table = measures.per_query(ranking, qrels, arguments.measures)
+    for name, value in measures.means(table).items():
+        print(f"{name}\t{value:.4f}")
+
+
+def doctor(arguments: argparse.Namespace) -> None:
+    """Check what the commands need."""
+    from workflows import checkup
+
+    if not checkup.report():
+        raise UserError("something is missing; the lines above say what to do")
+
+

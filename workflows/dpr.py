@@ -1,0 +1,49 @@
+"""DPR: a dual encoder trained with in-batch negatives, and perhaps BM25's as hard ones (Karpukhin et al. 2020)."""
+
+from typing import Literal
+
+from components.model_configs import DualEncoderConfig
+from components.train_config import TrainConfig
+from workflows.parts import Base, Board, Collection, Outcome, Phase, begin, note_on, phase, refresh, seeded
+from workflows.steps.mine import MineConfig
+
+
+class Config(Base):
+    """A collection and a retriever."""
+
+    recipe: Literal["dpr"]
+    retriever: DualEncoderConfig
+    negatives: MineConfig = MineConfig(negatives=1)
+    """Hard negatives of a group, out of BM25's ranking; `negatives: 0` for in-batch ones alone."""
+    train: TrainConfig | None = None
+    """Null to measure the start model alone."""
+
+
+def build(config: Config) -> Outcome:
+    """Train one retriever a seed, and measure it beside BM25 and what it began from."""
+    begun = begin("start retriever", config.retriever)
+    collection = Collection(config, begun)
+    board = Board(collection, config)
+    test = [config.evaluate.split]
+
+    lexical = collection.bm25(test if config.train is None or not config.negatives.negatives else ["train", *test])
+    untrained = found = refresh("start", collection, begun, config, splits=test)
+    for seed in config.seeds:
+        board.add("BM25", lexical, seed=seed)
+        board.add("start model", untrained.ranking, seed=seed, entropy=True)
+        if config.train is not None:
+            ranking = lexical if config.negatives.negatives else None
+            retriever = phase(
+                seeded("retriever", seed, config), collection, "retriever", ranking=ranking, start=begun,
+                seed=[seed, "retriever"], config=Phase(mine=config.negatives, train=config.train),
+            )  # fmt: skip
+            found = refresh(seeded("retriever", seed, config), collection, retriever, config, splits=test)
+            board.add("retriever", found.ranking, seed=seed, entropy=True)
+
+    comparisons = [("start model", "BM25")]
+    if config.train is not None:
+        comparisons += [("retriever", "BM25"), ("retriever", "start model")]
+    return Outcome(
+        results=board.results(comparisons), data=collection.data, tokens=collection.tokens, found=found,
+        ranker=None, rankings=board.rankings, note=note_on(config.retriever.model),
+    )  # fmt: skip

@@ -1,0 +1,221 @@
+"""Sub-graphs that recipes share: a collection, BM25, a refresh, and the board of what was measured."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from components.config import Config
+from components.model_configs import CrossEncoderConfig, DualEncoderConfig
+from components.sources.base import AnySource
+from components.train_config import TrainConfig
+from workflows.dag import Step, step
+from workflows.steps.encode import EncodeConfig, encode
+from workflows.steps.evaluate import EntropyConfig, evaluate, results
+from workflows.steps.ingest import ingest
+from workflows.steps.lucene import BM25Config, LuceneIndexConfig, lucene_index, lucene_search
+from workflows.steps.mine import MineConfig, mine
+from workflows.steps.score import RerankConfig, rerank
+from workflows.steps.search import SearchConfig, faiss_index, search
+from workflows.steps.start import start
+from workflows.steps.tokenize import TokenizeConfig, tokenize
+from workflows.steps.train import train
+
+
+class LexicalConfig(Config):
+    """BM25: the index and how it is asked."""
+
+    index: LuceneIndexConfig = LuceneIndexConfig()
+    search: BM25Config = BM25Config()
+
+
+class EvaluateConfig(Config):
+    """What is measured, on which queries."""
+
+    split: str = "test"
+    """The split whose queries are never trained on."""
+    measures: list[str] = ["RR@10", "Success@5", "R@100"]
+    """In `ir_measures`' names."""
+    entropy: EntropyConfig = EntropyConfig()
+    """Of the retriever's distribution over its first documents."""
+
+
+class Base(Config):
+    """What every retrieval recipe has."""
+
+    recipe: str
+    data: AnySource
+    seeds: list[int] = [1]
+    """One whole training each; tables give the mean over them, and comparisons are made on means over them."""
+    k: int = 100
+    """Documents retrieved for a query."""
+    tokens: TokenizeConfig = TokenizeConfig()
+    bm25: LexicalConfig = LexicalConfig()
+    encode: EncodeConfig = EncodeConfig()
+    search: SearchConfig = SearchConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+
+
+class Phase(Config):
+    """Groups, and training on them."""
+
+    mine: MineConfig
+    train: TrainConfig
+
+
+class Collection:
+    """A collection ready for models: its tables, its tokens, and BM25 over it."""
+
+    def __init__(self, config: Base, model: Step) -> None:
+        self.data = step("data", ingest, source=config.data)
+        self.tokens = step("tokens", tokenize, data=self.data, model=model, config=config.tokens)
+        self._config = config
+
+    def bm25(self, splits: list[str]) -> Step:
+        """BM25's ranking of the queries of some splits."""
+        config = self._config
+        index = step("bm25 index", lucene_index, data=self.data, config=config.bm25.index)
+        return step(
+            "bm25 ranking", lucene_search, data=self.data, index=index, splits=splits, k=config.k,
+            config=config.bm25.search,
+        )  # fmt: skip
+
+
+def begin(label: str, config: DualEncoderConfig | CrossEncoderConfig) -> Step:
+    """A model before any training."""
+    return step(label, start, config=config)
+
+
+def phase(
+    label: str, collection: Collection, objective: str, *, ranking: Step | None, start: Step, seed: list[Any],
+    config: Phase,
+) -> Step:  # fmt: skip
+    """Draw as many groups as the training takes, and train on them."""
+    groups = drawn(f"{label} groups", collection, ranking=ranking, seed=seed, config=config)
+    return trained(label, collection, objective, rows=groups, start=start, seed=seed, config=config.train)
+
+
+def drawn(label: str, collection: Collection, *, ranking: Step | None, seed: list[Any], config: Phase) -> Step:
+    """One group for each visit of a training query."""
+    return step(
+        label, mine, data=collection.data, tokens=collection.tokens, ranking=ranking, split="train",
+        groups=config.train.steps * config.train.batch, seed=seed, config=config.mine,
+    )  # fmt: skip
+
+
+def trained(
+    label: str, collection: Collection, objective: str, *, rows: Step, start: Step, seed: list[Any],
+    config: TrainConfig,
+) -> Step:  # fmt: skip
+    """A model trained on groups."""
+    return step(
+        label, train, objective=objective, rows=rows, dev=None, data=collection.data, tokens=collection.tokens,
+        start=start, seed=seed[0], config=config,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """What a retriever finds: the vectors it made, an index over them where one is asked for, and its ranking."""
+
+    retriever: Step
+    vectors: Step
+    index: Step | None
+    ranking: Step
+
+
+def refresh(label: str, collection: Collection, retriever: Step, config: Base, *, splits: list[str]) -> Refreshed:
+    """Encode the collection anew and search it for the queries of some splits (paper 004, section 3.3)."""
+    vectors = step(
+        f"{label} vectors", encode, data=collection.data, tokens=collection.tokens, retriever=retriever,
+        splits=splits, config=config.encode,
+    )  # fmt: skip
+    index = None
+    if config.search.index is not None:
+        index = step(f"{label} index", faiss_index, vectors=vectors, config=config.search)
+    ranking = step(
+        f"{label} ranking", search, data=collection.data, vectors=vectors, index=index, splits=splits, k=config.k,
+        config=config.search,
+    )  # fmt: skip
+    return Refreshed(retriever, vectors, index, ranking)
+
+
+def reranked(label: str, collection: Collection, ranking: Step, ranker: Step, config: Base, depth: RerankConfig) -> Step:
+    """The evaluated queries' ranking in a ranker's order."""
+    return step(
+        label, rerank, data=collection.data, tokens=collection.tokens, ranking=ranking,
+        split=config.evaluate.split, ranker=ranker, config=depth,
+    )  # fmt: skip
+
+
+@dataclass
+class Board:
+    """What was measured: one entry a system and seed."""
+
+    collection: Collection
+    config: Base
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    rankings: dict[str, Step] = field(default_factory=dict)
+
+    def add(self, system: str, ranking: Step, *, seed: int, round: int | None = None, entropy: bool = False) -> None:
+        """Measure a system's ranking. A system without training has the same numbers for every seed."""
+        asked = self.config.evaluate
+        metrics = step(
+            f"{system} measures", evaluate, data=self.collection.data, ranking=ranking, split=asked.split,
+            measures=asked.measures, entropy=asked.entropy if entropy else None,
+        )  # fmt: skip
+        self.entries.append(
+            {"system": system, "round": round, "collection": name_of(self.config.data), "split": asked.split,
+             "seed": seed, "metrics": metrics}
+        )  # fmt: skip
+        if seed == self.config.seeds[-1]:
+            self.rankings[system] = ranking
+
+    def results(self, comparisons: list[tuple[str, str]]) -> Step:
+        """All measures, and the comparisons asked for, as `metrics.json` has them."""
+        return step(
+            "results", results, systems=self.entries,
+            comparisons=[{"system": system, "baseline": baseline} for system, baseline in comparisons],
+            seed=0, rounds=10_000,
+        )  # fmt: skip
+
+
+def name_of(source: Any) -> str:
+    """A collection's name for tables: the last part of its path or id, or its format."""
+    for key in ("path", "id", "name"):
+        if isinstance(getattr(source, key, None), str):
+            return str(getattr(source, key)).rstrip("/").rsplit("/", 1)[-1]
+    return str(source.format)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A recipe's graph: the step that everything leads to, and what the commands show, search and export."""
+
+    results: Step
+    data: Step
+    tokens: Step
+    found: Refreshed
+    """What the last retriever finds."""
+    ranker: Step | None
+    rankings: dict[str, Step]
+    note: str
+    """What a reader of the results must know about the start model."""
+    examples: tuple[str, str] | None = None
+    """The system and the baseline whose won and lost queries the report shows."""
+
+
+MINILM = (
+    "The start model is all-MiniLM-L6-v2. Its card lists SQuAD, CodeSearchNet, Natural Questions, TriviaQA, MS MARCO "
+    "and S2ORC among its training data, so its row is no zero-shot result."
+)
+
+
+def note_on(model: str) -> str:
+    """What is known of a start model's training data."""
+    if "minilm-l6-v2" in model.lower():
+        return MINILM
+    return f"The start model is {model}; what it was trained on is for its card to say."
+
+
+def seeded(label: str, seed: int, config: Base) -> str:
+    """A label that says the seed where there are several."""
+    return f"{label} (seed {seed})" if len(config.seeds) > 1 else label

@@ -1,0 +1,58 @@
+"""Reading an experiment: the YAML file, its recipe found by name, its graph, and its place under `runs/`."""
+
+import ast
+import hashlib
+import importlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from components.config import UserError, listing, override, parse, read_yaml
+from workflows.dag import Step
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A config file with its `--set` values, and what its recipe makes of it."""
+
+    name: str
+    config: Any
+    outcome: Any
+    run: Path
+    """`runs/<config name>[-<6 hex of the --set values>]`."""
+
+    @property
+    def wanted(self) -> list[Step]:
+        """The steps that the whole graph leads to."""
+        return [self.outcome.results, self.outcome.data]
+
+
+def names() -> list[str]:
+    """The recipes: modules of this folder with both a `Config` and a `build`."""
+    found = []
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        tree = ast.parse(path.read_text()).body
+        defined = {node.name for node in tree if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+        if {"Config", "build"} <= defined:
+            found.append(path.stem)
+    return found
+
+
+def read(path: Path, assignments: list[str], runs: Path) -> Experiment:
+    """The experiment in a config file; UserError names what is wrong with it."""
+    tree = override(read_yaml(path), assignments)
+    name = tree.get("recipe")
+    if name not in names():
+        raise UserError(f"{path}: recipe: {'missing' if name is None else repr(name)}; accepted: {listing(names())}")
+    module = importlib.import_module(f"workflows.{name}")
+    config = parse(module.Config, tree, where=str(path))
+    suffix = ""
+    if assignments:
+        digest = hashlib.sha256(json.dumps(sorted(assignments)).encode()).hexdigest()
+        suffix = f"-{digest[:6]}"
+    try:
+        outcome = module.build(config)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from None
+    return Experiment(name=path.stem, config=config, outcome=outcome, run=runs / f"{path.stem}{suffix}")

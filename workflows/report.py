@@ -1,0 +1,229 @@
+"""What a run came to: the table at its end, `metrics.json`, and the report, one HTML file that needs no network."""
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from components.analysis import Change, changes, efficiency, part_of, work
+from components.files import replacing, write_json
+from components.measures import spread
+from components.plots import charts, svg
+from components.scoreboard import CLEAR, boards, p_text
+from components.scoreboard import table as table  # the plain-text one, for the end of a run
+from workflows.dag import Step, Store, graph
+
+METRICS = "metrics.json"
+REPORT = "report.html"
+EXAMPLES = 4
+"""Won queries shown, and lost ones."""
+
+ABOUT = (
+    "A retriever finds documents for a query in a whole collection; a ranker reads the query together with each "
+    "document found and puts them in a better order. Sparring trains the two against each other in rounds, and "
+    "this page says how good each of them became on queries that none of them was trained on."
+)
+
+Json = dict[str, Any]
+
+
+def write(
+    run: Path,
+    *,
+    title: str,
+    wanted: Iterable[Step],
+    results: Step | None,
+    store: Store,
+    executed: Collection[str],
+    config: Json,
+    note: str = "",
+    examples: tuple[str, str] | None = None,
+) -> Json:
+    """Write `metrics.json` and `report.html` of a run, and return the metrics.
+
+    `results` is the step that gathered the measures (None, or not finished, where there are none yet), `executed`
+    the fingerprints of the steps that ran just now, `note` what a reader must know about the start model, and
+    `examples` the system and its baseline whose won and lost queries are shown; by default the first comparison's.
+    """
+    done = [(node, record) for node in graph(wanted) if (record := store.record(node)) is not None]
+    metrics = metrics_of(results, done, store, executed)
+    page = {
+        "title": title,
+        "about": ABOUT,
+        "note": note,
+        "boards": [{**board, "charts": _charts(board["rows"])} for board in boards(metrics)],
+        "entropies": _entropies(results, store),
+        "examples": _examples(results, store, metrics, examples),
+        "config": config,
+        **_course(done, store, executed),
+    }
+    run.mkdir(parents=True, exist_ok=True)
+    write_json(run / METRICS, metrics)
+    write_page(run / REPORT, page)
+    return metrics
+
+
+def metrics_of(results: Step | None, done: list[tuple[Step, Json]], store: Store, executed: Collection[str]) -> Json:
+    """The rows and comparisons of the results step, and every finished step's time."""
+    gathered: Json = {"rows": [], "comparisons": []}
+    if results is not None and store.done(results):
+        gathered = json.loads((store.path(results) / METRICS).read_text())
+    steps = [
+        {
+            "label": node.label,
+            "function": node.function.__name__,
+            "seconds": record["seconds"],
+            "executed": node.fingerprint in executed,
+        }
+        for node, record in done
+    ]
+    return {"rows": gathered["rows"], "comparisons": gathered["comparisons"], "steps": steps}
+
+
+def write_page(path: Path, page: Json) -> None:
+    """Fill the template by one atomic write."""
+    import jinja2
+    import yaml
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"duration": duration, "size": size, "number": "{:,}".format, "p": p_text}
+    text = environment.get_template(REPORT).render(
+        **{**page, "config": yaml.safe_dump(page["config"], sort_keys=False, allow_unicode=True)}, clear=CLEAR
+    )
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _charts(rows: list[Json]) -> list[Json]:
+    from markupsafe import Markup  # our own drawing, escaped where it is made
+
+    return [{"measure": chart.measure, "svg": Markup(svg(chart))} for chart in charts(rows)]
+
+
+def _course(done: list[tuple[Step, Json]], store: Store, executed: Collection[str]) -> Json:
+    """Time and place of every step and part, and the code and machines they ran on."""
+    steps, at = [], 0.0
+    for node, record in sorted(done, key=lambda pair: pair[1]["started"]):
+        function = node.function.__name__
+        steps.append({
+            "label": node.label, "function": function, "part": part_of(function, node.label), "name": node.name,
+            "seconds": record["seconds"], "at": at, "work": work(record["summary"]),
+            "bytes": sum(path.stat().st_size for path in store.path(node).rglob("*") if path.is_file()),
+            "executed": node.fingerprint in executed,
+        })  # fmt: skip
+        at += record["seconds"]
+    codes = dict.fromkeys(_code(record) for _, record in done)
+    profiles = dict.fromkeys(str((record["cluster"] or {}).get("mode", "")) for _, record in done)
+    finished = max((record["started"] + record["seconds"] for _, record in done), default=0.0)
+    return {
+        "steps": steps,
+        "total": at,
+        "efficiency": efficiency(steps),
+        "codes": [code for code in codes if code],
+        "hosts": list(dict.fromkeys(record["host"] for _, record in done)),
+        "profiles": [profile for profile in profiles if profile],
+        "finished": datetime.fromtimestamp(finished, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+
+
+def _code(record: Json) -> str:
+    code = record["code"]
+    return f"{code['commit'][:12]}{' (changed since)' if code.get('changed') else ''}" if code.get("commit") else ""
+
+
+def _entropies(results: Step | None, store: Store) -> list[Json]:
+    """Systems whose evaluation measured how sharp the retriever's choice is, each the mean over its seeds."""
+    found: dict[tuple[str, str, str], list[Json]] = {}
+    for entry in _systems(results):
+        summary = (store.record(entry["metrics"]) or {"summary": {}})["summary"]
+        if "entropy" in summary:
+            found.setdefault((entry["system"], entry["collection"], entry["split"]), []).append(summary)
+    return [
+        {
+            "system": system, "collection": collection, "split": split, "documents": over[0]["entropy_documents"],
+            "entropy": spread(summary["entropy"] for summary in over),
+        }
+        for (system, collection, split), over in found.items()
+    ]  # fmt: skip
+
+
+def _systems(results: Step | None) -> list[Json]:
+    """The systems that the results step was given; what measured each is still a step."""
+    return list(results.inputs["systems"]) if results is not None else []
+
+
+def _examples(results: Step | None, store: Store, metrics: Json, pair: tuple[str, str] | None) -> Json | None:
+    """Queries that a system wins and loses against its baseline; None where the rankings are not there (any more)."""
+    if pair is None and metrics["comparisons"]:
+        pair = metrics["comparisons"][0]["system"], metrics["comparisons"][0]["baseline"]
+    if pair is None:
+        return None
+    system, baseline = (next((e for e in _systems(results) if e["system"] == name), None) for name in pair)
+    if system is None or baseline is None:
+        return None
+    try:
+        after, before = (store.path(e["metrics"].inputs["ranking"]) / "ranking.parquet" for e in (system, baseline))
+        inputs = system["metrics"].inputs
+        data, split = store.path(inputs["data"]), inputs["split"]
+        qrels = pq.read_table(data / "qrels.parquet", filters=[("split", "=", split)])
+        found = changes(pq.read_table(before), pq.read_table(after), qrels)
+        won, lost = ([c for c in found if c.gain > 0], [c for c in reversed(found) if c.gain < 0])
+        shown = {"won": _texts(won[:EXAMPLES], data), "lost": _texts(lost[:EXAMPLES], data)}
+    except (KeyError, FileNotFoundError):
+        return None
+    counts = {"won": len(won), "lost": len(lost), "same": len(found) - len(won) - len(lost)}
+    return {"system": pair[0], "baseline": pair[1], "counts": counts, **shown}
+
+
+def _texts(chosen: Sequence[Change], data: Path) -> list[Json]:
+    """What the queries and documents of some changes say."""
+    queries = _read(data / "queries.parquet", "query_id", [c.query_id for c in chosen])
+    documents = _read(data / "documents.parquet", "doc_id", [d for c in chosen for d in (c.doc_id, c.first) if d])
+    return [
+        {
+            "query": queries[c.query_id]["text"],
+            "right": documents.get(c.doc_id),
+            "first": documents.get(c.first or ""),
+            "before": c.before,
+            "after": c.after,
+        }
+        for c in chosen
+    ]
+
+
+def _read(path: Path, key: str, ids: list[str]) -> dict[str, Json]:
+    """The records of a few ids; the file is scanned, never held."""
+    table = ds.dataset(path).to_table(filter=pc.field(key).isin(pa.array(ids, pa.string())))
+    return {record[key]: record for record in table.to_pylist()}
+
+
+def duration(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3 min 05 s`, `2 h 07 min`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def size(count: int) -> str:
+    """`12 kB`, `3.4 MB`."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}" if count < 10 * scale else f"{count / scale:.0f} {unit}"
+    return f"{count} B"

@@ -1,0 +1,266 @@
+"""Read a source into the three tables of a collection, and check that they fit together.
+
+A collection may be larger than memory: records pass in batches, and of the ids only 64-bit hashes are kept. Where two
+hashes are equal the table is written once more, this time looking at the ids themselves.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from components.config import UserError, listing
+from components.digests import sha256
+from components.files import replacing, sweep
+from components.sources.base import AnySource, Source
+from components.sources.records import Bad, Document, Judgement, Query
+from components.tables import DOCUMENTS, QRELS, QUERIES
+from workflows.progress import Progress
+
+ROWS, CHARACTERS = 10_000, 32_000_000
+"""How much is in memory at once, and in one row group: so many records, or fewer that are long."""
+EXAMPLES = 5
+"""Places of dropped records that the summary shows, for each reason."""
+
+Record = Document | Query | Judgement
+
+
+def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
+    """Write `documents.parquet`, `queries.parquet` and `qrels.parquet`."""
+    sweep(out)
+    digests = _digests(source)
+    dropped = Dropped(source.on_bad)
+    with Progress(out, total=None, unit="records") as progress:
+        documents = _write(out / "documents.parquet", DOCUMENTS, source.read_documents, _again, dropped, progress)
+        if not documents.rows:
+            raise UserError(f"format {source.format}: no documents" + (" are left" if dropped.counts else ""))
+        queries = _write(out / "queries.parquet", QUERIES, source.read_queries, _asked_again, dropped, progress)
+
+        def fitting() -> Iterator[Judgement | Bad]:
+            return _fitting(source.read_qrels(), documents, queries)
+
+        qrels = _write(out / "qrels.parquet", QRELS, fitting, _judged_again, dropped, progress)
+    return {
+        "documents": documents.rows,
+        "queries": dict(queries.splits),
+        "judgements": dict(qrels.splits),
+        "mean_words": {"documents": documents.mean_words(), "queries": queries.mean_words()},
+        "dropped": dropped.summary(),
+        "files": digests,
+        **source.about(),
+    }
+
+
+class Dropped:
+    """What becomes of bad records: the first stops everything, or each is counted by its reason."""
+
+    def __init__(self, on_bad: Literal["fail", "drop"]) -> None:
+        self.on_bad = on_bad
+        self.counts: Counter[str] = Counter()
+        self.examples: dict[str, list[str]] = {}
+
+    def add(self, bad: Bad) -> None:
+        """Drop a record, or stop with its place."""
+        if self.on_bad == "fail":
+            raise UserError(str(bad))
+        self.counts[bad.reason] += 1
+        examples = self.examples.setdefault(bad.reason, [])
+        if len(examples) < EXAMPLES:
+            examples.append(bad.id or bad.place)
+
+    def update(self, other: "Dropped") -> None:
+        """Count what another pass dropped."""
+        self.counts += other.counts
+        self.examples |= other.examples
+
+    def summary(self) -> dict[str, Any]:
+        """Counts and a few ids, by reason."""
+        return {reason: {"count": n, "examples": self.examples[reason]} for reason, n in self.counts.items()}
+
+
+class Written:
+    """What is kept of a table that was written: hashes of its ids, and counts."""
+
+    def __init__(self) -> None:
+        self.rows = self.words = 0
+        self.splits: Counter[str] = Counter()
+        self._hashes = array("q")
+        self._codes = array("h")  # of splits, by row
+        self._names: list[str] = []
+
+    def add(self, records: list[Record], table: pa.Table) -> None:
+        """Count a batch."""
+        self.rows += len(records)
+        self._hashes.extend(map(_hash, records))
+        if "split" in table.column_names:
+            splits = table["split"].to_pylist()
+            self.splits.update(splits)
+            self._names = list(self.splits)  # a Counter keeps the order of first sight
+            self._codes.extend(map(self._names.index, splits))
+        if "text" in table.column_names:
+            self.words += pc.sum(pc.count_substring_regex(table["text"], r"\S+")).as_py()
+
+    def close(self) -> frozenset[int]:
+        """Make ready for look-ups; the hashes that came more than once."""
+        hashes = np.array(self._hashes, dtype=np.int64)
+        self._hashes = array("q")
+        if self._codes:
+            order = np.argsort(hashes, kind="stable")
+            self._codes_in_order = np.array(self._codes, dtype=np.int16)[order]
+            hashes = hashes[order]
+        else:
+            hashes.sort()
+        self._in_order = hashes
+        return frozenset(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+
+    def find(self, ids: Iterable[str]) -> np.ndarray:
+        """Where each id is in order of hashes, -1 where there is none."""
+        wanted = np.fromiter(map(hash, ids), dtype=np.int64)
+        if not self.rows:
+            return np.full(len(wanted), -1)
+        at = np.minimum(np.searchsorted(self._in_order, wanted), self.rows - 1)
+        return np.where(self._in_order[at] == wanted, at, -1)
+
+    def split(self, found: int) -> str:
+        """The split of what `find` found."""
+        return self._names[self._codes_in_order[found]]
+
+    def mean_words(self) -> float | None:
+        """Words of text in the mean."""
+        return round(self.words / self.rows, 1) if self.rows else None
+
+
+def _write(
+    path: Path,
+    schema: pa.Schema,
+    read: Callable[[], Iterator[Any]],
+    clash: Callable[[Any, Any], Bad | None],
+    dropped: Dropped,
+    progress: Progress,
+) -> Written:
+    """Write one table. `clash` says what is wrong with a second record of the same id, or None where they merge."""
+    suspects: frozenset[int] = frozenset()
+    while True:
+        bad = Dropped(dropped.on_bad)
+        written = Written()
+        with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as file:
+            records = _unique(read(), suspects, clash, bad)
+            for batch in _batches(records):
+                columns = list(zip(*batch, strict=True))[: len(schema)]  # all but the place
+                table = pa.table([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)],
+                                 schema=schema)  # fmt: skip
+                file.write_table(table, row_group_size=ROWS)
+                written.add(batch, table)
+                progress.add(len(batch))
+        repeated = written.close()
+        if repeated <= suspects:  # equal still: different ids with one hash
+            dropped.update(bad)
+            return written
+        suspects = repeated
+
+
+def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
+    batch: list[Record] = []
+    waiting = 0
+    for record in records:
+        batch.append(record)
+        waiting += sum(len(value) for value in record if isinstance(value, str))
+        if len(batch) == ROWS or waiting >= CHARACTERS:
+            yield batch
+            batch, waiting = [], 0
+    if batch:
+        yield batch
+
+
+def _unique(
+    records: Iterator[Record | Bad], suspects: frozenset[int], clash: Callable[[Any, Any], Bad | None], dropped: Dropped
+) -> Iterator[Record]:
+    """Good records, each id once as far as it is among the suspects."""
+    first: dict[Any, Record] = {}
+    for record in records:
+        if isinstance(record, Bad):
+            dropped.add(record)
+            continue
+        if suspects and _hash(record) in suspects:
+            before = first.setdefault(_key(record), record)
+            if before is not record:
+                bad = clash(before, record)
+                if bad is not None:
+                    dropped.add(bad)
+                continue
+        yield record
+
+
+def _key(record: Record) -> Any:
+    """What must be unique in a record's table."""
+    return (record.query_id, record.doc_id) if isinstance(record, Judgement) else record[0]
+
+
+def _hash(record: Record) -> int:
+    # Python's own hash is 64 bits of SipHash and costs nothing; it differs between processes, which nothing here sees.
+    return hash(_key(record))
+
+
+def _again(before: Document, record: Document) -> Bad:
+    return Bad("duplicate document id", record.place, f"first at {before.place}", record.doc_id)
+
+
+def _asked_again(before: Query, record: Query) -> Bad | None:
+    if before.split != record.split:
+        detail = f"{record.split} here, {before.split} at {before.place}"
+        return Bad("query in two splits", record.place, detail, record.query_id)
+    if (before.text, before.answers) != (record.text, record.answers):
+        other = "text" if before.text != record.text else "answers"
+        detail = f"with another {other} at {before.place}" if other == "text" else f"other answers at {before.place}"
+        return Bad("duplicate query id", record.place, detail, record.query_id)
+    return None
+
+
+def _judged_again(before: Judgement, record: Judgement) -> Bad | None:
+    if before.relevance == record.relevance:
+        return None
+    detail = f"{record.doc_id!r} has {record.relevance} here, {before.relevance} at {before.place}"
+    return Bad("two relevances for one pair", record.place, detail, record.query_id)
+
+
+def _fitting(records: Iterator[Judgement | Bad], documents: Written, queries: Written) -> Iterator[Judgement | Bad]:
+    """The judgements; those whose document or query is not there, or is of another split, are bad."""
+    while batch := list(islice(records, ROWS)):
+        good = [record for record in batch if isinstance(record, Judgement)]
+        rows = iter(zip(queries.find(r.query_id for r in good), documents.find(r.doc_id for r in good), strict=True))
+        for record in batch:
+            if isinstance(record, Bad):
+                yield record
+                continue
+            asked, judged = next(rows)
+            if asked < 0:
+                yield Bad("judgement of a missing query", record.place, id=record.query_id)
+            elif judged < 0:
+                yield Bad("judgement of a missing document", record.place, id=record.doc_id)
+            elif queries.split(asked) != record.split:
+                detail = f"{record.split} here, {queries.split(asked)} before"
+                yield Bad("query in two splits", record.place, detail, record.query_id)
+            else:
+                yield record
+
+
+def _digests(source: Source) -> dict[str, str]:
+    """Digests of the files, which must be there and be those that were declared."""
+    missing = source.missing()
+    if missing:
+        raise UserError(f"format {source.format}: source missing: {listing(missing[:3])} ($SPARRING_DATA moves data/)")
+    files = source.files()
+    digests = {name: sha256(path) for name, path in files.items()}
+    for name, expected in source.sha256.items():
+        if name not in digests:
+            raise UserError(f"format {source.format}: sha256 of {name!r}, which is not read; it reads {listing(files)}")
+        if digests[name] != expected:
+            raise UserError(f"{files[name]}: sha256 is {digests[name]}, but the source declares {expected}")
+    return digests

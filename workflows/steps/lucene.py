@@ -1,0 +1,241 @@
+"""BM25: build a Lucene index of the documents, and retrieve from it.
+
+The Java machine never starts in the driver. Through Ray each actor has one; without Ray one child process has it.
+"""
+
+import json
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from components import lucene
+from components.config import Config, UserError, listing
+from components.files import replacing, write_json
+from components.tables import RANKING
+from workflows.cluster import Cluster, Pool, cores
+from workflows.progress import Progress
+from workflows.shards import Shard, map_shards
+
+INDEX = "index"
+ABOUT = "sparring.json"
+DOCUMENTS_AT_ONCE = 2_000
+# Cuts the work, not the result: few enough that every actor has several shards, enough to outlast Java's warm-up.
+QUERIES_A_SHARD = 512
+# What Java strips before it calls a document empty.
+BLANK = "".join(map(chr, range(33)))
+
+
+class LuceneIndexConfig(lucene.Analysis):
+    """How documents become index terms."""
+
+
+class BM25Config(Config):
+    """BM25's two numbers. The defaults are Pyserini's."""
+
+    k1: float = 0.9
+    """How fast repetitions of a word stop counting."""
+    b: float = 0.4
+    """How much a document's length counts against it, from 0 to 1."""
+
+
+def lucene_index(out: Path, cluster: Cluster, *, data: Path, config: LuceneIndexConfig) -> dict[str, Any]:
+    """Write `index/`, a Lucene index of title and text that Pyserini opens."""
+    lucene.check()
+    pool = Pool(workers=1, threads=min(cores(), (cluster.java.workers or cores()) * cluster.java.threads))
+    documents = pq.read_metadata(data / "documents.parquet").num_rows
+    map_shards(
+        _worker(cluster),
+        [Shard(INDEX, documents, {})],
+        out=out, cluster=cluster, pool=pool, unit="documents",
+        work=_Indexing, data=str(data), analysis=config.model_dump(mode="json"),
+    )  # fmt: skip
+    return _about(out)
+
+
+def lucene_search(
+    out: Path, cluster: Cluster, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config
+) -> dict[str, Any]:
+    """Write `ranking.parquet`: for every query of the splits, in their order, its k best documents by BM25.
+
+    A query that finds nothing has no rows. Ranks and scores are those of Pyserini's `LuceneSearcher.batch_search`.
+    """
+    documents = pq.read_metadata(data / "documents.parquet").num_rows
+    if not 1 <= k <= documents:
+        raise UserError(f"bm25.k: {k} documents a query are asked for; accepted: 1 to {documents}, all that there are")
+    queries = len(_queries(data, splits))
+    starts = range(0, queries, QUERIES_A_SHARD)
+    shards = [
+        Shard(f"found-{start:08d}.parquet", min(QUERIES_A_SHARD, queries - start), {"start": start}) for start in starts
+    ]
+    ranking = out / "ranking.parquet"
+    if not ranking.exists():
+        lucene.check()
+        map_shards(
+            _worker(cluster), shards, out=out, cluster=cluster, pool=cluster.java, unit="queries",
+            work=_Retrieval, data=str(data), index=str(index), splits=splits, k=k, k1=config.k1, b=config.b,
+        )  # fmt: skip
+        _join([out / shard.file for shard in shards], ranking)
+    for shard in shards:
+        (out / shard.file).unlink(missing_ok=True)
+    return {"queries": queries, **_counts(ranking)}
+
+
+def _queries(data: Path, splits: list[str]) -> pa.Table:
+    """Ids and texts of the queries of some splits, in the artifact's order; UserError for a split without any."""
+    table = pq.read_table(data / "queries.parquet", columns=["query_id", "text", "split"])
+    there = pc.unique(table["split"]).to_pylist()
+    for split in splits:
+        if split not in there:
+            raise UserError(f"splits: there are no queries in {split!r}; accepted: {listing(there)}")
+    return table.filter(pc.is_in(table["split"], pa.array(splits, pa.string())))
+
+
+def _join(parts: Iterable[Path], to: Path) -> None:
+    """One Parquet file of all the parts' rows, a part in memory at a time."""
+    with replacing(to) as path, pq.ParquetWriter(path, RANKING) as writer:
+        for part in parts:
+            writer.write_table(pq.read_table(part))
+
+
+def _counts(ranking: Path) -> dict[str, int]:
+    """How many queries found something, and how many documents in all."""
+    with pq.ParquetFile(ranking) as file:
+        ranks = (batch["rank"] for batch in file.iter_batches(columns=["rank"]))
+        answered = sum(pc.sum(pc.equal(rank, 1)).as_py() or 0 for rank in ranks)
+        return {"answered": answered, "rows": file.metadata.num_rows}
+
+
+def _about(index: Path) -> dict[str, Any]:
+    """What the index says about itself."""
+    return json.loads((index / INDEX / ABOUT).read_text())
+
+
+class _Indexing:
+    """The one shard of an index: all documents."""
+
+    def __init__(self, *, threads: int, data: str, analysis: dict[str, Any]) -> None:
+        self._documents = Path(data) / "documents.parquet"
+        self._analysis = lucene.Analysis.model_validate(analysis)
+        self._threads = threads
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        file = pq.ParquetFile(self._documents)
+        total, taken, blank = file.metadata.num_rows, 0, 0
+        with (
+            file,
+            Progress(path.parent, total, "documents") as progress,
+            lucene.IndexWriter(path, self._analysis, threads=self._threads) as writer,
+        ):
+            for batch in file.iter_batches(DOCUMENTS_AT_ONCE, columns=["doc_id", "title", "text"]):
+                doc_ids, titles, texts = (column.to_pylist() for column in batch.columns)
+                bodies = [lucene.contents(title, text) for title, text in zip(titles, texts, strict=True)]
+                blank += sum(not body.strip(BLANK) for body in bodies)
+                taken += writer.add(doc_ids, bodies)
+                progress.add(len(doc_ids))
+        there = len(lucene.Searcher(path, self._analysis, k1=0.9, b=0.4, threads=1))
+        if not there == taken == total - blank:  # Anserini logs what goes wrong and carries on
+            raise RuntimeError(f"Lucene indexed {there} of {total - blank} documents; its messages are in the log")
+        about = {"documents": total, "blank": blank, "analysis": self._analysis.model_dump(mode="json")}
+        write_json(path / ABOUT, about)
+
+
+class _Retrieval:
+    """Rankings for runs of queries."""
+
+    def __init__(
+        self, *, threads: int, data: str, index: str, splits: list[str], k: int, k1: float, b: float
+    ) -> None:  # fmt: skip
+        analysis = lucene.Analysis.model_validate(_about(Path(index))["analysis"])
+        self._searcher = lucene.Searcher(Path(index) / INDEX, analysis, k1=k1, b=b, threads=threads)
+        self._queries = _queries(Path(data), splits)
+        self._k = k
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        queries = self._queries.slice(task["start"], QUERIES_A_SHARD)
+        columns: dict[str, list[Any]] = {name: [] for name in RANKING.names}
+        answers = self._searcher.search(queries["text"].to_pylist(), self._k)
+        for query_id, hits in zip(queries["query_id"].to_pylist(), answers, strict=True):
+            columns["query_id"] += [query_id] * len(hits)
+            columns["doc_id"] += [doc_id for doc_id, _ in hits]
+            columns["rank"] += range(1, len(hits) + 1)
+            columns["score"] += [score for _, score in hits]
+        pq.write_table(pa.table(columns, schema=RANKING), path)
+
+    def close(self) -> None:
+        self._searcher.close()
+
+
+def _worker(cluster: Cluster) -> type:
+    """Who works on the shards: an actor's own process, or a child of this one where there are no actors."""
+    return _Here if cluster.mode == "ray" else _InChild
+
+
+class _Here:
+    """The work in this process."""
+
+    def __init__(self, *, work: Callable[..., Any], **constructor: Any) -> None:
+        self._work = work(**constructor)
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        self._work(task, path)
+
+
+class _InChild:
+    """The work in a child process that lives as long as this object, or as this process."""
+
+    def __init__(self, **constructor: Any) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork would carry over Ray's and torch's threads
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, constructor), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        self._pipe.send((task, path))
+        try:
+            failure = self._pipe.recv()
+        except EOFError:
+            self._process.join()
+            raise RuntimeError(f"the Java process died (exit status {self._process.exitcode})") from None
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._process.join()
+        self._process.close()
+
+
+def _serve(pipe: Connection, constructor: dict[str, Any]) -> None:
+    """The child: answers each task with None or with the exception that it met."""
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    work: _Here | None = None
+    while True:
+        try:
+            task, path = pipe.recv()
+        except EOFError:
+            return
+        try:
+            work = work or _Here(**constructor)
+            work(task, path)
+            pipe.send(None)
+        except UserError as error:
+            pipe.send(error)
+        except Exception as error:
+            pipe.send(RuntimeError(f"{type(error).__name__}: {error}"))
+
+
+def _die_with_parent() -> None:
+    """End with a driver that was killed, instead of finishing what no one waits for."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
