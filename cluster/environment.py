@@ -31,7 +31,7 @@ RUNTIME_HEADER = """\
 # development.lock.
 #
 # No hashes, because one file serves several builds: torch comes as a CPU or a CUDA build under the same version, as pip
-# is configured, and the CUDA one names further distributions (exactly, in its own metadata). pip checks all hashes or none.
+# is configured, and the CUDA one names further distributions, each at one exact version. pip checks all hashes or none.
 """
 DEVELOPMENT_HEADER = """\
 # What checks and tests need beyond requirements.lock. Written by `make lock` from pyproject.toml.
@@ -52,7 +52,7 @@ def setup() -> None:
             return
         began = time.monotonic()
         distributions = sum("==" in line for line in wanted.splitlines())
-        print(f"Setting up .venv: {distributions} packages, about 1 GB to download and 3 GB on disk, 3 to 6 minutes;")
+        print(f"Setting up .venv: {distributions} packages, about 1 GB to download and 3 GB on disk, 2 to 6 minutes;")
         print("several GB more where pip finds the CUDA build of torch. pip's cache makes the next time faster.")
         if shutil.disk_usage(ROOT).free < ROOM:
             print(f"Warning: less than {ROOM / 1e9:.0f} GB free under {ROOT}.", file=sys.stderr)
@@ -66,7 +66,7 @@ def setup() -> None:
 
 
 def lock(upgrade: bool) -> None:
-    """Writes both lock files. What they pin already stays as it is, unless `upgrade` or pyproject.toml says otherwise."""
+    """Writes both lock files; what they pin already stays as it is, unless `upgrade`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     with tempfile.TemporaryDirectory() as folder:
         python = _create(Path(folder) / "venv")
@@ -94,7 +94,7 @@ def _resolve(python: Path, requirements: list[str], kept: dict[str, str]) -> dic
         command = ["install", "--quiet", "--dry-run", "--ignore-installed", "--report", str(report)]
         result = _pip(python, [*command, "-r", str(wanted), "-c", str(constraints)])
         if result.returncode:
-            raise Failure(f"{result.stdout}pip cannot resolve pyproject.toml; `make lock UPGRADE=1` lets go of old pins")
+            raise Failure(f"{result.stdout}pip cannot resolve this; `make lock UPGRADE=1` lets go of the present pins")
         found = [item["metadata"] for item in json.loads(report.read_text())["install"]]
     # A local version (torch's +cpu) names a build, and the build is the machine's choice.
     return {canonical(one["name"]): one["version"].partition("+")[0] for one in found}

@@ -147,18 +147,19 @@ def _curve(name: str, curve: list[Point], colour: str, x: Any, y: Any) -> list[s
 
 def _labels(labels: list[tuple[float, str, str]]) -> list[str]:
     """Names at the right end of their lines, pushed apart where they would cover each other."""
-    gap, placed = 14.0, []
-    for at, name, colour in sorted(labels):
-        placed.append([max(at, placed[-1][0] + gap) if placed else at, at, name, colour])
+    labels = sorted(labels)
+    gap, heights = 14.0, list[float]()
+    for at, _, _ in labels:
+        heights.append(max(at, heights[-1] + gap) if heights else at)
     below = HEIGHT - BOTTOM + 4.0
-    for label in reversed(placed):
-        label[0] = below = min(label[0], below)
+    for number in reversed(range(len(heights))):
+        heights[number] = below = min(heights[number], below)
         below -= gap
     edge = WIDTH - RIGHT
     return [
         f'<path class="lead {colour}" d="M{edge + 2} {own:.1f}L{edge + 10} {at:.1f}"/>'
         f'<text class="name {colour}" x="{edge + 13}" y="{at + 4:.1f}">{escape(_short(name))}</text>'
-        for at, own, name, colour in placed
+        for at, (own, name, colour) in zip(heights, labels, strict=True)
     ]
 
 

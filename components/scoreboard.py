@@ -87,10 +87,12 @@ def _board_lines(board: Json) -> list[str]:
     fits = max(1, (WIDTH - 2 - first) // column)
     for start in range(0, len(names), fits):
         block = range(start, min(start + fits, len(names)))
-        lines.append("  " + "system".ljust(first) + "".join(names[at].rjust(column) for at in block))
+        lines.append("  " + "system".ljust(first) + "".join(f"{names[at]} ".rjust(column) for at in block).rstrip())
         for entry in board["systems"]:
             cells = "".join(_cell(entry["cells"][at], board["best"][at]).rjust(column) for at in block)
-            lines.append("  " + textwrap.shorten(entry["system"], first - 2, placeholder="…").ljust(first) + cells)
+            lines.append(
+                "  " + textwrap.shorten(entry["system"], first - 2, placeholder="…").ljust(first) + cells.rstrip()
+            )
         lines.append("")
     lines += _comparison_lines(board)
     lines += [f"  {measure['name']}: {measure['meaning']}." for measure in board["measures"] if measure["meaning"]]
@@ -112,5 +114,9 @@ def _comparison_lines(board: Json) -> list[str]:
         said = [f"{m['name']} {m['difference']:+.3f}: {m['word']}, {p_text(m['p'])}" for m in entry["measures"]]
         over = f" ({len(entry['seeds'])} seeds)" if len(entry["seeds"]) > 1 else ""
         lines.append(f"  {entry['system']} against {entry['baseline']}{over}")
-        lines += textwrap.wrap(";  ".join(said), WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        for one in said:
+            if len(lines[-1]) + len(one) + 3 > WIDTH or one is said[0]:
+                lines.append(" " * 6 + one)
+            else:
+                lines[-1] += ";  " + one
     return [*lines, ""]

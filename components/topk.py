@@ -12,7 +12,7 @@ again, and most of that is decided for whole runs of documents at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +30,7 @@ NOTHING = np.iinfo(np.int64).max
 BLOCK = 4096
 QUERIES = 512
 RUN = 64
+FIRST = 512
 # A GPU wants larger pieces than a cache.
 GPU_BLOCK = 65_536
 GPU_QUERIES = 4096
@@ -53,15 +54,25 @@ def top_k(
     lists = [_Lists(part, min(k, count), step) for part in vectors.split(many)]
     places = _Places(order, device)
     for shard in documents:
-        for start in range(0, len(shard), step):
-            # A copy, since the map is read only; then on in the form in which it is stored, half the bytes if float16.
-            block = torch.from_numpy(np.array(shard[start : start + step])).to(device).float()
+        for start, stop in _blocks(len(shard), places.seen, step):
+            # Torch takes no read-only memory. To the device in the form in which it is stored: half the bytes if float16.
+            block = torch.from_numpy(np.require(shard[start:stop], requirements="W")).to(device).float()
             _finite(block, "documents")
             where = places.take(len(block))
             for part in lists:
                 part.add(block, where)
     found = [part.best().cpu().numpy() for part in lists]
     return np.concatenate(found) if found else np.empty((0, min(k, count)), np.int64)
+
+
+def _blocks(count: int, seen: int, largest: int) -> Iterator[tuple[int, int]]:
+    """Cuts of a shard into whole runs and a rest: short at first, when every document passes the bar."""
+    start = 0
+    while start < count:
+        wanted = min(count - start, largest, max(FIRST, seen + start))
+        stop = start + (wanted // RUN * RUN or wanted)
+        yield start, stop
+        start = stop
 
 
 def merge(partials: Sequence[Keys], k: int) -> Keys:
@@ -103,13 +114,13 @@ class _Places:
     """Hands out the places of consecutive documents."""
 
     def __init__(self, order: Keys | None, device: str) -> None:
-        self._order, self._device, self._next = order, device, 0
+        self._order, self._device, self.seen = order, device, 0
 
     def take(self, count: int) -> torch.Tensor:
         """Those of the next documents."""
         import torch
 
-        start, self._next = self._next, self._next + count
+        start, self.seen = self.seen, self.seen + count
         if self._order is None:
             return torch.arange(start, start + count, device=self._device)
         return torch.from_numpy(np.array(self._order[start : start + count], np.int64)).to(self._device)
@@ -127,28 +138,23 @@ class _Lists:
         import torch
 
         self._torch, self._queries, self._k = torch, queries, k
-        self._room = 4 * k  # between two tidyings, beside a whole block's worth
+        self._room = k + k // 2  # between two tidyings, beside a whole block's worth
         shape = (len(queries), self._room + block)
         self._rows = torch.full(shape, NOTHING, dtype=torch.int64, device=queries.device)
         self._filled = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
         self._bar = torch.full((len(queries),), torch.finfo(torch.float32).min, device=queries.device)
-        self._products = torch.empty((len(queries), block), device=queries.device)
+        self._products = torch.empty(len(queries) * block, device=queries.device)
 
     def add(self, documents: torch.Tensor, places: torch.Tensor) -> None:
         """Look at a block of documents."""
-        torch, count = self._torch, len(documents)
-        padded = -(-count // RUN) * RUN
-        products = self._products if padded == self._products.shape[1] else self._products[:, :padded].contiguous()
-        if padded == count:
-            torch.mm(self._queries, documents.T, out=products)
-        else:
-            products[:, :count] = self._queries @ documents.T
-            products[:, count:] = -math.inf
-        runs = products.view(len(products), -1, RUN)
+        torch, count, length = self._torch, len(documents), min(RUN, len(documents))
+        products = self._products[: len(self._queries) * count].view(-1, count)
+        torch.mm(self._queries, documents.T, out=products)
+        runs = products.view(len(products), -1, length)
         row, run = (runs.amax(dim=2) >= self._bar[:, None]).nonzero(as_tuple=True)
         values = runs[row, run]
         which, column = (values >= self._bar[row][:, None]).nonzero(as_tuple=True)
-        self._append(row[which], values[which, column], places[run[which] * RUN + column])
+        self._append(row[which], values[which, column], places[run[which] * length + column])
 
     def _append(self, row: torch.Tensor, scores: torch.Tensor, places: torch.Tensor) -> None:
         """Put documents at the end of their queries' rows; `row` ascends."""
@@ -166,9 +172,10 @@ class _Lists:
     def _tidy(self) -> None:
         """Cut every row back to its k best, unsorted, and raise the bars."""
         torch, k = self._torch, self._k
-        best = self._smallest(self._rows[:, : int(self._filled.max())])
-        self._rows.fill_(NOTHING)
-        self._rows[:, :k] = best
+        filled = self._rows[:, : max(k, int(self._filled.max()))]
+        best = self._smallest(filled)
+        filled[:, :k] = best
+        filled[:, k:] = NOTHING
         self._filled.clamp_(max=k)
         worst = best.amax(dim=1)
         bits = (~(worst >> 32)).int()
@@ -176,7 +183,7 @@ class _Lists:
         self._bar = torch.where(worst == NOTHING, self._bar, bar)
 
     def _smallest(self, rows: torch.Tensor) -> torch.Tensor:
-        if rows.shape[1] <= self._k:
+        if rows.shape[1] == self._k:
             return rows
         if rows.is_cuda:
             return rows.topk(self._k, dim=1, largest=False, sorted=False).values

@@ -1,6 +1,7 @@
 """What a run came to: the table at its end, `metrics.json`, and the report, one HTML file that needs no network."""
 
 import json
+import math
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,20 +43,22 @@ def write(
     store: Store,
     executed: Collection[str],
     config: Json,
+    about: str = ABOUT,
     note: str = "",
     examples: tuple[str, str] | None = None,
 ) -> Json:
     """Write `metrics.json` and `report.html` of a run, and return the metrics.
 
     `results` is the step that gathered the measures (None, or not finished, where there are none yet), `executed`
-    the fingerprints of the steps that ran just now, `note` what a reader must know about the start model, and
-    `examples` the system and its baseline whose won and lost queries are shown; by default the first comparison's.
+    the fingerprints of the steps that ran just now, `about` what this is in a sentence or two, `note` what a reader
+    must know about the start model, and `examples` the system and its baseline whose won and lost queries are shown;
+    by default the first comparison's.
     """
     done = [(node, record) for node in graph(wanted) if (record := store.record(node)) is not None]
     metrics = metrics_of(results, done, store, executed)
     page = {
         "title": title,
-        "about": ABOUT,
+        "about": about,
         "note": note,
         "boards": [{**board, "charts": _charts(board["rows"])} for board in boards(metrics)],
         "entropies": _entropies(results, store),
@@ -150,13 +153,15 @@ def _entropies(results: Step | None, store: Store) -> list[Json]:
         summary = (store.record(entry["metrics"]) or {"summary": {}})["summary"]
         if "entropy" in summary:
             found.setdefault((entry["system"], entry["collection"], entry["split"]), []).append(summary)
-    return [
-        {
-            "system": system, "collection": collection, "split": split, "documents": over[0]["entropy_documents"],
-            "entropy": spread(summary["entropy"] for summary in over),
-        }
-        for (system, collection, split), over in found.items()
-    ]  # fmt: skip
+    tables = []
+    for (system, collection, split), over in found.items():
+        mean, deviation = spread(summary["entropy"] for summary in over)
+        documents = over[0]["entropy_documents"]
+        tables.append({
+            "system": system, "collection": collection, "split": split, "documents": documents,
+            "entropy": (mean, deviation), "choices": math.exp(mean), "even": math.log(documents),
+        })  # fmt: skip
+    return tables
 
 
 def _systems(results: Step | None) -> list[Json]:

@@ -82,7 +82,7 @@ def results(
         seeds[entry["seed"]] = table
     compared = [found for asked in comparisons for found in _comparisons(asked, measured, seed=seed, rounds=rounds)]
     write_json(out / "metrics.json", {"rows": rows, "comparisons": compared})
-    return {"rows": len(rows), "comparisons": len(compared)}
+    return {"systems": len(systems), "comparisons": len(comparisons)}
 
 
 def _rows(entry: dict[str, Any], table: pa.Table) -> list[dict[str, Any]]:

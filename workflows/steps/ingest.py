@@ -30,6 +30,8 @@ EXAMPLES = 5
 """Places of dropped records that the summary shows, for each reason."""
 
 Record = Document | Query | Judgement
+Clash = Callable[[Any, Any], Bad | None]
+"""What is wrong with a second record of the same id; None where the two merge."""
 
 
 def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
@@ -78,7 +80,8 @@ class Dropped:
     def update(self, other: "Dropped") -> None:
         """Count what another pass dropped."""
         self.counts += other.counts
-        self.examples |= other.examples
+        for reason, examples in other.examples.items():
+            self.examples[reason] = [*self.examples.get(reason, []), *examples][:EXAMPLES]
 
     def summary(self) -> dict[str, Any]:
         """Counts and a few ids, by reason."""
@@ -141,29 +144,35 @@ def _write(
     path: Path,
     schema: pa.Schema,
     read: Callable[[], Iterator[Any]],
-    clash: Callable[[Any, Any], Bad | None],
+    clash: Clash,
     dropped: Dropped,
     progress: Progress,
 ) -> Written:
-    """Write one table. `clash` says what is wrong with a second record of the same id, or None where they merge."""
-    suspects: frozenset[int] = frozenset()
-    while True:
+    """Write one table with each id once."""
+    with replacing(path) as temporary:
         bad = Dropped(dropped.on_bad)
-        written = Written()
-        with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as file:
-            records = _unique(read(), suspects, clash, bad)
-            for batch in _batches(records):
-                columns = list(zip(*batch, strict=True))[: len(schema)]  # all but the place
-                table = pa.table([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)],
-                                 schema=schema)  # fmt: skip
-                file.write_table(table, row_group_size=ROWS)
-                written.add(batch, table)
-                progress.add(len(batch))
+        written = _pass(temporary, schema, _unique(read(), frozenset(), clash, bad), progress)
         repeated = written.close()
-        if repeated <= suspects:  # equal still: different ids with one hash
-            dropped.update(bad)
-            return written
-        suspects = repeated
+        if repeated:
+            bad = Dropped(dropped.on_bad)
+            written = _pass(temporary, schema, _unique(read(), repeated, clash, bad), progress)
+            written.close()
+    dropped.update(bad)
+    return written
+
+
+def _pass(path: Path, schema: pa.Schema, records: Iterator[Record], progress: Progress) -> Written:
+    """Write records as they come."""
+    written = Written()
+    with pq.ParquetWriter(path, schema, compression="zstd") as file:
+        for batch in _batches(records):
+            columns = zip(*batch, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=False)]
+            table = pa.table(arrays, schema=schema)  # the last column, the places, stays behind
+            file.write_table(table, row_group_size=ROWS)
+            written.add(batch, table)
+            progress.add(len(batch))
+    return written
 
 
 def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
@@ -180,7 +189,7 @@ def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
 
 
 def _unique(
-    records: Iterator[Record | Bad], suspects: frozenset[int], clash: Callable[[Any, Any], Bad | None], dropped: Dropped
+    records: Iterator[Record | Bad], suspects: frozenset[int], clash: Clash, dropped: Dropped
 ) -> Iterator[Record]:
     """Good records, each id once as far as it is among the suspects."""
     first: dict[Any, Record] = {}

@@ -1,0 +1,65 @@
+"""Won and lost queries, and where the time went."""
+
+from typing import Any
+
+import pyarrow as pa
+
+from components.analysis import changes, efficiency, part_of, work
+
+
+def ranking(lists: dict[str, str]) -> pa.Table:
+    rows = [(query, document, rank) for query, found in lists.items() for rank, document in enumerate(found, 1)]
+    query, document, rank = zip(*rows, strict=True)
+    return pa.table({"query_id": query, "doc_id": document, "rank": rank})
+
+
+def test_changes_go_from_the_greatest_gain_to_the_greatest_loss() -> None:
+    before = ranking({"same": "ab", "won": "xya", "found": "xyz", "lost": "axy", "gone": "axy"})
+    after = ranking({"same": "ab", "won": "axy", "found": "xa", "lost": "xay", "gone": "xyz"})
+    judged = {
+        "query_id": ["same", "won", "found", "lost", "gone", "none"],
+        "doc_id": ["a"] * 6,
+        "relevance": [1] * 5 + [0],
+    }
+    found = changes(before, after, pa.table(judged))
+    assert [(c.query_id, c.before, c.after) for c in found] == [
+        ("won", 3, 1), ("found", None, 2), ("same", 1, 1), ("lost", 1, 2), ("gone", 1, None),
+    ]  # fmt: skip
+    by_query = {c.query_id: c for c in found}
+    assert by_query["won"].first == "x"  # what stood first before
+    assert by_query["lost"].first == "x"  # what stands first now
+    assert by_query["same"].first is None
+    assert all(c.doc_id == "a" for c in found)
+
+
+def test_the_first_of_several_relevant_documents_counts() -> None:
+    judged = pa.table({"query_id": ["q", "q"], "doc_id": ["a", "b"], "relevance": [1, 2]})
+    (change,) = changes(ranking({"q": "xab"}), ranking({"q": "bxa"}), judged)
+    assert (change.before, change.after, change.doc_id) == (2, 1, "b")
+
+
+def test_every_step_has_its_part() -> None:
+    named = {
+        ("train", "warm retriever"): "warm-up", ("train", "ranker 2"): "ranker training",
+        ("train", "retriever 2"): "retriever training", ("train", "something"): "training",
+        ("encode", "vectors 1"): "encoding", ("search", "search BM25"): "BM25", ("lucene", "index"): "BM25",
+        ("evaluate", "evaluate BM25"): "evaluation", ("my_step", "x"): "my_step",
+    }  # fmt: skip
+    assert {pair: part_of(*pair) for pair in named} == named
+
+
+def test_work_is_the_most_telling_count() -> None:
+    assert work({"queries": 3, "documents": 7}) == ("documents", 7)
+    assert work({"queries": {"test": 3}, "steps": True, "rows": 0}) is None
+
+
+def test_parts_add_up_to_the_whole() -> None:
+    def one(part: str, seconds: float, counted: tuple[str, int] | None, size: int) -> dict[str, Any]:
+        return {"part": part, "seconds": seconds, "work": counted, "bytes": size}
+
+    steps = [one("search", 2.0, ("queries", 10), 5), one("data", 1.0, None, 7), one("search", 1.0, ("queries", 20), 5)]
+    rows = efficiency(steps)
+    assert [row["part"] for row in rows] == ["data", "search", "total"]
+    assert rows[1]["counts"] == [{"unit": "queries", "count": 30, "seconds": 3.0}]
+    assert (rows[1]["share"], rows[2]["seconds"], rows[2]["bytes"], rows[2]["steps"]) == (0.75, 4.0, 17, 3)
+    assert efficiency([])[0]["seconds"] == 0

@@ -1,0 +1,253 @@
+"""Measures against ir_measures and trec_eval, the randomization test against exact enumeration, entropy by hand."""
+
+import itertools
+import math
+import time
+from pathlib import Path
+
+import ir_measures
+import numpy as np
+import pyarrow as pa
+import pytest
+import pytrec_eval
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from components.config import UserError
+from components.measures import canonical, compare, mean_entropy, meaning, means, paired_randomization, per_query
+from components.tables import RANKING
+
+MEASURES = ["RR@10", "nDCG@10", "R@5", "Success@1", "P@3", "AP@10", "RR", "AP"]
+
+
+def ranking_of(scores: dict[str, dict[str, float]]) -> pa.Table:
+    """A ranking as the project writes it: by score, ties in order of doc_id."""
+    rows = []
+    for query, documents in scores.items():
+        ordered = sorted(documents.items(), key=lambda item: (-item[1], item[0]))
+        rows += [(query, document, rank, score) for rank, (document, score) in enumerate(ordered, 1)]
+    columns = list(zip(*rows, strict=True)) if rows else [[], [], [], []]
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, RANKING, strict=True)], schema=RANKING)
+
+
+def qrels_of(judged: dict[str, dict[str, int]]) -> pa.Table:
+    rows = [(query, document, level) for query, documents in judged.items() for document, level in documents.items()]
+    query, document, level = (list(column) for column in zip(*rows, strict=True))
+    return pa.table({"query_id": query, "doc_id": document, "relevance": pa.array(level, pa.int32())})
+
+
+def values_of(table: pa.Table) -> dict[tuple[str, str], float]:
+    return {(row["query_id"], row["measure"]): row["value"] for row in table.to_pylist()}
+
+
+@st.composite
+def collections(draw: st.DrawFn) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]]:
+    """Small collections full of equal scores; some queries without results, some results without judgements."""
+    documents = [f"d{n}" for n in range(12)]
+    levels = st.dictionaries(st.sampled_from(documents), st.integers(0, 3), min_size=1, max_size=6)
+    judged = draw(st.dictionaries(st.sampled_from(["q1", "q2", "q3", "q10"]), levels, min_size=1))
+    scores = st.dictionaries(st.sampled_from(documents), st.sampled_from([0.5, 1.0, 1.5, 2.0]), min_size=1)
+    return draw(st.dictionaries(st.sampled_from(["q1", "q2", "q3", "q4"]), scores)), judged
+
+
+@settings(max_examples=60, deadline=None)
+@given(collections())
+def test_values_are_those_of_ir_measures(
+    collection: tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]],
+) -> None:
+    scores, judged = collection
+    expected = {query for query, documents in judged.items() if max(documents.values()) > 0}
+    found = values_of(per_query(ranking_of(scores), qrels_of(judged), MEASURES))
+    assert set(found) == {(query, measure) for query in expected for measure in MEASURES}
+    parsed = [ir_measures.parse_measure(measure) for measure in MEASURES]
+    if not scores:
+        assert not any(found.values())
+        return
+    for metric in ir_measures.iter_calc(parsed, judged, scores):
+        if metric.query_id in expected:
+            assert found[metric.query_id, str(metric.measure)] == pytest.approx(metric.value, abs=1e-12)
+
+
+def test_values_are_those_of_the_written_run_file(tmp_path: Path) -> None:
+    """What the command line of ir_measures says of the exported files is what we say, ties and all."""
+    random = np.random.default_rng(4)
+    scores = {f"q{q}": {f"d{d}": float(np.float32(random.integers(0, 6) / 3)) for d in range(30)} for q in range(20)}
+    judged = {f"q{q}": {f"d{random.integers(15)}": 1, f"d{random.integers(15, 30)}": 2} for q in range(20)}
+    table = ranking_of(scores)
+    run, qrels = tmp_path / "run.trec", tmp_path / "qrels.trec"
+    run.write_text(
+        "".join(f"{r['query_id']} Q0 {r['doc_id']} {r['rank']} {r['score']!r} s\n" for r in table.to_pylist())
+    )
+    qrels.write_text("".join(f"{q} 0 {d} {level}\n" for q, ds in judged.items() for d, level in ds.items()))
+    files = list(ir_measures.read_trec_qrels(str(qrels))), list(ir_measures.read_trec_run(str(run)))
+    aggregated = ir_measures.calc_aggregate([ir_measures.parse_measure(m) for m in MEASURES], *files)
+    ours = means(per_query(table, qrels_of(judged), MEASURES))
+    assert ours == pytest.approx({str(measure): value for measure, value in aggregated.items()})
+
+
+def test_without_ties_all_tools_agree() -> None:
+    random = np.random.default_rng(5)
+    scores = {f"q{q}": {f"d{d}": float(s) for d, s in enumerate(random.permutation(40))} for q in range(15)}
+    judged = {f"q{q}": {f"d{d}": 1 for d in random.choice(40, 3, replace=False)} for q in range(15)}
+    wanted = {"recip_rank", "ndcg_cut.10", "recall.5", "success.5", "map"}
+    oracle = pytrec_eval.RelevanceEvaluator(judged, wanted).evaluate(scores)
+    names = {"RR": "recip_rank", "nDCG@10": "ndcg_cut_10", "R@5": "recall_5", "Success@5": "success_5", "AP": "map"}
+    found = values_of(per_query(ranking_of(scores), qrels_of(judged), [*names, "RR@10"]))
+    for query, ours in itertools.product(scores, names):
+        assert found[query, ours] == pytest.approx(oracle[query][names[ours]])
+    for query in scores:
+        full = found[query, "RR"]
+        assert found[query, "RR@10"] == pytest.approx(full if full >= 0.1 else 0.0)
+
+
+def test_the_order_of_rows_does_not_matter() -> None:
+    scores = {"q": {"a": 1.0, "b": 1.0, "c": 1.0, "d": 0.5}}
+    table, judged = ranking_of(scores), qrels_of({"q": {"b": 1}})
+    turned = table.take(list(reversed(range(len(table)))))
+    assert per_query(table, judged, MEASURES).equals(per_query(turned, judged, MEASURES))
+    found = values_of(per_query(table, judged, ["RR@10", "Success@1"]))
+    assert found["q", "RR@10"] == 0.5  # a, b, c: in order of doc_id
+
+
+def test_a_query_with_no_results_counts_zero_and_one_with_nothing_relevant_does_not_count() -> None:
+    judged = qrels_of({"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 0}})
+    table = per_query(ranking_of({"q1": {"a": 1.0}, "q3": {"a": 1.0}, "q4": {"a": 1.0}}), judged, ["RR@10", "nDCG@10"])
+    assert values_of(table) == {
+        ("q1", "RR@10"): 1.0, ("q2", "RR@10"): 0.0, ("q1", "nDCG@10"): 1.0, ("q2", "nDCG@10"): 0.0,
+    }  # fmt: skip
+    assert means(table) == {"RR@10": 0.5, "nDCG@10": 0.5}
+
+
+def test_scores_that_are_not_numbers_are_refused() -> None:
+    with pytest.raises(ValueError, match="not numbers"):
+        per_query(ranking_of({"q": {"a": math.nan}}), qrels_of({"q": {"a": 1}}), ["RR"])
+
+
+@pytest.mark.parametrize(
+    ("given_name", "expected"),
+    [("MRR@10", "RR@10"), ("mrr@10", "RR@10"), ("RR@10", "RR@10"), ("ndcg@10", "nDCG@10"), ("recall@100", "R@100"),
+     ("Recall@5", "R@5"), ("success@5", "Success@5"), ("map", "AP"), ("precision@1", "P@1"),
+     (" nDCG @ 10 ", "nDCG@10")],
+)  # fmt: skip
+def test_names_have_aliases(given_name: str, expected: str) -> None:
+    assert canonical(given_name) == expected
+    assert str(ir_measures.parse_measure(expected)) == expected
+
+
+@pytest.mark.parametrize("name", ["bogus@10", "R", "RR@", "RR@0", "RR@x", "RR@-1", "Success", "", "@10", "RR@1.5"])
+def test_unknown_names_say_what_is_accepted(name: str) -> None:
+    with pytest.raises(UserError, match=r"not known; accepted: RR@k, nDCG@k, R@k"):
+        canonical(name)
+
+
+def test_asked_twice_is_computed_once() -> None:
+    table = per_query(ranking_of({"q": {"a": 1.0}}), qrels_of({"q": {"a": 1}}), ["RR@10", "MRR@10"])
+    assert table["measure"].to_pylist() == ["RR@10"]
+    assert "first right document (0 beyond 10)" in meaning("RR@10")
+
+
+def test_seven_thousand_queries_take_about_a_second() -> None:
+    queries, depth = 7000, 100
+    random = np.random.default_rng(0)
+    documents = (np.arange(depth) + random.integers(0, 50_000, (queries, 1))).ravel()
+    columns = {
+        "query_id": np.repeat([f"q{q}" for q in range(queries)], depth), "doc_id": [f"d{d}" for d in documents],
+        "rank": np.tile(np.arange(1, depth + 1, dtype=np.int32), queries),
+        "score": np.tile(np.linspace(1, 0, depth, dtype=np.float32), queries),
+    }  # fmt: skip
+    judged = qrels_of({f"q{q}": {f"d{documents[q * depth + q % depth]}": 1} for q in range(queries)})
+    table = pa.table(columns, schema=RANKING)
+    started = time.perf_counter()
+    found = means(per_query(table, judged, ["RR@10", "nDCG@10", "R@100"]))
+    assert time.perf_counter() - started < 10  # about 1.2 s on an idle core
+    assert found["R@100"] == 1.0
+    assert found["RR@10"] == pytest.approx(sum(1 / (r + 1) for r in range(10)) / 100)
+
+
+def exact(differences: np.ndarray) -> float:
+    """The share of all sign flips whose sum is at least as large."""
+    signs = np.array(list(itertools.product([1, -1], repeat=len(differences))))
+    sums = np.abs(signs @ differences)
+    return float((sums >= abs(differences.sum()) - 1e-9).mean())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_randomization_is_near_exact_enumeration(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    differences = random.normal(0.3 * (seed % 3), 1, 12).round(1)
+    found = paired_randomization(differences, np.zeros(12), seed=seed, rounds=40_000)
+    assert found == pytest.approx(exact(differences), abs=0.012)
+
+
+def test_sums_that_are_equal_count_whatever_the_order_of_adding() -> None:
+    differences = np.array([0.1, 0.2, 0.3, 0.7, -0.1, 1 / 3] * 2)
+    found = paired_randomization(differences, np.zeros(12), seed=1, rounds=40_000)
+    assert found == pytest.approx(exact(differences), abs=0.01)
+
+
+def test_randomization_is_symmetric_and_repeatable() -> None:
+    random = np.random.default_rng(1)
+    a, b = random.random(200), random.random(200)
+    assert paired_randomization(a, b, seed=3) == paired_randomization(b, a, seed=3)
+    assert paired_randomization(a, b, seed=3) == paired_randomization(a, b, seed=3)
+    assert paired_randomization(a, b, seed=3) != paired_randomization(a, b, seed=4)
+
+
+def test_identical_values_give_one_and_a_clear_shift_the_least_there_is() -> None:
+    values = np.random.default_rng(2).random(300)
+    assert paired_randomization(values, values, seed=0) == 1.0
+    assert paired_randomization(values + 0.2, values, seed=0) == pytest.approx(1 / 10_001)
+
+
+def test_p_is_uniform_where_there_is_no_difference() -> None:
+    random = np.random.default_rng(6)
+    ps = [paired_randomization(random.random(40), random.random(40), seed=n, rounds=400) for n in range(300)]
+    shares = [np.mean(np.array(ps) <= level) for level in (0.05, 0.25, 0.5, 0.75)]
+    assert shares == pytest.approx([0.05, 0.25, 0.5, 0.75], abs=0.08)
+
+
+def test_unpaired_values_are_refused() -> None:
+    with pytest.raises(ValueError, match="paired"):
+        paired_randomization(np.zeros(3), np.zeros(4), seed=0)
+
+
+def seeds_of(values: dict[str, float]) -> pa.Table:
+    rows = {"query_id": list(values), "measure": ["RR@10"] * len(values), "value": list(values.values())}
+    return pa.table(rows)
+
+
+def test_seeds_are_averaged_for_each_query_before_they_are_compared() -> None:
+    ours = [seeds_of({"a": 1.0, "b": 0.5}), seeds_of({"b": 0.0, "a": 0.5})]
+    theirs = [seeds_of({"a": 0.0, "b": 0.5}), seeds_of({"a": 0.25, "b": 0.25})]
+    (found,) = compare(ours, theirs, seed=0, rounds=500)
+    assert found["difference"] == pytest.approx(((0.75 - 0.125) + (0.25 - 0.375)) / 2)
+    assert found["queries"] == 2
+    assert found["p"] == paired_randomization(np.array([0.75, 0.25]), np.array([0.125, 0.375]), seed=0, rounds=500)
+
+
+def test_different_queries_cannot_be_compared() -> None:
+    with pytest.raises(ValueError, match="different queries"):
+        compare([seeds_of({"a": 1.0})], [seeds_of({"b": 1.0})], seed=0)
+    with pytest.raises(ValueError, match="seeds of one system"):
+        compare([seeds_of({"a": 1.0}), seeds_of({"b": 1.0})], [seeds_of({"a": 1.0})], seed=0)
+
+
+def test_entropy_is_that_of_the_softmax_over_the_first_documents() -> None:
+    scores = {"q1": {f"d{n:02}": 3.0 - 0.3 * n for n in range(20)}, "q2": {f"d{n:02}": 1.0 for n in range(20)}}
+
+    def by_hand(values: list[float]) -> float:
+        weights = np.exp(values) / np.exp(values).sum()
+        return float(-(weights * np.log(weights)).sum())
+
+    expected = (by_hand([3.0 - 0.3 * n for n in range(15)]) + math.log(15)) / 2
+    assert mean_entropy(ranking_of(scores)) == pytest.approx(expected, abs=1e-6)
+    sharper = (by_hand([(3.0 - 0.3 * n) / 0.1 for n in range(15)]) + math.log(15)) / 2
+    assert mean_entropy(ranking_of(scores), temperature=0.1) == pytest.approx(sharper, abs=1e-5)
+
+
+def test_entropy_bears_large_scores_and_short_lists() -> None:
+    assert mean_entropy(ranking_of({"q": {"a": 1e5, "b": -1e5}})) == 0.0
+    assert mean_entropy(ranking_of({"q": {"a": 2.0, "b": 2.0}})) == pytest.approx(math.log(2))
+    assert mean_entropy(ranking_of({})) == 0.0
+    with pytest.raises(ValueError, match="above 0"):
+        mean_entropy(ranking_of({}), temperature=0)

@@ -1,0 +1,156 @@
+"""The steps that measure a ranking and gather a run's measures."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from components.config import UserError
+from components.tables import QRELS, RANKING
+from workflows.steps.evaluate import EntropyConfig, evaluate, results
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    judged = {
+        "query_id": ["q1", "q2", "q3", "q4", "q9"], "doc_id": ["a", "b", "c", "a", "a"],
+        "relevance": [1, 2, 1, 0, 1], "split": ["test", "test", "test", "test", "dev"],
+    }  # fmt: skip
+    pq.write_table(pa.table(judged, schema=QRELS), folder / "qrels.parquet")
+    return folder
+
+
+@pytest.fixture
+def ranking(tmp_path: Path) -> Path:
+    folder = tmp_path / "ranking"
+    folder.mkdir()
+    found = {
+        "query_id": ["q1", "q1", "q2", "q2", "q9"], "doc_id": ["a", "b", "a", "b", "b"],
+        "rank": [1, 2, 1, 2, 1], "score": [2.0, 1.0, 2.0, 2.0, 1.0],
+    }  # fmt: skip
+    pq.write_table(pa.table(found, schema=RANKING), folder / "ranking.parquet")
+    return folder
+
+
+def test_a_ranking_is_measured_on_the_queries_of_its_split(tmp_path: Path, data: Path, ranking: Path) -> None:
+    asked = {"data": data, "ranking": ranking, "split": "test", "measures": ["MRR@10", "R@1"]}
+    summary = evaluate(tmp_path, None, **asked)
+    assert summary == {
+        "measures": {"RR@10": pytest.approx((1 + 0.5 + 0) / 3), "R@1": pytest.approx(2 / 3)},
+        "queries": 3, "without_results": 1,
+    }  # fmt: skip
+    table = pq.read_table(tmp_path / "per_query.parquet")
+    assert table.schema.names == ["query_id", "measure", "value"]
+    assert table["query_id"].to_pylist() == ["q1", "q2", "q3"] * 2
+    assert evaluate(tmp_path, None, **asked) == summary  # called again on the same place
+
+
+def test_entropy_is_measured_where_asked(tmp_path: Path, data: Path, ranking: Path) -> None:
+    summary = evaluate(
+        tmp_path, None, data=data, ranking=ranking, split="test", measures=["RR@10"], entropy=EntropyConfig(documents=2)
+    )
+    assert summary["entropy"] == pytest.approx((0.582203 + 0.693147) / 2, abs=1e-5)
+    assert summary["entropy_documents"] == 2
+
+
+def test_a_split_without_judgements_names_those_that_have_some(tmp_path: Path, data: Path, ranking: Path) -> None:
+    with pytest.raises(UserError, match=r"split 'train' has no query with a relevant document.*: dev, test"):
+        evaluate(tmp_path, None, data=data, ranking=ranking, split="train", measures=["RR@10"])
+
+
+def measured(folder: Path, values: list[float], measure: str = "RR@10") -> Path:
+    """What an evaluate step leaves."""
+    folder.mkdir(parents=True)
+    queries = [f"q{n:03}" for n in range(len(values))]
+    columns = {"query_id": queries, "measure": [measure] * len(values), "value": values}
+    pq.write_table(pa.table(columns), folder / "per_query.parquet")
+    return folder
+
+
+def system(name: str, seed: int, metrics: Path, **about: Any) -> dict[str, Any]:
+    return {
+        "system": name,
+        "round": None,
+        "collection": "c",
+        "split": "test",
+        "seed": seed,
+        "metrics": metrics,
+        **about,
+    }
+
+
+def gathered(out: Path, systems: list[dict[str, Any]], comparisons: list[dict[str, str]]) -> dict[str, Any]:
+    results(out, None, systems=systems, comparisons=comparisons, rounds=1000)
+    return json.loads((out / "metrics.json").read_text())
+
+
+def test_results_are_as_the_contract_has_them(tmp_path: Path) -> None:
+    low, high = [0.0, 0.5] * 20, [0.5, 1.0] * 20
+    systems = [
+        system("BM25", 1, measured(tmp_path / "a", low)),
+        system("retriever 1", 1, measured(tmp_path / "b", high), round=1),
+        system("retriever 1", 2, measured(tmp_path / "c", low), round=1),
+    ]
+    metrics = gathered(tmp_path, systems, [{"system": "retriever 1", "baseline": "BM25"}])
+    assert metrics["rows"][1] == {
+        "system": "retriever 1", "round": 1, "collection": "c", "split": "test", "seed": 1, "measure": "RR@10",
+        "value": 0.75, "queries": 40,
+    }  # fmt: skip
+    assert [row["system"] for row in metrics["rows"]] == ["BM25", "retriever 1", "retriever 1"]
+    assert metrics["comparisons"] == [
+        {
+            "system": "retriever 1",
+            "baseline": "BM25",
+            "collection": "c",
+            "split": "test",
+            "seeds": [1],
+            "measure": "RR@10",
+            "difference": 0.5,
+            "p": pytest.approx(1 / 1001),
+            "test": "paired randomization",
+            "queries": 40,
+        }
+    ]
+
+
+def test_a_comparison_goes_over_all_seeds_that_both_have(tmp_path: Path) -> None:
+    systems = [
+        system(name, seed, measured(tmp_path / f"{name}{seed}", [value + seed / 10, value]))
+        for name, value, seeds in (("old", 0.1, (1, 2, 3)), ("new", 0.3, (3, 1, 5)))
+        for seed in seeds
+    ]
+    (one,) = gathered(tmp_path, systems, [{"system": "new", "baseline": "old"}])["comparisons"]
+    assert one["seeds"] == [1, 3]
+    assert one["difference"] == pytest.approx(0.2)
+
+
+def test_collections_and_measures_are_compared_each_with_its_own(tmp_path: Path) -> None:
+    systems = [
+        system(name, 1, measured(tmp_path / name / place, [value, value]), collection=place)
+        for name, value in (("old", 0.1), ("new", 0.3))
+        for place in ("c1", "c2")
+    ]
+    systems.append(system("new", 1, measured(tmp_path / "only new", [0.5]), collection="c3"))
+    found = gathered(tmp_path, systems, [{"system": "new", "baseline": "old"}])["comparisons"]
+    assert [one["collection"] for one in found] == ["c1", "c2"]
+
+
+def test_the_same_results_are_the_same_bytes(tmp_path: Path) -> None:
+    systems = [system(n, 1, measured(tmp_path / n, [0.1 * k, 0.2, 0.3, 0.9])) for k, n in enumerate(("old", "new"))]
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        gathered(tmp_path / name, systems, [{"system": "new", "baseline": "old"}])
+    assert (tmp_path / "first/metrics.json").read_bytes() == (tmp_path / "second/metrics.json").read_bytes()
+
+
+def test_mistakes_in_what_to_compare_are_named(tmp_path: Path) -> None:
+    systems = [system("old", 1, measured(tmp_path / "a", [0.1]))]
+    with pytest.raises(ValueError, match="'nobody', which was not measured"):
+        gathered(tmp_path, systems, [{"system": "old", "baseline": "nobody"}])
+    with pytest.raises(ValueError, match="'old' is given twice for seed 1"):
+        gathered(tmp_path, systems * 2, [])

@@ -1,0 +1,318 @@
+"""Ingest: three tables that fit together, or one clear line about what does not."""
+
+import hashlib
+import json
+import os
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from components.config import UserError
+from components.sources import base
+from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
+from components.tables import DOCUMENTS, QRELS, QUERIES, check
+from workflows.steps import ingest as step
+from workflows.steps.ingest import ingest
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARRING_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+class Collection:
+    """A small BEIR folder whose lines a test may change."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.corpus: list[Any] = [{"_id": f"d{n}", "title": f"T{n}", "text": f"about {n}"} for n in range(6)]
+        self.queries: list[Any] = [{"_id": f"q{n}", "text": f"what is {n}?"} for n in range(4)]
+        self.qrels: dict[str, list[str]] = {"train": ["q0\td0\t1", "q1\td1\t1"], "test": ["q2\td2\t2", "q2\td3\t0"]}
+
+    def source(self, **keys: Any) -> base.Source:
+        """Write the files and declare them."""
+        (self.path / "qrels").mkdir(parents=True, exist_ok=True)
+        for name, rows in {"corpus": self.corpus, "queries": self.queries}.items():
+            lines = [row if isinstance(row, bytes) else json.dumps(row).encode() for row in rows]
+            (self.path / f"{name}.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
+        for split, judged in self.qrels.items():
+            text = "\n".join(["query-id\tcorpus-id\tscore", *judged, ""])
+            (self.path / "qrels" / f"{split}.tsv").write_text(text)
+        found: base.Source = base.declared({"format": "beir", "path": str(self.path), **keys})
+        return found
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    return Collection(tmp_path / "beir")
+
+
+def rows(out: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of a table."""
+    found: list[dict[str, Any]] = pq.read_table(out / f"{name}.parquet").to_pylist()
+    return found
+
+
+def test_three_tables_and_a_summary(out: Path, collection: Collection) -> None:
+    collection.queries[0]["metadata"] = {"answers": ["zero"]}
+    source = collection.source()
+    summary = ingest(out, None, source=source)
+    for name, schema in {"documents": DOCUMENTS, "queries": QUERIES, "qrels": QRELS}.items():
+        table = pq.read_table(out / f"{name}.parquet")
+        assert table.schema.equals(schema)
+        check(table, schema, what=name)
+    assert rows(out, "documents")[0] == {"doc_id": "d0", "title": "T0", "text": "about 0"}
+    assert rows(out, "queries")[:2] == [
+        {"query_id": "q0", "text": "what is 0?", "answers": ["zero"], "split": "train"},
+        {"query_id": "q1", "text": "what is 1?", "answers": [], "split": "train"},
+    ]
+    assert rows(out, "qrels")[0] == {"query_id": "q2", "doc_id": "d2", "relevance": 2, "split": "test"}
+    assert summary == {
+        "documents": 6,
+        "queries": {"train": 2, "test": 1, "unjudged": 1},
+        "judgements": {"test": 2, "train": 2},
+        "mean_words": {"documents": 2.0, "queries": 3.0},
+        "dropped": {},
+        "files": {
+            name: hashlib.sha256((collection.path / name).read_bytes()).hexdigest()
+            for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv", "qrels/train.tsv")
+        },
+    }
+    assert json.loads(json.dumps(summary)) == summary
+
+
+def test_run_again_is_the_same_to_the_byte_and_removes_what_a_kill_left(out: Path, collection: Collection) -> None:
+    source = collection.source()
+    names = ["documents.parquet", "qrels.parquet", "queries.parquet"]
+    ingest(out, None, source=source)
+    before = [(out / name).read_bytes() for name in names]
+    (out / ".documents.parquet.0a1b2c3d").write_bytes(b"half")
+    (out / "queries.parquet").unlink()
+    ingest(out, None, source=source)
+    assert [(out / name).read_bytes() for name in names] == before
+    assert sorted(path.name for path in out.iterdir() if path.suffix != ".json") == names
+
+
+BAD_INPUT = [
+    ("corpus", {"_id": "d1", "title": "", "text": "again"}, "corpus.jsonl:7: duplicate document id 'd1' (first at "),
+    ("corpus", {"_id": "d7", "title": " ", "text": ""}, "corpus.jsonl:7: document with neither title nor text 'd7'"),
+    ("corpus", {"_id": "d 7", "title": "", "text": "x"}, "corpus.jsonl:7: document id with white space 'd 7'"),
+    ("corpus", {"_id": "", "title": "", "text": "x"}, "corpus.jsonl:7: empty document id"),
+    ("corpus", {"id": "d7", "title": "", "text": "x"}, "corpus.jsonl:7: wrong columns (expected _id, title and text)"),
+    ("corpus", {"_id": "d7", "title": "", "text": ["x"]}, "corpus.jsonl:7: wrong columns 'd7' (title and text must"),
+    ("corpus", {"_id": "d7", "title": "", "text": "\ud800"}, "corpus.jsonl:7: text that is not UTF-8 'd7'"),
+    ("corpus", b'{"_id": "d7", "text": "caf\xe9"}', "corpus.jsonl:7: text that is not UTF-8 (invalid continuation"),
+    ("corpus", b'{"_id": "d7", "text": ', "corpus.jsonl:7: line that is not JSON (Expecting value"),
+    ("queries", {"_id": "q1", "text": "other?"}, "queries.jsonl:5: duplicate query id 'q1' (with another text at "),
+    ("queries", {"_id": "q4", "text": " "}, "queries.jsonl:5: empty query 'q4'"),
+    ("queries", {"_id": "q\t4", "text": "x"}, "queries.jsonl:5: query id with white space 'q\\t4'"),
+    (
+        "queries",
+        {"_id": "q4", "text": "x", "metadata": {"answers": "one"}},
+        "queries.jsonl:5: answers that are not a list of texts 'q4'",
+    ),
+    ("qrels", "q1\td9\t1", "train.tsv:4: judgement of a missing document 'd9'"),
+    ("qrels", "q9\td1\t1", "train.tsv:4: judgement of a missing query 'q9'"),
+    ("qrels", "q2\td1\t1", "train.tsv:4: query in two splits 'q2' (train here, test before)"),
+    ("qrels", "q1\td1\t2", "train.tsv:4: two relevances for one pair 'q1' ('d1' has 2 here, 1 at "),
+    ("qrels", "q1\td2\t1.5", "train.tsv:4: relevance that is no integer 'q1' (got '1.5')"),
+    ("qrels", "q1\t0\td2\t1", "train.tsv:4: wrong columns (expected query-id, corpus-id and score, got 4 columns)"),
+]
+
+
+@pytest.mark.parametrize(("where", "line", "message"), BAD_INPUT)
+def test_bad_input_is_one_clear_line(out: Path, collection: Collection, where: str, line: Any, message: str) -> None:
+    lines = {"corpus": collection.corpus, "queries": collection.queries, "qrels": collection.qrels["train"]}
+    lines[where].append(line)
+    with pytest.raises(UserError) as caught:
+        ingest(out, None, source=collection.source())
+    folder = collection.path / "qrels" if where == "qrels" else collection.path
+    assert str(caught.value).startswith(f"{folder}/{message}")
+    assert "\n" not in str(caught.value)
+    name = {"corpus": "documents", "queries": "queries", "qrels": "qrels"}[where]
+    assert not (out / f"{name}.parquet").exists()
+    assert not list(out.glob(".*.parquet*"))
+
+
+@pytest.mark.parametrize(("where", "line", "message"), BAD_INPUT)
+def test_bad_input_can_be_dropped(out: Path, collection: Collection, where: str, line: Any, message: str) -> None:
+    ingest(out, None, source=collection.source())
+    before = {name: rows(out, name) for name in ("documents", "queries", "qrels")}
+    lines = {"corpus": collection.corpus, "queries": collection.queries, "qrels": collection.qrels["train"]}
+    lines[where].append(line)
+    summary = ingest(out, None, source=collection.source(on_bad="drop"))
+    assert {name: rows(out, name) for name in before} == before
+    (reason,) = summary["dropped"]
+    assert f": {reason}" in message
+    assert summary["dropped"][reason]["count"] == 1
+    (example,) = summary["dropped"][reason]["examples"]
+    assert isinstance(example, str)
+
+
+def test_a_dropped_document_takes_its_judgements_along(out: Path, collection: Collection) -> None:
+    collection.corpus[2] = {"_id": "d2", "title": "", "text": ""}
+    summary = ingest(out, None, source=collection.source(on_bad="drop"))
+    assert summary["documents"] == 5
+    assert summary["dropped"] == {
+        "document with neither title nor text": {"count": 1, "examples": ["d2"]},
+        "judgement of a missing document": {"count": 1, "examples": ["d2"]},
+    }
+    assert ("q2", "d2") not in {(row["query_id"], row["doc_id"]) for row in rows(out, "qrels")}
+
+
+def test_one_reason_in_two_tables_keeps_the_examples_of_both(out: Path, collection: Collection) -> None:
+    collection.corpus.append({"id": "d6"})
+    collection.qrels["train"].append("q1 d1 1")
+    dropped = ingest(out, None, source=collection.source(on_bad="drop"))["dropped"]
+    places = [f"{collection.path}/corpus.jsonl:7", f"{collection.path}/qrels/train.tsv:4"]
+    assert dropped == {"wrong columns": {"count": 2, "examples": places}}
+
+
+def test_the_same_query_and_the_same_judgement_twice_merge(out: Path, collection: Collection) -> None:
+    collection.queries += collection.queries[:2]
+    collection.qrels["train"] += collection.qrels["train"]
+    summary = ingest(out, None, source=collection.source())
+    assert [row["query_id"] for row in rows(out, "queries")] == ["q0", "q1", "q2", "q3"]
+    assert summary["judgements"] == {"test": 2, "train": 2}
+    assert summary["dropped"] == {}
+
+
+def test_a_query_that_two_files_give_to_two_splits(out: Path, tmp_path: Path) -> None:
+    for name, text in {"collection": "d\ttext", "queries.dev": "1\tsame", "queries.test": "1\tsame"}.items():
+        (tmp_path / f"{name}.tsv").write_text(f"{text}\n")
+    source = base.declared({"format": "msmarco", "path": str(tmp_path)})
+    with pytest.raises(
+        UserError, match=r"queries\.test\.tsv:1: query in two splits '1' \(test here, dev at .*dev\.tsv:1"
+    ):
+        ingest(out, None, source=source)
+
+
+def test_a_missing_file_is_named(out: Path, collection: Collection) -> None:
+    source = collection.source()
+    (collection.path / "queries.jsonl").unlink()
+    with pytest.raises(
+        UserError, match=r"format beir: source missing: .*queries\.jsonl \(\$SPARRING_DATA moves data/\)"
+    ):
+        ingest(out, None, source=source)
+    assert list(out.iterdir()) == []
+
+
+def test_a_collection_without_documents_is_refused(out: Path, collection: Collection) -> None:
+    collection.corpus = []
+    with pytest.raises(UserError, match=r"format beir: no documents$"):
+        ingest(out, None, source=collection.source())
+    collection.corpus = [{"_id": "d", "text": ""}]
+    with pytest.raises(UserError, match=r"format beir: no documents are left$"):
+        ingest(out, None, source=collection.source(on_bad="drop"))
+
+
+def test_a_collection_without_queries_is_fine(out: Path, collection: Collection) -> None:
+    collection.queries, collection.qrels = [], {"test": []}
+    summary = ingest(out, None, source=collection.source())
+    assert (summary["queries"], summary["judgements"], summary["mean_words"]["queries"]) == ({}, {}, None)
+    assert pq.read_table(out / "qrels.parquet").schema.equals(QRELS)
+
+
+def test_declared_digests_must_hold(out: Path, collection: Collection) -> None:
+    source = collection.source()
+    good = hashlib.sha256((collection.path / "corpus.jsonl").read_bytes()).hexdigest()
+    ingest(out, None, source=collection.source(sha256={"corpus.jsonl": good}))
+    with pytest.raises(UserError, match=f"corpus.jsonl: sha256 is {good}, but the source declares 0000"):
+        ingest(out, None, source=collection.source(sha256={"corpus.jsonl": "0" * 64}))
+    with pytest.raises(UserError, match=r"sha256 of 'corpus\.tsv', which is not read; it reads corpus\.jsonl, "):
+        ingest(out, None, source=collection.source(sha256={"corpus.tsv": good}))
+    assert source.sha256 == {}
+
+
+class Large(base.Source):
+    """A collection that is made up while it is read."""
+
+    documents: int
+
+    def read_documents(self) -> Iterator[Document | Bad]:
+        for n in range(self.documents):
+            yield document(f"d{n}", "", f"{n} " * 500, f"row {n}")
+
+    def read_queries(self) -> Iterator[Query | Bad]:
+        for n in range(self.documents // 10):
+            yield query(f"q{n}", "text", None, "train", f"row {n}")
+
+    def read_qrels(self) -> Iterator[Judgement | Bad]:
+        for n in range(self.documents // 10):
+            yield judgement(f"q{n}", f"d{n * 10}", 1, "train", f"row {n}")
+
+
+def test_memory_does_not_grow_with_the_collection(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "ROWS", 500)
+
+    def peak(documents: int) -> int:
+        tracemalloc.start()
+        arrow = pa.total_allocated_bytes()
+        try:
+            ingest(out, None, source=Large(format="large", documents=documents))
+            assert pa.total_allocated_bytes() - arrow < 1_000_000
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    small, large = peak(2_000), peak(12_000)  # 4 and 30 MB of text
+    assert large < small + 2_000_000
+    assert pq.ParquetFile(out / "documents.parquet").metadata.num_row_groups == 24
+    assert pq.read_metadata(out / "qrels.parquet").num_rows == 1_200
+
+
+def test_long_documents_make_small_batches(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "CHARACTERS", 10_000)
+    ingest(out, None, source=Large(format="large", documents=40))
+    assert pq.ParquetFile(out / "documents.parquet").metadata.num_row_groups > 3
+
+
+def test_ids_whose_hashes_clash_are_told_apart(
+    out: Path, collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step, "_hash", lambda record: len(step._key(record)))
+    collection.qrels = {}
+    assert ingest(out, None, source=collection.source())["documents"] == 6
+    assert [row["doc_id"] for row in rows(out, "documents")] == [f"d{n}" for n in range(6)]
+    collection.corpus.append({"_id": "d3", "text": "again"})
+    with pytest.raises(UserError, match="duplicate document id 'd3'"):
+        ingest(out, None, source=collection.source())
+
+
+def test_docstrings_tell_versions_and_manifest(out: Path) -> None:
+    summary = ingest(out, None, source=base.declared({"format": "docstrings", "packages": ["yaml", "numpy"]}))
+    assert list(summary["versions"]) == ["yaml", "numpy"]
+    assert len(summary["manifest"]) == 64
+    assert summary["documents"] == sum(summary["queries"].values()) == sum(summary["judgements"].values())
+
+
+@pytest.mark.parametrize(
+    ("name", "documents", "judgements"),
+    [
+        ("squad", 20_958, {"train+dev": 87_423, "test": 10_570}),
+        ("scifact", 5_183, {"train+dev": 821 + 98, "test": 339}),
+        ("cranfield", 1_400, {"train+dev": 0, "test": 1_837}),
+    ],
+)
+def test_real_collections(out: Path, name: str, documents: int, judgements: dict[str, int]) -> None:
+    source = base.declared({"format": "beir", "path": f"data/{name}"})
+    if source.missing():
+        pytest.skip(f"data/{name} is not here ({os.environ.get('SPARRING_DATA') or 'SPARRING_DATA is not set'})")
+    summary = ingest(out, None, source=source)
+    found = summary["judgements"]
+    assert summary["documents"] == documents
+    assert {"train+dev": found.get("train", 0) + found.get("dev", 0), "test": found["test"]} == judgements
+    assert summary["dropped"] == {}
+    assert "unjudged" not in summary["queries"]

@@ -1,0 +1,270 @@
+"""The report from a small game of fake steps whose rankings get better by the round."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from components.scoreboard import p_text, verdict
+from components.tables import DOCUMENTS, QRELS, QUERIES, RANKING
+from workflows import report
+from workflows.dag import Step, Store, execute, graph, step
+from workflows.steps.evaluate import EntropyConfig, evaluate, results
+
+QUERY_COUNT, DEPTH = 60, 20
+MEASURES = ["RR@10", "R@5"]
+
+
+def ingest(out: Path, cluster: Any) -> dict[str, Any]:
+    """Queries whose right document is `d<number>`; one text that is also markup."""
+    names = [str(n) for n in range(QUERY_COUNT)]
+    texts = [f"how is thing {n} done" for n in names]
+    texts[7] = "what does <script>alert(1)</script> & co do"
+    queries = {"query_id": names, "text": texts, "answers": [[]] * QUERY_COUNT, "split": ["test"] * QUERY_COUNT}
+    documents = [f"d{n}" for n in range(QUERY_COUNT + DEPTH)]
+    titles = [f"thing {n}" for n in range(len(documents))]
+    pq.write_table(pa.table(queries, schema=QUERIES), out / "queries.parquet")
+    told = {"doc_id": documents, "title": titles, "text": [f"All of {title}." for title in titles]}
+    pq.write_table(pa.table(told, schema=DOCUMENTS), out / "documents.parquet")
+    judged = {"query_id": names, "doc_id": documents[:QUERY_COUNT], "relevance": [1] * QUERY_COUNT}
+    pq.write_table(pa.table({**judged, "split": queries["split"]}, schema=QRELS), out / "qrels.parquet")
+    return {"documents": len(documents)}
+
+
+def search(out: Path, cluster: Any, *, data: Path, skill: float, seed: int) -> dict[str, Any]:
+    """Rankings with the right document first with a chance of `skill`, else anywhere or nowhere."""
+    random = np.random.default_rng([seed, 3])
+    columns: dict[str, list[Any]] = {name: [] for name in RANKING.names}
+    for query in range(QUERY_COUNT):
+        place = 0 if random.random() < skill else int(random.integers(0, DEPTH + 2))
+        others = [f"d{(query + 1 + n) % (QUERY_COUNT + DEPTH)}" for n in range(DEPTH)]
+        found = [*others[:place], f"d{query}", *others[place:]][:DEPTH]
+        columns["query_id"] += [str(query)] * DEPTH
+        columns["doc_id"] += found
+        columns["rank"] += range(1, DEPTH + 1)
+        columns["score"] += [10 - n * skill for n in range(DEPTH)]
+    pq.write_table(pa.table(columns, schema=RANKING), out / "ranking.parquet")
+    return {"queries": QUERY_COUNT}
+
+
+def train(out: Path, cluster: Any, *, data: Path, seed: int) -> dict[str, Any]:
+    (out / "weights").write_bytes(b"0" * 4096)
+    return {"steps": 100}
+
+
+GAME: list[tuple[str, int | None, float]] = [
+    ("BM25", None, 0.2),
+    ("start model", None, 0.3),
+    ("warm retriever", None, 0.4),
+    ("retriever 1", 1, 0.6),
+    ("ranker 1 over retriever 1", 1, 0.85),
+    ("retriever 2", 2, 0.75),
+    ("ranker 2 over retriever 2", 2, 0.9),
+    ("control: in-batch", None, 0.35),
+]
+
+
+def game(seeds: tuple[int, ...] = (1, 2, 3)) -> tuple[list[Step], Step]:
+    """A recipe's graph: what is wanted, and the results among it."""
+    data = step("data", ingest)
+    systems = []
+    trained = [step(f"retriever 1, seed {seed}", train, data=data, seed=seed) for seed in seeds]
+    for system, number, skill in GAME:
+        for seed in seeds:
+            ranking = step(f"search {system}, seed {seed}", search, data=data, skill=skill, seed=seed)
+            measured = step(
+                f"evaluate {system}, seed {seed}", evaluate, data=data, ranking=ranking, split="test",
+                measures=MEASURES, entropy=EntropyConfig() if "retriever" in system.split() else None,
+            )  # fmt: skip
+            about = {"system": system, "round": number, "collection": "things", "split": "test", "seed": seed}
+            systems.append({**about, "metrics": measured})
+    pairs = [("retriever 2", "warm retriever"), ("control: in-batch", "warm retriever"), ("BM25", "retriever 2")]
+    asked = [{"system": system, "baseline": baseline} for system, baseline in pairs]
+    last = step("results", results, systems=systems, comparisons=asked, rounds=2000)
+    return [*trained, last], last
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], Store]:
+    """A finished game and its run directory."""
+    wanted, last = game()
+    store, run = Store(tmp_path_factory.mktemp("store")), tmp_path_factory.mktemp("runs") / "game"
+    for node in graph(wanted):
+        execute(node, store, None, on_wait=print)
+    executed = {node.fingerprint for node in graph(wanted)}
+    metrics = report.write(
+        run, title="A game", wanted=wanted, results=last, store=store, executed=executed,
+        config={"recipe": "ar2", "rounds": 2}, note="The start model has seen <nothing> of it.",
+    )  # fmt: skip
+    return run, metrics, store
+
+
+class Page(HTMLParser):
+    """What a page refers to, says, and whether every element that was opened was closed."""
+
+    VOID = {"meta", "link", "img", "br", "circle"}
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.references: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.references += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] != "style":
+            self.text += data
+
+
+def test_metrics_json_is_as_the_contract_has_it(played: tuple[Path, dict[str, Any], Store]) -> None:
+    run, metrics, _ = played
+    assert json.loads((run / "metrics.json").read_text()) == metrics
+    assert set(metrics) == {"rows", "comparisons", "steps"}
+    row_keys = {"system", "round", "collection", "split", "seed", "measure", "value", "queries"}
+    assert all(set(row) == row_keys for row in metrics["rows"])
+    assert len(metrics["rows"]) == len(GAME) * 3 * len(MEASURES)
+    assert all(set(one) == {"label", "function", "seconds", "executed"} for one in metrics["steps"])
+    assert {one["function"] for one in metrics["steps"]} == {"ingest", "search", "train", "evaluate", "results"}
+    assert all(one["executed"] for one in metrics["steps"])
+
+
+def test_the_page_stands_alone_and_is_well_formed(played: tuple[Path, dict[str, Any], Store]) -> None:
+    run, _, _ = played
+    text = (run / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.open == []
+    assert not [reference for reference in page.references if urlparse(reference).netloc or reference]
+    assert "script" not in page.tags
+    assert "@import" not in text
+    assert "url(" not in text
+    assert page.tags.count("svg") == len(MEASURES)
+    assert len(text) < 150_000
+
+
+def test_texts_are_shown_as_text(played: tuple[Path, dict[str, Any], Store]) -> None:
+    page = Page((played[0] / "report.html").read_text(encoding="utf-8"))
+    assert "The start model has seen <nothing> of it." in page.text
+
+
+def test_the_page_says_what_happened(played: tuple[Path, dict[str, Any], Store]) -> None:
+    text = Page((played[0] / "report.html").read_text(encoding="utf-8")).text
+    for system, _, _ in GAME:
+        assert system in text
+    assert "Queries won and lost" in text
+    assert "recipe: ar2" in text
+    assert "4,096" not in text
+    assert re.search(r"retriever training\s*3", text)
+    assert "300 steps" in text  # three seeds of 100
+    assert "How sharply the retriever chooses" in text
+    assert "2.71" in text  # log 15
+
+
+def test_the_table_can_be_read(played: tuple[Path, dict[str, Any], Store]) -> None:
+    text = report.table(played[1])
+    lines = text.splitlines()
+    assert max(len(line) for line in lines) <= 110
+    assert lines[0] == "things, test split: 60 queries, mean ± standard deviation over 3 seeds"
+    order = [next(n for n, line in enumerate(lines) if line.startswith(f"  {system} ")) for system, _, _ in GAME]
+    assert order == sorted(order)
+    means = [row["value"] for row in played[1]["rows"] if row["system"] == "BM25" and row["measure"] == "RR@10"]
+    assert f"{np.mean(means):.3f} ± {np.std(means, ddof=1):.3f}" in lines[order[0]]
+    better = next(n for n, line in enumerate(lines) if "retriever 2 against warm retriever (3 seeds)" in line)
+    assert re.search(r"RR@10 \+0\.\d{3}: better, p < \.00[1-9]|RR@10 \+0\.\d{3}: better, p = \.00\d", lines[better + 1])
+    assert "RR@10: 1 / position of the first right document (0 beyond 10)." in text
+
+
+def test_steps_that_were_there_are_told_from_those_that_ran(
+    played: tuple[Path, dict[str, Any], Store], tmp_path: Path
+) -> None:
+    wanted, last = game()
+    metrics = report.write(
+        tmp_path / "run", title="Again", wanted=wanted, results=last, store=played[2],
+        executed={last.fingerprint}, config={},
+    )  # fmt: skip
+    assert [one["label"] for one in metrics["steps"] if one["executed"]] == ["results"]
+
+
+def test_a_run_that_did_not_get_far_has_a_report_too(tmp_path: Path) -> None:
+    wanted, last = game((1,))
+    store = Store(tmp_path / "store")
+    execute(graph(wanted)[0], store, None, on_wait=print)
+    metrics = report.write(
+        tmp_path / "run", title="Early", wanted=wanted, results=last, store=store, executed=set(), config={}
+    )
+    assert metrics["rows"] == []
+    assert [one["label"] for one in metrics["steps"]] == ["data"]
+    assert report.table(metrics) == "No measures yet."
+    assert "There are no measures yet" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_nothing_at_all_still_makes_a_page(tmp_path: Path) -> None:
+    report.write(tmp_path, title="Nothing", wanted=[], results=None, store=Store(tmp_path), executed=[], config={})
+    assert Page((tmp_path / "report.html").read_text()).open == []
+
+
+def test_examples_are_left_out_when_the_rankings_were_dropped(
+    played: tuple[Path, dict[str, Any], Store], tmp_path: Path
+) -> None:
+    wanted, last = game((1,))
+    store = Store(tmp_path / "store")
+    for node in graph(wanted):
+        execute(node, store, None, on_wait=print)
+        if node.function is evaluate:
+            store.drop(node.inputs["ranking"], ["ranking.parquet"])
+    report.write(tmp_path / "run", title="Clean", wanted=wanted, results=last, store=store, executed=[], config={})
+    text = (tmp_path / "run" / "report.html").read_text()
+    assert "Queries won and lost" not in text
+    assert "± " not in Page(text).text  # one seed has no deviation
+
+
+def test_durations_and_sizes() -> None:
+    assert [report.duration(s) for s in (0.04, 9.94, 9.97, 59.4, 59.6, 185, 3600, 7620)] == [
+        "0.0 s", "9.9 s", "10 s", "59 s", "1 min 00 s", "3 min 05 s", "1 h 00 min", "2 h 07 min",
+    ]  # fmt: skip
+    assert [report.size(b) for b in (12, 1500, 12_345, 3_400_000, 2_500_000_000)] == [
+        "12 B", "1.5 kB", "12 kB", "3.4 MB", "2.5 GB",
+    ]  # fmt: skip
+
+
+def test_verdicts_are_words_for_people() -> None:
+    said = [(0.1, 0.0001), (-0.1, 0.0213), (0.1, 0.0999), (-0.1, 0.05), (0.0, 1.0)]
+    assert [(verdict(difference, p), p_text(p)) for difference, p in said] == [
+        ("better", "p < .001"),
+        ("worse", "p = .021"),
+        ("no clear difference", "p = .100"),
+        ("no clear difference", "p = .050"),
+        ("no clear difference", "p = 1.00"),
+    ]
+
+
+def test_a_wide_table_is_cut_into_blocks() -> None:
+    about = {"round": None, "collection": "c", "split": "test", "seed": 1, "queries": 5, "value": 0.5}
+    rows = [
+        {**about, "system": "a system with a name that is far too long for a table", "measure": f"R@{n}"}
+        for n in range(1, 20)
+    ]
+    text = report.table({"rows": rows, "comparisons": [], "steps": []})
+    assert max(len(line) for line in text.splitlines()) <= 110
+    assert all(f" R@{n}" in text for n in range(1, 20))
+    assert "0.500*" in text
