@@ -134,14 +134,14 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "(top level)"
         if first["type"] == "extra_forbidden":
-            accepted = _fields_at(cls, first["loc"][:-1])
+            accepted = fields_at(cls, first["loc"][:-1])
             raise UserError(f"{where}: {key}: unknown key; accepted: {listing(accepted)}") from None
         message = first["msg"].removeprefix("Value error, ")
         got = "" if first["type"] in ("missing", "value_error") else f", got {first['input']!r}"
         raise UserError(f"{where}: {key}: {message}{got}") from None
 
 
-def _fields_at(cls: Any, location: tuple[Any, ...]) -> list[str]:
+def fields_at(cls: Any, location: tuple[Any, ...]) -> list[str]:
     """Field names of the config class found by following a path of keys."""
     for part in location:
         if isinstance(part, int):

@@ -48,6 +48,7 @@ def train(
     if finished.exists():  # killed between the last write of the training and the step's record
         return json.loads(finished.read_text())["summary"]
     objective.to(device)
+    _choose_attention(objective, device)
     optimizer = _optimizer(objective, config)
     state = _load(out / "checkpoints", objective, optimizer, device)
     first = 0
@@ -74,6 +75,13 @@ def train(
             saved = time.monotonic()
         on_step(state["step"], f"loss {sum(values.values()):.3f}")
     return _finish(objective, optimizer, config, out, state, first)
+
+
+def _choose_attention(objective: nn.Module, device: torch.device) -> None:
+    """On a CPU the plain attention, whose backward pass is there twice as fast as the fused one's."""
+    for module in objective.modules():
+        if device.type == "cpu" and hasattr(module, "set_attn_implementation"):
+            module.set_attn_implementation("eager")
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from components.config import Config, _fields_at, listing
+from components.config import Config, fields_at, listing
 from components.sources.records import Bad, Document, Judgement, Query
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -85,7 +85,7 @@ def _with_accepted_keys(error: ValidationError, found: type[Source]) -> Validati
     for line in error.errors():
         kind: str | PydanticCustomError = line["type"]
         if kind == "extra_forbidden":
-            accepted = _fields_at(found, line["loc"][:-1])
+            accepted = fields_at(found, line["loc"][:-1])
             kind = PydanticCustomError("value_error", f"unknown key; accepted: {listing(accepted)}")
         elif kind == "value_error":
             kind = PydanticCustomError("value_error", line["msg"].removeprefix("Value error, "))

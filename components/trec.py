@@ -1,0 +1,90 @@
+"""TREC's text formats: rankings (run files) and qrels, read with the line of what is wrong, and written."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from components.config import UserError
+from components.files import replacing
+from components.tables import QRELS, RANKING
+
+
+def read_ranking(path: Path) -> pa.Table:
+    """A run file, `query Q0 document rank score tag`, as a ranking: by score, ties as trec_eval does, then ranked."""
+    rows = []
+    for number, words in _lines(path):
+        if len(words) != 6:
+            raise UserError(f"{path}:{number}: expected 6 columns (query Q0 document rank score tag), got {len(words)}")
+        try:
+            rows.append((words[0], words[2], float(words[4])))
+        except ValueError:
+            raise UserError(f"{path}:{number}: the score {words[4]!r} is not a number") from None
+    order: dict[str, list[tuple[str, str, float]]] = {}
+    for row in rows:
+        order.setdefault(row[0], []).append(row)
+    table = []
+    for query, found in order.items():
+        if len({document for _, document, _ in found}) < len(found):
+            raise UserError(f"{path}: query {query} ranks a document twice")
+        found.sort(key=lambda row: (row[2], row[1]), reverse=True)  # trec_eval: equal scores by id, descending
+        table += [
+            {"query_id": query, "doc_id": document, "rank": rank, "score": score}
+            for rank, (_, document, score) in enumerate(found, 1)
+        ]
+    return pa.Table.from_pylist(table, schema=RANKING)
+
+
+def read_qrels(path: Path) -> pa.Table:
+    """A qrels file: TREC's `query 0 document relevance`, or BEIR's three columns with a header."""
+    rows = []
+    for number, words in _lines(path):
+        if number == 1 and words[:2] == ["query-id", "corpus-id"]:
+            continue
+        if len(words) not in (3, 4):
+            raise UserError(f"{path}:{number}: expected 4 columns (query 0 document relevance), got {len(words)}")
+        try:
+            relevance = int(words[-1])
+        except ValueError:
+            raise UserError(f"{path}:{number}: the relevance {words[-1]!r} is not a whole number") from None
+        rows.append({"query_id": words[0], "doc_id": words[-2], "relevance": relevance, "split": ""})
+    if not rows:
+        raise UserError(f"{path}: no judgement in it")
+    return pa.Table.from_pylist(rows, schema=QRELS)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield number, line.split()
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text ({error.reason})") from None
+
+
+def write_ranking(table: pa.Table, path: Path, tag: str) -> None:
+    """A ranking as a run file whose scores fall strictly, so that every tool keeps our order of equal scores.
+
+    Where two scores of a query are equal the later one is lowered by the smallest step that a float takes.
+    """
+    import numpy as np
+
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        before, last = None, np.float32(np.inf)
+        columns = [table[name].to_pylist() for name in ("query_id", "doc_id", "rank", "score")]
+        for query, document, rank, score in zip(*columns, strict=True):
+            limit = np.float32(np.inf) if query != before else np.nextafter(last, np.float32(-np.inf))
+            before, last = query, min(np.float32(score), limit)
+            file.write(f"{query} Q0 {document} {rank} {last!r} {tag}\n".replace("np.float32(", "").replace(")", ""))
+
+
+def write_qrels(table: pa.Table, path: Path, split: str) -> None:
+    """The judgements of a split as TREC qrels."""
+    chosen = table.filter(pc.equal(table["split"], split))
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        columns = [chosen[name].to_pylist() for name in ("query_id", "doc_id", "relevance")]
+        file.writelines(f"{query} 0 {document} {relevance}\n" for query, document, relevance in zip(*columns, strict=True))

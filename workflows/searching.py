@@ -1,0 +1,100 @@
+"""Searching with a finished run's models: one query, encoded, compared with every document, perhaps ranked."""
+
+import argparse
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from components.config import UserError
+from components.groups import ids_of
+from workflows.cluster import Cluster
+from workflows.dag import Store
+
+
+def text(experiment: Any, store: Store, cluster: Cluster, arguments: argparse.Namespace) -> str:
+    """The documents found, best first, with scores and the beginning of their texts."""
+    found = find(
+        experiment, store, arguments.query, k=arguments.k, rank=arguments.rank, cuda=cluster.cuda()
+    )
+    lines = []
+    for number, row in enumerate(found, 1):
+        scores = f"{row['score']:.3f}" + (f", ranker {row['ranker']:.2f}" if "ranker" in row else "")
+        lines.append(f"{number}. {row['title'] or row['doc_id']}  ({scores})  {row['doc_id']}")
+        lines.append(textwrap.indent(textwrap.fill(textwrap.shorten(row["text"], 280, placeholder=" ..."), 100), "   "))
+    return "\n".join(lines)
+
+
+def find(experiment: Any, store: Store, query: str, *, k: int, rank: bool, cuda: bool) -> list[dict[str, Any]]:
+    """`k` documents with text and scores; with `rank`, the ranker orders the retriever's first max(k, 20)."""
+    import torch
+
+    from components.dual_encoder import DualEncoder
+    from components.pretrained import load_tokenizer
+    from components.text import Template, texts
+
+    outcome = experiment.outcome
+    if rank and outcome.ranker is None:
+        raise UserError(f"--rank: the recipe {experiment.config.recipe} trains no ranker")
+    for step in (outcome.found.retriever, outcome.found.vectors, outcome.data, *([outcome.ranker] if rank else [])):
+        if not store.whole(step):
+            raise UserError(f"the step {step.label!r} is not done; run first: python -m workflows run CONFIG")
+    device = torch.device("cuda" if cuda else "cpu")
+    folder = store.path(outcome.found.retriever) / "model"
+    tokenizer = load_tokenizer(folder)
+    template = Template.of(tokenizer)
+    model = DualEncoder.load(folder).eval().to(device)
+    ids = np.asarray(tokenizer(query, add_special_tokens=False)["input_ids"], dtype=np.int64)
+    with torch.inference_mode():
+        vector = model(texts([template.single(ids, model.tokens("query"))], template).to(device), "query")[0].cpu()
+    rows, scores = _nearest(store.path(outcome.found.vectors), vector, k=max(k, 20) if rank else k)
+    documents = _documents(store.path(outcome.data), rows)
+    found = [{**document, "score": float(score)} for document, score in zip(documents, scores, strict=True)]
+    if rank:
+        found = _ranked(store.path(outcome.ranker) / "model", query, found, device)
+    return found[:k]
+
+
+def _nearest(folder: Path, vector: Any, *, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and scores of the nearest documents, shard by shard."""
+    rows, scores, start = np.empty(0, np.int64), np.empty(0, np.float32), 0
+    for path in sorted(folder.glob("documents-*.npy")):
+        shard = np.load(path, mmap_mode="r")
+        here = shard.astype(np.float32) @ vector.numpy()
+        rows = np.concatenate([rows, np.arange(start, start + len(here))])
+        scores = np.concatenate([scores, here])
+        best = np.argsort(-scores, kind="stable")[:k]
+        rows, scores, start = rows[best], scores[best], start + len(here)
+    return rows, scores
+
+
+def _documents(data: Path, rows: np.ndarray) -> list[dict[str, Any]]:
+    ids = ids_of(data / "documents.parquet", "doc_id").take(pa.array(rows)).to_pylist()
+    table = ds.dataset(data / "documents.parquet").to_table(filter=ds.field("doc_id").isin(ids))
+    by_id = {row["doc_id"]: row for row in table.to_pylist()}
+    return [by_id[doc_id] for doc_id in ids]
+
+
+def _ranked(folder: Path, query: str, found: list[dict[str, Any]], device: Any) -> list[dict[str, Any]]:
+    """The documents in the ranker's order."""
+    import torch
+
+    from components.cross_encoder import CrossEncoder
+    from components.pretrained import load_tokenizer
+    from components.text import Template, document_text, pairs
+
+    tokenizer = load_tokenizer(folder)
+    template = Template.of(tokenizer)
+    model = CrossEncoder.load(folder).eval().to(device)
+    whole = [document_text(row["title"], row["text"]) for row in found]
+    encoded = tokenizer([query, *whole], add_special_tokens=False)["input_ids"]
+    first, *others = [np.asarray(ids, dtype=np.int64) for ids in encoded]
+    with torch.inference_mode():
+        batch = pairs([template.pair(first, other, model.config.pair_tokens) for other in others], template)
+        scores = model(batch.to(device)).cpu().tolist()
+    for row, score in zip(found, scores, strict=True):
+        row["ranker"] = score
+    return sorted(found, key=lambda row: -row["ranker"])
