@@ -43,13 +43,13 @@ clean: ## remove caches and build leftovers; never the store, the runs or .venv
 	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -path ./.venv -prune -o -path ./store -prune -o -path ./runs -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
-# The first Python 3.11 there is; `make setup PYTHON=/path/to/python` tries another before it.
+# The first Python 3.11 there is, or the one that `make setup PYTHON=/path/to/python3.11` names.
 define with-python
-for python in $(PYTHON) python3.11 python3 python; do \
+for python in $(or $(PYTHON),python3.11 python3 python); do \
     if "$$python" -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))" 2>/dev/null; then \
         exec "$$python" cluster/environment.py $(1); \
     fi; \
 done; \
-echo "No Python 3.11 found: neither python3.11 nor python3 is one. Install it, or name it: make $@ PYTHON=/path/to/python3.11" >&2; \
+echo "No Python 3.11: tried $(or $(PYTHON),python3.11 python3 python). Install it, or name it: make $@ PYTHON=/path/to/python3.11" >&2; \
 exit 1
 endef

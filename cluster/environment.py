@@ -135,7 +135,13 @@ def _install(python: Path, arguments: list[str]) -> None:
     with (
         log.open("w") as file,
         subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=_clean()
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            close_fds=False,
+            env=_clean(),
         ) as pip,
     ):
         assert pip.stdout is not None
@@ -184,8 +190,14 @@ def _remove(folder: Path) -> None:
 def _alone() -> Iterator[None]:
     """Holds other setups of this checkout back: two at once would each delete what the other has made."""
     with (ROOT / "pyproject.toml").open() as file:
-        with contextlib.suppress(OSError):  # some network filesystems have no locks
+        os.set_inheritable(file.fileno(), True)  # where this process is killed, the pip it leaves behind holds on
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("Waiting for another setup of this checkout ...", flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            pass  # some network filesystems have no locks
         yield
 
 

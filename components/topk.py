@@ -30,7 +30,7 @@ NOTHING = np.iinfo(np.int64).max
 BLOCK = 2048
 QUERIES = 1024
 RUN = 32
-FIRST = 512
+FIRST = 256
 # A GPU wants larger pieces than a cache.
 GPU_BLOCK = 65_536
 GPU_QUERIES = 4096
@@ -48,6 +48,8 @@ def top_k(
     import torch
 
     count = sum(len(shard) for shard in documents)
+    if not len(queries):
+        return np.empty((0, min(k, count)), np.int64)
     step, many = (GPU_BLOCK, GPU_QUERIES) if device != "cpu" else (BLOCK, QUERIES)
     vectors = torch.from_numpy(np.array(queries, np.float32)).to(device)
     _finite(vectors, "queries")
@@ -61,8 +63,7 @@ def top_k(
             where = places.take(len(block))
             for part in lists:
                 part.add(block, where)
-    found = [part.best().cpu().numpy() for part in lists]
-    return np.concatenate(found) if found else np.empty((0, min(k, count)), np.int64)
+    return np.concatenate([part.best().cpu().numpy() for part in lists])
 
 
 def _blocks(count: int, seen: int, largest: int) -> Iterator[tuple[int, int]]:
@@ -159,14 +160,14 @@ class _Lists:
         torch, count, length = self._torch, len(documents), min(RUN, len(documents))
         products = self._products[: len(self._queries) * count].view(-1, count)
         torch.mm(self._queries, documents.T, out=products)
-        runs = products.view(-1, length)
-        bars = self._bar.repeat_interleave(count // length)
-        promising = _true(runs.amax(dim=1) >= bars)
+        runs, in_row = products.view(-1, length), count // length
+        promising = _true(runs.amax(dim=1).view(-1, in_row) >= self._bar[:, None])
+        row = promising // in_row
         values = runs.index_select(0, promising)
-        passing = _true(values >= bars[promising][:, None])
-        run = promising[passing // length]
-        row, run = run // (count // length), run % (count // length)
-        self._append(row, values.view(-1)[passing], places[run * length + passing % length])
+        passing = _true(values >= self._bar[row][:, None])
+        run = passing // length
+        place = places[(promising - row * in_row)[run] * length + passing - run * length]
+        self._append(row[run], values.view(-1)[passing], place)
 
     def _append(self, row: torch.Tensor, scores: torch.Tensor, places: torch.Tensor) -> None:
         """Put documents at the end of their queries' rows; `row` ascends."""

@@ -1,6 +1,7 @@
 """How far a step is: one small file in its directory, written by whoever works and read by the live view."""
 
 import json
+import shutil
 import sys
 import threading
 import time
@@ -76,34 +77,33 @@ def shown(title: str, out: Path) -> Iterator[None]:
 
 
 def _show(title: str, out: Path, stop: threading.Event) -> None:
-    """Draw the bar until told to stop."""
+    """Draw the bar until told to stop: in place on a terminal, a line now and then elsewhere."""
     live = sys.stderr.isatty()
-    started = time.monotonic()
     interval = 0.25 if live else 15.0
-    bar: Any = None
-    next_draw = started + (0.5 if live else interval)
-    while not stop.wait(0.25 if live else 0.5):
+    began = time.monotonic()
+    drawn, next_draw = False, began + interval
+    while not stop.wait(0.25):
         state = _read(out)
         if state is None or time.monotonic() < next_draw:
             continue
         next_draw = time.monotonic() + interval
-        if bar is None or bar.total != state["total"]:
-            if bar is not None:
-                bar.close()
-            bar = tqdm(
-                desc=title, total=state["total"], unit=f" {state['unit']}", initial=state["first"], leave=False,
-                mininterval=0, dynamic_ncols=live, ncols=None if live else 100, smoothing=0.1,
-            )  # fmt: skip
-            bar.start_t = started
-        bar.n = state["done"]
-        bar.set_postfix_str(state["note"], refresh=False)
-        if live:
-            bar.refresh()
-        else:
-            print(str(bar).strip(), file=sys.stderr, flush=True)
-    if bar is not None:
-        bar.leave = False
-        bar.close()
+        width = shutil.get_terminal_size((100, 24)).columns - 1
+        line = bar(title, state, time.monotonic() - began, width)
+        print(f"\r{line:<{width}}" if live else line, end="" if live else "\n", file=sys.stderr, flush=True)
+        drawn = live
+    if drawn:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def bar(title: str, state: dict[str, Any], seconds: float, width: int) -> str:
+    """One line: what, how far, rate and time left; both of this run's own work."""
+    here = state["done"] - state["first"]
+    note = f" {state['note']}" if state["note"] else ""
+    line = tqdm.format_meter(
+        n=state["done"], total=state["total"], elapsed=seconds, initial=state["first"], prefix=title,
+        rate=here / seconds if here else None, unit=f" {state['unit']}", ncols=width - len(note),
+    )  # fmt: skip
+    return line + note
 
 
 def _read(out: Path) -> dict[str, Any] | None:
