@@ -309,7 +309,7 @@ def _finish(
         objective.load_state_dict(load_file(kept / "weights.safetensors"))
     summary = {
         "steps": state["step"],
-        "training_seconds": round(state["seconds"], 2),
+        "busy_seconds": round(state["seconds"], 2),
         "seconds_per_step": round(state["seconds"] / max(1, state["step"]), 4),
         "groups_per_second": round(state["step"] * config.batch / max(1e-9, state["seconds"]), 2),
         "workers": workers(),

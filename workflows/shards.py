@@ -5,6 +5,7 @@ Data the rows that travel are descriptions of shards; what is computed goes from
 """
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -44,31 +45,45 @@ def map_shards(
     unit: str,
     gpu: bool = False,
     **constructor: Any,
-) -> None:
-    """Fill `out` with every shard's file, doing only those that are not there."""
+) -> float:
+    """Fill `out` with every shard's file, doing only those that are not there.
+
+    Returns the seconds in which at least one worker was at a shard: what the step took beyond them is orchestration.
+    """
     sweep(out)
     waiting = [shard for shard in shards if not (out / shard.file).exists()]
     total, left = sum(shard.size for shard in shards), sum(shard.size for shard in waiting)
     with Progress(out, total, unit, done=total - left) as progress:
         if not waiting:
-            return
+            return 0.0
         done = _through_ray if cluster.mode == "ray" else _inline
-        for size in done(worker, waiting, out, cluster, pool, gpu, constructor):
+        intervals = []
+        for size, began, ended in done(worker, waiting, out, cluster, pool, gpu, constructor):
             progress.add(size)
+            intervals.append((began, ended))
+    return covered(intervals)
+
+
+def covered(intervals: list[tuple[float, float]]) -> float:
+    """The length of the union of some intervals."""
+    total, reached = 0.0, float("-inf")
+    for began, ended in sorted(intervals):
+        total += max(0.0, ended - max(began, reached))
+        reached = max(reached, ended)
+    return total
 
 
 def _inline(
     worker: type, shards: list[Shard], out: Path, cluster: Cluster, pool: Pool, gpu: bool, constructor: dict[str, Any]
-) -> Iterator[int]:
+) -> Iterator[tuple[int, float, float]]:
     with ShardActor(worker, out, pool.threads, constructor) as actor:
         for shard in shards:
-            actor.fill(shard)
-            yield shard.size
+            yield shard.size, *actor.fill(shard)
 
 
 def _through_ray(
     worker: type, shards: list[Shard], out: Path, cluster: Cluster, pool: Pool, gpu: bool, constructor: dict[str, Any]
-) -> Iterator[int]:
+) -> Iterator[tuple[int, float, float]]:
     ray = ray_session(cluster)
     import ray.data  # after the session's environment is set
 
@@ -84,7 +99,7 @@ def _through_ray(
         fn_constructor_kwargs={"worker": worker, "out": out, "threads": pool.threads, "constructor": constructor},
     )
     for row in done.iter_rows():
-        yield int(row["size"])
+        yield int(row["size"]), float(row["began"]), float(row["ended"])
 
 
 class ShardActor:
@@ -101,10 +116,12 @@ class ShardActor:
         if hasattr(self._worker, "close"):
             self._worker.close()
 
-    def fill(self, shard: Shard) -> None:
-        """Do one shard; its file appears whole or not at all."""
+    def fill(self, shard: Shard) -> tuple[float, float]:
+        """Do one shard, whose file appears whole or not at all; when it began and ended."""
+        began = time.time()
         with replacing(self._out / shard.file) as path:
             self._worker(shard.task, path)
+        return began, time.time()
 
 
 class _DataActor:
@@ -114,6 +131,8 @@ class _DataActor:
         self._actor = ShardActor(**kwargs)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        for file, size, task in zip(batch["file"], batch["size"], batch["task"], strict=True):
+        times = [
             self._actor.fill(Shard(file, int(size), json.loads(task)))
-        return {"size": batch["size"]}
+            for file, size, task in zip(batch["file"], batch["size"], batch["task"], strict=True)
+        ]
+        return {"size": batch["size"], "began": [began for began, _ in times], "ended": [ended for _, ended in times]}

@@ -45,7 +45,7 @@ def encode(
     ]
     with replacing(out / "rows.npy") as path, path.open("wb") as file:
         np.save(file, rows)
-    map_shards(
+    busy = map_shards(
         Encoder, parts + shards, out=out, cluster=cluster, pool=cluster.map, unit="texts", gpu=cluster.mode == "ray"
         and cluster.cuda(), tokens=tokens, model=retriever / "model", rows=out / "rows.npy", config=config,
         batch_tokens=cluster.batch_tokens, cuda=cluster.cuda(),
@@ -57,7 +57,7 @@ def encode(
         (out / part.file).unlink()
     width = int(np.load(out / shards[0].file, mmap_mode="r").shape[1])
     size = sum((out / shard.file).stat().st_size for shard in shards)
-    return {"documents": documents, "queries": len(rows), "width": width, "bytes": size}
+    return {"documents": documents, "queries": len(rows), "width": width, "bytes": size, "busy_seconds": busy}
 
 
 class Encoder:

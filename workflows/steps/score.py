@@ -40,12 +40,12 @@ def judge(
     lists = table["doc_ids"].combine_chunks()
     parents = pc.list_parent_indices(lists)
     pairs = pa.table({"query_id": table["query_id"].take(parents), "doc_id": lists.flatten()})
-    scores = _score(out, cluster, data, tokens, ranker, pairs, config)
+    scores, busy = _score(out, cluster, data, tokens, ranker, pairs, config)
     teacher = pa.ListArray.from_arrays(pa.array(lists.offsets.to_numpy() - lists.offsets[0].as_py(), pa.int32()), scores)
     at = table.schema.get_field_index("teacher")
     with replacing(out / "groups.parquet") as path:
         pq.write_table(check(table.set_column(at, "teacher", teacher), GROUPS, what="groups"), path)
-    return {"pairs": len(pairs)}
+    return {"pairs": len(pairs), "busy_seconds": busy}
 
 
 def rerank(
@@ -62,7 +62,7 @@ def rerank(
     table = table.filter(pc.is_in(table["query_id"], value_set=wanted))
     first = pc.less_equal(table["rank"], config.depth)
     top, rest = table.filter(first), table.filter(pc.invert(first))
-    scores = _score(out, cluster, data, tokens, ranker, top.select(["query_id", "doc_id"]), config)
+    scores, busy = _score(out, cluster, data, tokens, ranker, top.select(["query_id", "doc_id"]), config)
     lowest = float(pc.min(scores).as_py()) if len(scores) else 0.0
     behind = pa.array(lowest - rest["rank"].to_numpy().astype(np.float32), pa.float32())
     joined = pa.concat_tables(
@@ -80,13 +80,13 @@ def rerank(
     joined = joined.set_column(2, "rank", pa.array(ranks, pa.int32())).select(RANKING.names)
     with replacing(out / "ranking.parquet") as path:
         pq.write_table(check(joined, RANKING, what="ranking"), path)
-    return {"pairs": len(top), "queries": len(starts)}
+    return {"pairs": len(top), "queries": len(starts), "busy_seconds": busy}
 
 
 def _score(
     out: Path, cluster: Cluster, data: Path, tokens: Path, ranker: Path, pairs: pa.Table, config: ScoreConfig
-) -> pa.Array:
-    """Scores of pairs in their order; a pair that stands more than once is scored once."""
+) -> tuple[pa.Array, float]:
+    """Scores of pairs in their order, and the busy seconds; a pair that stands more than once is scored once."""
     queries = rows_of(pairs["query_id"], ids_of(data / "queries.parquet", "query_id"), what="pairs")
     documents = rows_of(pairs["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what="pairs")
     distinct, inverse = np.unique(np.stack([queries, documents], 1), axis=0, return_inverse=True)
@@ -97,12 +97,12 @@ def _score(
         for i, start in enumerate(range(0, len(distinct), config.shard))
     ]
     cuda = cluster.cuda()
-    map_shards(
+    busy = map_shards(
         Scorer, shards, out=out, cluster=cluster, pool=cluster.map, unit="pairs", gpu=cuda, tokens=tokens,
         model=ranker / "model", pairs=out / "pairs.npy", config=config, batch_tokens=cluster.batch_tokens, cuda=cuda,
     )  # fmt: skip
     values = np.concatenate([np.empty(0, np.float32), *(np.load(out / shard.file) for shard in shards)])
-    return pa.array(values[inverse.reshape(-1)], pa.float32())
+    return pa.array(values[inverse.reshape(-1)], pa.float32()), busy
 
 
 class Scorer:
