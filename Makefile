@@ -23,7 +23,7 @@ test: lint ## set up, check and test; ARGS="-k ..." goes to pytest
 test-all: lint ## the same, with the tests that are too long for every change
 	$(BIN)/python -m pytest -m "" $(ARGS)
 
-bench: setup ## the benchmarks
+bench: setup ## the benchmarks, tests/benchmarks/bench_*.py
 	$(BIN)/python -m pytest tests/benchmarks -m "" -o python_files="bench_*.py" -s $(ARGS)
 
 lint: setup ## style, types and import contracts

@@ -1,0 +1,79 @@
+"""What several tests share: a toy collection, models that begin from a toy encoder, and one Ray session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is first imported: the models are tiny
+
+import pytest
+
+from tests import toy
+from workflows.cluster import Cluster, ray_session, stop_ray
+
+
+@pytest.fixture(scope="session")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where what is made once lies; nothing writes to it afterwards."""
+    return tmp_path_factory.mktemp("toys")
+
+
+@pytest.fixture(scope="session")
+def encoder(toys: Path) -> Path:
+    """A BERT-like encoder of two layers with its tokenizer, in a directory."""
+    return toy.write_encoder(toys / "encoder")
+
+
+@pytest.fixture(scope="session")
+def data(toys: Path) -> Path:
+    """A data artifact: 40 documents, 24 queries, their judgements."""
+    return toy.write_data(toys / "data")
+
+
+@pytest.fixture(scope="session")
+def retriever(toys: Path, encoder: Path) -> Path:
+    """The artifact of a start retriever: one tower, mean pooling, cosine."""
+    return started(toys / "retriever", toy.retriever_config(encoder, pooling="mean", similarity="cosine"))
+
+
+@pytest.fixture(scope="session")
+def ranker(toys: Path, encoder: Path) -> Path:
+    """The artifact of a start ranker with a head on the mean."""
+    return started(toys / "ranker", toy.ranker_config(encoder, pooling="mean"))
+
+
+def started(folder: Path, config: Any) -> Path:
+    """The artifact of a start model."""
+    from workflows.steps.start import start
+
+    folder.mkdir()
+    start(folder, toy.INLINE, config=config)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tokens(toys: Path, data: Path, retriever: Path) -> Path:
+    """The token store of the collection."""
+    from workflows.steps.tokenize import TokenizeConfig, tokenize
+
+    folder = toys / "tokens"
+    folder.mkdir()
+    tokenize(folder, toy.INLINE, data=data, model=retriever, config=TokenizeConfig())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A Ray session on this machine for all tests that need one; the profile that joins it."""
+    os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.1"
+    os.environ["RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S"] = "60"
+    cluster = Cluster(
+        device="cpu", object_store_mb=200, batch_tokens=256, train_tokens=256, retries=0,
+        train={"workers": 2, "threads": 1}, map={"workers": 2, "threads": 1},
+    )  # fmt: skip
+    ray_session(cluster)
+    yield cluster
+    stop_ray()

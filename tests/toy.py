@@ -1,0 +1,166 @@
+"""A collection of invented words, and models of a few thousand weights, made in a moment and without a network."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from components.config import parse
+from components.model_configs import CrossEncoderConfig, DualEncoderConfig
+from components.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING
+from components.train_config import TrainConfig
+from workflows.cluster import Cluster
+
+INLINE = Cluster(mode="inline", device="cpu", batch_tokens=256, train_tokens=256)
+CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
+
+WORDS = [
+    f"{first}{second}" for first in ("ba", "co", "du", "fe", "gi", "lo", "mu", "na") for second in ("ra", "mi", "tol", "ven")
+]  # fmt: skip
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+LETTERS = string.ascii_lowercase + string.digits + ".,-"
+
+
+def bert_tokenizer() -> Any:
+    """WordPiece over the toy words, single letters, and their continuations."""
+    from transformers import BertTokenizer
+
+    pieces = [*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS), *WORDS]
+    return BertTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, model_max_length=64)
+
+
+def roberta_tokenizer() -> Any:
+    """Byte-level BPE without a merge: a token a byte."""
+    from tokenizers.pre_tokenizers import ByteLevel
+    from transformers import RobertaTokenizer
+
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *sorted(ByteLevel.alphabet())]
+    return RobertaTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[], model_max_length=128)
+
+
+SIZES = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48,
+    "max_position_embeddings": 96, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
+}  # fmt: skip
+
+
+def write_encoder(folder: Path, kind: str = "bert", *, seed: int = 0, **sizes: Any) -> Path:
+    """A pre-trained encoder as one finds them: weights, config and tokenizer in a directory."""
+    import torch
+    import transformers
+
+    tokenizer = roberta_tokenizer() if kind == "roberta" else bert_tokenizer()
+    options = {**SIZES, **sizes, "vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    if kind == "distilbert":
+        tokenizer.model_input_names = ["input_ids", "attention_mask"]
+        config = transformers.DistilBertConfig(
+            dim=32, n_layers=2, n_heads=2, hidden_dim=48, max_position_embeddings=96, vocab_size=len(tokenizer)
+        )
+    elif kind == "roberta":
+        config = transformers.RobertaConfig(**options, type_vocab_size=1, bos_token_id=0, eos_token_id=2)
+    elif kind == "electra":
+        config = transformers.ElectraConfig(**options, embedding_size=16)
+    else:
+        config = transformers.BertConfig(**options)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = transformers.AutoModel.from_config(config)
+        for name, value in model.named_parameters():  # so that no two texts look alike to it
+            if value.ndim >= 2:
+                torch.nn.init.normal_(value, std=0.15)
+            elif name.endswith("bias"):
+                torch.nn.init.normal_(value, std=0.05)
+    model.save_pretrained(str(folder))
+    tokenizer.save_pretrained(str(folder))
+    return folder
+
+
+def some_text(draw: np.random.Generator, words: int) -> str:
+    """Toy words, now and then one that falls to pieces."""
+    return " ".join("xq7" if draw.random() < 0.1 else WORDS[draw.integers(len(WORDS))] for _ in range(words))
+
+
+def write_data(folder: Path, *, documents: int = 40, queries: int = 24, row_group: int = 16) -> Path:
+    """A collection: documents of very different lengths, some with a title, two texts that stand twice.
+
+    Query i asks with words of document i, its positive; every third has a second positive. Documents 30 and 31
+    say what documents 0 and 1 say. Two thirds of the queries are `train`, the others `dev` and `test`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = np.random.default_rng(7)
+    texts = [some_text(draw, int(draw.integers(2, 24))) for _ in range(documents)]
+    titles = [WORDS[i % len(WORDS)] if i % 4 == 0 else "" for i in range(documents)]
+    texts[30], titles[30], texts[31], titles[31] = texts[0], titles[0], texts[1], titles[1]
+    doc_ids = [f"d{i}" for i in range(documents)]
+    pq.write_table(
+        pa.table({"doc_id": doc_ids, "title": titles, "text": texts}, schema=DOCUMENTS),
+        folder / "documents.parquet", row_group_size=row_group,
+    )  # fmt: skip
+    splits = ["train" if i % 3 else ("dev" if i % 2 else "test") for i in range(queries)]
+    asked = [" ".join(texts[i].split()[: 1 + i % 5]) for i in range(queries)]
+    pq.write_table(
+        pa.table(
+            {"query_id": [f"q{i}" for i in range(queries)], "text": asked, "answers": [[]] * queries, "split": splits},
+            schema=QUERIES,
+        ),
+        folder / "queries.parquet",
+    )
+    judged = [(i, i, 1) for i in range(queries)] + [(i, (i + 9) % documents, 2) for i in range(0, queries, 3)]
+    judged += [(i, (i + 5) % documents, 0) for i in range(0, queries, 4)]  # judged, and found not relevant
+    pq.write_table(
+        pa.table(
+            {
+                "query_id": [f"q{q}" for q, _, _ in judged], "doc_id": [f"d{d}" for _, d, _ in judged],
+                "relevance": [r for _, _, r in judged], "split": [splits[q] for q, _, _ in judged],
+            },
+            schema=QRELS,
+        ),
+        folder / "qrels.parquet",
+    )  # fmt: skip
+    return folder
+
+
+def write_groups(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    """A groups artifact; `targets` are 1 and then 0, `visit` is 0 and `teacher` null where a row does not say."""
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = [
+        {"visit": 0, "targets": [1.0] + [0.0] * (len(row["doc_ids"]) - 1), "teacher": None, **row} for row in rows
+    ]
+    pq.write_table(pa.Table.from_pylist(whole, schema=GROUPS), folder / "groups.parquet")
+    return folder
+
+
+def write_ranking(folder: Path, found: dict[str, list[str]]) -> Path:
+    """A ranking artifact with scores that fall by 1 from rank to rank."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {"query_id": query, "doc_id": document, "rank": rank, "score": 100.0 - rank}
+        for query, documents in found.items()
+        for rank, document in enumerate(documents, 1)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows, schema=RANKING), folder / "ranking.parquet")
+    return folder
+
+
+def retriever_config(model: Path, **options: Any) -> DualEncoderConfig:
+    """A retriever that begins from a toy encoder, without dropout."""
+    defaults = {"dropout": 0.0, "query_tokens": 8, "document_tokens": 24}
+    return DualEncoderConfig(**{"model": str(model), **defaults, **options})
+
+
+def ranker_config(model: Path, **options: Any) -> CrossEncoderConfig:
+    """A ranker that begins from a toy encoder, without dropout."""
+    return CrossEncoderConfig(**{"model": str(model), "dropout": 0.0, "pair_tokens": 24, **options})
+
+
+def train_config(**options: Any) -> TrainConfig:
+    """A short training in fp32, of cross entropy over the group unless said otherwise."""
+    defaults: dict[str, Any] = {
+        "steps": 4, "batch": 4, "learning_rate": 1e-3, "precision": "fp32", "losses": [{"function": CROSS_ENTROPY}]
+    }  # fmt: skip
+    return parse(TrainConfig, {**defaults, **options}, where="test")

@@ -1,0 +1,282 @@
+"""Dense retrieval: the k best documents of every query by inner product, exactly or with a FAISS index."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from components import topk
+from components.config import Config, UserError, listing
+from components.files import replacing, write_json
+from components.tables import RANKING
+from workflows.cluster import Cluster, Pool, cores
+from workflows.progress import Progress
+from workflows.shards import Shard, map_shards
+
+INDEX = "index.faiss"
+# How the work is cut, which changes no result: queries of one piece of work, its scores, and its documents at most.
+QUERIES = 4096
+SCORES = 2**30
+DOCUMENTS = 2**20
+QUERIES_OF_INDEX = 1024
+QUERIES_MERGED = 512
+
+
+class SearchConfig(Config):
+    """How documents are searched."""
+
+    index: str | None = None
+    """FAISS factory string, for example `Flat`, `HNSW32` or `IVF1024,Flat`; null for exact search without an index."""
+    probes: int = Field(default=16, ge=1)
+    """Cells of an inverted file that are searched for a query."""
+    ef: int = Field(default=128, ge=1)
+    """Candidates that an HNSW graph holds while it is searched."""
+    sample: int = Field(default=200, ge=1)
+    """Queries on which an index is compared with exact search."""
+
+
+def faiss_index(out: Path, cluster: Cluster, *, vectors: Path, factory: str) -> dict[str, Any]:
+    """Write `index.faiss`: row i is document i. Takes the factory string alone: probing more cells builds nothing."""
+    from components import index
+
+    shards = _shards(vectors)
+    rows, dimension = sum(len(shard) for shard in shards), shards[0].shape[1]
+    index.empty(factory, dimension)
+    pool = Pool(workers=1, threads=min(cores(), (cluster.map.workers or cores()) * cluster.map.threads))
+    map_shards(
+        _Indexing, [Shard(INDEX, rows, {})],
+        out=out, cluster=cluster, pool=pool, unit="documents", vectors=str(vectors), factory=factory,
+    )  # fmt: skip
+    return {"documents": rows, "dimension": dimension, "bytes": (out / INDEX).stat().st_size}
+
+
+def search(
+    out: Path, cluster: Cluster, *, data: Path, vectors: Path, splits: list[str], k: int, config: SearchConfig,
+    index: Path | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Write `ranking.parquet`: for every query of the splits, in their order, its k best documents.
+
+    `vectors` holds `documents-*.npy`, rows in the order of the documents, and `queries.npy` with `queries.json`.
+    With `index` what the index finds is written, and the summary says how much of the exact answer that is on a
+    sample of the queries.
+    """
+    if (config.index is None) != (index is None):
+        raise ValueError("search takes an index where its config names one, and only there")
+    documents = pq.read_metadata(data / "documents.parquet").num_rows
+    if not 1 <= k <= documents:
+        raise UserError(
+            f"search.k: {k} documents a query are asked for; accepted: 1 to {documents}, all that there are"
+        )
+    query_ids, rows = _queries(data, vectors, splits)
+    ranking, about = out / "ranking.parquet", out / "recall.json"
+    if not ranking.exists():
+        doc_ids = _prepare(out, data, rows, config.sample)
+        pieces = _pieces(vectors, documents, len(rows), approximate=index is not None)
+        sampled = _pieces(vectors, documents, min(config.sample, len(rows)), name="sample") if index else []
+        gpu = _on_gpu(cluster, index)
+        map_shards(
+            _Found, pieces + sampled, out=out, cluster=cluster, pool=cluster.map, unit="million scores", gpu=gpu,
+            work=str(out), vectors=str(vectors), k=k, device="cuda" if gpu else "cpu",
+            index=str(index / INDEX) if index else None, probes=config.probes, ef=config.ef,
+        )  # fmt: skip
+        write_json(about, _recall(out, pieces, sampled, k) if index else {})
+        _write_ranking(ranking, query_ids, doc_ids, _merged(out, pieces, k))
+    for path in [path for pattern in ("found-*.npy", "sample-*.npy") for path in out.glob(pattern)]:
+        path.unlink()
+    for name in ("order.npy", "rows.npy", "sample.npy"):
+        (out / name).unlink(missing_ok=True)
+    return {"queries": len(query_ids), **_counts(ranking), **json.loads(about.read_text())}
+
+
+def _shards(vectors: Path) -> list[np.ndarray]:
+    """The documents' vectors, mapped, in order."""
+    paths = sorted(vectors.glob("documents-*.npy"))
+    if not paths:
+        raise FileNotFoundError(f"{vectors}: no documents-*.npy")
+    return [np.load(path, mmap_mode="c") for path in paths]  # copy on write: torch takes no read-only memory
+
+
+def _queries(data: Path, vectors: Path, splits: list[str]) -> tuple[pa.Array, np.ndarray]:
+    """Ids of the splits' queries in the artifact's order, and their rows among the vectors."""
+    table = pq.read_table(data / "queries.parquet", columns=["query_id", "split"])
+    there = pc.unique(table["split"]).to_pylist()
+    for split in splits:
+        if split not in there:
+            raise UserError(f"splits: there are no queries in {split!r}; accepted: {listing(there)}")
+    wanted = table.filter(pc.is_in(table["split"], pa.array(splits, pa.string())))
+    encoded = pa.array(json.loads((vectors / "queries.json").read_text()), pa.string())
+    rows = pc.index_in(wanted["query_id"], encoded)
+    if rows.null_count:
+        missing = wanted.filter(pc.is_null(rows))
+        raise UserError(f"splits: {missing['split'][0]} was not encoded (query {missing['query_id'][0]!s} is missing)")
+    return wanted["query_id"].combine_chunks(), rows.to_numpy().astype(np.int64)
+
+
+def _prepare(out: Path, data: Path, rows: np.ndarray, sample: int) -> pa.ChunkedArray:
+    """Write what the workers read: each document's place in the order of ids, and queries' rows. The ids in order."""
+    doc_ids = pq.read_table(data / "documents.parquet", columns=["doc_id"])["doc_id"]
+    by_id = pc.sort_indices(doc_ids).to_numpy()
+    order = np.empty(len(by_id), np.int64)
+    order[by_id] = np.arange(len(by_id))
+    chosen = rows[_sampled(len(rows), sample)]
+    for name, array in {"order.npy": order, "rows.npy": rows, "sample.npy": chosen}.items():
+        with replacing(out / name) as path:
+            _save(path, array)
+    return doc_ids.take(pa.array(by_id))
+
+
+def _sampled(count: int, sample: int) -> np.ndarray:
+    """Which of so many queries an index is tried on: some at even distances."""
+    return np.arange(min(sample, count)) * count // max(1, min(sample, count))
+
+
+def _pieces(
+    vectors: Path, documents: int, queries: int, *, name: str = "rows", approximate: bool = False
+) -> list[Shard]:  # fmt: skip
+    """The work, cut into blocks of queries and, for exact search, runs of document shards."""
+    lengths = [len(shard) for shard in _shards(vectors)]
+    if sum(lengths) != documents:
+        raise ValueError(f"{vectors}: vectors of {sum(lengths)} documents, and the collection has {documents}")
+    many = QUERIES_OF_INDEX if approximate else QUERIES
+    run = max(1, min(DOCUMENTS, SCORES // max(1, min(queries, many))) // lengths[0])
+    cuts = (
+        [(0, len(lengths))] if approximate else [(a, min(a + run, len(lengths))) for a in range(0, len(lengths), run)]
+    )
+    pieces = []
+    for start in range(0, queries, many):
+        for first, last in cuts:
+            stop = min(start + many, queries)
+            task = {"queries": name, "start": start, "stop": stop, "approximate": approximate}
+            file = f"{'found' if name == 'rows' else name}-{start:08d}-{first:05d}.npy"
+            size = -(-(stop - start) * sum(lengths[first:last]) // 10**6)
+            pieces.append(Shard(file, size, {**task, "first": first, "last": last}))
+    return pieces
+
+
+def _on_gpu(cluster: Cluster, index: Path | None) -> bool:
+    if cluster.device == "cpu" or not cluster.cuda():
+        return False
+    if index is None:
+        return True
+    from components.index import gpus
+
+    return gpus() > 0
+
+
+def _merged(out: Path, pieces: list[Shard], k: int) -> Iterator[topk.Keys]:
+    """The best of all runs of documents, some queries at a time, in order."""
+    blocks: dict[int, list[np.ndarray]] = {}
+    for piece in pieces:
+        blocks.setdefault(piece.task["start"], []).append(np.load(out / piece.file, mmap_mode="r"))
+    for start in sorted(blocks):
+        for at in range(0, len(blocks[start][0]), QUERIES_MERGED):
+            yield topk.merge([run[at : at + QUERIES_MERGED] for run in blocks[start]], k)
+
+
+def _recall(out: Path, pieces: list[Shard], sampled: list[Shard], k: int) -> dict[str, Any]:
+    """How many of the sample's exact k best the index found, as a share."""
+    exact = list(_merged(out, sampled, k))
+    if not exact:
+        return {}
+    truth = topk.places(np.concatenate(exact))
+    queries = sum(piece.task["stop"] - piece.task["start"] for piece in pieces)
+    wanted = _sampled(queries, len(truth))
+    shares, at = [], 0
+    for found in _merged(out, pieces, k):
+        for number in np.flatnonzero((wanted >= at) & (wanted < at + len(found))):
+            row = found[wanted[number] - at]
+            shares.append(len(np.intersect1d(topk.places(row[row != topk.NOTHING]), truth[number])) / k)
+        at += len(found)
+    return {f"recall@{k} of exact": float(np.mean(shares)), "recall queries": len(shares)}
+
+
+def _write_ranking(to: Path, query_ids: pa.Array, doc_ids: pa.ChunkedArray, found: Iterator[topk.Keys]) -> None:
+    """Write the lists as one table."""
+    at = 0
+    with replacing(to) as path, pq.ParquetWriter(path, RANKING) as writer:
+        for lists in found:
+            there = lists != topk.NOTHING
+            row, rank = np.nonzero(there)
+            columns = [
+                query_ids.take(pa.array(at + row)),
+                doc_ids.take(pa.array(topk.places(lists[there]))),
+                pa.array(rank + 1, pa.int32()),
+                pa.array(topk.scores(lists[there])),
+            ]
+            writer.write_table(pa.table(columns, schema=RANKING))
+            at += len(lists)
+
+
+def _counts(ranking: Path) -> dict[str, int]:
+    """How many queries found something, and how many documents in all."""
+    with pq.ParquetFile(ranking) as file:
+        ranks = (batch["rank"] for batch in file.iter_batches(columns=["rank"]))
+        answered = sum(pc.sum(pc.equal(rank, 1)).as_py() or 0 for rank in ranks)
+        return {"answered": answered, "rows": file.metadata.num_rows}
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    with path.open("wb") as file:  # by name numpy would add .npy to it
+        np.save(file, array)
+
+
+class _Found:
+    """Lists of the best documents for a block of queries: exactly, of a run of document shards, or by the index."""
+
+    def __init__(
+        self, *, threads: int, work: str, vectors: str, k: int, device: str, index: str | None, probes: int, ef: int
+    ) -> None:  # fmt: skip
+        self._threads, self._k, self._device = threads, k, device
+        self._work, self._vectors = Path(work), Path(vectors)
+        self._index, self._options = index, {"probes": probes, "ef": ef}
+        self._opened: Any = None
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        rows = np.load(self._work / f"{task['queries']}.npy")[task["start"] : task["stop"]]
+        queries = np.load(self._vectors / "queries.npy", mmap_mode="r")[rows]
+        order = np.load(self._work / "order.npy", mmap_mode="r")
+        if task["approximate"]:
+            _save(path, self._approximate(queries, order))
+        else:
+            _save(path, self._exact(queries, order, task["first"], task["last"]))
+
+    def _exact(self, queries: np.ndarray, order: np.ndarray, first: int, last: int) -> topk.Keys:
+        import torch
+
+        torch.set_num_threads(self._threads)
+        shards = _shards(self._vectors)
+        start = sum(len(shard) for shard in shards[:first])
+        run = shards[first:last]
+        places = order[start : start + sum(len(shard) for shard in run)]
+        return topk.top_k(queries, run, places, self._k, device=self._device)
+
+    def _approximate(self, queries: np.ndarray, order: np.ndarray) -> topk.Keys:
+        from components import index
+
+        if self._opened is None:
+            gpu = self._device != "cpu"
+            self._opened = index.read(Path(self._index or ""), threads=self._threads, gpu=gpu, **self._options)
+            if self._opened.ntotal != len(order):
+                raise ValueError(f"{self._index}: {self._opened.ntotal} documents, and the collection has {len(order)}")
+        return index.search(self._opened, queries, order, self._k)
+
+
+class _Indexing:
+    """The one shard of an index: all documents."""
+
+    def __init__(self, *, threads: int, vectors: str, factory: str) -> None:
+        self._threads, self._vectors, self._factory = threads, Path(vectors), factory
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        from components import index
+
+        shards = _shards(self._vectors)
+        with Progress(path.parent, sum(len(shard) for shard in shards), "documents") as progress:
+            built = index.build(self._factory, shards, threads=self._threads, added=progress.add)
+        index.write(built, path)
