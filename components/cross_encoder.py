@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from torch import Tensor, nn
+from torch.nn import functional
 
 from components import pretrained
 from components.dual_encoder import pool
@@ -54,7 +55,8 @@ class CrossEncoder(nn.Module):
         if self.head is None:
             return self.backbone(**inputs).logits.float().squeeze(-1)
         states = self.backbone(**inputs).last_hidden_state
-        return self.head(pool(states, batch.mask, "mean", False)).float().squeeze(-1)
+        vectors = pool(states, batch.mask, "mean", False)
+        return functional.linear(vectors, self.head.weight.float(), self.head.bias.float()).float().squeeze(-1)
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:
         """Write it so that sentence-transformers' `CrossEncoder(folder)` loads it.

@@ -57,7 +57,7 @@ def top_k(
     places = _Places(order, device)
     for shard in documents:
         for start, stop in _blocks(len(shard), places.seen, step):
-            # Torch takes no read-only memory. To the device in the form in which it is stored: half the bytes if float16.
+            # Torch takes no read-only memory. float16 goes to the device as it is stored: half the bytes.
             block = torch.from_numpy(np.require(shard[start:stop], requirements="W")).to(device).float()
             _finite(block, "documents")
             where = places.take(len(block))

@@ -69,7 +69,7 @@ def lucene_search(
     """
     documents = pq.read_metadata(data / "documents.parquet").num_rows
     if not 1 <= k <= documents:
-        raise UserError(f"bm25.k: {k} documents a query are asked for; accepted: 1 to {documents}, all that there are")
+        raise UserError(f"bm25.k: {k} documents a query are asked for; accepted: 1 to {documents}, all there are")
     queries = len(_queries(data, splits))
     starts = range(0, queries, QUERIES_A_SHARD)
     shards = [

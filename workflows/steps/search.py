@@ -71,7 +71,7 @@ def search(
     documents = pq.read_metadata(data / "documents.parquet").num_rows
     if not 1 <= k <= documents:
         raise UserError(
-            f"search.k: {k} documents a query are asked for; accepted: 1 to {documents}, all that there are"
+            f"search.k: {k} documents a query are asked for; accepted: 1 to {documents}, all there are"
         )
     query_ids, rows = _queries(data, vectors, splits)
     ranking, about = out / "ranking.parquet", out / "recall.json"

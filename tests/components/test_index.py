@@ -1,0 +1,78 @@
+"""FAISS indexes: what they find, in our keys."""
+
+import faiss
+import numpy as np
+import pytest
+
+from components import index, topk
+from components.config import UserError
+
+
+@pytest.fixture
+def vectors():
+    random = np.random.default_rng(0)
+    documents = random.standard_normal((1000, 16), dtype=np.float32)
+    return [documents[:400].astype(np.float16), documents[400:].astype(np.float16)], documents[:20].copy()
+
+
+def opened(built, tmp_path, **options):
+    index.write(built, tmp_path / "index.faiss")
+    return index.read(tmp_path / "index.faiss", **{"probes": 4, "ef": 64, "threads": 1, "gpu": False, **options})
+
+
+def test_flat_finds_what_exact_search_finds(vectors, tmp_path):
+    shards, queries = vectors
+    order = np.random.default_rng(1).permutation(1000)
+    found = index.search(opened(index.build("Flat", shards, threads=1), tmp_path), queries, order, 10)
+    exact = topk.top_k(queries, shards, order, 10)
+    np.testing.assert_array_equal(topk.places(found), topk.places(exact))
+    np.testing.assert_allclose(topk.scores(found), topk.scores(exact), rtol=1e-5)
+
+
+@pytest.mark.parametrize("factory", ["HNSW16", "IVF8,Flat", "IVF8,PQ8x4", "PCA8,IVF8,Flat", "OPQ8,HNSW16"])
+@pytest.mark.filterwarnings("default")
+def test_every_kind_is_built_written_and_searched(vectors, tmp_path, factory):
+    shards, queries = vectors
+    seen = []
+    built = index.build(factory, shards, threads=1, added=seen.append)
+    assert sum(seen) == built.ntotal == 1000
+    found = index.search(opened(built, tmp_path, probes=99), queries, np.arange(1000), 10)
+    exact = topk.places(topk.top_k(queries, shards, None, 10))
+    both = [len(np.intersect1d(a, b)) for a, b in zip(topk.places(found), exact, strict=True)]
+    assert np.mean(both) / 10 > (0.9 if factory in ("HNSW16", "IVF8,Flat") else 0.2)
+    assert faiss.read_index(str(tmp_path / "index.faiss")).metric_type == faiss.METRIC_INNER_PRODUCT
+
+
+def test_options_reach_the_index_behind_a_transform(vectors, tmp_path):
+    shards, _ = vectors
+    inverted = opened(index.build("PCA8,IVF8,Flat", shards, threads=1), tmp_path, probes=3)
+    assert faiss.extract_index_ivf(inverted).nprobe == 3
+    graph = opened(index.build("PCA8,HNSW16", shards, threads=1), tmp_path, ef=77)
+    assert index._graph(graph).hnsw.efSearch == 77
+
+
+def test_no_document_is_nothing_rather_than_minus_one(vectors, tmp_path):
+    shards, queries = vectors
+    found = index.search(
+        opened(index.build("IVF8,Flat", shards, threads=1), tmp_path, probes=1), queries, np.arange(1000), 900
+    )
+    missing = found == topk.NOTHING
+    assert missing.any()
+    assert (np.diff(missing.astype(int), axis=1) >= 0).all()  # only at the end
+    assert topk.places(found[~missing]).max() < 1000
+
+
+def test_trains_on_the_same_rows_however_shards_are_cut(monkeypatch):
+    monkeypatch.setattr(index, "SAMPLE", 30)
+    rows = np.arange(100, dtype=np.float32)[:, None]
+    for size in (1, 7, 33, 100):
+        shards = [rows[start : start + size] for start in range(0, 100, size)]
+        np.testing.assert_array_equal(index._even_rows(shards, 30)[:, 0], np.arange(0, 100, 4))
+
+
+@pytest.mark.parametrize(
+    ("factory", "says"), [("Nonsense", "Nonsense"), ("IVF8,PQ5", "16 dimensions"), ("IVF2000,Flat", "1000 documents")]
+)
+def test_what_faiss_cannot_make_is_a_clear_error(vectors, factory, says):
+    with pytest.raises(UserError, match=rf"^search\.index: .*{says}"):
+        index.build(factory, vectors[0], threads=1)
