@@ -22,7 +22,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        gradient = gradient.contiguous()
+        gradient = gradient.clone(memory_format=torch.contiguous_format)  # autograd may still hold the other
         dist.all_reduce(gradient)
         start = dist.get_rank() * ctx.rows
         return gradient[start : start + ctx.rows]

@@ -88,11 +88,11 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     """The learning rate of an update (from 0): rising over the warm-up share, then falling to 0 or constant."""
     steps = config.schedule_steps or config.steps
     rising = config.warmup * steps
-    if step + 1 < rising:
+    if step + 1 <= rising:
         return config.learning_rate * (step + 1) / rising
     if config.schedule == "constant":
         return config.learning_rate
-    return config.learning_rate * max(0.0, (steps - step) / max(1.0, steps - rising))
+    return config.learning_rate * min(1.0, max(0.0, (steps - step) / max(1.0, steps - rising)))
 
 
 def rows_of_step(config: TrainConfig, rows: int, *, seed: int, step: int) -> list[int]:

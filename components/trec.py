@@ -79,7 +79,7 @@ def write_ranking(table: pa.Table, path: Path, tag: str) -> None:
         for query, document, rank, score in zip(*columns, strict=True):
             limit = np.float32(np.inf) if query != before else np.nextafter(last, np.float32(-np.inf))
             before, last = query, min(np.float32(score), limit)
-            file.write(f"{query} Q0 {document} {rank} {last!r} {tag}\n".replace("np.float32(", "").replace(")", ""))
+            file.write(f"{query} Q0 {document} {rank} {last} {tag}\n")
 
 
 def write_qrels(table: pa.Table, path: Path, split: str) -> None:

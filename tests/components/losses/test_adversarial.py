@@ -1,0 +1,121 @@
+"""AR2's adversarial term against the paper's equations, worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from components.losses.adversarial import expected_reward
+from components.scores import Scores
+
+
+def rows(*values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def game(student: Tensor, teacher: Tensor) -> Scores:
+    """A positive first, then negatives."""
+    target = torch.zeros_like(student)
+    target[:, 0] = 1
+    return Scores(student, target, torch.ones_like(student, dtype=torch.bool), teacher=teacher)
+
+
+def test_the_value_by_hand() -> None:
+    """The retriever's odds over the negatives are 1 : 3. Against a negative that scores as the positive does the
+    ranker gives it 1/2; against one that is ln 3 below, 3/4. So J = 1/4 ln 1/2 + 3/4 ln 3/4."""
+    student = rows([99, 0, math.log(3)])  # what the positive scores does not matter
+    teacher = rows([2, 2, 2 - math.log(3)])
+    value = expected_reward(game(student, teacher))
+    assert value.item() == pytest.approx(0.25 * math.log(0.5) + 0.75 * math.log(0.75))
+
+
+def test_temperatures_divide_their_own_scores() -> None:
+    """At temperature 1/2 odds of 1 : 3 become 1 : 9; at teacher temperature 1/2 a lead of ln 3 becomes ln 9."""
+    student, teacher = rows([0, 0, math.log(3)]), rows([2, 2, 2 - math.log(3)])
+    value = expected_reward(game(student, teacher), temperature=0.5, teacher_temperature=0.5)
+    assert value.item() == pytest.approx(0.1 * math.log(0.5) + 0.9 * math.log(0.9))
+
+
+def test_the_gradient_is_equation_10() -> None:
+    """sum_i p_i (grad log p_i) log p_phi(d | q, d, d_i), p a softmax over the negatives: by automatic
+    differentiation of log p alone, each term weighted with p and the reward as constants."""
+    draw = torch.Generator().manual_seed(1)
+    student, teacher = (torch.randn(4, 6, generator=draw, dtype=torch.float64) for _ in range(2))
+    student.requires_grad_()
+    expected_reward(game(student, teacher)).sum().backward()
+
+    other = student.detach().clone().requires_grad_()
+    log_p = torch.log_softmax(other[:, 1:], -1)
+    pair = torch.stack([teacher[:, :1].expand(-1, 5), teacher[:, 1:]], -1)
+    reward = torch.log_softmax(pair, -1)[..., 0]
+    (log_p.exp().detach() * log_p * reward).sum().backward()
+    torch.testing.assert_close(student.grad, other.grad)
+    assert student.grad[:, 1:].abs().min() > 1e-4
+    assert (student.grad[:, 0] == 0).all()  # the positive is not among what the retriever chooses from
+
+
+def test_a_confident_ranker_leaves_the_retriever_alone() -> None:
+    """Where the ranker is sure of the positive against every negative, all rewards are about 0."""
+    student = rows([0, 1, 2, -1]).requires_grad_()
+    value = expected_reward(game(student, rows([20, -20, -21, -22])))
+    value.sum().backward()
+    assert abs(value.item()) < 1e-15
+    assert student.grad.abs().max() < 1e-15
+
+
+def test_a_negative_that_fools_the_ranker_draws_the_retriever() -> None:
+    """Following the gradient moves the probability to it, from wherever it was."""
+    student = torch.nn.Parameter(rows([0, 3, 0, 1]))
+    teacher = rows([0, -10, 5, -10])
+    optimizer = torch.optim.SGD([student], lr=1.0)
+    found = []
+    for _ in range(200):
+        optimizer.zero_grad()
+        value = expected_reward(game(student, teacher)).sum()
+        value.backward()
+        optimizer.step()
+        found.append(value.item())
+    assert all(after <= before for before, after in zip(found, found[1:], strict=False))
+    assert torch.softmax(student.detach()[0, 1:], -1)[1] > 0.99
+
+
+def test_the_value_is_never_positive_and_zero_without_a_negative() -> None:
+    draw = torch.Generator().manual_seed(2)
+    student, teacher = (5 * torch.randn(50, 6, generator=draw, dtype=torch.float64) for _ in range(2))
+    assert (expected_reward(game(student, teacher)) <= 0).all()
+    alone = Scores(student, torch.ones_like(student), torch.ones_like(student, dtype=torch.bool), teacher=teacher)
+    assert (expected_reward(alone) == 0).all()
+
+
+def test_of_several_positives_the_ranker_defends_its_best() -> None:
+    """Candidates 0 and 1 are positives that score 0 and 2; the one negative scores 2: log 1/2."""
+    scores = Scores(
+        student=rows([5, 6, 7]), target=rows([1, 1, 0]), where=torch.ones(1, 3, dtype=torch.bool), teacher=rows([0, 2, 2])
+    )  # fmt: skip
+    assert expected_reward(scores).item() == pytest.approx(math.log(0.5))
+
+
+def test_a_row_without_a_positive_has_no_reward() -> None:
+    """There is nothing that the ranker could prefer: no value, no pull."""
+    student = rows([0, 1, 2]).requires_grad_()
+    where = torch.tensor([[False, True, True]])
+    value = expected_reward(Scores(student, rows([1, 0, 0]), where, teacher=rows([1, 2, 3])))
+    value.sum().backward()
+    assert value.item() == 0
+    assert (student.grad == 0).all()
+
+
+def test_rewards_stay_exact_where_the_ranker_is_sure() -> None:
+    """log sigmoid(x) is x for very negative x and -e^-x for large x, not 0 or -inf."""
+    for lead, wanted in ((-1000.0, -1000.0), (30.0, -math.exp(-30))):
+        value = expected_reward(game(rows([0, 0]), rows([lead, 0])))
+        assert value.item() == pytest.approx(wanted, rel=1e-9)
+
+
+def test_it_wants_a_teacher() -> None:
+    scores = game(rows([0, 1]), rows([0, 1]))
+    with pytest.raises(ValueError, match="needs a teacher"):
+        expected_reward(Scores(scores.student, scores.target, scores.where))

@@ -1,0 +1,125 @@
+"""Softmax cross entropy and distillation against values worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from components.losses.listwise import cross_entropy, distillation
+from components.losses.masking import log_softmax, softmax
+from components.scores import Scores
+
+
+def rows(*values: list[float]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def all_of(student: torch.Tensor) -> torch.Tensor:
+    return torch.ones_like(student, dtype=torch.bool)
+
+
+def test_cross_entropy_with_one_positive_is_minus_its_log_probability() -> None:
+    """Scores 0, ln 2, ln 5 are odds 1 : 2 : 5, so the probabilities are 1/8, 2/8, 5/8."""
+    student = rows([0, math.log(2), math.log(5)], [0, math.log(2), math.log(5)])
+    target = rows([0, 1, 0], [0, 0, 1])
+    values = cross_entropy(Scores(student, target, all_of(student)))
+    torch.testing.assert_close(values, torch.tensor([math.log(4), math.log(8 / 5)], dtype=torch.float64))
+
+
+def test_temperature_divides() -> None:
+    """At temperature 1/2 the odds 1 : 2 : 5 become 1 : 4 : 25, and the second has 4/30."""
+    student, target = rows([0, math.log(2), math.log(5)]), rows([0, 1, 0])
+    value = cross_entropy(Scores(student, target, all_of(student)), temperature=0.5)
+    assert value.item() == pytest.approx(math.log(30 / 4))
+
+
+def test_cross_entropy_leaves_masked_candidates_out_of_the_denominator() -> None:
+    """Without the third candidate the odds are 1 : 2."""
+    student, target = rows([0, math.log(2), math.log(5)]), rows([0, 1, 0])
+    value = cross_entropy(Scores(student, target, torch.tensor([[True, True, False]])))
+    assert value.item() == pytest.approx(math.log(3 / 2))
+
+
+def test_soft_targets_are_weights_that_sum_to_one() -> None:
+    """Targets 3 and 1 weigh 3/4 and 1/4: (3/4) ln 4 + (1/4) ln(8/5). Twice the targets is the same."""
+    student = rows([0, math.log(2), math.log(5)])
+    wanted = 0.75 * math.log(4) + 0.25 * math.log(8 / 5)
+    for factor in (1, 2):
+        value = cross_entropy(Scores(student, factor * rows([0, 3, 1]), all_of(student)))
+        assert value.item() == pytest.approx(wanted)
+
+
+def test_a_masked_target_carries_no_weight() -> None:
+    student = rows([0, math.log(2), math.log(5)])
+    where = torch.tensor([[True, True, False]])
+    both = cross_entropy(Scores(student, rows([0, 1, 1]), where))
+    one = cross_entropy(Scores(student, rows([0, 1, 0]), where))
+    torch.testing.assert_close(both, one)
+    none = cross_entropy(Scores(student, rows([0, 0, 1]), where))
+    assert none.item() == 0
+
+
+def test_the_gradient_of_cross_entropy_is_probability_minus_target() -> None:
+    student = rows([0, math.log(2), math.log(5)]).requires_grad_()
+    cross_entropy(Scores(student, rows([0, 1, 0]), all_of(student))).sum().backward()
+    torch.testing.assert_close(student.grad, rows([1 / 8, 2 / 8 - 1, 5 / 8]))
+
+
+def test_a_shift_of_a_row_changes_nothing() -> None:
+    student, target = rows([0, 1, 2], [3, -1, 0]), rows([0, 1, 0], [1, 0, 0])
+    teacher = rows([1, 2, 0], [0, 0, 1])
+    shifted = student + rows([100], [-7])
+    for loss in (cross_entropy, distillation):
+        before = loss(Scores(student, target, all_of(student), teacher=teacher))
+        after = loss(Scores(shifted, target, all_of(student), teacher=teacher + 13))
+        torch.testing.assert_close(before, after)
+
+
+def test_distillation_by_hand() -> None:
+    """A teacher with odds 1 : 1 : 2 over a student with 1 : 2 : 5: (ln 8 + ln 4 + 2 ln(8/5)) / 4."""
+    student, teacher = rows([0, math.log(2), math.log(5)]), rows([0, 0, math.log(2)])
+    value = distillation(Scores(student, rows([1, 0, 0]), all_of(student), teacher=teacher))
+    assert value.item() == pytest.approx((math.log(8) + math.log(4) + 2 * math.log(8 / 5)) / 4)
+
+
+def test_distillation_is_the_divergence_from_the_teacher_and_the_teachers_entropy() -> None:
+    draw = torch.Generator().manual_seed(3)
+    student, teacher = (torch.randn(4, 6, generator=draw, dtype=torch.float64) for _ in range(2))
+    where = torch.rand(4, 6, generator=draw) < 0.7
+    where[:, 0] = True
+    value = distillation(
+        Scores(student, torch.zeros(4, 6), where, teacher=teacher), temperature=0.5, teacher_temperature=2.0
+    )
+    for row in range(4):
+        p = torch.softmax(teacher[row][where[row]] / 2.0, -1)
+        q = torch.log_softmax(student[row][where[row]] / 0.5, -1)
+        divergence = torch.nn.functional.kl_div(q, p, reduction="sum")
+        entropy = -(p * p.log()).sum()
+        assert value[row].item() == pytest.approx((divergence + entropy).item())
+
+
+def test_distillation_is_least_where_the_student_agrees_with_the_teacher() -> None:
+    teacher = rows([2, 0, 1])
+    student = teacher.clone().requires_grad_()
+    distillation(Scores(student, rows([1, 0, 0]), all_of(teacher), teacher=teacher)).sum().backward()
+    torch.testing.assert_close(student.grad, torch.zeros_like(teacher))
+
+
+def test_distillation_does_not_look_at_the_targets_and_wants_a_teacher() -> None:
+    student, teacher = rows([0, 1, 2]), rows([2, 0, 1])
+    one, other = (
+        distillation(Scores(student, target, all_of(student), teacher=teacher))
+        for target in (rows([1, 0, 0]), rows([0, 0, 5]))
+    )
+    torch.testing.assert_close(one, other)
+    with pytest.raises(ValueError, match="needs a teacher"):
+        distillation(Scores(student, rows([1, 0, 0]), all_of(student)))
+
+
+def test_softmax_over_the_pairs_that_count() -> None:
+    scores = rows([0, math.log(3), 7], [1, 2, 3])
+    where = torch.tensor([[True, True, False], [False, False, False]])
+    torch.testing.assert_close(softmax(scores, where), rows([1 / 4, 3 / 4, 0], [0, 0, 0]))
+    torch.testing.assert_close(log_softmax(scores, where), rows([math.log(1 / 4), math.log(3 / 4), 0], [0, 0, 0]))
