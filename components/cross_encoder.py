@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -18,14 +18,14 @@ from components.text import Batch
 class CrossEncoder(nn.Module):
     """A sequence classifier with one label, or an encoder with a linear layer on the mean of its token states."""
 
-    def __init__(self, config: CrossEncoderConfig, backbone: nn.Module, head: nn.Linear | None) -> None:
+    def __init__(self, config: CrossEncoderConfig, backbone: Any, head: nn.Linear | None) -> None:
         super().__init__()
         self.config = config
         self.backbone = backbone
         self.head = head
 
     @classmethod
-    def start(cls, config: CrossEncoderConfig) -> tuple[Self, object]:
+    def start(cls, config: CrossEncoderConfig) -> tuple[Self, Any]:
         """A ranker made from a pre-trained encoder with a new head, and the tokenizer."""
         with pretrained.seeded(config.seed):
             if config.pooling == "cls":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +19,13 @@ Side = Literal["query", "document"]
 class DualEncoder(nn.Module):
     """One or two towers, pooling, and perhaps vectors of length 1."""
 
-    def __init__(self, config: DualEncoderConfig, towers: dict[str, nn.Module]) -> None:
+    def __init__(self, config: DualEncoderConfig, towers: dict[str, Any]) -> None:
         super().__init__()
         self.config = config
         self.towers = nn.ModuleDict(towers)
 
     @classmethod
-    def start(cls, config: DualEncoderConfig) -> tuple[Self, object]:
+    def start(cls, config: DualEncoderConfig) -> tuple[Self, Any]:
         """A retriever made from a pre-trained encoder, and the tokenizer."""
         sides = ["shared"] if config.towers == "shared" else ["query", "document"]
         towers = {side: pretrained.encoder(config) for side in sides}
@@ -54,14 +54,15 @@ class DualEncoder(nn.Module):
         Two towers lie in `folder/query` and `folder/document`, joined by sentence-transformers' Router.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        width = next(iter(self.towers.values())).config.hidden_size
+        towers: dict[str, Any] = dict(self.towers.items())
+        width = next(iter(towers.values())).config.hidden_size
         modules = []
         if self.config.towers == "shared":
             pretrained.save_tower(self.towers["shared"], folder, tokenizer_from, self.config.document_tokens)
             _save_pooling(folder / "1_Pooling", width, self.config.pooling)
             modules += [("", "Transformer"), ("1_Pooling", "Pooling")]
         else:
-            for side, tower in self.towers.items():
+            for side, tower in towers.items():
                 limit = self.config.query_tokens if side == "query" else self.config.document_tokens
                 pretrained.save_tower(tower, folder / side, tokenizer_from, limit)
                 _save_pooling(folder / f"{side}_pooling", width, self.config.pooling)

@@ -21,7 +21,7 @@ class _Gather(torch.autograd.Function):
         return torch.cat(parts)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         gradient = gradient.clone(memory_format=torch.contiguous_format)  # autograd may still hold the other
         dist.all_reduce(gradient)
         start = dist.get_rank() * ctx.rows
@@ -36,7 +36,7 @@ def gather(local: Tensor, *, rows: int) -> Tensor:
     if workers() == 1:
         return local
     padding = local.new_zeros((rows - len(local), *local.shape[1:]))
-    return _Gather.apply(torch.cat([local, padding]))  # type: ignore[no-any-return]
+    return _Gather.apply(torch.cat([local, padding]))
 
 
 def most(count: int, device: torch.device) -> int:

@@ -108,7 +108,7 @@ def check(threads: int = 1) -> Runtime:
 
 
 @cache
-def machine(threads: int) -> Any:
+def start(threads: int = 1) -> Any:
     """pyjnius in front of the running machine, started by the first call; later ones take it as it is."""
     import jnius_config
 
@@ -146,7 +146,7 @@ class IndexWriter:
     """Writes a Lucene index that Pyserini opens, through Anserini's indexer. A context manager: leaving it commits."""
 
     def __init__(self, path: Path, analysis: Analysis, *, threads: int) -> None:
-        autoclass = machine(threads).autoclass
+        autoclass = start(threads).autoclass
         arguments = ["-input", "", "-collection", "JsonCollection", "-index", str(path), "-threads", str(threads)]
         if analysis.language != "en":
             arguments += ["-language", analysis.language]
@@ -182,7 +182,7 @@ class Searcher:
     """
 
     def __init__(self, path: Path, analysis: Analysis, *, k1: float, b: float, threads: int) -> None:
-        self._autoclass = machine(threads).autoclass
+        self._autoclass = start(threads).autoclass
         self._searcher = self._autoclass("io.anserini.search.SimpleSearcher")(str(path), self._analyzer(analysis))
         self._searcher.set_bm25(k1, b)
         self._threads = threads

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import transformers
@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 
 from components.config import UserError
 from components.files import write_json
+from components.model_configs import Pretrained
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -25,15 +26,6 @@ TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt",
     "added_tokens.json", "spiece.model", "sentencepiece.bpe.model",
 )  # fmt: skip
-
-
-class Source(Protocol):
-    """The part of a model's config that says where it begins."""
-
-    model: str
-    revision: str | None
-    layers: int | list[int] | None
-    dropout: float | None
 
 
 def place(model: str) -> str:
@@ -57,17 +49,17 @@ def place(model: str) -> str:
     return model
 
 
-def encoder(source: Source) -> nn.Module:
+def encoder(source: Pretrained) -> Any:
     """A pre-trained encoder without pooler, with the layers asked for."""
     return _cut(_read(AutoModel, source, add_pooling_layer=False), source.layers)
 
 
-def classifier(source: Source) -> nn.Module:
+def classifier(source: Pretrained) -> Any:
     """A pre-trained encoder with a new classification head of one label, with the layers asked for."""
     return _cut(_read(AutoModelForSequenceClassification, source, num_labels=1), source.layers)
 
 
-def _read(auto: Any, source: Source, **options: Any) -> nn.Module:
+def _read(auto: Any, source: Pretrained, **options: Any) -> Any:
     where = place(source.model)
     if source.dropout is not None:
         options |= {"hidden_dropout_prob": source.dropout, "attention_probs_dropout_prob": source.dropout}
@@ -82,7 +74,7 @@ def _read(auto: Any, source: Source, **options: Any) -> nn.Module:
         raise UserError(f"model: {source.model}: cannot be loaded: {str(error).splitlines()[0]}") from None
 
 
-def _load(auto: Any, where: str, **options: Any) -> nn.Module:
+def _load(auto: Any, where: str, **options: Any) -> Any:
     """from_pretrained in fp32; the pooler is left out where the architecture has one to leave out."""
     options |= {"dtype": torch.float32}
     try:
@@ -92,14 +84,16 @@ def _load(auto: Any, where: str, **options: Any) -> nn.Module:
         return auto.from_pretrained(where, **options)
 
 
-def _cut(model: nn.Module, layers: int | list[int] | None) -> nn.Module:
+def _cut(model: Any, layers: int | list[int] | None) -> Any:
     """Keep some of an encoder's layers, found as the module list that is as long as the config says."""
     if layers is None:
         return model
     count = model.config.num_hidden_layers
     keep = list(range(layers)) if isinstance(layers, int) else layers
     if not keep or min(keep) < 0 or max(keep) >= count:
-        raise UserError(f"layers: {layers}: the model has {count} layers; accepted: 1 to {count}, or a list of positions")
+        raise UserError(
+            f"layers: {layers}: the model has {count} layers; accepted: 1 to {count}, or a list of positions"
+        )
     for module in model.modules():
         for name, child in module.named_children():
             if isinstance(child, nn.ModuleList) and len(child) == count:
@@ -109,7 +103,7 @@ def _cut(model: nn.Module, layers: int | list[int] | None) -> nn.Module:
     raise UserError(f"layers: {layers}: no list of {count} layers was found in a {model.config.model_type} model")
 
 
-def tokenizer(source: Source) -> Any:
+def tokenizer(source: Pretrained) -> Any:
     """The model's tokenizer."""
     try:
         return AutoTokenizer.from_pretrained(place(source.model), revision=source.revision)
@@ -117,12 +111,12 @@ def tokenizer(source: Source) -> Any:
         raise UserError(f"model: {source.model}: no tokenizer: {str(error).splitlines()[0]}") from None
 
 
-def load_encoder(folder: Path) -> nn.Module:
+def load_encoder(folder: Path) -> Any:
     """An encoder that `save_tower` wrote."""
     return _load(AutoModel, str(folder), add_pooling_layer=False)
 
 
-def load_classifier(folder: Path) -> nn.Module:
+def load_classifier(folder: Path) -> Any:
     """A sequence classifier that `save_tower` wrote."""
     return _load(AutoModelForSequenceClassification, str(folder))
 
@@ -132,7 +126,7 @@ def load_tokenizer(folder: Path) -> Any:
     return AutoTokenizer.from_pretrained(str(folder if (folder / "tokenizer.json").exists() else folder / "query"))
 
 
-def save_tower(model: nn.Module, folder: Path, tokenizer_from: Path, limit: int) -> None:
+def save_tower(model: Any, folder: Path, tokenizer_from: Path, limit: int) -> None:
     """Write a Hugging Face model with its tokenizer and the length that sentence-transformers should cut at."""
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(str(folder))

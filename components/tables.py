@@ -18,9 +18,7 @@ QRELS = pa.schema(
 )
 """A judgement. Relevance above 0 is relevant unless a measure says otherwise."""
 
-RANKING = pa.schema(
-    [("query_id", pa.string()), ("doc_id", pa.string()), ("rank", pa.int32()), ("score", pa.float32())]
-)
+RANKING = pa.schema([("query_id", pa.string()), ("doc_id", pa.string()), ("rank", pa.int32()), ("score", pa.float32())])
 """A retrieved document: rank from 1, scores descending, ties in order of doc_id."""
 
 GROUPS = pa.schema(

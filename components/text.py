@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -133,10 +133,18 @@ class Batch(NamedTuple):
     mask: Tensor
     segments: Tensor | None = None
 
-    def to(self, device: Any) -> Batch:
-        """The same on a device."""
-        segments = self.segments.to(device, non_blocking=True) if self.segments is not None else None
-        return Batch(self.ids.to(device, non_blocking=True), self.mask.to(device, non_blocking=True), segments)
+
+B = TypeVar("B", bound=tuple)
+
+
+def to_device(batch: B, device: Any) -> B:
+    """A batch with every tensor in it, and in the batches in it, on a device."""
+    moved = [
+        to_device(part, device) if isinstance(part, tuple) else part.to(device, non_blocking=True)
+        if part is not None else None
+        for part in batch
+    ]  # fmt: skip
+    return type(batch)(*moved)
 
 
 def texts(sequences: list[list[int]], template: Template) -> Batch:

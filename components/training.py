@@ -25,8 +25,8 @@ from components import draws
 from components.files import replacing, write_json
 from components.gather import sum_gradients, total, workers
 from components.objectives.terms import Objective
+from components.text import to_device
 from components.train_config import TrainConfig
-
 
 Losses = dict[str, float]
 
@@ -57,7 +57,7 @@ def train(
         if state is None:
             _load_tensors(start / "state", None, optimizer, device)
     state = state or {"step": 0, "best": None, "waited": 0, "seconds": 0.0, "sums": {}, "count": 0}
-    log = _Log(out / "metrics.jsonl", state, config.log_every)
+    log = _Log(out / "metrics.jsonl", state, config)
     began, saved = time.monotonic(), time.monotonic()
     before = state["seconds"]
     on_step(state["step"], "")
@@ -79,6 +79,7 @@ def train(
 
 def _choose_attention(objective: nn.Module, device: torch.device) -> None:
     """On a CPU the plain attention, whose backward pass is there twice as fast as the fused one's."""
+    module: Any
     for module in objective.modules():
         if device.type == "cpu" and hasattr(module, "set_attn_implementation"):
             module.set_attn_implementation("eager")
@@ -141,7 +142,7 @@ def _update(
     for part in range(config.accumulate):
         mine = share(share(rows, config.accumulate, part), workers(), _rank())
         torch.manual_seed(draws.number(seed, "dropout", step, part, _rank()))
-        batch = objective.collate(mine).to(device)
+        batch = to_device(objective.collate(mine), device)
         with autocast(device, config.precision):
             representations = objective.encode(batch)
         terms = objective.terms(representations, batch)
@@ -155,7 +156,7 @@ def _update(
     sum_gradients(parameters)
     norm = torch.nn.utils.clip_grad_norm_(parameters, config.clip if config.clip is not None else math.inf)
     if not math.isfinite(float(norm)):
-        raise FloatingPointError(f"step {step}: the gradient is {float(norm)}; lower the learning rate or use fp32")
+        raise FloatingPointError(f"step {step + 1}: the gradient is {float(norm)}; lower the learning rate or use fp32")
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.step()
@@ -176,10 +177,13 @@ def _optimizer(objective: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
 
 
 class _Log:
-    """Means over intervals, one JSON line each, written by the first worker; a resumed run cuts what came after."""
+    """Means over intervals, one JSON line each, written by the first worker; a resumed run cuts what came after.
 
-    def __init__(self, path: Path, state: dict[str, Any], every: int) -> None:
-        self._path, self._state, self._every = path, state, every
+    The last interval ends with the last step, however long it is.
+    """
+
+    def __init__(self, path: Path, state: dict[str, Any], config: TrainConfig) -> None:
+        self._path, self._config = path, config
         if _rank() == 0 and path.exists():
             lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
             kept = [json.dumps(line) + "\n" for line in lines if line["step"] <= state["step"]]
@@ -190,7 +194,7 @@ class _Log:
         for name, value in values.items():
             state["sums"][name] = state["sums"].get(name, 0.0) + value
         state["count"] += 1
-        if state["step"] % self._every == 0:
+        if state["step"] % self._config.log_every == 0 or state["step"] == self._config.steps:
             means = {name: round(value / state["count"], 6) for name, value in state["sums"].items()}
             self.write(
                 {"step": state["step"], **means, "learning_rate": rate, "gradient_norm": round(norm, 5),
@@ -228,7 +232,7 @@ def _validate(
     found: list[float] = []
     mine = list(range(_rank(), dev.rows(), workers()))
     for start in range(0, len(mine), config.batch):
-        batch = dev.collate(mine[start : start + config.batch]).to(device)
+        batch = to_device(dev.collate(mine[start : start + config.batch]), device)
         with autocast(device, config.precision):
             representations = dev.encode(batch)
         for scores, targets in dev.judge(representations, batch):

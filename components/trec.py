@@ -79,7 +79,7 @@ def write_ranking(table: pa.Table, path: Path, tag: str) -> None:
         for query, document, rank, score in zip(*columns, strict=True):
             limit = np.float32(np.inf) if query != before else np.nextafter(last, np.float32(-np.inf))
             before, last = query, min(np.float32(score), limit)
-            file.write(f"{query} Q0 {document} {rank} {last} {tag}\n")
+            file.write(f"{query} Q0 {document} {rank} {last!s} {tag}\n")
 
 
 def write_qrels(table: pa.Table, path: Path, split: str) -> None:
@@ -87,4 +87,6 @@ def write_qrels(table: pa.Table, path: Path, split: str) -> None:
     chosen = table.filter(pc.equal(table["split"], split))
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         columns = [chosen[name].to_pylist() for name in ("query_id", "doc_id", "relevance")]
-        file.writelines(f"{query} 0 {document} {relevance}\n" for query, document, relevance in zip(*columns, strict=True))
+        file.writelines(
+            f"{query} 0 {document} {relevance}\n" for query, document, relevance in zip(*columns, strict=True)
+        )

@@ -128,9 +128,7 @@ def write_data(folder: Path, *, documents: int = 40, queries: int = 24, row_grou
 def write_groups(folder: Path, rows: list[dict[str, Any]]) -> Path:
     """A groups artifact; `targets` are 1 and then 0, `visit` is 0 and `teacher` null where a row does not say."""
     folder.mkdir(parents=True, exist_ok=True)
-    whole = [
-        {"visit": 0, "targets": [1.0] + [0.0] * (len(row["doc_ids"]) - 1), "teacher": None, **row} for row in rows
-    ]
+    whole = [{"visit": 0, "targets": [1.0] + [0.0] * (len(row["doc_ids"]) - 1), "teacher": None, **row} for row in rows]
     pq.write_table(pa.Table.from_pylist(whole, schema=GROUPS), folder / "groups.parquet")
     return folder
 

@@ -7,7 +7,20 @@ from components.model_configs import CrossEncoderConfig, DualEncoderConfig
 from components.train_config import TrainConfig
 from workflows.dag import Step, step
 from workflows.parts import (
-    Base, Board, Collection, Outcome, Phase, Refreshed, begin, drawn, note_on, phase, refresh, reranked, seeded, trained,
+    Base,
+    Board,
+    Collection,
+    Outcome,
+    Phase,
+    Refreshed,
+    begin,
+    drawn,
+    note_on,
+    phase,
+    refresh,
+    reranked,
+    seeded,
+    trained,
 )  # fmt: skip
 from workflows.steps.score import RerankConfig, ScoreConfig, judge
 
@@ -134,7 +147,9 @@ def game(
                 found = refresh(label(f"retriever {i}"), collection, retriever, config, splits=splits)
                 board.add(f"retriever {i}", found.ranking, seed=seed, round=i, entropy=True)
         if i == config.rounds or config.rank_every_round:
-            over = reranked(label(f"ranker over retriever {i}"), collection, found.ranking, ranker, config, config.rerank)
+            over = reranked(
+                label(f"ranker over retriever {i}"), collection, found.ranking, ranker, config, config.rerank
+            )
             board.add(f"ranker over retriever {i}", over, seed=seed, round=i)
 
     for name in config.controls.play:

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import yaml
 
 from components.config import UserError, listing
-from components.files import write_json
 from workflows import cluster as clusters
 from workflows import recipes
 from workflows import report as reports
@@ -81,7 +79,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not waiting:
         print("nothing to run: every step that this needs is done")
     print(f"\nreport: {experiment.run / 'report.html'}")
-    print(f"try:    python -m workflows search {arguments.config} \"your question\" -k 5 --rank")
+    print(f'try:    python -m workflows search {arguments.config} "your question" -k 5 --rank')
 
 
 def _report(experiment: Experiment, store: Store, executed: set[str]) -> dict[str, Any]:
@@ -213,7 +211,9 @@ def clean(arguments: argparse.Namespace) -> None:
         if not size:
             continue
         freed += size
-        print(f"{'would drop' if arguments.dry_run else 'dropped'} {size / 2**20:8.1f} MB  {node.label}: {listing(parts)}")
+        print(
+            f"{'would drop' if arguments.dry_run else 'dropped'} {size / 2**20:8.1f} MB  {node.label}: {listing(parts)}"
+        )
         if not arguments.dry_run:
             store.drop(node, parts)
     print(f"{freed / 2**20:.1f} MB {'to free' if arguments.dry_run else 'freed'}")
@@ -257,5 +257,3 @@ def doctor(arguments: argparse.Namespace) -> None:
 
     if not checkup.report():
         raise UserError("something is missing; the lines above say what to do")
-
-

@@ -130,7 +130,7 @@ def refresh(label: str, collection: Collection, retriever: Step, config: Base, *
     )  # fmt: skip
     index = None
     if config.search.index is not None:
-        index = step(f"{label} index", faiss_index, vectors=vectors, config=config.search)
+        index = step(f"{label} index", faiss_index, vectors=vectors, factory=config.search.index)
     ranking = step(
         f"{label} ranking", search, data=collection.data, vectors=vectors, index=index, splits=splits, k=config.k,
         config=config.search,
@@ -138,7 +138,9 @@ def refresh(label: str, collection: Collection, retriever: Step, config: Base, *
     return Refreshed(retriever, vectors, index, ranking)
 
 
-def reranked(label: str, collection: Collection, ranking: Step, ranker: Step, config: Base, depth: RerankConfig) -> Step:
+def reranked(
+    label: str, collection: Collection, ranking: Step, ranker: Step, config: Base, depth: RerankConfig
+) -> Step:
     """The evaluated queries' ranking in a ranker's order."""
     return step(
         label, rerank, data=collection.data, tokens=collection.tokens, ranking=ranking,

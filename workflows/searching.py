@@ -17,9 +17,7 @@ from workflows.dag import Store
 
 def text(experiment: Any, store: Store, cluster: Cluster, arguments: argparse.Namespace) -> str:
     """The documents found, best first, with scores and the beginning of their texts."""
-    found = find(
-        experiment, store, arguments.query, k=arguments.k, rank=arguments.rank, cuda=cluster.cuda()
-    )
+    found = find(experiment, store, arguments.query, k=arguments.k, rank=arguments.rank, cuda=cluster.cuda())
     lines = []
     for number, row in enumerate(found, 1):
         scores = f"{row['score']:.3f}" + (f", ranker {row['ranker']:.2f}" if "ranker" in row else "")
@@ -34,7 +32,7 @@ def find(experiment: Any, store: Store, query: str, *, k: int, rank: bool, cuda:
 
     from components.dual_encoder import DualEncoder
     from components.pretrained import load_tokenizer
-    from components.text import Template, texts
+    from components.text import Template, texts, to_device
 
     outcome = experiment.outcome
     if rank and outcome.ranker is None:
@@ -49,7 +47,9 @@ def find(experiment: Any, store: Store, query: str, *, k: int, rank: bool, cuda:
     model = DualEncoder.load(folder).eval().to(device)
     ids = np.asarray(tokenizer(query, add_special_tokens=False)["input_ids"], dtype=np.int64)
     with torch.inference_mode():
-        vector = model(texts([template.single(ids, model.tokens("query"))], template).to(device), "query")[0].cpu()
+        vector = model(to_device(texts([template.single(ids, model.tokens("query"))], template), device), "query")[
+            0
+        ].cpu()
     rows, scores = _nearest(store.path(outcome.found.vectors), vector, k=max(k, 20) if rank else k)
     documents = _documents(store.path(outcome.data), rows)
     found = [{**document, "score": float(score)} for document, score in zip(documents, scores, strict=True)]
@@ -84,7 +84,7 @@ def _ranked(folder: Path, query: str, found: list[dict[str, Any]], device: Any) 
 
     from components.cross_encoder import CrossEncoder
     from components.pretrained import load_tokenizer
-    from components.text import Template, document_text, pairs
+    from components.text import Template, document_text, pairs, to_device
 
     tokenizer = load_tokenizer(folder)
     template = Template.of(tokenizer)
@@ -94,7 +94,7 @@ def _ranked(folder: Path, query: str, found: list[dict[str, Any]], device: Any) 
     first, *others = [np.asarray(ids, dtype=np.int64) for ids in encoded]
     with torch.inference_mode():
         batch = pairs([template.pair(first, other, model.config.pair_tokens) for other in others], template)
-        scores = model(batch.to(device)).cpu().tolist()
+        scores = model(to_device(batch, device)).cpu().tolist()
     for row, score in zip(found, scores, strict=True):
         row["ranker"] = score
     return sorted(found, key=lambda row: -row["ranker"])

@@ -84,15 +84,15 @@ def _inline(
 def _through_ray(
     worker: type, shards: list[Shard], out: Path, cluster: Cluster, pool: Pool, gpu: bool, constructor: dict[str, Any]
 ) -> Iterator[tuple[int, float, float]]:
-    ray = ray_session(cluster)
-    import ray.data  # after the session's environment is set
+    ray_session(cluster)
+    from ray import data  # after the session's environment is set
 
     # Rows of plain text: an actor's constructor must stay small, or Ray cannot start it again (ray#53727).
     rows = [{"file": shard.file, "size": shard.size, "task": json.dumps(shard.task)} for shard in shards]
-    done = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+    done = data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         _DataActor,
         batch_size=1,
-        compute=ray.data.ActorPoolStrategy(size=cluster.workers(pool, len(shards), gpu=gpu)),
+        compute=data.ActorPoolStrategy(size=cluster.workers(pool, len(shards), gpu=gpu)),
         num_cpus=pool.threads,
         num_gpus=1 if gpu else 0,
         max_restarts=4,  # a constructor that kills its process would otherwise be tried for ever

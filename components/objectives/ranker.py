@@ -28,10 +28,6 @@ class RankerBatch(NamedTuple):
     where: Tensor
     teacher: Tensor | None
 
-    def to(self, device: torch.device) -> RankerBatch:
-        """The same on a device."""
-        return RankerBatch(*(part.to(device) if part is not None else None for part in self))
-
 
 class Ranker(nn.Module):
     """The objective: scores of pairs under the losses asked for, over each query's own candidates."""
@@ -58,7 +54,7 @@ class Ranker(nn.Module):
         shape = (len(groups), max(len(group.documents) for group in groups))
         at, target, where = np.zeros(shape, np.int64), np.zeros(shape, np.float32), np.zeros(shape, bool)
         teacher = np.zeros(shape, np.float32) if groups[0].teacher is not None else None
-        sequences = []
+        sequences: list[tuple[list[int], list[int]]] = []
         for i, group in enumerate(groups):
             count = len(group.documents)
             at[i, :count] = np.arange(len(sequences), len(sequences) + count)
@@ -95,9 +91,7 @@ class Ranker(nn.Module):
 
     @staticmethod
     def _scores(representations: Tensor, batch: RankerBatch) -> Scores:
-        return Scores(
-            student=representations[batch.at], target=batch.target, where=batch.where, teacher=batch.teacher
-        )
+        return Scores(student=representations[batch.at], target=batch.target, where=batch.where, teacher=batch.teacher)
 
 
 Objective = Ranker

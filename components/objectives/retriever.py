@@ -36,10 +36,6 @@ class RetrieverBatch(NamedTuple):
     """(Q, P) keys of every relevant document of the query, padded with -1."""
     teacher: Tensor | None
 
-    def to(self, device: torch.device) -> RetrieverBatch:
-        """The same on a device."""
-        return RetrieverBatch(*(part.to(device) if part is not None else None for part in self))
-
 
 class Retriever(nn.Module):
     """The objective: inner products of queries and documents under the losses asked for."""
@@ -150,7 +146,9 @@ def batch_scores(queries: Tensor, documents: Tensor, batch: RetrieverBatch) -> S
     student = queries @ documents.T
     own = torch.where(batch.where, batch.keys[batch.columns], -2)
     target = _spread(own, batch.target, order, ordered)
-    known = _spread(batch.known.where(batch.known >= 0, -2), torch.ones_like(batch.known, dtype=target.dtype), order, ordered)
+    known = _spread(
+        batch.known.where(batch.known >= 0, -2), torch.ones_like(batch.known, dtype=target.dtype), order, ordered
+    )
     return Scores(student=student, target=target, where=counts & ~((known > 0) & (target <= 0)))
 
 

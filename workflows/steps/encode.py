@@ -1,6 +1,5 @@
 """Encode a collection's documents, and the queries of some splits, shard by shard on Ray Data."""
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -96,7 +95,7 @@ class Encoder:
         """(N, d) fp32 vectors of rows of the token store."""
         import torch
 
-        from components.text import texts, token_batches
+        from components.text import texts, to_device, token_batches
 
         limit = self._model.tokens(side)
         store = self._tokens[side]
@@ -106,14 +105,9 @@ class Encoder:
         with torch.inference_mode():
             for chosen in token_batches(lengths, self._batch_tokens):
                 sequences = [self._template.single(store[rows[i]], limit) for i in chosen]
-                batch = texts(sequences, self._template).to(self._device)
+                batch = to_device(texts(sequences, self._template), self._device)
                 values = self._model(batch, side).cpu().numpy()
                 if not found.shape[1]:
                     found = np.empty((len(rows), values.shape[1]), np.float32)
                 found[chosen] = values
         return found
-
-
-def query_ids(folder: Path) -> list[str]:
-    """The ids of an artifact's query vectors, in the order of their rows."""
-    return list(json.loads((folder / "queries.json").read_text()))

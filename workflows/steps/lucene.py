@@ -51,13 +51,13 @@ def lucene_index(out: Path, cluster: Cluster, *, data: Path, config: LuceneIndex
     lucene.check()
     pool = Pool(workers=1, threads=min(cores(), (cluster.java.workers or cores()) * cluster.java.threads))
     documents = pq.read_metadata(data / "documents.parquet").num_rows
-    map_shards(
+    busy = map_shards(
         _worker(cluster),
         [Shard(INDEX, documents, {})],
         out=out, cluster=cluster, pool=pool, unit="documents",
         work=_Indexing, data=str(data), analysis=config.model_dump(mode="json"),
     )  # fmt: skip
-    return _about(out)
+    return {**_about(out), "busy_seconds": busy}
 
 
 def lucene_search(
@@ -69,23 +69,23 @@ def lucene_search(
     """
     documents = pq.read_metadata(data / "documents.parquet").num_rows
     if not 1 <= k <= documents:
-        raise UserError(f"bm25.k: {k} documents a query are asked for; accepted: 1 to {documents}, all there are")
+        raise UserError(f"k: {k} documents a query are asked for; accepted: 1 to {documents}, all there are")
     queries = len(_queries(data, splits))
-    starts = range(0, queries, QUERIES_A_SHARD)
-    shards = [
-        Shard(f"found-{start:08d}.parquet", min(QUERIES_A_SHARD, queries - start), {"start": start}) for start in starts
-    ]
-    ranking = out / "ranking.parquet"
+    shards = []
+    for start in range(0, queries, QUERIES_A_SHARD):
+        stop = min(start + QUERIES_A_SHARD, queries)
+        shards.append(Shard(f"found-{start:08d}.parquet", stop - start, {"start": start, "stop": stop}))
+    ranking, busy = out / "ranking.parquet", 0.0
     if not ranking.exists():
         lucene.check()
-        map_shards(
+        busy = map_shards(
             _worker(cluster), shards, out=out, cluster=cluster, pool=cluster.java, unit="queries",
             work=_Retrieval, data=str(data), index=str(index), splits=splits, k=k, k1=config.k1, b=config.b,
         )  # fmt: skip
         _join([out / shard.file for shard in shards], ranking)
     for shard in shards:
         (out / shard.file).unlink(missing_ok=True)
-    return {"queries": queries, **_counts(ranking)}
+    return {"queries": queries, **_counts(ranking), "busy_seconds": busy}
 
 
 def _queries(data: Path, splits: list[str]) -> pa.Table:
@@ -159,7 +159,7 @@ class _Retrieval:
         self._k = k
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
-        queries = self._queries.slice(task["start"], QUERIES_A_SHARD)
+        queries = self._queries[task["start"] : task["stop"]]
         columns: dict[str, list[Any]] = {name: [] for name in RANKING.names}
         answers = self._searcher.search(queries["text"].to_pylist(), self._k)
         for query_id, hits in zip(queries["query_id"].to_pylist(), answers, strict=True):

@@ -42,7 +42,9 @@ def mine(
     """
     pool = _Pool(data, tokens, ranking, split, config)
     if not len(pool.queries):
-        raise ValueError(f"no query of the split {split!r} has a relevant document" + (" and a ranking" if ranking else ""))
+        raise ValueError(
+            f"no query of the split {split!r} has a relevant document" + (" and a ranking" if ranking else "")
+        )
     visits = -(-groups // len(pool.queries))
     order = np.concatenate([draws.generator(*seed, "order", v).permutation(len(pool.queries)) for v in range(visits)])
     filled = 0

@@ -41,7 +41,9 @@ def judge(
     parents = pc.list_parent_indices(lists)
     pairs = pa.table({"query_id": table["query_id"].take(parents), "doc_id": lists.flatten()})
     scores, busy = _score(out, cluster, data, tokens, ranker, pairs, config)
-    teacher = pa.ListArray.from_arrays(pa.array(lists.offsets.to_numpy() - lists.offsets[0].as_py(), pa.int32()), scores)
+    teacher = pa.ListArray.from_arrays(
+        pa.array(lists.offsets.to_numpy() - lists.offsets[0].as_py(), pa.int32()), scores
+    )
     at = table.schema.get_field_index("teacher")
     with replacing(out / "groups.parquet") as path:
         pq.write_table(check(table.set_column(at, "teacher", teacher), GROUPS, what="groups"), path)
@@ -137,7 +139,7 @@ class Scorer:
         """(N,) fp32 scores of (N, 2) rows of queries and documents."""
         import torch
 
-        from components.text import pairs, token_batches
+        from components.text import pairs, to_device, token_batches
 
         limit = self._model.config.pair_tokens
         extra = sum(map(len, self._template[2:5]))
@@ -148,6 +150,6 @@ class Scorer:
                 sequences = [
                     self._template.pair(self._queries[q], self._documents[d], limit) for q, d in rows[chosen].tolist()
                 ]
-                batch = pairs(sequences, self._template).to(self._device)
+                batch = to_device(pairs(sequences, self._template), self._device)
                 found[chosen] = self._model(batch).cpu().numpy()
         return found

