@@ -100,7 +100,7 @@ def override(tree: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
         path, equals, value = assignment.partition("=")
         if not equals or not path:
             raise UserError(f"--set {assignment}: expected key.path=value")
-        node = tree
+        node: Any = tree
         *parents, last = path.split(".")
         for parent in parents:
             node = _child(node, parent, assignment, create=True)

@@ -139,7 +139,7 @@ B = TypeVar("B", bound=tuple)
 
 def to_device(batch: B, device: Any) -> B:
     """A batch with every tensor in it, and in the batches in it, on a device."""
-    moved = [
+    moved: list[Any] = [
         to_device(part, device) if isinstance(part, tuple) else part.to(device, non_blocking=True)
         if part is not None else None
         for part in batch
