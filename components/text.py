@@ -62,6 +62,7 @@ class Template(NamedTuple):
         types = two["token_type_ids"]
         first = len(pair[0])
         second = len(types) - len(pair[2]) - 1
+        special = [kind for kind, is_special in zip(types, two["special_tokens_mask"], strict=True) if is_special]
         return cls(
             before=single[0],
             after=single[1],
@@ -70,7 +71,7 @@ class Template(NamedTuple):
             pair_after=pair[2],
             first_segment=types[first],
             second_segment=types[second],
-            between_segments=types[first + 1 : second],
+            between_segments=special[first : first + len(pair[1])],
             pad=tokenizer.pad_token_id or 0,
             segments="token_type_ids" in tokenizer.model_input_names,
         )

@@ -53,7 +53,8 @@ def top_k(
     step, many = (GPU_BLOCK, GPU_QUERIES) if device != "cpu" else (BLOCK, QUERIES)
     vectors = torch.from_numpy(np.array(queries, np.float32)).to(device)
     _finite(vectors, "queries")
-    lists = [_Lists(part, min(k, count), step) for part in vectors.split(many)]
+    scratch = torch.empty(min(many, len(queries)) * step, device=device)
+    lists = [_Lists(part, min(k, count), scratch, step) for part in vectors.split(many)]
     places = _Places(order, device)
     for shard in documents:
         for start, stop in _blocks(len(shard), places.seen, step):
@@ -144,30 +145,40 @@ class _Lists:
     rows fill slowly.
     """
 
-    def __init__(self, queries: torch.Tensor, k: int, block: int) -> None:
+    def __init__(self, queries: torch.Tensor, k: int, scratch: torch.Tensor, block: int) -> None:
         import torch
 
-        self._torch, self._queries, self._k = torch, queries, k
+        self._torch, self._queries, self._k, self._scratch, self._seen = torch, queries, k, scratch, 0
         self._room = k + k // 2  # between two tidyings, beside a whole block's worth
         shape = (len(queries), self._room + block)
         self._rows = torch.full(shape, NOTHING, dtype=torch.int64, device=queries.device)
         self._filled = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
         self._bar = torch.full((len(queries),), torch.finfo(torch.float32).min, device=queries.device)
-        self._products = torch.empty(len(queries) * block, device=queries.device)
 
     def add(self, documents: torch.Tensor, places: torch.Tensor) -> None:
         """Look at a block of documents."""
-        torch, count, length = self._torch, len(documents), min(RUN, len(documents))
-        products = self._products[: len(self._queries) * count].view(-1, count)
-        torch.mm(self._queries, documents.T, out=products)
-        runs, in_row = products.view(-1, length), count // length
+        count = len(documents)
+        products = self._scratch[: len(self._queries) * count].view(-1, count)
+        self._torch.mm(self._queries, documents.T, out=products)
+        if self._seen < 3 * RUN * self._k:  # about every run holds something: to ask for each is wasted
+            passing = _true(products >= self._bar[:, None])
+            row = passing // count
+            self._append(row, products.view(-1)[passing], places[passing - row * count])
+        else:
+            self._append(*self._by_runs(products, places))
+        self._seen += count
+
+    def _by_runs(self, products: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Rows, scores and places of what passes; only runs whose best passes are looked into."""
+        length = min(RUN, len(places))
+        runs, in_row = products.view(-1, length), len(places) // length
         promising = _true(runs.amax(dim=1).view(-1, in_row) >= self._bar[:, None])
         row = promising // in_row
         values = runs.index_select(0, promising)
         passing = _true(values >= self._bar[row][:, None])
         run = passing // length
         place = places[(promising - row * in_row)[run] * length + passing - run * length]
-        self._append(row[run], values.view(-1)[passing], place)
+        return row[run], values.view(-1)[passing], place
 
     def _append(self, row: torch.Tensor, scores: torch.Tensor, places: torch.Tensor) -> None:
         """Put documents at the end of their queries' rows; `row` ascends."""

@@ -1,0 +1,33 @@
+"""One table a benchmark, printed and kept in RESULTS.md under its title."""
+
+import datetime
+import os
+import re
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "RESULTS.md"
+
+
+def machine(root: Path) -> str:
+    """The machine, the versions, the commit and the day."""
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True, check=True)
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "ray", "transformers"))
+    cores = len(os.sched_getaffinity(0))
+    return (
+        f"{cores} cores of {model.group(1) if model else 'an unknown processor'}; {versions}; "
+        f"commit {commit.stdout.strip()}; {datetime.date.today().isoformat()}"
+    )
+
+
+def write(title: str, command: str, head: list[str], rows: list[list[str]], lines: list[str]) -> None:
+    """Print a table and put it in the place of the last one with the same title."""
+    table = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
+    section = "\n".join([f"## {title}", "", f"`{command}`", "", *(f"{line}  " for line in lines), "", *table, ""])
+    print("\n" + section)
+    text = RESULTS.read_text() if RESULTS.exists() else "# Benchmarks\n"
+    sections = re.split(r"\n(?=## )", text.rstrip() + "\n")
+    kept = [part.rstrip() + "\n" for part in sections if not part.startswith(f"## {title}\n")]
+    RESULTS.write_text("\n".join([*kept, section]))

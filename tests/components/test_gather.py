@@ -1,0 +1,277 @@
+"""Training on two workers is training on one: gradients, losses, models, validation and resuming.
+
+All runs of the two workers are made at once, by two processes that are started once; the tests compare.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+
+from components import training
+from components.gather import gather, most, sum_gradients, total, workers
+from components.objectives.retriever import batch_scores
+from components.text import to_device
+from components.training import objective_named, train
+from tests import toy
+
+CPU = torch.device("cpu")
+BATCH = {"function": toy.CROSS_ENTROPY, "over": "batch"}
+GROUP = {"function": "components.losses.listwise.distillation"}
+GAME = {"function": "components.losses.adversarial.expected_reward", "weight": 0.5}
+
+RUNS: dict[str, dict[str, Any]] = {
+    "over the batch": {"losses": [BATCH], "clip": 0.05},
+    "over the group": {"losses": [GROUP, GAME]},
+    "over both, in pieces, recomputed, in two parts": {
+        "losses": [BATCH, GROUP], "accumulate": 2, "piece": 40, "recompute": True, "clip": 0.05,
+    },
+    "ranker": {"kind": "ranker", "clip": 0.05},
+    "with validation": {"losses": [GROUP], "validate_on_dev": {"every": 1}},
+    "interrupted": {"losses": [BATCH], "stop": 2},
+}  # fmt: skip
+
+
+class Interrupted(Exception):
+    """Stands for whatever kills a training."""
+
+
+def rows() -> list[dict[str, Any]]:
+    """Groups whose candidates fall very unevenly: the first of a batch share theirs, the later ones have many."""
+    found = []
+    for i in range(16):
+        negatives = [(i % 8 + 11 + k) % 40 for k in range(1 if i % 8 < 4 else 5)]
+        if i % 8 < 4:
+            negatives = [20]
+        documents = [f"d{i}", *(f"d{k}" for k in negatives)]
+        if i % 8 == 5:
+            documents.append(f"d{i - 5}")  # another worker's positive, and a duplicate text under the id of d30
+            documents.append("d30")
+        found.append(
+            {"query_id": f"q{i}", "doc_ids": documents, "teacher": [float((7 * k + i) % 4) for k in range(len(documents))]}
+        )
+    return found
+
+
+def objective(places: dict[str, str], table: str, options: dict[str, Any], losses: list[Any]) -> Any:
+    kind = options.get("kind", "retriever")
+    return objective_named(kind)(
+        Path(places[kind]) / "model", rows=Path(places[table]) / "groups.parquet", data=Path(places["data"]),
+        tokens=Path(places["tokens"]), losses=losses, piece=options.get("piece", 10_000),
+        recompute=options.get("recompute", False),
+    )  # fmt: skip
+
+
+def config_of(options: dict[str, Any]) -> Any:
+    known = {k: v for k, v in options.items() if k not in ("kind", "piece", "recompute", "stop")}
+    return toy.train_config(**{"steps": 3, "batch": 8, "log_every": 1, **known})
+
+
+class Keeping:
+    """An optimizer that keeps gradients instead of stepping."""
+
+    def __init__(self, module: torch.nn.Module, path: Path) -> None:
+        self.param_groups = [{"params": list(module.parameters()), "lr": 0.0}]
+        self._module, self._path = module, path
+
+    def zero_grad(self, *, set_to_none: bool) -> None:
+        self._module.zero_grad(set_to_none=set_to_none)
+
+    def step(self) -> None:
+        found = {name: p.grad.contiguous() for name, p in self._module.named_parameters() if p.grad is not None}
+        save_file(found, self._path)
+
+
+def everything(places: dict[str, str], out: Path) -> None:
+    """Every run, and the gradients of its first update, by this process together with those it trains with."""
+    rank = dist.get_rank() if workers() > 1 else 0
+    for name, options in RUNS.items():
+        config = config_of(options)
+        place = out / name
+        place.mkdir(parents=True, exist_ok=True)
+        made = objective(places, "rows", options, config.losses)
+        keep = Keeping(made, place / f"gradients-{rank}.safetensors")
+        training._update(made, keep, config, seed=1, step=0, rate=0.0, device=CPU)
+
+        def again(stop: int | None, place: Path = place, config: Any = config, options: dict[str, Any] = options) -> None:
+            def on_step(step: int, note: str) -> None:
+                if step == stop:
+                    raise Interrupted
+
+            train(
+                objective(places, "rows", options, config.losses), config, out=place, seed=1, start=None, device=CPU,
+                dev=objective(places, "dev", options, config.losses), save_seconds=-1.0, on_step=on_step,
+            )  # fmt: skip
+
+        if "stop" in options and workers() > 1:
+            with pytest.raises(Interrupted):
+                again(options["stop"])
+        again(None)
+
+
+def worker(rank: int, places: dict[str, str], out: str) -> None:
+    """One of two processes."""
+    torch.set_num_threads(1)
+    meeting = Path(out) / "meeting"
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    everything(places, Path(out))
+    small(rank, Path(out))
+    made = objective(places, "rows", {}, config_of({"losses": [BATCH]}).losses)
+    batch = to_device(made.collate(list(range(8))[4 * rank : 4 * rank + 4]), CPU)
+    with torch.no_grad():
+        scores = batch_scores(*made.encode(batch), batch)
+    parts = {name: getattr(scores, name).contiguous() for name in ("student", "target", "where")}
+    save_file({**parts, "documents": batch.keys}, Path(out) / f"scores-{rank}.safetensors")
+    dist.destroy_process_group()
+
+
+def small(rank: int, out: Path) -> None:
+    """What the functions of `components.gather` give, worker by worker."""
+    local = torch.arange(1.0, 3.0 + rank).reshape(-1, 1).requires_grad_()  # 2 rows here, 3 there
+    rows = most(len(local), CPU)
+    whole = gather(local, rows=rows)
+    weight = torch.arange(float(len(whole))).reshape(-1, 1) * (rank + 1)
+    (whole * weight).sum().backward()
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    idle = torch.nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.tensor([1.0, 2.0]) * (rank + 1)
+    if rank == 1:
+        idle.grad = torch.ones(1)
+    sum_gradients([parameter, idle])
+    assert parameter.grad is not None
+    assert idle.grad is not None
+    assert local.grad is not None
+    found = {
+        "rows": rows, "whole": whole.flatten().tolist(), "gradient": local.grad.flatten().tolist(),
+        "total": total(torch.tensor([1.0 + rank, 10.0])).tolist(), "summed": parameter.grad.tolist(),
+        "idle": idle.grad.tolist(), "workers": workers(),
+    }  # fmt: skip
+    (out / f"small-{rank}.json").write_text(json.dumps(found))
+
+
+@pytest.fixture(scope="module")
+def both(
+    tmp_path_factory: pytest.TempPathFactory, data: Path, tokens: Path, retriever: Path, ranker: Path
+) -> dict[int, Path]:
+    """Where the runs of one worker lie and where those of two."""
+    folder = tmp_path_factory.mktemp("workers")
+    dev = [{"query_id": f"q{i}", "doc_ids": [f"d{i}", "d33", "d34", "d35", "d36"]} for i in range(5)]
+    places = {
+        "data": str(data), "tokens": str(tokens), "retriever": str(retriever), "ranker": str(ranker),
+        "rows": str(toy.write_groups(folder / "rows", rows())),
+        "dev": str(toy.write_groups(folder / "dev", dev)),
+    }  # fmt: skip
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    two = folder / "two"
+    two.mkdir()
+    torch.multiprocessing.spawn(worker, (places, str(two)), nprocs=2)
+    everything(places, folder / "one")
+    return {1: folder / "one", 2: two}
+
+
+RUN = pytest.mark.parametrize("name", list(RUNS))
+
+
+@RUN
+def test_the_gradient_of_two_workers_is_that_of_one(both: dict[int, Path], name: str) -> None:
+    """Neither twice nor half of it, and in the same direction; both workers hold it."""
+    one = load_file(both[1] / name / "gradients-0.safetensors")
+    for rank in (0, 1):
+        two = load_file(both[2] / name / f"gradients-{rank}.safetensors")
+        assert two.keys() == one.keys()
+        a = torch.cat([value.flatten() for value in one.values()]).double()
+        b = torch.cat([two[key].flatten() for key in one]).double()
+        assert a.norm() > 1e-3
+        assert float(a @ b / (a @ a)) == pytest.approx(1.0, abs=1e-4)
+        torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-5 * float(a.norm()))
+
+
+@RUN
+def test_two_workers_train_as_one(both: dict[int, Path], name: str) -> None:
+    """The same losses, norms and measures in the log, and the same means of gradients at the end."""
+    found = {}
+    for count in (1, 2):
+        text = (both[count] / name / "metrics.jsonl").read_text()
+        found[count] = [json.loads(line) for line in text.splitlines()]
+    assert len(found[1]) == len(found[2]) >= 3
+    for a, b in zip(found[1], found[2], strict=True):
+        drop = ("seconds",)
+        a, b = ({k: v for k, v in line.items() if k not in drop} for line in (a, b))
+        assert a == pytest.approx(b, rel=1e-3, abs=2e-5)
+    one, two = (load_file(both[count] / name / "state/optimizer.safetensors") for count in (1, 2))
+    for key in one:
+        torch.testing.assert_close(two[key], one[key], rtol=5e-3, atol=2e-5, msg=key)
+    state = json.loads((both[2] / name / "state/state.json").read_text())
+    assert state["summary"]["workers"] == 2
+
+
+def test_clipping_bites_in_these_runs(both: dict[int, Path]) -> None:
+    """Else the runs above would not show that the norm is that of the whole gradient."""
+    for name, options in RUNS.items():
+        lines = [json.loads(line) for line in (both[1] / name / "metrics.jsonl").read_text().splitlines()]
+        if "clip" in options:
+            assert all(line["gradient_norm"] > options["clip"] for line in lines)
+
+
+def test_the_workers_hold_uneven_numbers_of_documents_and_each_text_counts_once(both: dict[int, Path]) -> None:
+    """Rows of one worker after those of the other are the rows of one process, once columns are matched by text."""
+    parts = [load_file(both[2] / f"scores-{rank}.safetensors") for rank in (0, 1)]
+    counts = [len(part["documents"]) for part in parts]
+    assert counts[0] < counts[1]
+    most = max(counts)
+    keys = torch.cat([torch.cat([p["documents"], torch.full((most - len(p["documents"]),), -1)]) for p in parts])
+    for part in parts:
+        assert part["student"].shape == (4, 2 * most)
+        first: dict[int, int] = {}
+        for column, key in enumerate(keys.tolist()):
+            if key == -1 or key in first:
+                assert not part["where"][:, column].any()
+            first.setdefault(key, column)
+        assert (part["target"].sum(-1) == 1).all()
+        assert part["where"][part["target"] > 0].all()
+    wide = torch.cat([part["where"] for part in parts]).sum(-1)
+    known = torch.tensor([len(set(keys.tolist()) - {-1})] * 8)
+    assert (wide <= known).all()
+    assert (wide >= known - 2).all()
+
+
+def test_what_gathering_gives_each_worker(both: dict[int, Path]) -> None:
+    """Rows 1 2 of the first and 1 2 3 of the second, padded to three; the losses weigh row i with i and with 2 i,
+    so the gradient of row i is 3 i, wherever it came from."""
+    a, b = (json.loads((both[2] / f"small-{rank}.json").read_text()) for rank in (0, 1))
+    assert a["rows"] == b["rows"] == 3
+    assert a["whole"] == b["whole"] == [1, 2, 0, 1, 2, 3]
+    assert a["gradient"] == [0, 3]
+    assert b["gradient"] == [9, 12, 15]
+    assert a["total"] == b["total"] == [3, 20]
+    assert a["summed"] == b["summed"] == [3, 6]
+    assert a["idle"] == b["idle"] == [1]  # a parameter that only one worker used
+    assert a["workers"] == b["workers"] == 2
+
+
+def test_alone_nothing_is_gathered() -> None:
+    local = torch.ones(2, 3, requires_grad=True)
+    assert workers() == 1
+    assert gather(local, rows=5) is local
+    assert most(4, CPU) == 4
+    assert total(local).requires_grad is False
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    sum_gradients([parameter])
+    assert parameter.grad is None
+
+
+def test_large_parameters_are_summed_in_several_buffers() -> None:
+    from components.gather import _buckets
+
+    sizes = [3, 4, 2, 9, 1]
+    buckets = _buckets([torch.zeros(size) for size in sizes], limit=6)
+    assert [[len(p) for p in bucket] for bucket in buckets] == [[3], [4, 2], [9], [1]]
+    assert not math.isnan(sum(float(p.sum()) for bucket in buckets for p in bucket))

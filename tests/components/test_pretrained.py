@@ -1,0 +1,176 @@
+"""Encoders from directories: found or refused with a clear error, cut to layers, and written again."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from components import pretrained
+from components.config import UserError
+from tests import toy
+
+
+def config(model: Any, **options: Any) -> Any:
+    return toy.retriever_config(model, **{"dropout": None, **options})
+
+
+def states(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return model.eval()(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+
+
+@pytest.fixture(scope="module")
+def deep(toys: Path) -> Path:
+    """Four layers, so that a cut has something to cut."""
+    return toy.write_encoder(toys / "deep", num_hidden_layers=4)
+
+
+IDS = torch.tensor([[2, 80, 90, 100, 3]])
+
+
+@pytest.mark.parametrize(("layers", "kept"), [(2, [0, 1]), (1, [0]), ([0, 3], [0, 3]), ([2], [2]), (4, [0, 1, 2, 3])])
+def test_a_cut_keeps_the_layers_that_were_asked_for(deep: Path, layers: Any, kept: list[int]) -> None:
+    whole, cut = pretrained.encoder(config(deep)), pretrained.encoder(config(deep, layers=layers))
+    assert cut.config.num_hidden_layers == len(kept) == len(cut.encoder.layer)
+    before, after = dict(whole.named_parameters()), dict(cut.named_parameters())
+    for name, value in after.items():
+        _, _, rest = name.partition("encoder.layer.")
+        if rest:
+            index, _, part = rest.partition(".")
+            name = f"encoder.layer.{kept[int(index)]}.{part}"
+        assert torch.equal(value, before[name])
+
+
+def test_the_first_layers_compute_what_they_computed(deep: Path) -> None:
+    """The states after two of four layers are those of the whole model on its way."""
+    whole, cut = pretrained.encoder(config(deep)), pretrained.encoder(config(deep, layers=2))
+    with torch.no_grad():
+        way = whole.eval()(input_ids=IDS, attention_mask=torch.ones_like(IDS), output_hidden_states=True).hidden_states
+    torch.testing.assert_close(states(cut, IDS), way[2])
+    assert len(way) == 5
+
+
+def test_a_cut_model_is_written_and_read_with_its_layers(deep: Path, tmp_path: Path) -> None:
+    cut = pretrained.encoder(config(deep, layers=[0, 2]))
+    pretrained.save_tower(cut, tmp_path / "cut", deep, 48)
+    again = pretrained.load_encoder(tmp_path / "cut")
+    assert again.config.num_hidden_layers == 2
+    assert torch.equal(states(again, IDS), states(cut, IDS))
+    assert not torch.equal(states(again, IDS), states(pretrained.encoder(config(deep, layers=2)), IDS))
+
+
+@pytest.mark.parametrize("layers", [0, 5, -1, [], [0, 4], [-1], [1, 1]])
+def test_layers_that_are_not_there_are_refused(deep: Path, layers: Any) -> None:
+    with pytest.raises(UserError, match=r"layers: .*: the model has 4 layers; accepted: 1 to 4"):
+        pretrained.encoder(config(deep, layers=layers))
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "distilbert"])
+def test_families_are_read_cut_written_and_read_again(tmp_path: Path, kind: str) -> None:
+    folder = toy.write_encoder(tmp_path / kind, kind)
+    cut = pretrained.encoder(config(folder, layers=1))
+    assert cut.config.num_hidden_layers == 1
+    pretrained.save_tower(cut, tmp_path / "again", folder, 48)
+    assert torch.equal(states(pretrained.load_encoder(tmp_path / "again"), IDS), states(cut, IDS))
+    tokenizer = pretrained.load_tokenizer(tmp_path / "again")
+    text = "bara nami xq7 lotol"
+    assert tokenizer(text)["input_ids"] == pretrained.tokenizer(config(folder))(text)["input_ids"]
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "distilbert"])
+def test_weights_are_read_whole_in_fp32(tmp_path: Path, kind: str) -> None:
+    """Also where they were stored in half precision."""
+    folder = toy.write_encoder(tmp_path / kind, kind)
+    before = pretrained.load_encoder(folder)
+    before.to(torch.bfloat16).save_pretrained(str(folder))
+    read = pretrained.encoder(config(folder))
+    assert {value.dtype for value in read.parameters()} == {torch.float32}
+    for (name, a), (_, b) in zip(before.named_parameters(), read.named_parameters(), strict=True):
+        assert torch.equal(a.float(), b), name
+
+
+def test_no_pooler_is_trained_that_no_vector_goes_through(encoder: Path) -> None:
+    assert not [name for name, _ in pretrained.encoder(config(encoder)).named_parameters() if "pooler" in name]
+
+
+def test_dropout_is_set_or_left(encoder: Path, tmp_path: Path) -> None:
+    def found(**options: Any) -> set[float]:
+        model = pretrained.encoder(config(encoder, **options))
+        return {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)}
+
+    assert found() == {0.1}
+    assert found(dropout=0.0) == {0.0}
+    assert found(dropout=0.3) == {0.3}
+    assert pretrained.encoder(config(encoder, dropout=0.3)).config.attention_probs_dropout_prob == 0.3
+    other = toy.write_encoder(tmp_path / "distilbert", "distilbert")
+    with pytest.raises(UserError, match="dropout cannot be set for a distilbert model"):
+        pretrained.encoder(config(other, dropout=0.0))
+
+
+@pytest.mark.parametrize("model", ["./nowhere", "/nowhere/at/all", "~/nowhere-at-all", "runs/a/b"])
+def test_a_directory_that_is_not_there_is_named(model: str) -> None:
+    with pytest.raises(UserError, match="there is no such directory"):
+        pretrained.place(model)
+
+
+def test_a_directory_without_a_model_is_named(tmp_path: Path, encoder: Path) -> None:
+    with pytest.raises(UserError, match=r"the directory has no config\.json"):
+        pretrained.encoder(config(tmp_path))
+    half = tmp_path / "half"
+    half.mkdir()
+    shutil.copyfile(encoder / "config.json", half / "config.json")
+    with pytest.raises(UserError, match="cannot be loaded"):
+        pretrained.encoder(config(half))
+    shutil.copyfile(encoder / "model.safetensors", half / "model.safetensors")
+    pretrained.encoder(config(half))
+
+
+def test_a_package_that_is_not_installed_is_named() -> None:
+    with pytest.raises(UserError, match="no package 'surely_not_there' is installed"):
+        pretrained.place("package:surely-not-there")
+    with pytest.raises(UserError, match="the package has no model"):
+        pretrained.place("package:pyarrow")
+
+
+def test_a_package_that_carries_a_model_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy.write_encoder(tmp_path / "some_model" / "model")
+    spec = importlib.machinery.ModuleSpec("some_model", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path / "some_model")]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec if name == "some_model" else None)
+    assert pretrained.place("package:some-model") == str(tmp_path / "some_model" / "model")
+    assert pretrained.encoder(config("package:some-model")).config.num_hidden_layers == 2
+
+
+def test_a_hubs_id_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a directory of the same name comes first."""
+    monkeypatch.chdir(tmp_path)
+    assert pretrained.place("some/model") == "some/model"
+    assert pretrained.place("some-model") == "some-model"
+    toy.write_encoder(tmp_path / "some" / "model")
+    assert pretrained.place("some/model") == str(tmp_path / "some" / "model")
+
+
+def test_weights_of_a_module_by_themselves(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    one, other = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
+    pretrained.save_weights(one, tmp_path / "head.safetensors", prefix="linear.")
+    pretrained.load_weights(other, tmp_path / "head.safetensors", prefix="linear.")
+    assert torch.equal(one.weight, other.weight)
+    assert torch.equal(one.bias, other.bias)
+
+
+def test_a_seeded_block_leaves_the_generator_as_it_was() -> None:
+    torch.manual_seed(3)
+    with pretrained.seeded(7):
+        first = torch.randn(2)
+    after = torch.randn(2)
+    with pretrained.seeded(7):
+        assert torch.equal(torch.randn(2), first)
+    torch.manual_seed(3)
+    assert torch.equal(torch.randn(2), after)

@@ -1,0 +1,167 @@
+"""Putting tokens together is what the tokenizers themselves do; padding and batching lose nothing."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from components.text import (
+    Batch, Template, Tokens, document_text, fingerprint_of, longest_first, pad, pairs, texts, to_device, token_batches,
+)  # fmt: skip
+from tests import toy
+
+TOKENIZERS = {"bert": toy.bert_tokenizer(), "roberta": toy.roberta_tokenizer()}
+TEMPLATES = {name: Template.of(tokenizer) for name, tokenizer in TOKENIZERS.items()}
+KIND = pytest.mark.parametrize("kind", list(TOKENIZERS))
+TEXT = st.text(alphabet=string.ascii_lowercase + " .7", max_size=40)
+
+
+def tokens_of(kind: str, text: str) -> np.ndarray:
+    """Ids without special tokens, as the token store holds them."""
+    return np.asarray(TOKENIZERS[kind](text, add_special_tokens=False)["input_ids"], dtype=np.uint16)
+
+
+@KIND
+@given(text=TEXT, limit=st.integers(3, 50))
+@settings(max_examples=60, deadline=None)
+def test_one_text_is_wrapped_and_cut_as_the_tokenizer_does(kind: str, text: str, limit: int) -> None:
+    wanted = TOKENIZERS[kind](text, truncation=True, max_length=limit)["input_ids"]
+    assert TEMPLATES[kind].single(tokens_of(kind, text), limit) == wanted
+
+
+@KIND
+@given(first=TEXT, second=TEXT, limit=st.integers(6, 60))
+@settings(max_examples=120, deadline=None)
+def test_a_pair_is_wrapped_and_cut_as_the_tokenizer_does(kind: str, first: str, second: str, limit: int) -> None:
+    """With the segments, and longest first: which end is cut by how much."""
+    wanted = TOKENIZERS[kind](
+        [first], [second], truncation="longest_first", max_length=limit, return_token_type_ids=True
+    )
+    ids, types = TEMPLATES[kind].pair(tokens_of(kind, first), tokens_of(kind, second), limit)
+    assert ids == wanted["input_ids"][0]
+    assert types == wanted["token_type_ids"][0]
+
+
+@given(first=st.integers(0, 60), second=st.integers(0, 60), room=st.integers(0, 60))
+def test_what_stays_of_a_pair_fits_and_wastes_no_room(first: int, second: int, room: int) -> None:
+    a, b = longest_first(first, second, room)
+    assert 0 <= a <= first
+    assert 0 <= b <= second
+    assert a + b == min(first + second, room)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "room", "kept"),
+    [(3, 4, 10, (3, 4)), (3, 20, 10, (3, 7)), (20, 3, 10, (7, 3)), (9, 9, 10, (5, 5)), (20, 9, 11, (6, 5)), (9, 20, 11, (5, 6))],
+)  # fmt: skip
+def test_the_longer_of_a_pair_is_cut_first(first: int, second: int, room: int, kept: tuple[int, int]) -> None:
+    assert longest_first(first, second, room) == kept
+
+
+def test_templates_of_two_families() -> None:
+    bert, roberta = TEMPLATES["bert"], TEMPLATES["roberta"]
+    cls, sep = TOKENIZERS["bert"].cls_token_id, TOKENIZERS["bert"].sep_token_id
+    assert (bert.before, bert.after, bert.pair_between) == ([cls], [sep], [sep])
+    assert (bert.first_segment, bert.between_segments, bert.second_segment, bert.segments) == (0, [0], 1, True)
+    assert (roberta.before, roberta.after, roberta.pair_between) == ([0], [2], [2, 2])
+    assert (roberta.pad, roberta.segments) == (1, False)
+    assert roberta.second_segment == 0
+
+
+def test_a_tokenizer_whose_single_letter_falls_to_pieces_has_the_same_template() -> None:
+    """Some put a piece of their own before each word."""
+
+    def piecewise(first: str, second: str | None = None, **_: Any) -> dict[str, list[int]]:
+        ids = [101, 7, 8, 102] + ([7, 8, 102] if second is not None else [])
+        types = [0, 0, 0, 0] + ([1, 1, 1] if second is not None else [])
+        return {"input_ids": ids, "special_tokens_mask": [int(i > 100) for i in ids], "token_type_ids": types}
+
+    piecewise.pad_token_id = 0  # type: ignore[attr-defined]
+    piecewise.model_input_names = ["input_ids", "token_type_ids"]  # type: ignore[attr-defined]
+    template = Template.of(piecewise)
+    assert (template.before, template.after) == ([101], [102])
+    ids, types = template.pair(np.array([5, 6]), np.array([7]), 10)
+    assert ids == [101, 5, 6, 102, 7, 102]
+    assert types == [0, 0, 0, 0, 1, 1]
+
+
+def test_a_tokenizer_without_a_wrapping_is_refused() -> None:
+    def bare(*words: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [7] * len(words), "special_tokens_mask": [0] * len(words), "token_type_ids": [0] * len(words)}
+
+    with pytest.raises(ValueError, match="wraps texts in an unknown way"):
+        Template.of(bare)
+
+
+def test_padding_keeps_every_token_and_masks_the_rest() -> None:
+    ids, mask = pad([[5, 6, 7], [], [1] * 9], 99)
+    assert ids.shape == mask.shape == (3, 16)
+    assert ids[0].tolist() == [5, 6, 7] + [99] * 13
+    assert mask.sum(-1).tolist() == [3, 0, 9]
+    assert pad([[1] * 8], 0)[0].shape == (1, 8)
+    assert pad([[]], 0)[0].shape == (1, 8)
+
+
+def test_batches_carry_segments_where_the_model_takes_them() -> None:
+    pair = ([2, 5, 3, 6, 3], [0, 0, 0, 1, 1])
+    with_segments = pairs([pair], TEMPLATES["bert"])
+    assert with_segments.segments is not None
+    assert with_segments.segments[0].tolist() == [0, 0, 0, 1, 1, 0, 0, 0]
+    assert pairs([pair], TEMPLATES["roberta"]).segments is None
+    assert pairs([pair], TEMPLATES["roberta"]).ids[0, -1] == 1  # its own padding token
+    assert texts([[2, 5, 3]], TEMPLATES["bert"]).segments is None
+
+
+def test_moving_a_batch_moves_what_it_holds() -> None:
+    inner = Batch(torch.ones(1, 2), torch.ones(1, 2))
+    moved = to_device(inner, "meta")
+    assert type(moved) is Batch
+    assert moved.ids.device.type == moved.mask.device.type == "meta"
+    assert moved.segments is None
+
+
+@given(lengths=st.lists(st.integers(0, 70), max_size=40), limit=st.integers(1, 300))
+def test_token_batches_hold_each_position_once_and_stay_under_the_limit(lengths: list[int], limit: int) -> None:
+    batches = token_batches(np.asarray(lengths, dtype=np.int64), limit)
+    assert sorted(int(i) for batch in batches for i in batch) == list(range(len(lengths)))
+    for batch in batches:
+        width = -(-max(1, max(lengths[i] for i in batch)) // 8) * 8
+        assert len(batch) == 1 or width * len(batch) <= limit
+    found = [lengths[i] for batch in batches for i in batch]
+    assert found == sorted(lengths, reverse=True)
+
+
+def test_token_batches_keep_the_order_of_equals() -> None:
+    assert [batch.tolist() for batch in token_batches(np.array([5, 9, 5, 5]), 16)] == [[1], [0, 2], [3]]
+
+
+def test_a_token_store_gives_each_text(tmp_path: Path) -> None:
+    np.save(tmp_path / "documents.ids.npy", np.array([5, 6, 7, 8], np.uint16))
+    np.save(tmp_path / "documents.offsets.npy", np.array([0, 2, 2, 4]))
+    tokens = Tokens(tmp_path, "documents")
+    assert len(tokens) == 3
+    assert [tokens[i].tolist() for i in range(3)] == [[5, 6], [], [7, 8]]
+    assert tokens.lengths().tolist() == [2, 0, 2]
+
+
+def test_a_document_reads_as_title_and_text() -> None:
+    assert document_text("Title", "Text.") == "Title Text."
+    assert document_text("", "Text.") == "Text."
+    assert document_text("Title", "") == "Title"
+
+
+def test_a_tokenizers_digest_moves_with_its_rules_alone(tmp_path: Path) -> None:
+    tokenizer = toy.bert_tokenizer()
+    tokenizer.save_pretrained(str(tmp_path / "a"))
+    tokenizer("bara", truncation=True, max_length=5, padding="max_length")  # leaves its mark on the tokenizer
+    tokenizer.save_pretrained(str(tmp_path / "b"))
+    toy.roberta_tokenizer().save_pretrained(str(tmp_path / "c"))
+    a, b, c = (fingerprint_of(tmp_path / name) for name in "abc")
+    assert a == b != c
