@@ -15,7 +15,7 @@ from workflows.shards import Shard, map_shards
 class EncodeConfig(Config):
     """How vectors are made and kept."""
 
-    shard: int = 50_000
+    shard: int = 10_000
     """Documents in one file; what an interrupted encoding loses at most, for each worker."""
     precision: Literal["bf16", "fp32"] = "bf16"
     """Of the forward pass."""

@@ -21,7 +21,7 @@ class ScoreConfig(Config):
 
     precision: Literal["bf16", "fp32"] = "bf16"
     """Of the forward pass."""
-    shard: int = 8_000
+    shard: int = 2_000
     """Pairs in one file; what an interrupted scoring loses at most, for each worker."""
 
 
