@@ -80,17 +80,33 @@ def listing(names: Any) -> str:
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; UserError names the file and line of what is wrong."""
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = _Strict(path.read_text(encoding="utf-8")).get_single_data()
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a directory, not a file") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         raise UserError(f"{path}:{line}: not YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(tree, dict):
         raise UserError(f"{path}: expected keys and values, got {type(tree).__name__}")
     return tree
+
+
+class _Strict(yaml.SafeLoader):
+    """YAML in which a key that stands twice is a mistake, not the last one's victory."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
 
 
 def override(tree: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
@@ -100,30 +116,33 @@ def override(tree: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
         path, equals, value = assignment.partition("=")
         if not equals or not path:
             raise UserError(f"--set {assignment}: expected key.path=value")
+        try:
+            new = _Strict(value).get_single_data()
+        except yaml.YAMLError as error:
+            raise UserError(f"--set {assignment}: not YAML: {' '.join(str(error).split())}") from None
         node: Any = tree
         *parents, last = path.split(".")
         for parent in parents:
-            node = _child(node, parent, assignment, create=True)
+            node = _child(node, parent, assignment)
+            if not isinstance(node, (dict, list)):
+                raise UserError(f"--set {assignment}: {parent!r} holds a value, not keys")
         if isinstance(node, list):
-            _child(node, last, assignment, create=False)
-            node[int(last)] = yaml.safe_load(value)
+            _child(node, last, assignment)
+            node[int(last)] = new
         else:
-            node[last] = yaml.safe_load(value)
+            node[last] = new
     return tree
 
 
-def _child(node: Any, key: str, assignment: str, *, create: bool) -> Any:
-    """One step down a path of keys and list positions."""
+def _child(node: Any, key: str, assignment: str) -> Any:
+    """One step down a path of keys and list positions; a key that is not there is made."""
     if isinstance(node, list):
         if not key.isdigit() or int(key) >= len(node):
             raise UserError(f"--set {assignment}: {key!r} is not a position in a list of {len(node)}")
         return node[int(key)]
-    if create and node.get(key) is None:
+    if node.get(key) is None:
         node[key] = {}
-    child = node[key]
-    if not isinstance(child, (dict, list)):
-        raise UserError(f"--set {assignment}: {key!r} holds a value, not keys")
-    return child
+    return node[key]
 
 
 def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:

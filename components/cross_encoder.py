@@ -67,7 +67,9 @@ class CrossEncoder(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         pretrained.save_tower(self.backbone, folder, tokenizer_from, self.config.pair_tokens)
         modules = [("", "base.modules.transformer.Transformer")]
-        if self.head is not None:
+        if self.head is None:
+            write_json(folder / "sentence_bert_config.json", {"max_seq_length": self.config.pair_tokens, **_CLASSIFIER})
+        else:
             width = self.head.in_features
             (folder / "1_Pooling").mkdir(exist_ok=True)
             write_json(
@@ -91,15 +93,23 @@ class CrossEncoder(nn.Module):
                 ("1_Pooling", "sentence_transformer.modules.pooling.Pooling"),
                 ("2_Dense", "base.modules.dense.Dense"),
             ]
-            write_json(
-                folder / "modules.json",
-                [
-                    {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{kind}"}
-                    for i, (path, kind) in enumerate(modules)
-                ],
-            )
+        write_json(
+            folder / "modules.json",
+            [
+                {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{kind}"}
+                for i, (path, kind) in enumerate(modules)
+            ],
+        )
         write_json(
             folder / "config_sentence_transformers.json",
             {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity", "prompts": {}},
         )
         (folder / "sparring.json").write_text(self.config.model_dump_json(indent=1) + "\n")
+
+
+_CLASSIFIER = {
+    "transformer_task": "sequence-classification",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+    "module_output_name": "scores",
+}
+"""Without it sentence-transformers knows neither the length nor that scores are logits."""

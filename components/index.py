@@ -64,13 +64,15 @@ def write(index: Any, path: Path) -> None:
 def read(path: Path, *, probes: int, ef: int, threads: int, gpu: bool) -> Any:
     """Open an index to search it; on a GPU where FAISS was built for one and the index can live there."""
     faiss.omp_set_num_threads(threads)
-    index = faiss.read_index(str(path))
+    on_gpu = gpu and gpus() > 0
+    # Mapped, so that the workers of a machine share one copy.
+    index = faiss.read_index(str(path), 0 if on_gpu else faiss.IO_FLAG_MMAP_IFC)
     inverted, graph = faiss.try_extract_index_ivf(index), _graph(index)
     if inverted is not None:
         inverted.nprobe = min(probes, inverted.nlist)
     if graph is not None:
         graph.hnsw.efSearch = ef
-    elif gpu and gpus():
+    elif on_gpu:
         return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
     return index
 

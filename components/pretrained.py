@@ -90,7 +90,7 @@ def _cut(model: Any, layers: int | list[int] | None) -> Any:
         return model
     count = model.config.num_hidden_layers
     keep = list(range(layers)) if isinstance(layers, int) else layers
-    if not keep or min(keep) < 0 or max(keep) >= count:
+    if not keep or min(keep) < 0 or max(keep) >= count or len(set(keep)) < len(keep):
         raise UserError(
             f"layers: {layers}: the model has {count} layers; accepted: 1 to {count}, or a list of positions"
         )

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from components.config import Config
 from components.objectives.terms import Term
 
@@ -9,7 +11,7 @@ from components.objectives.terms import Term
 class Validation(Config):
     """Judge the model on a development table now and then; keep the best."""
 
-    every: int
+    every: int = Field(ge=1)
     """Steps between two looks."""
     patience: int | None = None
     """Stop after so many looks without a better value; null for never."""
@@ -20,16 +22,16 @@ class Validation(Config):
 class TrainConfig(Config):
     """How a model is trained. Batch sizes count groups over all workers."""
 
-    steps: int
+    steps: int = Field(ge=1)
     """Updates of the weights."""
-    batch: int = 32
+    batch: int = Field(32, ge=1)
     """Groups in one update."""
-    accumulate: int = 1
+    accumulate: int = Field(1, ge=1)
     """Parts that a batch is cut into; negatives are shared within a part only."""
-    learning_rate: float = 2.0e-5
+    learning_rate: float = Field(2.0e-5, gt=0)
     schedule: Literal["linear", "constant"] = "linear"
     """Linear falls to 0 at the last step of the schedule."""
-    warmup: float = 0.1
+    warmup: float = Field(0.1, ge=0, le=1)
     """Share of the schedule in which the learning rate rises from 0."""
     schedule_steps: int | None = None
     """Length of the schedule where it spans several trainings that carry `all`; null for this training's steps."""
@@ -42,4 +44,4 @@ class TrainConfig(Config):
     """bf16 is autocast; weights and optimizer stay fp32."""
     losses: list[Term]
     validate_on_dev: Validation | None = None
-    log_every: int = 10
+    log_every: int = Field(10, ge=1)

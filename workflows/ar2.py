@@ -1,6 +1,8 @@
 """AR2: a retriever that finds what fools the ranker, and a ranker that learns to tell (paper 004, Algorithm 1)."""
 
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
 
 from components.config import Config as Part
 from components.model_configs import CrossEncoderConfig, DualEncoderConfig
@@ -56,12 +58,19 @@ class Controls(Part):
     in_batch: TrainConfig | None = None
     ance: TrainConfig | None = None
 
+    @model_validator(mode="after")
+    def _trained(self) -> Self:
+        for name in self.play:
+            if getattr(self, name.replace("-", "_")) is None:
+                raise ValueError(f"{name} is played, and {name.replace('-', '_')} says not how it is trained")
+        return self
+
 
 class Config(Base):
     """The game: two players, their warm-up, and rounds."""
 
     recipe: Literal["ar2"]
-    rounds: int
+    rounds: int = Field(ge=1)
     """Rounds of the game; each ends with a fresh ranking of the collection."""
     order: Literal["released", "paper"] = "released"
     """Inside a round: ranker, retriever, refresh as the released code has it; or retriever, refresh, ranker as

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from components.config import UserError
-from components.files import write_json
+from components.files import sweep, write_json
 
 RECORD = "artifact.json"
 FAILURE = "failure.txt"
@@ -70,7 +70,9 @@ def version(number: int) -> Callable[[Function], Function]:
 
 def step(label: str, function: Function, **inputs: Any) -> Step:
     """Bind a step function to its inputs. A typo, a missing input or one without a stable form is a TypeError."""
-    inspect.signature(function).bind(None, None, **inputs)
+    bound = inspect.signature(function).bind(None, None, **inputs)
+    bound.apply_defaults()  # a default is identity too: with another one the results are others
+    inputs |= {name: value for name, value in bound.kwargs.items() if name not in inputs}
     identity = {
         "function": f"{function.__module__}.{function.__qualname__}",
         "version": getattr(function, "version", 1),
@@ -207,7 +209,11 @@ def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], 
     with _locked(out / "lock", on_wait):
         if store.whole(node):
             return False
-        (out / RECORD).unlink(missing_ok=True)  # parts were dropped: it is not finished any more
+        sweep(out)
+        record = store.record(node)
+        if record is not None:  # parts were dropped, all of them or, by a driver that was killed, some
+            store.drop(node, record["dropped"])
+            (out / RECORD).unlink()
         started = time.time()
         try:
             summary = node.function(out, cluster, **_places(node.inputs, store))

@@ -3,7 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from components.config import Config
+from pydantic import Field, field_validator
+
+from components.config import Config, UserError
+from components.measures import canonical
 from components.model_configs import CrossEncoderConfig, DualEncoderConfig
 from components.sources.base import AnySource
 from components.train_config import TrainConfig
@@ -37,21 +40,36 @@ class EvaluateConfig(Config):
     entropy: EntropyConfig = EntropyConfig()
     """Of the retriever's distribution over its first documents."""
 
+    @field_validator("measures")
+    @classmethod
+    def _known(cls, names: list[str]) -> list[str]:
+        try:
+            return list(dict.fromkeys(canonical(name) for name in names))
+        except UserError as error:
+            raise ValueError(str(error)) from None
+
 
 class Base(Config):
     """What every retrieval recipe has."""
 
     recipe: str
     data: AnySource
-    seeds: list[int] = [1]
+    seeds: list[int] = Field([1], min_length=1)
     """One whole training each; tables give the mean over them, and comparisons are made on means over them."""
-    k: int = 100
+    k: int = Field(100, ge=1)
     """Documents retrieved for a query."""
     tokens: TokenizeConfig = TokenizeConfig()
     bm25: LexicalConfig = LexicalConfig()
     encode: EncodeConfig = EncodeConfig()
     search: SearchConfig = SearchConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
+
+    @field_validator("seeds")
+    @classmethod
+    def _different(cls, seeds: list[int]) -> list[int]:
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("a seed stands twice")
+        return seeds
 
 
 class Phase(Config):

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow.parquet as pq
+from pydantic import Field
 
 from components.config import Config
 from components.files import replacing, write_json
@@ -15,7 +16,7 @@ from workflows.shards import Shard, map_shards
 class EncodeConfig(Config):
     """How vectors are made and kept."""
 
-    shard: int = 10_000
+    shard: int = Field(10_000, ge=1)
     """Documents in one file; what an interrupted encoding loses at most, for each worker."""
     precision: Literal["bf16", "fp32"] = "bf16"
     """Of the forward pass."""

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import Field
 
 from components import draws
 from components.config import Call, Config
@@ -20,11 +21,11 @@ from workflows.progress import Progress
 class MineConfig(Config):
     """Where negatives come from."""
 
-    negatives: int = 15
+    negatives: int = Field(15, ge=0)
     """Negatives a group, drawn from the ranking."""
-    depth: int = 100
+    depth: int = Field(100, ge=1)
     """How deep in the ranking they are drawn from (paper 004: the first 100)."""
-    random: int = 0
+    random: int = Field(0, ge=0)
     """Further negatives a group, drawn from the whole collection."""
     draw: Call = Call(function="components.sampling.uniform")
     """Which of the candidates become negatives."""
@@ -106,7 +107,9 @@ class _Pool:
         if self._ranked is not None:
             documents, scores = self._ranked[query]
             keys = self._same[documents]
-            free = ~np.isin(keys, list(taken))
+            free = np.zeros(len(keys), bool)
+            free[np.unique(keys, return_index=True)[1]] = True  # a text once, where it stands first
+            free &= ~np.isin(keys, list(taken))
             documents, scores, keys = documents[free], scores[free], keys[free]
             documents, scores = documents[: self._config.depth], scores[: self._config.depth]
             at = self._draw(scores, self._config.negatives, draw, None, **self._config.draw.options)

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import Field
 
 from components.config import Config
 from components.files import replacing
@@ -21,14 +22,14 @@ class ScoreConfig(Config):
 
     precision: Literal["bf16", "fp32"] = "bf16"
     """Of the forward pass."""
-    shard: int = 2_000
+    shard: int = Field(2_000, ge=1)
     """Pairs in one file; what an interrupted scoring loses at most, for each worker."""
 
 
 class RerankConfig(ScoreConfig):
     """How a ranking is reranked."""
 
-    depth: int = 50
+    depth: int = Field(50, ge=1)
     """Documents of each query that the ranker orders anew; what follows them stays behind them."""
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from pydantic import Field
 
 from components.config import Config
 from components.files import replacing
@@ -18,7 +19,7 @@ from workflows.shards import Shard, map_shards
 class TokenizeConfig(Config):
     """What is kept of each text."""
 
-    max_tokens: int = 512
+    max_tokens: int = Field(512, ge=1)
     """Tokens kept of a text; models cut further."""
 
 

@@ -1,0 +1,141 @@
+"""The ranker: its heads, and exports that give the same scores in the libraries people use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from components.cross_encoder import CrossEncoder
+from components.pretrained import load_tokenizer
+from components.text import Template, pairs
+from tests import toy
+
+DRAW = np.random.default_rng(1)
+# Pairs within the limit, with either side too long, and with both.
+PAIRS = [
+    (toy.some_text(DRAW, a), toy.some_text(DRAW, b)) for a, b in [(1, 1), (2, 5), (4, 30), (30, 4), (30, 30), (9, 12), (11, 10)]
+]  # fmt: skip
+KIND = pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "electra"])
+POOLING = pytest.mark.parametrize("pooling", ["cls", "mean"])
+
+
+@pytest.fixture(scope="module")
+def encoders(toys: Path) -> dict[str, Path]:
+    kinds = ("bert", "roberta", "distilbert", "electra")
+    return {kind: toy.write_encoder(toys / "pair encoders" / kind, kind, seed=3) for kind in kinds}
+
+
+def ours(model: CrossEncoder, folder: Path, written: list[tuple[str, str]]) -> np.ndarray:
+    """Scores by way of token ids, as the steps make them."""
+    tokenizer = load_tokenizer(folder)
+    template = Template.of(tokenizer)
+
+    def ids(text: str) -> np.ndarray:
+        return np.asarray(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    sequences = [template.pair(ids(a), ids(b), model.config.pair_tokens) for a, b in written]
+    with torch.no_grad():
+        return model.eval()(pairs(sequences, template)).numpy()
+
+
+def exported(tmp_path: Path, model_folder: Path, **options: Any) -> tuple[CrossEncoder, Path]:
+    model, _ = CrossEncoder.start(toy.ranker_config(model_folder, dropout=None, **options))
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if "bias" in name and value.numel() == 1:
+                value.add_(0.3)  # a head that came without its bias would show
+            elif name.startswith(("head", "backbone.classifier", "backbone.pre_classifier")):
+                value.mul_(20)  # scores far from each other, beyond what a sigmoid would leave
+    model.save(tmp_path / "model", model_folder)
+    return model, tmp_path / "model"
+
+
+@KIND
+@POOLING
+def test_scores_are_the_same_in_sentence_transformers(
+    tmp_path: Path, encoders: dict[str, Path], kind: str, pooling: str
+) -> None:
+    from sentence_transformers import CrossEncoder as Theirs
+
+    model, folder = exported(tmp_path, encoders[kind], pooling=pooling)
+    wanted = ours(model, folder, PAIRS)
+    found = Theirs(str(folder), device="cpu").predict(PAIRS)
+    assert found.shape == (len(PAIRS),)
+    assert wanted.std() > 0.1
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5)
+
+
+@KIND
+def test_with_cls_pooling_it_loads_with_transformers_alone(
+    tmp_path: Path, encoders: dict[str, Path], kind: str
+) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    model, folder = exported(tmp_path, encoders[kind])
+    tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    loaded = AutoModelForSequenceClassification.from_pretrained(str(folder)).eval()
+    first, second = zip(*PAIRS, strict=True)
+    inputs = tokenizer(
+        list(first), list(second), padding=True, truncation="longest_first", max_length=24, return_tensors="pt"
+    )
+    with torch.no_grad():
+        found = loaded(**inputs).logits
+    assert found.shape == (len(PAIRS), 1)
+    np.testing.assert_allclose(found[:, 0].numpy(), ours(model, folder, PAIRS), rtol=0, atol=2e-5)
+
+
+@POOLING
+def test_what_is_saved_loads_as_it_was(tmp_path: Path, encoders: dict[str, Path], pooling: str) -> None:
+    model, folder = exported(tmp_path, encoders["bert"], pooling=pooling, layers=1)
+    again = CrossEncoder.load(folder)
+    again.save(tmp_path / "two", folder)
+    third = CrossEncoder.load(tmp_path / "two")
+    wanted = ours(model, folder, PAIRS)
+    assert again.config == third.config == model.config
+    assert np.array_equal(ours(again, folder, PAIRS), wanted)
+    assert np.array_equal(ours(third, tmp_path / "two", PAIRS), wanted)
+
+
+@POOLING
+def test_the_new_head_depends_on_its_seed_alone(encoders: dict[str, Path], pooling: str) -> None:
+    def head(seed: int) -> torch.Tensor:
+        model, _ = CrossEncoder.start(toy.ranker_config(encoders["bert"], pooling=pooling, seed=seed))
+        return model.head.weight if model.head is not None else model.backbone.classifier.weight
+
+    torch.manual_seed(1)
+    first = head(5)
+    torch.manual_seed(2)
+    assert torch.equal(head(5), first)
+    assert not torch.equal(head(6), first)
+
+
+def test_a_pair_is_told_apart_by_its_segments(tmp_path: Path, encoders: dict[str, Path]) -> None:
+    """A BERT-like ranker reads which side a token is on: swapped segments score otherwise."""
+    model, folder = exported(tmp_path, encoders["bert"], pooling="mean")
+    tokenizer = load_tokenizer(folder)
+    template = Template.of(tokenizer)
+    ids, types = template.pair(np.array([80, 81]), np.array([90, 91, 92]), 24)
+    with torch.no_grad():
+        straight, swapped = model.eval()(pairs([(ids, types), (ids, [1 - t for t in types])], template)).tolist()
+    assert abs(straight - swapped) > 1e-4
+
+
+def test_scores_do_not_depend_on_what_is_padded_beside_them(tmp_path: Path, encoders: dict[str, Path]) -> None:
+    for kind, place in encoders.items():
+        for pooling in ("cls", "mean"):
+            model, folder = exported(tmp_path / kind / pooling, place, pooling=pooling)
+            alone = np.concatenate([ours(model, folder, [pair]) for pair in PAIRS])
+            np.testing.assert_allclose(ours(model, folder, PAIRS), alone, rtol=0, atol=2e-5, err_msg=f"{kind} {pooling}")
+
+
+def test_half_precision_scores_come_in_fp32(tmp_path: Path, encoders: dict[str, Path]) -> None:
+    for pooling in ("cls", "mean"):
+        model, folder = exported(tmp_path / pooling, encoders["bert"], pooling=pooling)
+        wanted = ours(model, folder, PAIRS)
+        found = ours(model.to(torch.bfloat16), folder, PAIRS)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, wanted, atol=0.1 + 0.05 * np.abs(wanted).max())

@@ -1,0 +1,192 @@
+"""The retriever: pooling, towers, and exports that give the same vectors in the libraries people use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from components.dual_encoder import DualEncoder, pool
+from components.pretrained import load_tokenizer
+from components.text import Template, texts
+from tests import toy
+
+DRAW = np.random.default_rng(0)
+# From one word to far beyond the limits, with words that fall to pieces.
+TEXTS = [toy.some_text(DRAW, words) for words in (1, 2, 3, 5, 8, 13, 21, 34)]
+
+
+def ours(model: DualEncoder, folder: Path, written: list[str], side: Any) -> Tensor:
+    """Vectors by way of token ids, as the steps make them."""
+    tokenizer = load_tokenizer(folder)
+    template = Template.of(tokenizer)
+    ids = [np.asarray(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in written]
+    with torch.no_grad():
+        return model.eval()(texts([template.single(one, model.tokens(side)) for one in ids], template), side)
+
+
+def exported(tmp_path: Path, model_folder: Path, **options: Any) -> tuple[DualEncoder, Path]:
+    model, _ = DualEncoder.start(toy.retriever_config(model_folder, **options))
+    model.save(tmp_path / "model", model_folder)
+    return model, tmp_path / "model"
+
+
+KIND = pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "electra"])
+POOLING = pytest.mark.parametrize("pooling", ["cls", "mean"])
+SIMILARITY = pytest.mark.parametrize("similarity", ["dot", "cosine"])
+TOWERS = pytest.mark.parametrize("towers", ["shared", "separate"])
+
+
+@pytest.fixture(scope="module")
+def encoders(toys: Path) -> dict[str, Path]:
+    kinds = ("bert", "roberta", "distilbert", "electra")
+    return {kind: toy.write_encoder(toys / "encoders" / kind, kind, seed=2) for kind in kinds}
+
+
+def move_apart(model: DualEncoder) -> None:
+    """Two towers begin alike; here they must not stay so, or mixing them up would not show."""
+    if "query" in model.towers:
+        with torch.no_grad():
+            for value in model.towers["query"].parameters():
+                value.mul_(1.1)
+
+
+@POOLING
+@SIMILARITY
+def test_one_tower_gives_the_same_vectors_in_sentence_transformers(
+    tmp_path: Path, encoders: dict[str, Path], pooling: str, similarity: str
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    model, folder = exported(tmp_path, encoders["bert"], pooling=pooling, similarity=similarity)
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    wanted = ours(model, folder, TEXTS, "document").numpy()
+    assert theirs.max_seq_length == 24
+    for encode in (theirs.encode, theirs.encode_document):
+        np.testing.assert_allclose(encode(TEXTS), wanted, rtol=0, atol=1e-5)
+    assert theirs.similarity_fn_name == similarity
+    assert theirs.get_embedding_dimension() == 32
+    short = TEXTS[:3]  # within the limit of both sides
+    np.testing.assert_allclose(theirs.encode_query(short), ours(model, folder, short, "query").numpy(), atol=1e-5)
+
+
+@POOLING
+@SIMILARITY
+def test_two_towers_give_the_same_vectors_through_the_router(
+    tmp_path: Path, encoders: dict[str, Path], pooling: str, similarity: str
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    model, _ = DualEncoder.start(
+        toy.retriever_config(encoders["bert"], towers="separate", pooling=pooling, similarity=similarity)
+    )
+    move_apart(model)
+    folder = tmp_path / "model"
+    model.save(folder, encoders["bert"])
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    queries, documents = (ours(model, folder, TEXTS, side).numpy() for side in ("query", "document"))
+    np.testing.assert_allclose(theirs.encode_query(TEXTS), queries, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(theirs.encode_document(TEXTS), documents, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(theirs.encode(TEXTS), documents, rtol=0, atol=1e-5)
+    assert np.abs(queries[:3] - documents[:3]).max() > 1e-3
+    if similarity == "cosine":
+        np.testing.assert_allclose(np.linalg.norm(queries, axis=1), 1, rtol=1e-5)
+
+
+@KIND
+def test_other_families_give_the_same_vectors_too(tmp_path: Path, encoders: dict[str, Path], kind: str) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    model, folder = exported(tmp_path, encoders[kind], pooling="mean", dropout=None)
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(theirs.encode(TEXTS), ours(model, folder, TEXTS, "document").numpy(), rtol=0, atol=1e-5)
+
+
+@TOWERS
+@POOLING
+def test_towers_load_with_transformers_alone(
+    tmp_path: Path, encoders: dict[str, Path], towers: str, pooling: str
+) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    model, _ = DualEncoder.start(toy.retriever_config(encoders["bert"], towers=towers, pooling=pooling))
+    move_apart(model)
+    folder = tmp_path / "model"
+    model.save(folder, encoders["bert"])
+    for side, limit in (("query", 8), ("document", 24)):
+        place = folder if towers == "shared" else folder / side
+        tokenizer = AutoTokenizer.from_pretrained(str(place))
+        loaded = AutoModel.from_pretrained(str(place)).eval()
+        inputs = tokenizer(TEXTS, padding=True, truncation=True, max_length=limit, return_tensors="pt")
+        with torch.no_grad():
+            states = loaded(**inputs).last_hidden_state
+        found = pool(states, inputs["attention_mask"], pooling, False)
+        torch.testing.assert_close(found, ours(model, folder, TEXTS, side), rtol=0, atol=1e-5)
+
+
+@TOWERS
+@POOLING
+@SIMILARITY
+def test_what_is_saved_loads_as_it_was(
+    tmp_path: Path, encoders: dict[str, Path], towers: str, pooling: str, similarity: str
+) -> None:
+    """And once more from there, with the tokenizer of the saved one."""
+    model, _ = DualEncoder.start(
+        toy.retriever_config(encoders["bert"], towers=towers, pooling=pooling, similarity=similarity, layers=1)
+    )
+    move_apart(model)
+    model.save(tmp_path / "one", encoders["bert"])
+    again = DualEncoder.load(tmp_path / "one")
+    again.save(tmp_path / "two", tmp_path / "one")
+    third = DualEncoder.load(tmp_path / "two")
+    assert again.config == third.config == model.config
+    for side in ("query", "document"):
+        wanted = ours(model, tmp_path / "one", TEXTS, side)
+        assert torch.equal(ours(again, tmp_path / "one", TEXTS, side), wanted)
+        assert torch.equal(ours(third, tmp_path / "two", TEXTS, side), wanted)
+
+
+@TOWERS
+def test_an_export_begins_another_model(tmp_path: Path, encoders: dict[str, Path], towers: str) -> None:
+    """`model: <export>` of one tower, and of either of two."""
+    _, folder = exported(tmp_path, encoders["bert"], towers=towers)
+    for place in [folder] if towers == "shared" else [folder / "query", folder / "document"]:
+        model, _ = DualEncoder.start(toy.retriever_config(place))
+        assert model.towers["shared"].config.num_hidden_layers == 2
+
+
+def test_two_towers_begin_alike_and_are_two(encoders: dict[str, Path]) -> None:
+    one, _ = DualEncoder.start(toy.retriever_config(encoders["bert"]))
+    two, _ = DualEncoder.start(toy.retriever_config(encoders["bert"], towers="separate"))
+    assert sum(p.numel() for p in two.parameters()) == 2 * sum(p.numel() for p in one.parameters())
+    queries, documents = (dict(two.towers[side].named_parameters()) for side in ("query", "document"))
+    for name, value in queries.items():
+        assert torch.equal(value, documents[name])
+        assert value.data_ptr() != documents[name].data_ptr()
+
+
+def test_vectors_do_not_depend_on_what_is_padded_beside_them(encoders: dict[str, Path]) -> None:
+    for kind, place in encoders.items():
+        model, _ = DualEncoder.start(toy.retriever_config(place, pooling="mean", dropout=None))
+        together = ours(model, place, TEXTS, "document")
+        alone = torch.cat([ours(model, place, [text], "document") for text in TEXTS])
+        torch.testing.assert_close(together, alone, rtol=0, atol=2e-6, msg=kind)
+
+
+def test_pooling_by_hand() -> None:
+    hidden = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [100.0, 100.0]], [[3.0, 4.0], [0.0, 0.0], [5.0, 5.0]]])
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
+    assert pool(hidden, mask, "cls", False).tolist() == [[1, 2], [3, 4]]
+    assert pool(hidden, mask, "mean", False).tolist() == [[2, 3], [3, 4]]
+    torch.testing.assert_close(pool(hidden, mask, "mean", True)[1], torch.tensor([0.6, 0.8]))
+    assert pool(hidden.bfloat16(), mask, "mean", False).dtype == torch.float32
+    assert pool(hidden, torch.zeros(2, 3), "mean", True).isfinite().all()
+
+
+def test_each_side_has_its_own_length(encoders: dict[str, Path]) -> None:
+    model, _ = DualEncoder.start(toy.retriever_config(encoders["bert"], query_tokens=6, document_tokens=30))
+    assert (model.tokens("query"), model.tokens("document")) == (6, 30)

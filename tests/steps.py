@@ -1,0 +1,84 @@
+"""Steps of no weight, importable from other processes, for tests of the graph."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from components.config import UserError
+from components.files import replacing
+from workflows.dag import version
+
+
+def write(out: Path, cluster: Any, *, text: str, size: int = 0) -> dict[str, Any]:
+    """One file with a text, another of a size, and a line for each call."""
+    _called(out)
+    (out / "text").write_text(text)
+    (out / "heavy").write_bytes(bytes(size))
+    return {"characters": len(text)}
+
+
+def join(out: Path, cluster: Any, *, parts: list[Path], options: Any) -> None:
+    """The texts of other steps, one after the other, of which nothing may have been dropped."""
+    _called(out)
+    assert all((part / "heavy").exists() for part in parts)
+    (out / "text").write_text(" ".join((part / "text").read_text() for part in parts))
+    (out / "heavy").touch()
+
+
+def mapped(out: Path, cluster: Any, *, by_name: dict[str, Path | None]) -> None:
+    """Steps inside a mapping."""
+    (out / "text").write_text(" ".join(sorted(f"{name}={path and path.name}" for name, path in by_name.items())))
+
+
+@version(2)
+def newer(out: Path, cluster: Any, *, text: str) -> None:
+    """A step whose results are others than they were."""
+
+
+def fail(out: Path, cluster: Any, *, kind: str, until: str) -> None:
+    """Fail after half of the work, until a file is there."""
+    _called(out)
+    with replacing(out / "half") as path:
+        path.write_text("half")
+    if Path(until).exists():
+        return
+    if kind == "user":
+        raise UserError("k: 9 documents are asked for; accepted: 1 to 8")
+    if kind == "interrupt":
+        raise KeyboardInterrupt
+    if kind == "silent":
+        raise AssertionError
+    raise RuntimeError("the long way to it\n\nthe reason\n")
+
+
+def wait(out: Path, cluster: Any, *, started: str, go: str) -> None:
+    """Say that it began, and wait until it may end."""
+    _called(out)
+    Path(started).touch()
+    while not Path(go).exists():
+        time.sleep(0.01)
+
+
+def die(out: Path, cluster: Any, *, once: str) -> None:
+    """Leave half of a file and be killed, the first time."""
+    _called(out)
+    if Path(once).exists():
+        return
+    Path(once).touch()
+    with replacing(out / "whole") as path:
+        path.write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _called(out: Path) -> None:
+    with (out / "calls").open("a") as file:
+        file.write("called\n")
+
+
+def calls(out: Path) -> int:
+    """How often a step was called."""
+    return len((out / "calls").read_text().splitlines()) if (out / "calls").exists() else 0

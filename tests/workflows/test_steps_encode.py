@@ -1,0 +1,137 @@
+"""Vectors of a collection: each document once, in order, whatever the shards, batches and workers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests import toy
+from workflows.cluster import Cluster
+from workflows.steps import encode as module
+from workflows.steps.encode import EncodeConfig, encode
+
+FULL = {"precision": "fp32", "vectors": "float32"}
+
+
+@pytest.fixture
+def encoded(data: Path, tokens: Path, retriever: Path) -> Any:
+    """Encodes the toy collection at a place; its summary, documents' and queries' vectors."""
+
+    def run(
+        out: Path, *, cluster: Cluster = toy.INLINE, splits: tuple[str, ...] = ("test", "train"), **config: Any
+    ) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+        out.mkdir(exist_ok=True)
+        summary = encode(
+            out, cluster, data=data, tokens=tokens, retriever=retriever, splits=list(splits),
+            config=EncodeConfig(**{**FULL, **config}),
+        )  # fmt: skip
+        files = sorted(out.glob("documents-*.npy"))
+        return summary, np.concatenate([np.load(file) for file in files]), np.load(out / "queries.npy")
+
+    return run
+
+
+def alone(retriever: Path, tokens: Path, side: Any, row: int) -> np.ndarray:
+    """One text's vector, by itself."""
+    from components.dual_encoder import DualEncoder
+    from components.pretrained import load_tokenizer
+    from components.text import Template, Tokens, texts
+
+    model = DualEncoder.load(retriever / "model").eval()
+    template = Template.of(load_tokenizer(retriever / "model"))
+    store = Tokens(tokens, "queries" if side == "query" else "documents")
+    with torch.no_grad():
+        return model(texts([template.single(store[row], model.tokens(side))], template), side)[0].numpy()
+
+
+def test_vectors_stand_in_the_order_of_the_tables(tmp_path: Path, encoded: Any, retriever: Path, tokens: Path) -> None:
+    summary, documents, queries = encoded(tmp_path / "out", shard=7)
+    for row in (0, 3, 13, 39):
+        np.testing.assert_allclose(documents[row], alone(retriever, tokens, "document", row), atol=1e-5)
+    ids = json.loads((tmp_path / "out/queries.json").read_text())
+    assert len(ids) == len(queries) == summary["queries"]
+    for place in (0, 5, len(ids) - 1):
+        wanted = alone(retriever, tokens, "query", int(ids[place][1:]))
+        np.testing.assert_allclose(queries[place], wanted, atol=1e-5)
+    assert summary == {"documents": 40, "queries": 20, "width": 32, "bytes": summary["bytes"]}
+
+
+def test_queries_are_those_of_the_splits_in_the_tables_order(tmp_path: Path, encoded: Any) -> None:
+    encoded(tmp_path / "out", splits=("test",), shard=2)
+    assert json.loads((tmp_path / "out/queries.json").read_text()) == ["q0", "q6", "q12", "q18"]
+    assert not list((tmp_path / "out").glob("part-*"))
+
+
+@pytest.mark.parametrize(("shard", "batch"), [(1, 8), (7, 64), (39, 4096), (1000, 100)])
+def test_each_text_is_encoded_once_and_alike_whatever_the_shards(
+    tmp_path: Path, encoded: Any, monkeypatch: pytest.MonkeyPatch, shard: int, batch: int
+) -> None:
+    _, documents, queries = encoded(tmp_path / "wanted")
+    seen: list[tuple[str, int]] = []
+    real = module.Encoder.vectors
+
+    def counting(self: Any, side: str, rows: np.ndarray) -> np.ndarray:
+        seen.extend((side, int(row)) for row in rows)
+        return real(self, side, rows)
+
+    monkeypatch.setattr(module.Encoder, "vectors", counting)
+    cluster = toy.INLINE.model_copy(update={"batch_tokens": batch})
+    _, found, asked = encoded(tmp_path / "found", cluster=cluster, shard=shard)
+    assert len(seen) == len(set(seen)) == 40 + 20
+    np.testing.assert_allclose(found, documents, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(asked, queries, rtol=0, atol=1e-5)
+
+
+def test_precision_of_the_pass_and_of_what_is_stored(tmp_path: Path, encoded: Any) -> None:
+    _, full, _ = encoded(tmp_path / "a")
+    _, half, queries = encoded(tmp_path / "b", precision="bf16", vectors="float16")
+    assert (full.dtype, half.dtype, queries.dtype) == (np.float32, np.float16, np.float16)
+    similarity = (full * half.astype(np.float32)).sum(1)  # both of length 1
+    assert similarity.min() > 0.99
+    assert not np.array_equal(full.astype(np.float16), half)
+
+
+def test_an_interrupted_encoding_does_only_what_is_left(
+    tmp_path: Path, encoded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    real = module.Encoder.vectors
+
+    def failing(self: Any, side: str, rows: np.ndarray) -> np.ndarray:
+        if len(seen) == 30:
+            raise RuntimeError("power cut")
+        seen.extend(int(row) for row in rows if side == "document")
+        return real(self, side, rows)
+
+    monkeypatch.setattr(module.Encoder, "vectors", failing)
+    out = tmp_path / "out"
+    with pytest.raises(RuntimeError, match="power cut"):
+        encoded(out, shard=10)
+    assert len(list(out.glob("documents-*.npy"))) == 3
+    half = out / ".documents-00003.npy.0a1b2c3d"  # what a kill in the middle of a write leaves
+    half.write_bytes(b"half")
+    seen.clear()
+    _, documents, _ = encoded(out, shard=10)
+    assert sorted(seen) == list(range(30, 40))
+    assert not half.exists()
+    monkeypatch.undo()
+    _, wanted, _ = encoded(tmp_path / "wanted")
+    np.testing.assert_allclose(documents, wanted, rtol=0, atol=1e-5)
+
+
+def test_no_query_of_the_splits_is_no_error(tmp_path: Path, encoded: Any) -> None:
+    summary, documents, queries = encoded(tmp_path / "out", splits=("nothing",))
+    assert summary["queries"] == len(queries) == 0
+    assert len(documents) == 40
+
+
+def test_through_ray_data_the_vectors_are_the_same(tmp_path: Path, encoded: Any, ray: Cluster) -> None:
+    _, wanted, queries = encoded(tmp_path / "inline", shard=9)
+    _, found, asked = encoded(tmp_path / "ray", shard=9, cluster=ray)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(asked, queries, rtol=0, atol=1e-6)

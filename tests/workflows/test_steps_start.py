@@ -1,0 +1,48 @@
+"""A model to begin from, as every later step loads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from components.config import UserError
+from tests import toy
+from workflows.steps.start import start
+
+
+@pytest.mark.parametrize("towers", ["shared", "separate"])
+def test_a_start_retriever(tmp_path: Path, encoder: Path, towers: str) -> None:
+    from components.dual_encoder import DualEncoder
+    from components.pretrained import load_tokenizer
+
+    summary = start(tmp_path, toy.INLINE, config=toy.retriever_config(encoder, towers=towers, layers=1))
+    model = DualEncoder.load(tmp_path / "model")
+    assert summary["parameters"] == sum(p.numel() for p in model.parameters())
+    assert summary["tokenizer"] == "encoder"
+    assert load_tokenizer(tmp_path / "model").tokenize("bara nami") == ["bara", "nami"]
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_a_start_ranker_has_the_same_head_wherever_it_is_made(tmp_path: Path, encoder: Path, pooling: str) -> None:
+    found: list[dict[str, Any]] = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        found.append(start(tmp_path / name, toy.INLINE, config=toy.ranker_config(encoder, pooling=pooling)))
+    assert found[0] == found[1]
+    a, b = (sorted((tmp_path / name / "model").rglob("*.safetensors")) for name in ("a", "b"))
+    for one, other in zip(a, b, strict=True):
+        first, second = load_file(one), load_file(other)
+        assert all(first[key].equal(second[key]) for key in first)
+
+
+def test_done_again_on_the_same_place_it_is_the_same(tmp_path: Path, encoder: Path) -> None:
+    config = toy.ranker_config(encoder, pooling="mean")
+    assert start(tmp_path, toy.INLINE, config=config) == start(tmp_path, toy.INLINE, config=config)
+
+
+def test_a_model_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="model: ./nowhere: there is no such directory"):
+        start(tmp_path, toy.INLINE, config=toy.retriever_config(Path("nowhere"), model="./nowhere"))

@@ -1,0 +1,85 @@
+"""The token store: every text's tokens in the table's order, and which documents say the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from components.pretrained import load_tokenizer
+from components.text import Tokens, document_text
+from tests import toy
+from workflows.steps import tokenize as module
+from workflows.steps.tokenize import TokenizeConfig, tokenize
+
+
+def test_tokens_are_those_of_the_models_tokenizer(data: Path, tokens: Path, retriever: Path) -> None:
+    tokenizer = load_tokenizer(retriever / "model")
+    documents = pq.read_table(data / "documents.parquet").to_pylist()
+    written = [document_text(row["title"], row["text"]) for row in documents]
+    asked = pq.read_table(data / "queries.parquet")["text"].to_pylist()
+    for name, texts in (("documents", written), ("queries", asked)):
+        store = Tokens(tokens, name)
+        assert len(store) == len(texts)
+        for i, text in enumerate(texts):
+            assert store[i].tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_documents_with_the_same_text_are_known(tokens: Path) -> None:
+    same = np.load(tokens / "documents.same.npy")
+    wanted = np.arange(40)
+    wanted[30], wanted[31] = 0, 1
+    assert same.tolist() == wanted.tolist()
+
+
+def test_long_texts_are_cut_and_short_ones_are_not(tmp_path: Path, data: Path, tokens: Path, retriever: Path) -> None:
+    summary = tokenize(tmp_path, toy.INLINE, data=data, model=retriever, config=TokenizeConfig(max_tokens=5))
+    whole, cut = Tokens(tokens, "documents"), Tokens(tmp_path, "documents")
+    assert [cut[i].tolist() for i in range(40)] == [whole[i][:5].tolist() for i in range(40)]
+    assert max(whole.lengths()) > 5
+    assert summary["documents"] == {"texts": 40, "tokens": int(np.minimum(whole.lengths(), 5).sum())}
+    assert summary["queries"]["texts"] == 24
+
+
+def test_any_number_of_row_groups_gives_the_same_store(tmp_path: Path, tokens: Path, retriever: Path) -> None:
+    data = toy.write_data(tmp_path / "data", row_group=1000)
+    (tmp_path / "out").mkdir()
+    tokenize(tmp_path / "out", toy.INLINE, data=data, model=retriever, config=TokenizeConfig())
+    for name in ("documents.ids", "documents.offsets", "documents.same", "queries.ids", "queries.offsets"):
+        assert np.array_equal(np.load(tmp_path / "out" / f"{name}.npy"), np.load(tokens / f"{name}.npy")), name
+
+
+def test_a_tokenizer_of_two_towers_is_found(tmp_path: Path, data: Path, tokens: Path, encoder: Path) -> None:
+    from tests.conftest import started
+
+    model = started(tmp_path / "towers", toy.retriever_config(encoder, towers="separate"))
+    (tmp_path / "out").mkdir()
+    tokenize(tmp_path / "out", toy.INLINE, data=data, model=model, config=TokenizeConfig())
+    assert np.array_equal(np.load(tmp_path / "out/documents.ids.npy"), np.load(tokens / "documents.ids.npy"))
+
+
+def test_an_interrupted_store_goes_on_where_it_was(
+    tmp_path: Path, data: Path, tokens: Path, retriever: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[Any] = []
+    real = module.Tokenizer.__call__
+
+    def failing(self: Any, task: dict[str, Any], path: Path) -> None:
+        if len(done) == 2:
+            raise RuntimeError("power cut")
+        real(self, task, path)
+        done.append(task)
+
+    monkeypatch.setattr(module.Tokenizer, "__call__", failing)
+    with pytest.raises(RuntimeError, match="power cut"):
+        tokenize(tmp_path, toy.INLINE, data=data, model=retriever, config=TokenizeConfig())
+    first, done = done, []
+    monkeypatch.setattr(module.Tokenizer, "__call__", real)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("part-*/*")}
+    tokenize(tmp_path, toy.INLINE, data=data, model=retriever, config=TokenizeConfig())
+    assert len(first) == 2
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
+    assert np.array_equal(np.load(tmp_path / "documents.ids.npy"), np.load(tokens / "documents.ids.npy"))
