@@ -145,13 +145,13 @@ def write_ranking(folder: Path, found: dict[str, list[str]]) -> Path:
     return folder
 
 
-def retriever_config(model: Path, **options: Any) -> DualEncoderConfig:
+def retriever_config(model: Path | str, **options: Any) -> DualEncoderConfig:
     """A retriever that begins from a toy encoder, without dropout."""
     defaults = {"dropout": 0.0, "query_tokens": 8, "document_tokens": 24}
     return DualEncoderConfig(**{"model": str(model), **defaults, **options})
 
 
-def ranker_config(model: Path, **options: Any) -> CrossEncoderConfig:
+def ranker_config(model: Path | str, **options: Any) -> CrossEncoderConfig:
     """A ranker that begins from a toy encoder, without dropout."""
     return CrossEncoderConfig(**{"model": str(model), "dropout": 0.0, "pair_tokens": 24, **options})
 

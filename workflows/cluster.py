@@ -7,6 +7,10 @@ from typing import Any, Literal
 from components.config import Config, UserError, parse, read_yaml
 
 
+SPARE = 2
+"""Logical CPUs that a Ray started here has beyond the cores, for Ray Data's own tasks."""
+
+
 class Pool(Config):
     """Workers that share out the shards of one step."""
 
@@ -44,12 +48,18 @@ class Cluster(Config):
     """How often a training run is begun again after a worker dies, before the step fails."""
 
     def cuda(self) -> bool:
-        """Whether models run on a GPU; UserError where the profile asks for one that is not there."""
-        import torch  # heavy: only where a step really runs
+        """Whether models run on GPUs of what this runs on; UserError where they are asked for and there are none."""
+        if self.device == "cpu":
+            return False
+        if self.mode == "ray":
+            found = ray_session(self).cluster_resources().get("GPU", 0) > 0
+        else:
+            import torch  # heavy: only where a step really runs
 
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise UserError("cluster: device: cuda is asked for, and this machine has none; accepted: auto, cpu")
-        return self.device != "cpu" and torch.cuda.is_available()
+            found = torch.cuda.is_available()
+        if self.device == "cuda" and not found:
+            raise UserError("cluster: device: cuda is asked for, and there is no GPU; accepted: auto, cpu")
+        return found
 
     def train_threads(self) -> int:
         """Threads of one training worker."""
@@ -57,11 +67,11 @@ class Cluster(Config):
 
     def workers(self, pool: Pool, shards: int, *, gpu: bool = False) -> int:
         """How many workers of a pool the given number of shards keeps busy."""
-        if gpu and pool.workers is None:
-            import torch
-
-            return max(1, min(torch.cuda.device_count(), shards))
-        return max(1, min(pool.workers or cores(), shards))
+        most = pool.workers
+        if most is None:
+            resources = ray_session(self).cluster_resources()
+            most = int(resources.get("GPU", 0)) if gpu else max(1, int(resources.get("CPU", 1)) - SPARE)
+        return max(1, min(most, shards))
 
 
 def cores() -> int:
@@ -99,7 +109,7 @@ def ray_session(cluster: Cluster) -> Any:
         address="local",  # never a stray cluster that happens to run on this host
         include_dashboard=False,
         # Logical CPUs only: Ray Data hangs in silence when actors and workers leave none free for its own tasks.
-        num_cpus=cores() + 2,
+        num_cpus=cores() + SPARE,
         object_store_memory=cluster.object_store_mb * 2**20,
         log_to_driver=False,
         logging_level="WARNING",

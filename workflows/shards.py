@@ -6,6 +6,7 @@ Data the rows that travel are descriptions of shards; what is computed goes from
 
 import json
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -89,15 +90,19 @@ def _through_ray(
 
     # Rows of plain text: an actor's constructor must stay small, or Ray cannot start it again (ray#53727).
     rows = [{"file": shard.file, "size": shard.size, "task": json.dumps(shard.task)} for shard in shards]
-    done = data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-        _DataActor,
-        batch_size=1,
-        compute=data.ActorPoolStrategy(size=cluster.workers(pool, len(shards), gpu=gpu)),
-        num_cpus=pool.threads,
-        num_gpus=1 if gpu else 0,
-        max_restarts=4,  # a constructor that kills its process would otherwise be tried for ever
-        fn_constructor_kwargs={"worker": worker, "out": out, "threads": pool.threads, "constructor": constructor},
-    )
+    with warnings.catch_warnings():
+        # Ray 2.60 deprecates the only way there is to bound restarts; a constructor that kills its process would
+        # otherwise be tried for ever.
+        warnings.filterwarnings("ignore", message=".*ray_remote_args.*")
+        done = data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+            _DataActor,
+            batch_size=1,
+            compute=data.ActorPoolStrategy(size=cluster.workers(pool, len(shards), gpu=gpu)),
+            num_cpus=pool.threads,
+            num_gpus=1 if gpu else 0,
+            max_restarts=4,
+            fn_constructor_kwargs={"worker": worker, "out": out, "threads": pool.threads, "constructor": constructor},
+        )
     for row in done.iter_rows():
         yield int(row["size"]), float(row["began"]), float(row["ended"])
 

@@ -1,0 +1,223 @@
+"""Drawn groups: a positive, negatives that are none, and draws that depend on nothing but their key."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from components.tables import GROUPS, check
+from components.text import document_text
+from tests import toy
+from workflows.steps.mine import MineConfig, mine
+
+HARDEST = {"function": "components.sampling.hardest"}
+
+
+@pytest.fixture(scope="module")
+def ranking(toys: Path) -> Path:
+    """Each query finds its positives first, then documents in turn; query 1 finds both copies of two texts.
+
+    Relevant documents stand in it under their ids, and the texts of 0 and 1 under those of 30 and 31 too.
+    """
+    found = {}
+    for i in range(24):
+        rest = [f"d{(i + 3 * k) % 40}" for k in range(1, 14)]
+        found[f"q{i}"] = list(dict.fromkeys([f"d{i}", f"d{(i + 9) % 40}", "d30", *rest]))
+    found["q1"] = ["d31", "d1", "d5", "d0", "d30", "d6", "d7"]
+    return toy.write_ranking(toys / "ranking", found)
+
+
+@pytest.fixture
+def drawn(tmp_path: Path, data: Path, tokens: Path) -> Any:
+    """Draws groups of the training queries; the rows."""
+
+    def run(
+        ranking: Path | None, *, groups: int = 32, seed: Any = (1, "phase"), split: str = "train", **config: Any
+    ) -> list[dict[str, Any]]:
+        summary = mine(
+            tmp_path, toy.INLINE, data=data, tokens=tokens, ranking=ranking, split=split, groups=groups,
+            seed=list(seed), config=MineConfig(**config),
+        )  # fmt: skip
+        table = check(pq.read_table(tmp_path / "groups.parquet"), GROUPS, what="groups")
+        run.summary = summary  # type: ignore[attr-defined]
+        return table.to_pylist()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def texts(data: Path) -> dict[str, str]:
+    rows = pq.read_table(data / "documents.parquet").to_pylist()
+    return {row["doc_id"]: document_text(row["title"], row["text"]) for row in rows}
+
+
+@pytest.fixture(scope="module")
+def relevant(data: Path) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for row in pq.read_table(data / "qrels.parquet").to_pylist():
+        if row["relevance"] > 0:
+            found.setdefault(row["query_id"], set()).add(row["doc_id"])
+    return found
+
+
+@pytest.mark.parametrize("how", ["ranking", "random", "both"])
+def test_no_relevant_document_and_none_that_says_the_same_is_a_negative(
+    drawn: Any, ranking: Path, texts: dict[str, str], relevant: dict[str, set[str]], how: str
+) -> None:
+    counts = {"ranking": (6, 0), "random": (0, 12), "both": (4, 8)}[how]
+    rows = drawn(ranking if how != "random" else None, groups=160, negatives=counts[0], random=counts[1])
+    for row in rows:
+        positive, *negatives = row["doc_ids"]
+        assert positive in relevant[row["query_id"]]
+        assert row["targets"] == [1.0] + [0.0] * len(negatives)
+        assert row["teacher"] is None
+        right = {texts[one] for one in relevant[row["query_id"]]}
+        assert not right & {texts[one] for one in negatives}
+        assert len(negatives) == sum(counts)
+
+
+def test_a_group_has_each_text_once(drawn: Any, ranking: Path, texts: dict[str, str]) -> None:
+    """Query 1 finds d0 and d30, which say the same; one of them is enough."""
+    rows = drawn(ranking, groups=160, negatives=4, random=8)
+    assert any({"d0", "d30"} & set(row["doc_ids"]) for row in rows if row["query_id"] == "q1")
+    for row in rows:
+        assert len({texts[one] for one in row["doc_ids"]}) == len(row["doc_ids"])
+
+
+def test_every_relevant_document_gets_its_turn(drawn: Any, relevant: dict[str, set[str]]) -> None:
+    """Documents that were judged as not relevant never do."""
+    rows = drawn(None, groups=24 * 4, split="test", negatives=0)
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        found.setdefault(row["query_id"], set()).update(row["doc_ids"])
+    assert found == {query: relevant[query] for query in ("q0", "q6", "q12", "q18")}
+
+
+def test_passes_visit_each_query_once_and_are_numbered(drawn: Any) -> None:
+    rows = drawn(None, groups=40, negatives=0)
+    assert drawn.summary == {"groups": 40, "queries": 16, "of": 16, "filled": 0}
+    for number in range(3):
+        part = rows[16 * number : 16 * number + 16]
+        assert {row["visit"] for row in part} == {number}
+        assert len({row["query_id"] for row in part}) == len(part)
+    orders = [[row["query_id"] for row in rows[start : start + 16]] for start in (0, 16)]
+    assert orders[0] != orders[1]
+    assert {int(query[1:]) % 3 for query in orders[0]} == {1, 2}  # the split's queries and no other's
+
+
+def test_the_same_seed_draws_the_same_rows_and_another_others(drawn: Any, ranking: Path) -> None:
+    options = {"negatives": 3, "random": 2}
+    first = drawn(ranking, **options)
+    assert drawn(ranking, **options) == first
+    for seed in ((2, "phase"), (1, "another"), (1, "phase", 0)):
+        other = drawn(ranking, seed=seed, **options)
+        assert [row["query_id"] for row in other] != [row["query_id"] for row in first]
+        by_key = {(row["query_id"], row["visit"]): row["doc_ids"] for row in first}
+        changed = sum(by_key[row["query_id"], row["visit"]] != row["doc_ids"] for row in other)
+        assert changed > len(other) / 2
+
+
+def test_a_querys_draw_does_not_depend_on_how_many_groups_are_drawn(drawn: Any, ranking: Path) -> None:
+    """Nor on the queries that were drawn before it."""
+    options = {"negatives": 3, "random": 2}
+    few = drawn(ranking, groups=7, **options)
+    many = drawn(ranking, groups=50, **options)
+    assert many[:7] == few
+    visits = Counter((row["query_id"], row["visit"]) for row in many)
+    assert set(visits.values()) == {1}
+
+
+def test_a_ranking_with_fewer_queries_draws_the_same_for_those(
+    drawn: Any, ranking: Path, tmp_path: Path
+) -> None:
+    """Order independence: the other queries could as well not be there."""
+    rows = pq.read_table(ranking / "ranking.parquet").to_pylist()
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row["query_id"] in ("q1", "q2", "q4"):
+            found.setdefault(row["query_id"], []).append(row["doc_id"])
+    some = toy.write_ranking(tmp_path / "some", dict(reversed(found.items())))
+    whole = {(r["query_id"], r["visit"]): r["doc_ids"] for r in drawn(ranking, negatives=3, random=2)}
+    part = drawn(some, groups=6, negatives=3, random=2)
+    assert {row["query_id"] for row in part} == {"q1", "q2", "q4"}
+    assert all(whole[row["query_id"], row["visit"]] == row["doc_ids"] for row in part)
+
+
+def test_over_rounds_more_and_more_candidates_are_seen(drawn: Any, ranking: Path) -> None:
+    """Each round has a seed of its own; together they come to see every candidate within the depth."""
+    seen: dict[str, set[str]] = {}
+    coverage = []
+    for number in range(8):
+        for row in drawn(ranking, groups=16, seed=(1, "round", number), negatives=3, depth=8):
+            seen.setdefault(row["query_id"], set()).update(row["doc_ids"][1:])
+        coverage.append(sum(map(len, seen.values())))
+    assert coverage[0] == 16 * 3
+    assert coverage == sorted(coverage)
+    assert coverage[1] > 1.4 * coverage[0]
+    assert coverage[-1] > 0.85 * (15 * 8 + 4)  # query 1 has but four candidates
+
+
+def test_the_depth_counts_candidates_that_may_be_drawn(drawn: Any, ranking: Path, relevant: dict[str, set[str]]) -> None:
+    """With depth 3 and the hardest drawn, they are the first three of the ranking that are no positives."""
+    found: dict[str, list[str]] = {}
+    for row in pq.read_table(ranking / "ranking.parquet").to_pylist():
+        found.setdefault(row["query_id"], []).append(row["doc_id"])
+    for row in drawn(ranking, groups=16, negatives=3, depth=3, draw=HARDEST):
+        query = row["query_id"]
+        if query != "q1":
+            wanted = [one for one in found[query] if one not in relevant[query]][:3]
+            assert row["doc_ids"][1:] == wanted
+        else:  # d31 says what d1 says, and d30 what d0 says
+            assert row["doc_ids"][1:] == ["d5", "d0", "d6"]
+
+
+def test_draws_within_the_depth_are_spread(drawn: Any, ranking: Path) -> None:
+    rows = drawn(ranking, groups=16 * 30, negatives=1, depth=5)
+    counts = Counter(row["doc_ids"][1] for row in rows if row["query_id"] == "q2")
+    assert len(counts) == 5
+    assert min(counts.values()) >= 1
+
+
+def test_missing_candidates_are_made_up_for_by_random_ones(drawn: Any, ranking: Path) -> None:
+    rows = drawn(ranking, groups=16, negatives=10, depth=100)
+    (row,) = (row for row in rows if row["query_id"] == "q1")
+    assert set(row["doc_ids"]) > {"d5", "d0", "d6", "d7"}
+    assert all(len(row["doc_ids"]) == 11 for row in rows)
+    assert drawn.summary["filled"] >= 6
+
+
+def test_random_negatives_come_from_the_whole_collection(drawn: Any) -> None:
+    rows = drawn(None, groups=16 * 30, negatives=0, random=2)
+    found = {one for row in rows for one in row["doc_ids"][1:]}
+    assert len(found) > 35
+
+
+def test_more_negatives_than_the_collection_has_gives_what_there_is(drawn: Any, texts: dict[str, str]) -> None:
+    rows = drawn(None, groups=16, negatives=0, random=100)
+    for row in rows:
+        assert 36 <= len(row["doc_ids"]) <= len(set(texts.values()))
+
+
+def test_a_split_without_judged_queries_is_an_error(drawn: Any) -> None:
+    with pytest.raises(ValueError, match="no query of the split 'nothing' has a relevant document"):
+        drawn(None, split="nothing")
+
+
+def test_a_ranking_of_another_collection_is_an_error(drawn: Any, tmp_path: Path) -> None:
+    foreign = toy.write_ranking(tmp_path / "foreign", {"q1": ["x7"]})
+    with pytest.raises(ValueError, match="x7 is not in the collection"):
+        drawn(foreign)
+
+
+def test_the_ranks_that_are_read_leave_room_for_positives(drawn: Any, tmp_path: Path, data: Path, tokens: Path) -> None:
+    """All relevant documents rank first; still `depth` candidates are left behind them."""
+    ranked = ["d3", "d12", *(f"d{k}" for k in range(20, 30))]
+    ranking = toy.write_ranking(tmp_path / "r", {"q3": ranked, "q4": ranked})
+    rows = drawn(ranking, groups=2, split="dev", negatives=2, depth=2, draw=HARDEST)
+    assert [row["doc_ids"][1:] for row in rows if row["query_id"] == "q3"] == [["d20", "d21"]] * 2
+    assert np.all([row["query_id"] == "q3" for row in rows])

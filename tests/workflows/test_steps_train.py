@@ -1,0 +1,107 @@
+"""The step that trains: inline and on Ray Train alike, resumed, and refusing what cannot be shared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from components import training
+from components.config import UserError
+from tests import toy
+from workflows.cluster import Cluster
+from workflows.steps import train as module
+from workflows.steps.train import train
+
+ROWS = [
+    {"query_id": f"q{i}", "doc_ids": [f"d{i}", f"d{(i + 13) % 40}", f"d{(i + 17) % 40}"], "teacher": [2.0, 1.0, 0.5]}
+    for i in range(12)
+]
+LOSSES = [
+    {"function": toy.CROSS_ENTROPY, "over": "batch", "options": {"temperature": 0.5}},
+    {"function": "components.losses.listwise.distillation"},
+]
+
+
+@pytest.fixture
+def run(tmp_path: Path, data: Path, tokens: Path, retriever: Path, ranker: Path) -> Any:
+    """Trains at `tmp_path / place` through the step."""
+    groups = toy.write_groups(tmp_path / "groups", ROWS)
+
+    def trained(
+        place: str, *, objective: str = "retriever", cluster: Cluster = toy.INLINE, dev: bool = False, **config: Any
+    ) -> dict[str, Any]:
+        (tmp_path / place).mkdir(exist_ok=True)
+        defaults = {"losses": LOSSES, "log_every": 1} if objective == "retriever" else {"log_every": 1}
+        return train(
+            tmp_path / place, cluster, objective=objective, rows=groups, dev=groups if dev else None, data=data,
+            tokens=tokens, start={"retriever": retriever, "ranker": ranker}[objective], seed=1,
+            config=toy.train_config(**{**defaults, **config}),
+        )  # fmt: skip
+
+    return trained
+
+
+def lines(place: Path) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in found]
+
+
+@pytest.mark.parametrize("objective", ["retriever", "ranker"])
+def test_a_trained_model_is_there_and_begins_the_next_training(run: Any, tmp_path: Path, objective: str) -> None:
+    summary = run("a", objective=objective, dev=True, validate_on_dev={"every": 2})
+    assert summary["steps"] == 4
+    assert 0 < summary["best"]["value"] <= 1
+    assert (tmp_path / "a/model/sparring.json").exists()
+    progress = json.loads((tmp_path / "a/progress.json").read_text())
+    assert (progress["total"], progress["unit"]) == (4, "steps")
+    names = {"retriever": {"cross_entropy (batch)", "distillation (group)"}, "ranker": {"cross_entropy (group)"}}
+    assert names[objective] <= lines(tmp_path / "a")[0].keys()
+
+
+def test_interrupted_it_goes_on_where_it_was(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step called again on the same place; the progress begins where the checkpoint is."""
+    monkeypatch.setattr(module, "SAVE_SECONDS", -1.0)
+    run("a")
+    real, calls = training._update, []
+
+    def failing(*args: Any, step: int, **rest: Any) -> Any:
+        calls.append(step)
+        if len(calls) == 3:
+            raise RuntimeError("power cut")
+        return real(*args, step=step, **rest)
+
+    monkeypatch.setattr(training, "_update", failing)
+    with pytest.raises(RuntimeError, match="power cut"):
+        run("b")
+    run("b")
+    assert calls == [0, 1, 2, 2, 3]
+    assert lines(tmp_path / "a") == lines(tmp_path / "b")
+    a, b = (load_file(tmp_path / name / "model/model.safetensors") for name in "ab")
+    assert all(torch.equal(a[key], b[key]) for key in a)
+    assert json.loads((tmp_path / "b/progress.json").read_text())["first"] == 2
+
+
+@pytest.mark.parametrize(("batch", "accumulate", "workers"), [(6, 4, 1), (6, 1, 4), (8, 4, 4)])
+def test_a_batch_that_cannot_be_shared_is_a_users_mistake(
+    run: Any, batch: int, accumulate: int, workers: int
+) -> None:
+    cluster = toy.INLINE.model_copy(update={"train": toy.INLINE.train.model_copy(update={"workers": workers})})
+    with pytest.raises(UserError, match=f"batch: {batch} groups cannot be shared evenly among {workers} workers"):
+        run("a", batch=batch, accumulate=accumulate, cluster=cluster)
+
+
+def test_two_workers_of_ray_train_are_one_process(run: Any, tmp_path: Path, ray: Cluster) -> None:
+    summary = run("ray", cluster=ray, steps=3, batch=6)
+    run("inline", steps=3, batch=6)
+    assert summary["workers"] == 2
+    for a, b in zip(lines(tmp_path / "ray"), lines(tmp_path / "inline"), strict=True):
+        assert a == pytest.approx(b, rel=1e-3, abs=2e-5)
+    a, b = (load_file(tmp_path / name / "state/optimizer.safetensors") for name in ("ray", "inline"))
+    for key in b:
+        torch.testing.assert_close(a[key], b[key], rtol=5e-3, atol=2e-5, msg=key)
+    assert (tmp_path / "ray/model/model.safetensors").exists()
