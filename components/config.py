@@ -1,7 +1,9 @@
 """Configs: frozen, strict, documented. Numbers come from YAML; structure is Python."""
 
 import ast
+import copy
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -42,9 +44,11 @@ class Call(Config):
     @model_validator(mode="after")
     def _binds(self) -> Self:
         accepted = keyword_options(self.function)
-        for name in self.options:
+        for name, value in self.options.items():
             if name not in accepted:
                 raise ValueError(f"{self.function} has no option {name!r}; accepted: {listing(accepted)}")
+            if not _like(value, accepted[name]):
+                raise ValueError(f"{self.function}: {name} is {value!r}; accepted: a value like {accepted[name]!r}")
         return self
 
     def resolve(self) -> Any:
@@ -53,14 +57,15 @@ class Call(Config):
         return getattr(importlib.import_module(module), name)
 
 
-def keyword_options(path: str) -> list[str]:
-    """Names of the keyword-only parameters with a default of the function at a dotted path."""
+def keyword_options(path: str) -> dict[str, Any]:
+    """The keyword-only parameters with a default of the function at a dotted path; None for a default that is no
+    plain value."""
     module, _, name = path.rpartition(".")
     try:
         spec = importlib.util.find_spec(module) if module else None
     except ModuleNotFoundError:
         spec = None
-    if spec is None or spec.origin is None:
+    if spec is None or not (spec.origin or "").endswith(".py"):
         raise ValueError(f"no module {module!r} for the function {path!r}")
     functions = {
         node.name: node for node in ast.parse(Path(spec.origin).read_text()).body if isinstance(node, ast.FunctionDef)
@@ -69,7 +74,22 @@ def keyword_options(path: str) -> list[str]:
         public = sorted(found for found in functions if not found.startswith("_"))
         raise ValueError(f"{module} has no function {name!r}; accepted: {listing(public)}")
     arguments = functions[name].args
-    return [a.arg for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default]
+    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return {argument.arg: _literal(default) for argument, default in pairs if default}
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return None
+
+
+def _like(value: Any, default: Any) -> bool:
+    """Whether a value is of a default's kind; a whole number will do for a float."""
+    if isinstance(default, float):
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return default is None or type(value) is type(default)
 
 
 def listing(names: Any) -> str:
@@ -98,7 +118,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 class _Strict(yaml.SafeLoader):
-    """YAML in which a key that stands twice is a mistake, not the last one's victory."""
+    """YAML in which a key that stands twice is a mistake, not the last one's victory, and 1e-5 is a number."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -109,9 +129,14 @@ class _Strict(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_Strict.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
 def override(tree: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
     """A copy of the tree with `key.path=value` assignments applied; values are YAML."""
-    tree = yaml.safe_load(yaml.safe_dump(tree))
+    tree = copy.deepcopy(tree)
     for assignment in assignments:
         path, equals, value = assignment.partition("=")
         if not equals or not path:

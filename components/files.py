@@ -47,11 +47,10 @@ def sweep(folder: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Bring a file, or a directory's entries and files, to the disk."""
+    """Bring a file, or a directory with all that is in it, to the disk."""
     if path.is_dir():
-        for child in path.iterdir():
-            if child.is_file():
-                _sync_one(child)
+        for child in path.rglob("*"):
+            _sync_one(child)
     _sync_one(path)
 
 

@@ -1,5 +1,6 @@
 """TREC's text formats: rankings (run files) and qrels, read with the line of what is wrong, and written."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +19,12 @@ def read_ranking(path: Path) -> pa.Table:
         if len(words) != 6:
             raise UserError(f"{path}:{number}: expected 6 columns (query Q0 document rank score tag), got {len(words)}")
         try:
-            rows.append((words[0], words[2], float(words[4])))
+            score = float(words[4])
         except ValueError:
-            raise UserError(f"{path}:{number}: the score {words[4]!r} is not a number") from None
+            score = math.nan
+        if math.isnan(score):
+            raise UserError(f"{path}:{number}: the score {words[4]!r} is not a number")
+        rows.append((words[0], words[2], score))
     order: dict[str, list[tuple[str, str, float]]] = {}
     for row in rows:
         order.setdefault(row[0], []).append(row)
@@ -62,6 +66,8 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
                     yield number, line.split()
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a directory, not a file") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text ({error.reason})") from None
 
@@ -79,7 +85,7 @@ def write_ranking(table: pa.Table, path: Path, tag: str) -> None:
         for query, document, rank, score in zip(*columns, strict=True):
             limit = np.float32(np.inf) if query != before else np.nextafter(last, np.float32(-np.inf))
             before, last = query, min(np.float32(score), limit)
-            file.write(f"{query} Q0 {document} {rank} {last!s} {tag}\n")
+            file.write(f"{_word(query, path)} Q0 {_word(document, path)} {rank} {last!s} {tag}\n")
 
 
 def write_qrels(table: pa.Table, path: Path, split: str) -> None:
@@ -88,5 +94,13 @@ def write_qrels(table: pa.Table, path: Path, split: str) -> None:
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         columns = [chosen[name].to_pylist() for name in ("query_id", "doc_id", "relevance")]
         file.writelines(
-            f"{query} 0 {document} {relevance}\n" for query, document, relevance in zip(*columns, strict=True)
+            f"{_word(query, path)} 0 {_word(document, path)} {relevance}\n"
+            for query, document, relevance in zip(*columns, strict=True)
         )
+
+
+def _word(identifier: str, path: Path) -> str:
+    """An id that a file whose columns are parted by white space can hold."""
+    if len(identifier.split()) != 1:
+        raise UserError(f"{path}: the id {identifier!r} has white space in it, and TREC's files cannot hold that")
+    return identifier

@@ -11,7 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is first imported:
 
 import pytest
 
-from tests import toy
+from tests import tiny, toy
 from workflows.cluster import Cluster, ray_session, stop_ray
 
 
@@ -63,6 +63,20 @@ def tokens(toys: Path, data: Path, retriever: Path) -> Path:
     folder.mkdir()
     tokenize(folder, toy.INLINE, data=data, model=retriever, config=TokenizeConfig())
     return folder
+
+
+@pytest.fixture(scope="session")
+def beir(toys: Path, data: Path) -> Path:
+    """The collection as a BEIR folder."""
+    return tiny.write_beir(toys / "toy", data)
+
+
+@pytest.fixture(scope="session")
+def played(toys: Path, beir: Path, encoder: Path) -> tiny.Place:
+    """A finished run of AR2 with both controls; `copy` it to do something to it."""
+    place = tiny.place(toys / "played", tiny.ar2(beir, encoder))
+    assert place("run") == 0
+    return place
 
 
 @pytest.fixture(scope="session")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import yaml
+
+from workflows.__main__ import main
 
 ROOT = Path(__file__).parent.parent
 CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
@@ -90,3 +91,85 @@ def write(path: Path, tree: dict[str, Any]) -> Path:
     """A config or profile as a file."""
     path.write_text(yaml.safe_dump(tree, sort_keys=False))
     return path
+
+
+INLINE = {
+    "mode": "inline", "device": "cpu", "batch_tokens": 256, "train_tokens": 256,
+    "map": {"workers": 1, "threads": 1}, "train": {"workers": 1, "threads": 1},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder with a config, a profile, a store and runs; called with the words of a command, it runs it."""
+
+    folder: Path
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "tiny.yaml"
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    def words(self, command: str, *words: str) -> list[str]:
+        """The command line; `run` and `search` get the profile, and what needs a config gets it."""
+        where = ["--store", str(self.store), "--runs", str(self.runs)]
+        config = [] if command in ("evaluate", "doctor") else [str(self.config)]
+        cluster = ["--cluster", str(self.folder / "inline.yaml")] if command in ("run", "search") else []
+        return [*where, command, *config, *cluster, *words]
+
+    def __call__(self, command: str, *words: str) -> int:
+        return main(self.words(command, *words))
+
+    def metrics(self, run: str = "tiny") -> dict[str, Any]:
+        """What a run's metrics.json says."""
+        return dict(json.loads((self.runs / run / "metrics.json").read_text()))
+
+    def links(self, run: str = "tiny") -> list[str]:
+        """The names of a run's links to its artifacts, in order."""
+        return sorted(path.name for path in (self.runs / run).iterdir() if path.is_symlink())
+
+    def artifact(self, label: str) -> Path:
+        """The directory that the run's link of a label points to."""
+        name = label.replace(" ", "-")
+        return next(self.runs / "tiny" / link for link in self.links() if link.partition("-")[2] == name).resolve()
+
+    def copy(self, to: Path) -> Place:
+        """The same, to do something to."""
+        shutil.copytree(self.folder, to, symlinks=True)
+        return Place(to)
+
+
+def place(folder: Path, tree: dict[str, Any], **profile: Any) -> Place:
+    """A folder with a config and an inline profile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / "tiny.yaml", tree)
+    write(folder / "inline.yaml", {**INLINE, **profile})
+    return Place(folder)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The digest of every file below a folder, and where links point."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            found[str(path.relative_to(folder))] = str(path.readlink())
+        elif path.is_file():
+            found[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def results(store: Path) -> dict[str, str]:
+    """The digests of what a run is for: rankings, models' weights, groups and measures, by artifact."""
+    wanted = ("ranking.parquet", "groups.parquet", "per_query.parquet", "metrics.json")
+    return {
+        name: digest
+        for name, digest in contents(store).items()
+        if name.rpartition("/")[2] in wanted or ("/model/" in name and name.endswith(".safetensors"))
+    }

@@ -1,15 +1,35 @@
 """The command line: `python -m workflows COMMAND ...`."""
 
+# ruff: noqa: E402  (what is imported below may not be ours: that is looked at first)
 import argparse
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def shadowed() -> str | None:
+    """What keeps this from working: not the repository's root, or another distribution's package of a name of ours."""
+    if Path.cwd() != ROOT:
+        return f"run this from the repository's root: cd {ROOT} && python -m workflows ..."
+    for name in ("workflows", "components"):
+        spec = find_spec(name)
+        found = Path(spec.origin).resolve() if spec is not None and spec.origin else None
+        if found != ROOT / name / "__init__.py":
+            where = f"is found in {found.parent}" if found else "is not found"
+            return f"{name!r} {where}, and ours is in {ROOT}; run it as `python -m workflows`, without PYTHONPATH"
+    return None
+
+
+if __name__ == "__main__" and (reason := shadowed()):
+    print(f"error: {reason}", file=sys.stderr)
+    sys.exit(2)
 
 from components.config import UserError
 from workflows import commands
 from workflows.dag import StepFailed
-
-ROOT = Path(__file__).parent.parent
 
 
 def main(words: list[str] | None = None) -> int:
@@ -17,6 +37,7 @@ def main(words: list[str] | None = None) -> int:
     arguments = parser().parse_args(words)
     try:
         arguments.call(arguments)
+        sys.stdout.flush()
         return 0
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -27,7 +48,8 @@ def main(words: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted; what was finished stays finished, and the same command goes on", file=sys.stderr)
         return 130
-    except BrokenPipeError:
+    except BrokenPipeError:  # whoever read has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     finally:
         commands.leave()
@@ -87,9 +109,4 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    # The working directory comes first on Python's path: another distribution's `workflows` must not be taken for ours.
-    if Path.cwd().resolve() != ROOT.resolve():
-        os.chdir(ROOT) if "workflows" not in os.listdir() else None
-    status = main()
-    sys.stdout.flush()
-    sys.exit(status)
+    sys.exit(main())

@@ -60,6 +60,8 @@ class Controls(Part):
 
     @model_validator(mode="after")
     def _trained(self) -> Self:
+        if len(set(self.play)) < len(self.play):
+            raise ValueError("play: a control stands twice")
         for name in self.play:
             if getattr(self, name.replace("-", "_")) is None:
                 raise ValueError(f"{name} is played, and {name.replace('-', '_')} says not how it is trained")

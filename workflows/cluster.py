@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from components.config import Config, UserError, parse, read_yaml
 
-
 SPARE = 2
 """Logical CPUs that a Ray started here has beyond the cores, for Ray Data's own tasks."""
 

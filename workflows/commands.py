@@ -3,14 +3,17 @@
 import argparse
 import json
 import os
+import shlex
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from components.config import UserError, listing
+from components.files import write_json
 from workflows import cluster as clusters
 from workflows import recipes
 from workflows import report as reports
@@ -62,7 +65,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.until:
         wanted = [labelled(experiment, arguments.until)]
     cluster = clusters.read(arguments.cluster)
-    waiting = todo(wanted, store)
+    waiting = todo(wanted, store, whole=bool(arguments.until))  # asked for by name: what was dropped comes back
     _write_run(experiment, store)
     started = time.monotonic()
     executed: set[str] = set()
@@ -79,15 +82,41 @@ def run(arguments: argparse.Namespace) -> None:
     if not waiting:
         print("nothing to run: every step that this needs is done")
     print(f"\nreport: {experiment.run / 'report.html'}")
-    print(f'try:    python -m workflows search {arguments.config} "your question" -k 5 --rank')
+    words = ["python -m workflows", *_options(arguments), f'search {arguments.config} "your question"']
+    words += [f"--set {shlex.quote(assignment)}" for assignment in arguments.assignments]
+    print(f"try:    {' '.join(words)}" + (" --rank" if experiment.outcome.ranker is not None else ""))
+
+
+def _options(arguments: argparse.Namespace) -> list[str]:
+    """The options before the command, as they were given."""
+    return [f"--store {shlex.quote(str(arguments.store))}"] if arguments.store else []
+
+
+def _metrics(experiment: Experiment, store: Store, executed: set[str]) -> dict[str, Any]:
+    """What `metrics.json` says of the store as it is."""
+    done = [(node, record) for node in graph(experiment.wanted) if (record := store.record(node)) is not None]
+    return reports.metrics_of(experiment.outcome.results, done, store, executed)
+
+
+def _reported(experiment: Experiment, metrics: dict[str, Any]) -> bool:
+    """Whether the run's files tell of these artifacts: its config may have been another when they were written."""
+    page, path = experiment.run / reports.REPORT, experiment.run / reports.METRICS
+    if not page.exists() or not path.exists():
+        return False
+    there = json.loads(path.read_text())
+    return bool(_but_executed(there) == _but_executed(metrics))
+
+
+def _but_executed(metrics: dict[str, Any]) -> dict[str, Any]:
+    return {**metrics, "steps": [{**one, "executed": None} for one in metrics["steps"]]}
 
 
 def _report(experiment: Experiment, store: Store, executed: set[str]) -> dict[str, Any]:
-    """Write metrics.json and report.html, unless nothing ran and they are there; the metrics."""
-    page, metrics = experiment.run / reports.REPORT, experiment.run / reports.METRICS
-    if not executed and page.exists() and metrics.exists():
-        return dict(json.loads(metrics.read_text()))
-    outcome = experiment.outcome
+    """Write metrics.json and, unless nothing ran and it is there, report.html; the metrics."""
+    metrics, outcome = _metrics(experiment, store, executed), experiment.outcome
+    if not executed and _reported(experiment, metrics):
+        write_json(experiment.run / reports.METRICS, metrics)
+        return metrics
     return reports.write(
         experiment.run, title=experiment.name, wanted=experiment.wanted, results=outcome.results, store=store,
         executed=executed, config=experiment.config.model_dump(mode="json"), note=outcome.note,
@@ -126,11 +155,12 @@ def _link(experiment: Experiment, store: Store) -> None:
     """Links to the finished artifacts, numbered in order."""
     for old in experiment.run.iterdir():
         if old.is_symlink():
-            old.unlink()
+            old.unlink(missing_ok=True)
     for number, node in enumerate(graph(experiment.wanted)):
         if store.done(node):
             link = experiment.run / f"{number:02d}-{node.label.replace(' ', '-').replace('/', '-')}"
-            link.symlink_to(os.path.relpath(store.path(node), experiment.run))
+            with suppress(FileExistsError):  # another driver of the same run was quicker
+                link.symlink_to(os.path.relpath(store.path(node), experiment.run.resolve()))
 
 
 def labelled(experiment: Experiment, label: str) -> Step:
@@ -164,7 +194,9 @@ def show(arguments: argparse.Namespace) -> None:
             print(f"  {key}: {json.dumps(value)}")
         return
     finished(store, experiment.outcome.results)
-    metrics = _report(experiment, store, set())
+    metrics = _metrics(experiment, store, set())
+    if _reported(experiment, metrics):
+        metrics = json.loads((experiment.run / reports.METRICS).read_text())  # it knows what ran last
     print(json.dumps(metrics, indent=1) if arguments.json else reports.table(metrics))
 
 
@@ -205,7 +237,7 @@ def clean(arguments: argparse.Namespace) -> None:
     freed = 0
     for node, parts in _superseded(experiment):
         record = store.record(node)
-        if record is None or set(parts) <= set(record["dropped"]):
+        if record is None:
             continue
         size = sum(f.stat().st_size for p in parts for f in _files(store.path(node), p))
         if not size:
@@ -247,6 +279,8 @@ def evaluate(arguments: argparse.Namespace) -> None:
     ranking = trec.read_ranking(arguments.ranking)
     qrels = trec.read_qrels(arguments.qrels)
     table = measures.per_query(ranking, qrels, arguments.measures)
+    if not len(table):
+        raise UserError(f"{arguments.qrels}: no query has a relevant document")
     for name, value in measures.means(table).items():
         print(f"{name}\t{value:.4f}")
 

@@ -169,8 +169,11 @@ class Store:
         return freed
 
 
-def todo(wanted: Iterable[Step], store: Store) -> list[Step]:
-    """The steps that have to run for the wanted ones, inputs first: nothing that nothing wanted needs."""
+def todo(wanted: Iterable[Step], store: Store, *, whole: bool = False) -> list[Step]:
+    """The steps that have to run for the wanted ones, inputs first: nothing that nothing wanted needs.
+
+    A wanted step of which parts were dropped counts as done, unless it is wanted whole.
+    """
     ordered: dict[str, Step] = {}
 
     def need(node: Step) -> None:
@@ -182,7 +185,7 @@ def todo(wanted: Iterable[Step], store: Store) -> list[Step]:
         ordered[node.fingerprint] = node
 
     for node in wanted:
-        if not store.done(node):
+        if not (store.whole(node) if whole else store.done(node)):
             need(node)
     return list(ordered.values())
 

@@ -19,10 +19,11 @@ def write(experiment: Any, store: Store, to: Path) -> Iterator[str]:
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to}: is there already and not empty; name a directory that is not")
     outcome = experiment.outcome
+    for step in (outcome.data, outcome.found.retriever, outcome.ranker, *outcome.rankings.values()):
+        if step is not None and not store.done(step):
+            raise UserError(f"the step {step.label!r} is not done; run first: python -m workflows run CONFIG")
     split = experiment.config.evaluate.split
     with replacing(to) as folder:
-        if to.exists():
-            to.rmdir()
         folder.mkdir(parents=True)
         shutil.copytree(store.path(outcome.found.retriever) / "model", folder / "retriever")
         yield f'{to}/retriever: SentenceTransformer("{to}/retriever")'

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from components.config import UserError
 from components.groups import ids_of
@@ -37,9 +38,16 @@ def find(experiment: Any, store: Store, query: str, *, k: int, rank: bool, cuda:
     outcome = experiment.outcome
     if rank and outcome.ranker is None:
         raise UserError(f"--rank: the recipe {experiment.config.recipe} trains no ranker")
-    for step in (outcome.found.retriever, outcome.found.vectors, outcome.data, *([outcome.ranker] if rank else [])):
-        if not store.whole(step):
+    vectors = outcome.found.vectors
+    for step in (outcome.found.retriever, vectors, outcome.data, *([outcome.ranker] if rank else [])):
+        if not store.done(step):
             raise UserError(f"the step {step.label!r} is not done; run first: python -m workflows run CONFIG")
+    if not store.whole(vectors):
+        again = f"python -m workflows run CONFIG --until {vectors.label!r}"
+        raise UserError(f"the vectors of {vectors.label!r} were dropped; make them again: {again}")
+    documents = pq.read_metadata(store.path(outcome.data) / "documents.parquet").num_rows
+    if not 1 <= k <= documents:
+        raise UserError(f"-k: {k} documents are asked for; accepted: 1 to {documents}, all there are")
     device = torch.device("cuda" if cuda else "cpu")
     folder = store.path(outcome.found.retriever) / "model"
     tokenizer = load_tokenizer(folder)

@@ -13,7 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.text import (
-    Batch, Template, Tokens, document_text, fingerprint_of, longest_first, pad, pairs, texts, to_device, token_batches,
+    Batch,
+    Template,
+    Tokens,
+    document_text,
+    fingerprint_of,
+    longest_first,
+    pad,
+    pairs,
+    texts,
+    to_device,
+    token_batches,
 )  # fmt: skip
 from tests import toy
 

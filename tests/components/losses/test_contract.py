@@ -187,7 +187,7 @@ def test_options_are_keyword_only_and_have_defaults(loss: Callable[..., Tensor])
     _, *options = inspect.signature(loss).parameters.values()
     assert all(option.kind is option.KEYWORD_ONLY and option.default is not option.empty for option in options)
     path = f"{loss.__module__}.{loss.__name__}"
-    assert keyword_options(path) == [option.name for option in options]
+    assert keyword_options(path) == {option.name: option.default for option in options}
     assert Call(function=path).resolve() is loss
 
 

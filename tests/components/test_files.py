@@ -1,0 +1,159 @@
+"""A file or directory appears whole under its name, or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from components.files import replacing, sweep, write_json
+
+
+def test_a_file_takes_its_name_at_the_end(tmp_path: Path) -> None:
+    place = tmp_path / "file.txt"
+    place.write_text("old")
+    with replacing(place) as temporary:
+        temporary.write_text("new")
+        assert temporary.parent == tmp_path  # a rename across filesystems would not be atomic
+        assert place.read_text() == "old"
+    assert place.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [place]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_what_fails_leaves_what_was_there(tmp_path: Path, error: type[BaseException]) -> None:
+    place = tmp_path / "file.txt"
+    place.write_text("old")
+
+    def write(place: Path, *, folder: bool) -> None:
+        with replacing(place) as temporary:
+            if folder:
+                temporary.mkdir()
+                temporary = temporary / "inner"
+            temporary.write_text("half")
+            raise error
+
+    for path, folder in ((place, False), (tmp_path / "folder", True)):
+        with pytest.raises(error):
+            write(path, folder=folder)
+    assert place.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [place]
+
+
+def test_a_directory_appears_with_all_that_is_in_it(tmp_path: Path) -> None:
+    place = tmp_path / "folder"
+    with replacing(place) as temporary:
+        (temporary / "deep" / "deeper").mkdir(parents=True)
+        (temporary / "deep" / "deeper" / "file").write_text("x")
+        assert not place.exists()
+    assert (place / "deep/deeper/file").read_text() == "x"
+    assert list(tmp_path.iterdir()) == [place]
+
+
+def test_of_two_that_write_the_same_directory_the_first_stays(tmp_path: Path) -> None:
+    place = tmp_path / "folder"
+    with replacing(place) as second:
+        second.mkdir()
+        (second / "file").write_text("second")
+        with replacing(place) as first:
+            first.mkdir()
+            (first / "file").write_text("first")
+    assert (place / "file").read_text() == "first"
+    assert list(tmp_path.iterdir()) == [place]
+
+
+def test_a_file_does_not_take_a_directorys_place(tmp_path: Path) -> None:
+    place = tmp_path / "folder"
+    place.mkdir()
+    (place / "file").write_text("kept")
+
+    def write() -> None:
+        with replacing(place) as temporary:
+            temporary.write_text("x")
+
+    with pytest.raises(OSError, match=r".*"):
+        write()
+    assert (place / "file").read_text() == "kept"
+    assert list(tmp_path.iterdir()) == [place]
+
+
+def test_every_file_of_a_directory_reaches_the_disk_before_its_name_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those in folders inside it: a power cut must not leave an empty file under a finished name."""
+    synced: list[str] = []
+    real, rename = os.fsync, os.replace
+
+    def note(handle: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        real(handle)
+
+    def renamed(source: Path, target: Path) -> None:
+        synced.append("renamed")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(os, "replace", renamed)
+    with replacing(tmp_path / "folder") as temporary:
+        (temporary / "deep").mkdir(parents=True)
+        (temporary / "top").write_text("x")
+        (temporary / "deep" / "inner").write_text("x")
+    before = synced[: synced.index("renamed")]
+    assert {str(temporary / "top"), str(temporary / "deep" / "inner"), str(temporary)} <= set(before)
+    assert str(tmp_path) in synced[synced.index("renamed") :]
+
+
+def test_json_is_written_whole_and_holds_no_nan(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"x": [1, None, "é"]})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"x": [1, None, "é"]}
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "a.json", {"x": math.nan})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"x": [1, None, "é"]}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_readers_never_see_half_of_it(tmp_path: Path) -> None:
+    place = tmp_path / "a.json"
+    write_json(place, ["0" * 1000] * 50)
+    seen: list[int] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.append(len(json.loads(place.read_text())))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for i in range(30):
+        write_json(place, [str(i) * 1000] * 50)
+    stop.set()
+    reader.join()
+    assert set(seen) == {50}
+
+
+def test_a_kill_in_the_middle_leaves_a_hidden_rest_that_is_swept(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom components.files import replacing\n"
+        "for name in ('file', 'folder'):\n"
+        "    with replacing(Path(sys.argv[1]) / name) as temporary:\n"
+        "        if name == 'file': temporary.write_text('x' * 100)\n"
+        "        else:\n"
+        "            temporary.mkdir(); (temporary / 'inner').write_text('x')\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=Path(__file__).parents[2], check=False)
+    assert done.returncode == -signal.SIGKILL
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert len(names) == 2
+    assert names[0].startswith(".folder.")
+    (tmp_path / ".hidden").write_text("someone else's")
+    (tmp_path / ".x.tmp").write_text("someone else's")
+    sweep(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", ".x.tmp", "file"]

@@ -1,0 +1,75 @@
+"""Groups read as rows of a collection, and the positives of its queries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from components.groups import Groups, ids_of, positives, rows_of
+from components.tables import GROUPS
+from tests import toy
+
+ROWS = [
+    {"query_id": "q5", "doc_ids": ["d5", "d39", "d0"], "targets": [1.0, 0.25, 0.0], "teacher": [1.0, 2.0, 3.0]},
+    {"query_id": "q0", "doc_ids": ["d9"], "targets": [1.0], "teacher": [4.0]},
+    {"query_id": "q5", "doc_ids": ["d7", "d5"], "targets": [0.0, 1.0], "teacher": [5.0, 6.0]},
+]
+
+
+def test_groups_are_read_by_rows(tmp_path: Path, data: Path) -> None:
+    groups = Groups(toy.write_groups(tmp_path / "groups", ROWS) / "groups.parquet", data)
+    assert len(groups) == 3
+    found = [groups[i] for i in range(3)]
+    assert [group.query for group in found] == [5, 0, 5]
+    assert [group.documents.tolist() for group in found] == [[5, 39, 0], [9], [7, 5]]
+    assert [group.targets.tolist() for group in found] == [[1, 0.25, 0], [1], [0, 1]]
+    assert [group.teacher.tolist() for group in found if group.teacher is not None] == [[1, 2, 3], [4], [5, 6]]
+
+
+def test_groups_in_several_row_groups_and_chunks(tmp_path: Path, data: Path) -> None:
+    rows = [{"visit": 0, **row} for row in ROWS] * 5
+    pq.write_table(pa.Table.from_pylist(rows, schema=GROUPS), tmp_path / "groups.parquet", row_group_size=4)
+    groups = Groups(tmp_path / "groups.parquet", data)
+    assert [groups[i].documents.tolist() for i in range(15)] == [[5, 39, 0], [9], [7, 5]] * 5
+
+
+def test_without_a_teacher_in_every_row_there_is_none(tmp_path: Path, data: Path) -> None:
+    for name, rows in (
+        ("none", [{**row, "teacher": None} for row in ROWS]),
+        ("some", [{**row, "teacher": None} if i == 1 else row for i, row in enumerate(ROWS)]),
+    ):
+        groups = Groups(toy.write_groups(tmp_path / name, rows) / "groups.parquet", data)
+        assert groups[0].teacher is None
+        assert groups[2].documents.tolist() == [7, 5]
+
+
+@pytest.mark.parametrize(
+    ("row", "missing"), [({"query_id": "q99", "doc_ids": ["d1"]}, "q99"), ({"query_id": "q1", "doc_ids": ["d1", "x"]}, "x")]
+)
+def test_an_id_that_is_not_in_the_collection_is_named_with_the_file(
+    tmp_path: Path, data: Path, row: dict[str, object], missing: str
+) -> None:
+    place = toy.write_groups(tmp_path / "groups", [row]) / "groups.parquet"
+    with pytest.raises(ValueError, match=rf"groups\.parquet: {missing} is not in the collection"):
+        Groups(place, data)
+
+
+def test_rows_of_ids_in_chunks() -> None:
+    among = pa.array(["a", "b", "c"])
+    assert rows_of(pa.array(["c", "a", "c"]), among, what="x").tolist() == [2, 0, 2]
+    chunked = rows_of(pa.chunked_array([["c"], ["b", "a"]]), among, what="x")
+    assert chunked.tolist() == [2, 1, 0]
+    assert chunked.dtype == np.int64
+    assert rows_of(pa.array([], pa.string()), among, what="x").tolist() == []
+
+
+def test_positives_are_what_was_judged_above_zero(data: Path) -> None:
+    found = positives(data)
+    assert ids_of(data / "queries.parquet", "query_id").to_pylist() == [f"q{i}" for i in range(24)]
+    assert {query: sorted(rows.tolist()) for query, rows in found.items()} == {
+        i: sorted([i, i + 9]) if i % 3 == 0 else [i] for i in range(24)
+    }

@@ -1,0 +1,56 @@
+"""Samplers: positions of candidates, each at most once. New ones are under the contract as soon as they are there."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from components import draws, sampling
+from components.config import Call, keyword_options
+
+SAMPLERS = [
+    function for name, function in vars(sampling).items()
+    if inspect.isfunction(function) and function.__module__ == sampling.__name__ and not name.startswith("_")
+]  # fmt: skip
+ALL = pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda function: function.__name__)
+SCORES = np.linspace(9, 1, 12, dtype=np.float32)
+
+
+@ALL
+@pytest.mark.parametrize("count", [0, 1, 5, 12, 40])
+@pytest.mark.parametrize("candidates", [0, 1, 12])
+def test_at_most_so_many_positions_without_repetition(sampler: Any, count: int, candidates: int) -> None:
+    found = sampler(SCORES[:candidates], count, draws.generator(1), None)
+    assert len(found) == min(count, candidates)
+    assert len(set(found.tolist())) == len(found)
+    assert all(0 <= position < candidates for position in found)
+
+
+@ALL
+def test_the_same_generator_draws_the_same(sampler: Any) -> None:
+    one, other = (sampler(SCORES, 5, draws.generator("q1", 0), 8.0).tolist() for _ in range(2))
+    assert one == other
+
+
+@ALL
+def test_samplers_can_be_named_in_yaml(sampler: Any) -> None:
+    call = Call(function=f"components.sampling.{sampler.__name__}")
+    assert call.resolve() is sampler
+    assert list(inspect.signature(sampler).parameters)[:4] == ["scores", "count", "draw", "positive"]
+    assert list(keyword_options(call.function)) == list(inspect.signature(sampler).parameters)[4:]
+
+
+def test_uniform_draws_each_alike() -> None:
+    counts = Counter(
+        int(position) for i in range(2000) for position in sampling.uniform(SCORES, 3, draws.generator(i), None)
+    )
+    assert set(counts) == set(range(12))
+    assert all(abs(count - 500) < 100 for count in counts.values())
+
+
+def test_the_hardest_are_the_first() -> None:
+    assert sampling.hardest(SCORES, 3, draws.generator(1), None).tolist() == [0, 1, 2]

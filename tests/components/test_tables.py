@@ -1,0 +1,69 @@
+"""Tables are checked against their schema before a step reads them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from components.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING, check
+
+
+def ranking() -> pa.Table:
+    return pa.table({"query_id": ["q"], "doc_id": ["d"], "rank": [1], "score": [0.5]}, schema=RANKING)
+
+
+def test_a_right_table_is_left_as_it_is() -> None:
+    assert check(ranking(), RANKING, what="x").equals(ranking())
+
+
+def test_columns_come_in_order_and_others_are_left_out() -> None:
+    mixed = ranking().select(["score", "doc_id", "rank", "query_id"]).append_column("more", pa.array([1]))
+    assert check(mixed, RANKING, what="x").equals(ranking())
+
+
+def test_a_missing_column_is_named_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match="run: no column 'score'; it has query_id, doc_id, rank"):
+        check(ranking().drop_columns(["score"]), RANKING, what="run")
+
+
+@pytest.mark.parametrize("values", [pa.array([1]), pa.array([b"x"]), pa.array([["x"]])])
+def test_a_column_of_another_kind_is_named(values: pa.Array) -> None:
+    with pytest.raises(ValueError, match=rf"run: column 'doc_id' is {values.type}, expected string"):
+        check(ranking().set_column(1, "doc_id", values), RANKING, what="run")
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("doc_id", pa.array(["d"], pa.large_string())),
+        ("doc_id", pa.array(["d"]).dictionary_encode()),
+        ("rank", pa.array([1], pa.int64())),
+        ("score", pa.array([0.5], pa.float64())),
+    ],
+)
+def test_other_widths_are_taken(column: str, values: pa.Array) -> None:
+    at = RANKING.get_field_index(column)
+    assert check(ranking().set_column(at, column, values), RANKING, what="x").equals(ranking())
+
+
+def test_lists_of_other_widths_and_columns_of_nulls_are_taken() -> None:
+    table = pa.table(
+        {
+            "query_id": ["q"], "visit": pa.array([0], pa.int64()), "doc_ids": pa.array([["d"]], pa.large_list(pa.string())),
+            "targets": pa.array([[1.0]], pa.list_(pa.float64())), "teacher": pa.nulls(1),
+        }
+    )  # fmt: skip
+    found = check(table, GROUPS, what="groups")
+    assert found.schema.equals(GROUPS)
+    assert found.to_pylist() == [{"query_id": "q", "visit": 0, "doc_ids": ["d"], "targets": [1.0], "teacher": None}]
+
+
+def test_fractions_are_no_relevance() -> None:
+    table = pa.table({"query_id": ["q"], "doc_id": ["d"], "relevance": [0.5], "split": ["test"]})
+    with pytest.raises(ValueError, match="column 'relevance' is double, expected int32"):
+        check(table, QRELS, what="qrels")
+
+
+def test_every_table_begins_with_its_ids() -> None:
+    assert DOCUMENTS.names[0] == "doc_id"
+    assert all(schema.names[0] == "query_id" for schema in (QUERIES, QRELS, RANKING, GROUPS))

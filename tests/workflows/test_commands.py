@@ -1,0 +1,564 @@
+"""The command line: what each command prints, changes and ends with, and that a mistake is one clear line."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ir_measures
+import pytest
+import yaml
+
+from tests import tiny
+from tests.tiny import ROOT, Place
+
+Said = Callable[[], tuple[str, str]]
+
+LIGHT = """
+import sys
+from workflows.__main__ import main
+status = main(sys.argv[1:])
+print("heavy:", [name for name in ("torch", "transformers", "ray", "faiss", "jnius", "matplotlib") if name in sys.modules])
+sys.exit(status)
+"""
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Said:
+    """What was printed since it was last asked: standard output and errors."""
+    return lambda: (found := capsys.readouterr()) and (found.out, found.err)
+
+
+def light(place: Place, *words: str) -> str:
+    """The output of a command in a process of its own, which loads nothing heavy and says nothing else."""
+    command = [sys.executable, "-W", "error", "-c", LIGHT, *place.words(*words)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("heavy: []\n")
+    return done.stdout
+
+
+# plan
+
+
+def test_plan_prints_every_step_and_changes_nothing(played: Place, tmp_path: Path, said: Said) -> None:
+    place = tiny.place(tmp_path / "new", yaml.safe_load(played.config.read_text()))
+    assert place("plan") == 0
+    lines = said()[0].splitlines()
+    assert re.split(r"  +", lines[0]) == ["label", "step", "state", "where"]
+    assert [line.split("  ")[0] for line in lines[1:5]] == ["data", "bm25 index", "bm25 ranking", "BM25 measures"]
+    assert all(re.search(r"  to do  \w+-[0-9a-f]{12}$", line) for line in lines[1:-2])
+    assert lines[-1] == f"{len(lines) - 3} steps, {len(lines) - 3} to run"
+    assert {path.name for path in place.folder.iterdir()} == {"tiny.yaml", "inline.yaml"}
+
+
+def test_plan_of_a_finished_run(played: Place) -> None:
+    lines = light(played, "plan").splitlines()[:-1]
+    assert lines[-1].endswith(" steps, 0 to run")
+    assert all("  done  " in line for line in lines[1:-2])
+    assert [line.split()[-1] for line in lines[1:-2]] == [
+        (played.runs / "tiny" / link).readlink().name for link in played.links()
+    ]
+
+
+def test_plan_says_that_a_source_is_missing(tmp_path: Path, encoder: Path, said: Said) -> None:
+    place = tiny.place(tmp_path, tiny.dpr(tmp_path / "nowhere", encoder))
+    assert place("plan") == 0
+    assert said()[0].splitlines()[-1] == f"source missing: {tmp_path / 'nowhere' / 'corpus.jsonl'} and 1 more"
+    assert place("run") == 2
+    assert said()[1].splitlines()[-1].startswith("error: ")
+
+
+def test_plan_into_a_pipe_that_closes(played: Place) -> None:
+    command = [sys.executable, "-m", "workflows", *played.words("plan")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 0
+
+
+# run
+
+
+def test_a_run_leaves_what_people_look_at(played: Place) -> None:
+    run = played.runs / "tiny"
+    assert {path.name for path in run.iterdir() if not path.is_symlink()} == {
+        "config.yaml", "plan.txt", "metrics.json", "report.html",
+    }  # fmt: skip
+    assert yaml.safe_load((run / "config.yaml").read_text())["rerank"] == {
+        "precision": "fp32", "shard": 16, "depth": 10,
+    }  # fmt: skip
+    assert (run / "plan.txt").read_text().endswith(" to run\n")
+    assert [link.partition("-")[2] for link in played.links()][:3] == ["data", "bm25-index", "bm25-ranking"]
+    assert all((run / link / "artifact.json").is_file() for link in played.links())
+    metrics = played.metrics()
+    assert set(metrics) == {"rows", "comparisons", "steps"}
+    assert all(one["executed"] for one in metrics["steps"])
+    assert {row["system"] for row in metrics["rows"]} == {
+        "BM25", "start model", "warm retriever", "warm ranker over warm retriever", "retriever 1",
+        "ranker over retriever 1", "control: in-batch", "control: ance",
+    }  # fmt: skip
+
+
+def test_a_second_run_executes_nothing_and_is_light(played: Place, tmp_path: Path) -> None:
+    place = played.copy(tmp_path / "again")
+    before, files = place.metrics(), tiny.contents(place.store)
+    out = light(place, "run")
+    assert "nothing to run" in out
+    assert "RR@10" in out
+    after = place.metrics()
+    assert after["rows"] == before["rows"]
+    assert after["comparisons"] == before["comparisons"]
+    assert not any(one["executed"] for one in after["steps"])
+    assert tiny.contents(place.store) == files
+
+
+def test_a_run_shows_its_own_results_when_its_config_was_another_meanwhile(
+    played: Place, tmp_path: Path, said: Said
+) -> None:
+    place = played.copy(tmp_path / "edited")
+    first, tree = place.metrics(), yaml.safe_load(place.config.read_text())
+    tiny.write(place.config, {**tree, "evaluate": {"measures": ["nDCG@5"]}})
+    assert place("run") == 0
+    assert {row["measure"] for row in place.metrics()["rows"]} == {"nDCG@5"}
+    tiny.write(place.config, tree)
+    said()
+    assert place("show") == 0
+    assert "RR@10" in said()[0]
+    assert place("run") == 0
+    assert "RR@10" in said()[0]
+    assert place.metrics()["rows"] == first["rows"]
+    assert "nDCG@5" not in (place.runs / "tiny" / "report.html").read_text()
+
+
+def test_run_until_a_label(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
+    place = tiny.place(tmp_path, tiny.dpr(beir, encoder))
+    assert place("run", "--until", "tokens") == 0
+    out, err = said()
+    assert re.fullmatch(r"tokens: .*/store/tokenize-[0-9a-f]{12}\n", out)
+    assert [re.sub(r"\d+\.\d", "1.0", line) for line in err.splitlines()] == [
+        "[1/3] data: done in 1.0 s  (0:00 since the start)",
+        "[2/3] start retriever: done in 1.0 s  (0:00 since the start)",
+        "[3/3] tokens: done in 1.0 s  (0:00 since the start)",
+    ]
+    assert place("plan") == 0
+    assert "done   ingest" not in said()[0]
+    assert place("show") == 2
+    assert said()[1] == (
+        "error: the step 'results' is not done; run it first: python -m workflows run CONFIG\n"
+    )  # fmt: skip
+    assert place("run", "--until", "token") == 2
+    assert said()[1].startswith("error: no step is labelled 'token'; accepted: data, ")
+
+
+def test_set_values_have_a_run_of_their_own(played: Place, tmp_path: Path, said: Said) -> None:
+    place = played.copy(tmp_path / "set")
+    assert place("run", "--set", "evaluate.measures=[P@1]") == 0
+    run = next(path for path in place.runs.iterdir() if path.name != "tiny")
+    assert re.fullmatch(r"tiny-[0-9a-f]{6}", run.name)
+    assert yaml.safe_load((run / "config.yaml").read_text())["evaluate"]["measures"] == ["P@1"]
+    steps = {one["function"] for one in place.metrics(run.name)["steps"] if one["executed"]}
+    assert steps == {"evaluate", "results"}
+    assert f"search {place.config} \"your question\" --set 'evaluate.measures=[P@1]' --rank" in said()[0]
+
+
+def test_a_failure_is_status_1_and_one_line(
+    played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from workflows.steps import tokenize
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("first line\nthe disk is on fire")
+
+    place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()))
+    monkeypatch.setattr(tokenize, "_join", broken)
+    assert place("run", "--until", "tokens") == 1
+    *_, failed, advice = said()[1].splitlines()
+    assert re.fullmatch(r"failed: step 'tokens' failed: the disk is on fire \(the whole story: .*failure\.txt\)", failed)
+    assert advice == "What was finished stays finished; the same command goes on."
+    assert place("plan") == 0
+    assert re.search(r"tokens +tokenize +partial", said()[0])
+
+
+# show and report
+
+
+def test_show_prints_the_measures(played: Place, said: Said) -> None:
+    before = tiny.contents(played.folder)
+    out = light(played, "show")
+    assert "ranker over retriever 1" in out
+    assert played("show", "--json") == 0
+    assert json.loads(said()[0]) == played.metrics()
+    assert tiny.contents(played.folder) == before
+
+
+def test_show_prints_a_record(played: Place, said: Said) -> None:
+    assert played("show", "retriever 1") == 0
+    lines = said()[0].splitlines()
+    assert re.match(r"retriever 1: workflows\.steps\.train\.train in \d+\.\d s", lines[0])
+    assert "  steps: 3" in lines
+    assert played("show", "retriever 1", "--json") == 0
+    assert json.loads(said()[0])["label"] == "retriever 1"
+    assert played("show", "retriever 2") == 2
+    assert "no step is labelled 'retriever 2'; accepted: data, bm25 index" in said()[1]
+
+
+def test_report_writes_the_page_anew(played: Place, tmp_path: Path, said: Said) -> None:
+    place = played.copy(tmp_path / "report")
+    page = place.runs / "tiny" / "report.html"
+    page.write_text("old")
+    assert place("report") == 0
+    assert said()[0] == f"{page}\n"
+    assert "retriever 1" in page.read_text()
+    assert place.metrics()["rows"] == played.metrics()["rows"]
+
+
+# search
+
+
+def test_search(played: Place, said: Said) -> None:
+    before = tiny.contents(played.store)
+    assert played("search", "barami comi", "-k", "3") == 0
+    lines = [line for line in said()[0].splitlines() if not line.startswith("   ")]
+    assert [bool(re.fullmatch(rf"{n}\. \S+  \(-?\d\.\d{{3}}\)  d\d+", line)) for n, line in enumerate(lines, 1)] == [
+        True
+    ] * 3
+    assert played("search", "barami comi", "-k", "3", "--rank") == 0
+    ranked = [float(score) for score in re.findall(r"ranker (-?\d+\.\d+)", said()[0])]
+    assert len(ranked) == 3
+    assert ranked == sorted(ranked, reverse=True)
+    assert tiny.contents(played.store) == before
+
+
+@pytest.mark.parametrize("k", ["0", "-1", "41"])
+def test_search_for_more_than_there_is(played: Place, said: Said, k: str) -> None:
+    assert played("search", "barami", "-k", k) == 2
+    assert said()[1] == f"error: -k: {k} documents are asked for; accepted: 1 to 40, all there are\n"
+
+
+def test_search_before_the_run(played: Place, tmp_path: Path, said: Said) -> None:
+    place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()))
+    assert place("search", "barami") == 2
+    assert said()[1].startswith("error: the step 'retriever 1' is not done")
+
+
+def test_search_of_a_recipe_without_a_ranker(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
+    place = tiny.place(tmp_path, tiny.dpr(beir, encoder))
+    assert place("search", "barami", "--rank") == 2
+    assert said()[1] == "error: --rank: the recipe dpr trains no ranker\n"
+
+
+# export and evaluate
+
+
+def test_export_and_evaluate_agree_with_the_run(played: Place, tmp_path: Path, said: Said) -> None:
+    out = tmp_path / "not" / "there" / "out"
+    assert played("export", str(out)) == 0
+    assert said()[0].count("\n") == 4
+    assert {path.name for path in out.iterdir()} == {"retriever", "ranker", "rankings", "qrels.trec"}
+    values = {(row["system"], row["measure"]): row["value"] for row in played.metrics()["rows"]}
+    for system, file in (("BM25", "BM25"), ("retriever 1", "retriever-1"), ("control: ance", "control-ance")):
+        ranking, qrels = out / "rankings" / f"{file}.trec", out / "qrels.trec"
+        assert played("evaluate", str(ranking), str(qrels), "--measures", "RR@10", "R@100") == 0
+        assert said()[0] == f"RR@10\t{values[system, 'RR@10']:.4f}\nR@100\t{values[system, 'R@100']:.4f}\n"
+        theirs = ir_measures.calc_aggregate(
+            [ir_measures.parse_measure("RR@10")],
+            ir_measures.read_trec_qrels(str(qrels)),
+            ir_measures.read_trec_run(str(ranking)),
+        )
+        assert list(theirs.values()) == [pytest.approx(values[system, "RR@10"])]
+
+
+def test_export_overwrites_nothing(played: Place, tmp_path: Path, said: Said) -> None:
+    (tmp_path / "mine").write_text("precious")
+    for to in (tmp_path, tmp_path / "mine"):
+        assert played("export", str(to)) == 2
+        assert said()[1] == f"error: {to}: is there already and not empty; name a directory that is not\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    (tmp_path / "empty").mkdir()
+    assert played("export", str(tmp_path / "empty")) == 0
+    assert (tmp_path / "empty" / "qrels.trec").exists()
+
+
+def test_export_before_the_run(played: Place, tmp_path: Path, said: Said) -> None:
+    place = tiny.place(tmp_path / "new", yaml.safe_load(played.config.read_text()))
+    assert place("export", str(tmp_path / "out")) == 2
+    assert said()[1].startswith("error: the step 'results' is not done")
+    assert not (tmp_path / "out").exists()
+
+
+RUN = "q1 Q0 d1 1 2.0 x\nq1 Q0 d2 2 1.0 x\n"
+QRELS = "q1 0 d2 1\n"
+
+
+@pytest.mark.parametrize(
+    ("run", "qrels", "measure", "says"),
+    [
+        (RUN + "q1 Q0 d3 3\n", QRELS, "RR@10", r"run:3: expected 6 columns .*, got 4"),
+        (RUN + "q1 Q0 d3 3 high x\n", QRELS, "RR@10", r"run:3: the score 'high' is not a number"),
+        (RUN + "q1 Q0 d3 3 nan x\n", QRELS, "RR@10", r"run:3: the score 'nan' is not a number"),
+        (RUN + "q1 Q0 d2 3 0.5 x\n", QRELS, "RR@10", r"run: query q1 ranks a document twice"),
+        (RUN, "q1 0 d2 yes\n", "RR@10", r"qrels:1: the relevance 'yes' is not a whole number"),
+        (RUN, "q1 d2\n", "RR@10", r"qrels:1: expected 4 columns"),
+        (RUN, "", "RR@10", r"qrels: no judgement in it"),
+        (RUN, "q1 0 d2 0\n", "RR@10", r"qrels: no query has a relevant document"),
+        (RUN, QRELS, "RR@ten", r"measure 'RR@ten': not known; accepted: RR@k, "),
+        (None, QRELS, "RR@10", r"run: there is no such file"),
+        (RUN, None, "RR@10", r"qrels: there is no such file"),
+    ],
+)
+def test_evaluate_says_what_is_wrong_with_a_file(
+    played: Place, tmp_path: Path, said: Said, run: str | None, qrels: str | None, measure: str, says: str
+) -> None:
+    for name, text in (("run", run), ("qrels", qrels)):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    assert played("evaluate", str(tmp_path / "run"), str(tmp_path / "qrels"), "--measures", measure) == 2
+    out, err = said()
+    assert out == ""
+    assert re.fullmatch(rf"error: .*{says}.*\n", err)
+
+
+def test_evaluate_takes_directories_for_no_file(played: Place, tmp_path: Path, said: Said) -> None:
+    assert played("evaluate", str(tmp_path), str(tmp_path)) == 2
+    assert said()[1] == f"error: {tmp_path}: is a directory, not a file\n"
+
+
+# clean
+
+
+def test_clean_frees_what_no_one_needs_and_nothing_comes_back(played: Place, tmp_path: Path, said: Said) -> None:
+    place = played.copy(tmp_path / "clean")
+    before = tiny.contents(place.folder)
+    assert place("show") == 0
+    table = said()[0]
+    assert place("clean", "--dry-run") == 0
+    planned = said()[0].splitlines()
+    assert tiny.contents(place.folder) == before
+    assert place("clean") == 0
+    dropped = said()[0].splitlines()
+    assert [line.replace("would drop", "dropped") for line in planned[:-1]] == dropped[:-1]
+    assert [line.split("  ")[-1].partition(":")[0] for line in dropped[:-1]] == [
+        "start vectors", "warm retriever", "warm retriever vectors", "warm ranker", "control in-batch 1 vectors",
+        "control ance 1 vectors",
+    ]  # fmt: skip
+    assert tiny.results(place.store) == tiny.results(played.store)
+    assert place("plan") == 0
+    assert "done, documents-*.npy, queries.npy dropped" in said()[0]
+    assert place("clean") == 0
+    assert said()[0] == "0.0 MB freed\n"
+    again = light(place, "run")
+    assert again.startswith(table)
+    assert "nothing to run" in again
+    assert place("search", "barami", "--rank") == 0
+    assert place("export", str(tmp_path / "out")) == 0
+
+
+def test_clean_goes_on_where_it_was_killed(played: Place, tmp_path: Path, said: Said) -> None:
+    """Between the record that says so and the files."""
+    place = played.copy(tmp_path / "clean")
+    vectors = place.artifact("start vectors")
+    record = json.loads((vectors / "artifact.json").read_text())
+    (vectors / "artifact.json").write_text(json.dumps({**record, "dropped": ["documents-*.npy", "queries.npy"]}))
+    assert place("clean") == 0
+    assert "start vectors" in said()[0]
+    assert [path.name for path in vectors.glob("*.npy")] == ["rows.npy"]
+
+
+def test_what_was_dropped_comes_back_when_it_is_asked_for(played: Place, tmp_path: Path, said: Said) -> None:
+    """Another run's clean may take the vectors that this run searches."""
+    place = played.copy(tmp_path / "clean")
+    vectors = place.artifact("retriever 1 vectors")
+    record = json.loads((vectors / "artifact.json").read_text())
+    before = {path.name: path.read_bytes() for path in vectors.glob("*.npy")}
+    (vectors / "artifact.json").write_text(json.dumps({**record, "dropped": ["documents-*.npy"]}))
+    for path in vectors.glob("documents-*.npy"):
+        path.unlink()
+    assert place("search", "barami") == 2
+    assert said()[1].endswith(
+        "were dropped; make them again: python -m workflows run CONFIG --until 'retriever 1 vectors'\n"
+    )
+    assert place("run", "--until", "retriever 1 vectors") == 0
+    assert {path.name: path.read_bytes() for path in vectors.glob("*.npy")} == before
+    assert place("search", "barami") == 0
+
+
+def test_clean_of_an_unfinished_run(played: Place, tmp_path: Path, said: Said) -> None:
+    place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()))
+    assert place("clean") == 2
+    assert said()[1].startswith("error: the run is not finished")
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("recipe: [", r"tiny\.yaml:1: not YAML"),
+        ("recipe: dpr\nk: 1\nk: 2\n", r"tiny\.yaml:3: not YAML: the key 'k' stands twice"),
+        ("- a\n", r"tiny\.yaml: expected keys and values, got list"),
+        ("", r"tiny\.yaml: expected keys and values, got NoneType"),
+        ("k: 3\n", r"tiny\.yaml: recipe: missing; accepted: ar2, dpr"),
+        ("recipe: bm25\n", r"tiny\.yaml: recipe: 'bm25'; accepted: ar2, dpr"),
+        ("recipe: \x00\n", r"tiny\.yaml: not YAML: "),
+    ],
+)
+def test_a_file_that_is_no_config(tmp_path: Path, said: Said, text: str, says: str) -> None:
+    place = tiny.place(tmp_path, {})
+    place.config.write_text(text)
+    for command in ("plan", "run", "show", "clean"):
+        assert place(command) == 2
+        assert re.fullmatch(rf"error: .*{says}.*\n", said()[1])
+    assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", "inline.yaml"}
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, said: Said) -> None:
+    place = tiny.place(tmp_path / "x", {})
+    place.config.unlink()
+    assert place("plan") == 2
+    assert said()[1] == f"error: {place.config}: there is no such file\n"
+    place.config.mkdir()
+    assert place("plan") == 2
+    assert said()[1] == f"error: {place.config}: is a directory, not a file\n"
+    place.config.rmdir()
+    place.config.write_bytes(b"recipe: \xff\n")
+    assert place("plan") == 2
+    assert re.fullmatch(r"error: .*tiny\.yaml: not UTF-8 text \(.* at byte 8\)\n", said()[1])
+
+
+@pytest.mark.parametrize(
+    ("assignment", "says"),
+    [
+        ("rounds", r"--set rounds: expected key\.path=value"),
+        ("rounds=[", r"--set rounds=\[: not YAML: "),
+        ("rounds=0", r"rounds: .*greater than or equal to 1, got 0"),
+        ("rounds=two", r"rounds: .*valid integer.*, got 'two'"),
+        ("round=2", r"round: unknown key; accepted: recipe, data, seeds, k, "),
+        ("rounds.x=2", r"--set rounds\.x=2: 'rounds' holds a value, not keys"),
+        ("seeds=[]", r"seeds: .*at least 1 item"),
+        ("seeds=[1,1]", r"seeds: a seed stands twice"),
+        ("k=0", r"k: .*greater than or equal to 1, got 0"),
+        ("retriever.game.train.step=3", r"retriever\.game\.train\.step: unknown key; accepted: steps, batch, "),
+        ("retriever.game.train.steps=0", r"retriever\.game\.train\.steps: .*greater than or equal to 1"),
+        ("retriever.game.train.losses.1.weight=3", r"'1' is not a position in a list of 1"),
+        ("retriever.game.train.losses.0.function=components.losses.listwise.cros",
+         r"losses\.0\.function: components\.losses\.listwise has no function 'cros'; accepted: .*cross_entropy"),
+        ("retriever.game.train.losses.0.function=components.loss.cross_entropy",
+         r"losses\.0\.function: no module 'components\.loss'"),
+        ("retriever.game.train.losses.0.options={heat: 1}", r"has no option 'heat'; accepted: "),
+        ("controls.ance=null", r"controls: ance is played, and ance says not how it is trained"),
+        ("controls.play=[random]", r"controls\.play\.0: Input should be 'in-batch' or 'ance', got 'random'"),
+        ("controls.play=[ance, ance]", r"controls: play: a control stands twice"),
+        ("evaluate.measures=[RR@10, MRR]x", r"not YAML"),
+        ("evaluate.measures=[BLEU@4]", r"evaluate\.measures: measure 'BLEU@4': not known; accepted: RR@k"),
+        ("data.format=bier", r"data: unknown format 'bier'; accepted: beir, "),
+        ("data.pth=x", r"data\.pth: unknown key; accepted: format, on_bad, sha256, path, splits"),
+        ("data=null", r"data: "),
+        ("order=sideways", r"order: Input should be 'released' or 'paper', got 'sideways'"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_config_is_one_line(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said, assignment: str, says: str
+) -> None:
+    place = tiny.place(tmp_path, tiny.ar2(beir, encoder))
+    assert place("run", "--set", assignment) == 2
+    out, err = said()
+    assert out == ""
+    assert re.fullmatch(rf"error: .*{says}.*\n", err)
+    assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", "inline.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("profile", "says"),
+    [
+        ({"mode": "rya"}, r"inline\.yaml: mode: Input should be 'ray' or 'inline', got 'rya'"),
+        ({"worker": 3}, r"inline\.yaml: worker: unknown key; accepted: mode, address, device, "),
+        ({"map": {"worker": 3}}, r"inline\.yaml: map\.worker: unknown key; accepted: workers, threads"),
+    ],
+)
+def test_a_mistake_in_a_profile_is_one_line(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said, profile: dict[str, Any], says: str
+) -> None:
+    place = tiny.place(tmp_path, tiny.ar2(beir, encoder), **profile)
+    assert place("run") == 2
+    assert re.fullmatch(rf"error: .*{says}.*\n", said()[1])
+    assert not place.store.exists()
+
+
+@pytest.mark.parametrize(
+    ("until", "assignment", "says"),
+    [
+        ("start ranking", "k=41", r"k: 41 documents a query are asked for; accepted: 1 to 40, all there are"),
+        ("start ranking", "evaluate.split=tset",
+         r"splits: there are no queries in 'tset'; accepted: .*test"),
+        ("start retriever", "retriever.model=./nowhere", r"model: \./nowhere: there is no such directory"),
+        ("start retriever", "retriever.model=package:no-such-model", r"no package 'no_such_model' is installed"),
+        ("start retriever", "retriever.layers=3", r"layers: 3: the model has 2 layers; accepted: 1 to 2"),
+        ("retriever", "train.batch=3", r"batch: 3 groups cannot be shared evenly among 1 workers in 2 parts"),
+    ],
+)  # fmt: skip
+def test_a_mistake_that_shows_while_running_is_one_line(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said, until: str, assignment: str, says: str
+) -> None:
+    tree = tiny.dpr(beir, encoder)
+    tree["train"]["accumulate"] = 2
+    tree["negatives"] = {"negatives": 0}
+    place = tiny.place(tmp_path, tree)
+    assert place("run", "--set", assignment, "--until", until) == 2
+    assert re.fullmatch(rf"error: .*{says}.*", said()[1].splitlines()[-1])
+    assert place("run", "--until", until) == 0
+
+
+def test_a_profile_that_asks_for_what_is_not_there(
+    played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()), device="cuda")
+    assert place("run", "--until", "start vectors") == 2
+    assert said()[1].splitlines()[-1] == (
+        "error: cluster: device: cuda is asked for, and this machine has none; accepted: auto, cpu"
+    )
+
+
+def test_a_word_that_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["fly"], ["plan"], ["run", "x", "--resume"]):
+        with pytest.raises(SystemExit) as caught:
+            tiny.main(words)
+        assert caught.value.code == 2
+        assert "usage: " in capsys.readouterr().err
+
+
+def test_it_is_run_from_the_root(tmp_path: Path) -> None:
+    """From elsewhere paths would mean other things, and the `workflows` found might be another distribution's."""
+    environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    command = [sys.executable, "-m", "workflows", "plan", "x"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: run this from the repository's root: cd {ROOT} && python -m workflows ...\n"
+    )  # fmt: skip
+
+
+def test_another_distributions_package_is_not_taken_for_ours(tmp_path: Path) -> None:
+    (tmp_path / "components").mkdir()
+    (tmp_path / "components" / "__init__.py").touch()
+    command = [sys.executable, "-c", f"""
+import runpy, sys
+sys.path.insert(0, {str(ROOT)!r})
+sys.path.insert(0, {str(tmp_path)!r})
+runpy.run_module("workflows", run_name="__main__", alter_sys=True)
+"""]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: 'components' is found in {tmp_path / 'components'}, and ours is in {ROOT}; "
+        "run it as `python -m workflows`, without PYTHONPATH\n"
+    )  # fmt: skip
