@@ -5,7 +5,7 @@ import copy
 import importlib.util
 import re
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
@@ -175,7 +175,8 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
     try:
         return cls.model_validate(tree)
     except ValidationError as error:
-        first = error.errors()[0]
+        found = error.errors()
+        first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])  # a typo before its lack
         key = ".".join(str(part) for part in first["loc"]) or "(top level)"
         if first["type"] == "extra_forbidden":
             accepted = fields_at(cls, first["loc"][:-1])
@@ -186,23 +187,25 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
 
 
 def fields_at(cls: Any, location: tuple[Any, ...]) -> list[str]:
-    """Field names of the config class found by following a path of keys."""
+    """Field names of the config class found by following a path of keys, positions and unions' tags."""
+    found = [cls]
     for part in location:
-        if isinstance(part, int):
-            continue
-        field = getattr(cls, "model_fields", {}).get(part)
-        if field is None:
-            continue  # a union's tag
-        cls = _config_class(field.annotation)
-    return list(getattr(cls, "model_fields", {}))
+        tagged = [one for one in found if part == one.__name__ or _is_tag(part, one)]
+        fields = [one.model_fields[part] for one in found if part in one.model_fields]
+        if len(found) > 1 and tagged:
+            found = tagged
+        elif fields:
+            found = _config_classes(fields[0].annotation)
+    return list(found[0].model_fields) if found else []
 
 
-def _config_class(annotation: Any) -> Any:
-    """The first config class inside an annotation such as `list[X] | None`."""
+def _is_tag(part: Any, cls: type[BaseModel]) -> bool:
+    """Whether a part of a path is what tells a config class from the others of its union."""
+    return any(part in get_args(field.annotation) for field in cls.model_fields.values())
+
+
+def _config_classes(annotation: Any) -> list[type[BaseModel]]:
+    """The config classes inside an annotation such as `list[X] | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for argument in getattr(annotation, "__args__", ()):
-        found = _config_class(argument)
-        if found is not None:
-            return found
-    return None
+        return [annotation]
+    return [cls for argument in get_args(annotation) for cls in _config_classes(argument)]

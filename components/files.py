@@ -27,7 +27,7 @@ def replacing(path: Path) -> Iterator[Path]:
             if not path.is_dir():
                 raise
             shutil.rmtree(temporary)
-        _sync(path.parent)
+        _sync_one(path.parent)  # its entries alone: others write beside us
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ Data the rows that travel are descriptions of shards; what is computed goes from
 """
 
 import json
+import logging
 import time
 import warnings
 from collections.abc import Iterator
@@ -87,6 +88,8 @@ def _through_ray(
 ) -> Iterator[tuple[int, float, float]]:
     ray_session(cluster)
     from ray import data  # after the session's environment is set
+
+    logging.getLogger("ray.data").setLevel(logging.WARNING)  # its import sets it to INFO
 
     # Rows of plain text: an actor's constructor must stay small, or Ray cannot start it again (ray#53727).
     rows = [{"file": shard.file, "size": shard.size, "task": json.dumps(shard.task)} for shard in shards]

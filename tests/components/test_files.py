@@ -101,10 +101,12 @@ def test_every_file_of_a_directory_reaches_the_disk_before_its_name_does(
 
     monkeypatch.setattr(os, "fsync", note)
     monkeypatch.setattr(os, "replace", renamed)
+    (tmp_path / "neighbour").write_text("x")
     with replacing(tmp_path / "folder") as temporary:
         (temporary / "deep").mkdir(parents=True)
         (temporary / "top").write_text("x")
         (temporary / "deep" / "inner").write_text("x")
+    assert str(tmp_path / "neighbour") not in synced
     before = synced[: synced.index("renamed")]
     assert {str(temporary / "top"), str(temporary / "deep" / "inner"), str(temporary)} <= set(before)
     assert str(tmp_path) in synced[synced.index("renamed") :]
@@ -136,6 +138,27 @@ def test_readers_never_see_half_of_it(tmp_path: Path) -> None:
     stop.set()
     reader.join()
     assert set(seen) == {50}
+
+
+def test_many_may_write_side_by_side(tmp_path: Path) -> None:
+    """Names come and go in the folder while each writes its own files, as the shards of a step do."""
+    errors: list[BaseException] = []
+
+    def write(name: str) -> None:
+        try:
+            for i in range(25):
+                with replacing(tmp_path / f"{name}-{i}") as temporary:
+                    temporary.write_text(name)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert len(list(tmp_path.iterdir())) == 100
 
 
 def test_a_kill_in_the_middle_leaves_a_hidden_rest_that_is_swept(tmp_path: Path) -> None:

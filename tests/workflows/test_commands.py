@@ -23,7 +23,8 @@ LIGHT = """
 import sys
 from workflows.__main__ import main
 status = main(sys.argv[1:])
-print("heavy:", [name for name in ("torch", "transformers", "ray", "faiss", "jnius", "matplotlib") if name in sys.modules])
+heavy = {"torch", "transformers", "ray", "faiss", "jnius", "matplotlib"}
+print("heavy:", sorted(heavy & sys.modules.keys()))
 sys.exit(status)
 """
 
@@ -143,13 +144,13 @@ def test_run_until_a_label(beir: Path, encoder: Path, tmp_path: Path, said: Said
     assert place("run", "--until", "tokens") == 0
     out, err = said()
     assert re.fullmatch(r"tokens: .*/store/tokenize-[0-9a-f]{12}\n", out)
-    assert [re.sub(r"\d+\.\d", "1.0", line) for line in err.splitlines()] == [
-        "[1/3] data: done in 1.0 s  (0:00 since the start)",
-        "[2/3] start retriever: done in 1.0 s  (0:00 since the start)",
-        "[3/3] tokens: done in 1.0 s  (0:00 since the start)",
+    assert [re.sub(r"\d+\.\d s  \(\d+:\d\d", "TIME", line) for line in err.splitlines()] == [
+        "[1/3] data: done in TIME since the start)",
+        "[2/3] start retriever: done in TIME since the start)",
+        "[3/3] tokens: done in TIME since the start)",
     ]
     assert place("plan") == 0
-    assert "done   ingest" not in said()[0]
+    assert said()[0].splitlines()[-1] == "15 steps, 12 to run"
     assert place("show") == 2
     assert said()[1] == (
         "error: the step 'results' is not done; run it first: python -m workflows run CONFIG\n"
@@ -181,7 +182,9 @@ def test_a_failure_is_status_1_and_one_line(
     monkeypatch.setattr(tokenize, "_join", broken)
     assert place("run", "--until", "tokens") == 1
     *_, failed, advice = said()[1].splitlines()
-    assert re.fullmatch(r"failed: step 'tokens' failed: the disk is on fire \(the whole story: .*failure\.txt\)", failed)
+    assert re.fullmatch(
+        r"failed: step 'tokens' failed: the disk is on fire \(the whole story: .*failure\.txt\)", failed
+    )
     assert advice == "What was finished stays finished; the same command goes on."
     assert place("plan") == 0
     assert re.search(r"tokens +tokenize +partial", said()[0])
@@ -523,9 +526,7 @@ def test_a_profile_that_asks_for_what_is_not_there(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()), device="cuda")
     assert place("run", "--until", "start vectors") == 2
-    assert said()[1].splitlines()[-1] == (
-        "error: cluster: device: cuda is asked for, and this machine has none; accepted: auto, cpu"
-    )
+    assert re.fullmatch(r"error: .*device: cuda is asked for, .*; accepted: auto, cpu", said()[1].splitlines()[-1])
 
 
 def test_a_word_that_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,7 +111,7 @@ def test_a_default_is_part_of_the_identity() -> None:
     "value", [object(), {1, 2}, Path("x"), print, b"x", datetime.date(2024, 1, 1), {1: "x"}, [1, [object()]]]
 )
 def test_an_input_without_a_stable_form_is_refused(value: Any) -> None:
-    with pytest.raises(TypeError, match="no stable form|keys must be text"):
+    with pytest.raises(TypeError, match=r"no stable form|keys must be text"):
         step("x", steps.join, parts=[], options=value)
 
 
@@ -313,7 +313,8 @@ function, inputs, root, kill = json.loads(sys.argv[1])
 if kill:  # between the step's last file and its record
     dag.write_json = lambda path, value: os.kill(os.getpid(), signal.SIGKILL)
 node = dag.step("it", getattr(steps, function), **inputs)
-print("ran", dag.execute(node, dag.Store(Path(root)), None, on_wait=lambda holder: print("waits for", holder, flush=True)))
+waits = lambda holder: print("waits for", holder, flush=True)
+print("ran", dag.execute(node, dag.Store(Path(root)), None, on_wait=waits))
 """
 
 

@@ -32,6 +32,7 @@ def train(
         "dev": str(dev / "groups.parquet") if dev is not None else None, "data": str(data), "tokens": str(tokens),
         "start": str(start), "seed": seed, "config": config.model_dump(mode="json"),
         "cluster": cluster.model_dump(mode="json"), "cuda": cluster.cuda(),
+        "save_seconds": SAVE_SECONDS,
     }  # fmt: skip
     return work(task) if cluster.mode == "inline" else _on_ray(task, cluster, workers)
 
@@ -66,7 +67,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
         build(task["rows"]), config, out=out, seed=task["seed"],
         start=Path(task["start"]), device=torch.device("cuda" if task["cuda"] else "cpu"),
         dev=build(task["dev"]) if task["dev"] else None,
-        save_seconds=SAVE_SECONDS, on_step=on_step,
+        save_seconds=task["save_seconds"], on_step=on_step,
     )  # fmt: skip
 
 

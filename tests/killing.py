@@ -1,0 +1,107 @@
+"""Ways to die: what processes of a run do to themselves, at a chosen moment and without a word."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+from components.scores import Scores
+from tests.tiny import ROOT, Place
+from workflows.steps.encode import Encoder
+
+ARMED = """
+import sys
+from tests import killing
+killing.arm(sys.argv[1], int(sys.argv[2]))
+from workflows.__main__ import main
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+def die() -> NoReturn:
+    """End this process as a machine that fails would: nothing is closed, nothing is said."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def arm(kind: str, number: int) -> None:
+    """Make this process die at the numbered moment of a kind, or live where the kind is `never`."""
+    from components import files, training
+    from workflows import dag, shards
+    from workflows.steps import encode, train
+
+    train.SAVE_SECONDS = -1.0  # a checkpoint after every update
+    left = number
+
+    def counted(function: Any, *, after: bool) -> Any:
+        def counting(*arguments: Any, **named: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0 and not after:
+                die()
+            result = function(*arguments, **named)
+            if left == 0:
+                die()
+            return result
+
+        return counting
+
+    if kind == "write":  # a file is whole under another name, or has just taken its own
+        files._sync = counted(files._sync, after=False)
+    elif kind == "shard":
+        shards.ShardActor.fill = counted(shards.ShardActor.fill, after=True)  # type: ignore[method-assign]
+    elif kind == "checkpoint":
+        training._save = counted(training._save, after=True)
+    elif kind == "record":
+        dag._record = counted(dag._record, after=False)
+    elif kind == "actor":
+        encode.Encoder = DyingEncoder  # type: ignore[misc]
+    else:
+        assert kind == "never"
+
+
+def command(place: Place, kind: str, number: int = 0) -> list[str]:
+    """`run` as a process of its own that dies at a moment."""
+    return [sys.executable, "-c", ARMED, kind, str(number), *place.words("run")]
+
+
+def run(place: Place, kind: str, number: int = 0) -> int:
+    """Run and die; the exit status."""
+    done = subprocess.run(command(place, kind, number), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode
+
+
+def loss(scores: Scores, *, marker: str = "", stall: bool = False) -> Any:
+    """Cross entropy, in whose third update the process dies, or waits to be killed; unless the marker is there."""
+    from components.losses.listwise import cross_entropy
+
+    global updates
+    updates += 1
+    if updates == 3 and not Path(marker).exists():
+        Path(marker).touch()
+        while stall:
+            time.sleep(0.05)
+        die()
+    return cross_entropy(scores)
+
+
+updates = 0
+
+
+class DyingEncoder(Encoder):
+    """An encoder that dies at its second shard, in the first process that comes so far."""
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        store = path.parent.parent
+        if (store / "first").exists() and not (store / "died").exists():
+            (store / "died").touch()
+            path.write_text("half")
+            die()
+        (store / "first").touch()
+        super().__call__(task, path)
