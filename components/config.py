@@ -65,7 +65,7 @@ def keyword_options(path: str) -> dict[str, Any]:
         spec = importlib.util.find_spec(module) if module else None
     except ModuleNotFoundError:
         spec = None
-    if spec is None or not (spec.origin or "").endswith(".py"):
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         raise ValueError(f"no module {module!r} for the function {path!r}")
     functions = {
         node.name: node for node in ast.parse(Path(spec.origin).read_text()).body if isinstance(node, ast.FunctionDef)

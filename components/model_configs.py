@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from components.config import Config
 
 
@@ -14,7 +16,7 @@ class Pretrained(Config):
     """The hub's commit or tag."""
     layers: int | list[int] | None = None
     """Keep the first so many layers, or just those listed; null for all."""
-    dropout: float | None = None
+    dropout: float | None = Field(None, ge=0, lt=1)
     """Dropout of hidden states and attention; null for the model's own."""
 
 
@@ -27,8 +29,8 @@ class DualEncoderConfig(Pretrained):
     pooling: Literal["cls", "mean"] = "cls"
     similarity: Literal["dot", "cosine"] = "dot"
     """Cosine makes vectors of length 1."""
-    query_tokens: int = 32
-    document_tokens: int = 128
+    query_tokens: int = Field(32, ge=3)
+    document_tokens: int = Field(128, ge=3)
 
 
 class CrossEncoderConfig(Pretrained):
@@ -37,7 +39,7 @@ class CrossEncoderConfig(Pretrained):
     kind: Literal["cross_encoder"] = "cross_encoder"
     pooling: Literal["cls", "mean"] = "cls"
     """`cls` is the model's own classification head on the first token; `mean` a linear layer on the mean."""
-    pair_tokens: int = 160
+    pair_tokens: int = Field(160, ge=6)
     """The longest pair, special tokens included."""
     seed: int = 0
     """Of the new head's weights."""

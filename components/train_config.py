@@ -13,7 +13,7 @@ class Validation(Config):
 
     every: int = Field(ge=1)
     """Steps between two looks."""
-    patience: int | None = None
+    patience: int | None = Field(None, ge=1)
     """Stop after so many looks without a better value; null for never."""
     measure: Literal["RR", "accuracy"] = "RR"
     """Of each query's own candidates: the reciprocal rank of the best target, or whether it is first."""
@@ -30,18 +30,18 @@ class TrainConfig(Config):
     """Parts that a batch is cut into; negatives are shared within a part only."""
     learning_rate: float = Field(2.0e-5, gt=0)
     schedule: Literal["linear", "constant"] = "linear"
-    """Linear falls to 0 at the last step of the schedule."""
+    """Linear falls to the 0 that the step after the schedule's last would have."""
     warmup: float = Field(0.1, ge=0, le=1)
     """Share of the schedule in which the learning rate rises from 0."""
-    schedule_steps: int | None = None
+    schedule_steps: int | None = Field(None, ge=1)
     """Length of the schedule where it spans several trainings that carry `all`; null for this training's steps."""
     carry: Literal["weights", "all"] = "weights"
     """What the start gives: its weights, or also its optimizer and how far it is on the schedule."""
-    weight_decay: float = 0.0
-    clip: float | None = 2.0
+    weight_decay: float = Field(0.0, ge=0)
+    clip: float | None = Field(2.0, gt=0)
     """Largest norm of the gradient; null for no limit."""
     precision: Literal["bf16", "fp32"] = "bf16"
     """bf16 is autocast; weights and optimizer stay fp32."""
-    losses: list[Term]
+    losses: list[Term] = Field(min_length=1)
     validate_on_dev: Validation | None = None
     log_every: int = Field(10, ge=1)

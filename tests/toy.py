@@ -19,9 +19,7 @@ from workflows.cluster import Cluster
 INLINE = Cluster(mode="inline", device="cpu", batch_tokens=256, train_tokens=256)
 CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
 
-WORDS = [
-    f"{first}{second}" for first in ("ba", "co", "du", "fe", "gi", "lo", "mu", "na") for second in ("ra", "mi", "tol", "ven")
-]  # fmt: skip
+WORDS = [f"{a}{b}" for a in ["ba", "co", "du", "fe", "gi", "lo", "mu", "na"] for b in ["ra", "mi", "tol", "ven"]]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = string.ascii_lowercase + string.digits + ".,-"
 

@@ -61,18 +61,27 @@ def test_a_tree_becomes_a_frozen_config() -> None:
     ("tree", "message"),
     [
         ({"nam": 1}, "some.yaml: nam: unknown key; accepted: name, index, more, maybe, losses"),
-        ({"name": "x", "index": {"width": 1, "kind": "flat", "hight": 2}}, "index.flat.hight: unknown key; accepted: kind, width"),
+        (
+            {"name": "x", "index": {"width": 1, "kind": "flat", "hight": 2}},
+            "index.flat.hight: unknown key; accepted: kind, width",
+        ),
         ({"name": "x", "index": {"kind": "deep", "depth": 1, "width": 2}}, "unknown key; accepted: kind, depth, inner"),
         ({"name": "x", "index": {"kind": "deep", "depth": 1, "inner": {"x": 2}}}, "unknown key; accepted: kind, width"),
-        ({"name": "x", "more": [{"kind": "flat"}, {"kind": "flat", "x": 1}]}, "more.1.flat.x: unknown key; accepted: kind, width"),
+        (
+            {"name": "x", "more": [{"kind": "flat"}, {"kind": "flat", "x": 1}]},
+            "more.1.flat.x: unknown key; accepted: kind, width",
+        ),
         ({"name": "x", "maybe": {"depth": 1, "x": 1}}, "maybe.x: unknown key; accepted: kind, depth, inner"),
         ({"name": "x", "index": {"kind": "round"}}, "index: "),
         ({"name": "x", "index": {"kind": "deep"}}, "index.deep.depth: Field required"),
-        ({"name": "x", "maybe": {"depth": "far"}}, "maybe.depth: Input should be a valid number, unable to parse string as a number, got 'far'"),
+        (
+            {"name": "x", "maybe": {"depth": "far"}},
+            "maybe.depth: Input should be a valid number, unable to parse string as a number, got 'far'",
+        ),
         ({"name": ["x"]}, "some.yaml: name: Input should be a valid string, got ['x']"),
         ({}, "some.yaml: name: Field required"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_one_line_with_the_key_and_what_is_accepted(tree: dict[str, Any], message: str) -> None:
     assert message in wrong(tree)
 
@@ -103,7 +112,10 @@ class TestCalls:
     @pytest.mark.parametrize(
         ("term", "message"),
         [
-            ({"function": "components.losses.listwise.cross_entropi"}, "has no function 'cross_entropi'; accepted: cross_entropy, distillation"),
+            (
+                {"function": "components.losses.listwise.cross_entropi"},
+                "has no function 'cross_entropi'; accepted: cross_entropy, distillation",
+            ),
             ({"function": "components.losses.listwize.cross_entropy"}, "no module 'components.losses.listwize'"),
             ({"function": "cross_entropy"}, "no module '' for the function 'cross_entropy'"),
             ({"function": "components.losses"}, "components has no function 'losses'"),
@@ -111,16 +123,31 @@ class TestCalls:
             ({"function": "math.sqrt"}, "no module 'math'"),
             ({"function": "time.sleep"}, "no module 'time'"),
             ({"function": "components.config.Call.resolve"}, "no module 'components.config.Call'"),
-            ({"function": CROSS_ENTROPY, "options": {"temprature": 1}}, "has no option 'temprature'; accepted: temperature"),
+            (
+                {"function": CROSS_ENTROPY, "options": {"temprature": 1}},
+                "has no option 'temprature'; accepted: temperature",
+            ),
             ({"function": CROSS_ENTROPY, "options": {"scores": 1}}, "has no option 'scores'; accepted: temperature"),
-            ({"function": CROSS_ENTROPY, "options": {"temperature": "warm"}}, "temperature is 'warm'; accepted: a value like 1.0"),
+            (
+                {"function": CROSS_ENTROPY, "options": {"temperature": "warm"}},
+                "temperature is 'warm'; accepted: a value like 1.0",
+            ),
             ({"function": CROSS_ENTROPY, "options": {"temperature": True}}, "temperature is True; accepted"),
             ({"function": CROSS_ENTROPY, "options": {"temperature": None}}, "temperature is None; accepted"),
-            ({"function": "components.sampling.uniform", "options": {"depth": 1}}, "has no option 'depth'; accepted: (none)"),
-            ({"function": CROSS_ENTROPY, "wait": 1}, "losses.0.wait: unknown key; accepted: function, options, weight, over"),
-            ({"function": CROSS_ENTROPY, "over": "all"}, "losses.0.over: Input should be 'group' or 'batch', got 'all'"),
+            (
+                {"function": "components.sampling.uniform", "options": {"depth": 1}},
+                "has no option 'depth'; accepted: (none)",
+            ),
+            (
+                {"function": CROSS_ENTROPY, "wait": 1},
+                "losses.0.wait: unknown key; accepted: function, options, weight, over",
+            ),
+            (
+                {"function": CROSS_ENTROPY, "over": "all"},
+                "losses.0.over: Input should be 'group' or 'batch', got 'all'",
+            ),
         ],
-    )  # fmt: skip
+    )
     def test_a_typo_is_found_when_the_file_is_read(self, term: dict[str, Any], message: str) -> None:
         found = wrong({"name": "x", "losses": [term]})
         assert found.startswith("some.yaml: losses.0")
@@ -241,11 +268,18 @@ def test_models_and_trainings_have_their_defaults_and_refuse_what_means_nothing(
     config = parse(TrainConfig, {"steps": 5, "losses": [{"function": CROSS_ENTROPY}]}, where="x")
     assert (config.warmup, config.precision, config.clip, config.carry) == (0.1, "bf16", 2.0, "weights")
     for tree, message in (
-        ({"steps": 0}, "steps: "), ({"batch": 0}, "batch: "), ({"accumulate": 0}, "accumulate: "),
-        ({"warmup": 1.5}, "warmup: "), ({"warmup": -0.1}, "warmup: "), ({"clip": 0.0}, "clip: "), ({"log_every": 0}, "log_every: "),
-        ({"losses": []}, "losses: "), ({"schedule_steps": 0}, "schedule_steps: "), ({"learning_rate": -1}, "learning_rate: "),
+        ({"steps": 0}, "steps: "),
+        ({"batch": 0}, "batch: "),
+        ({"accumulate": 0}, "accumulate: "),
+        ({"warmup": 1.5}, "warmup: "),
+        ({"warmup": -0.1}, "warmup: "),
+        ({"clip": 0.0}, "clip: "),
+        ({"log_every": 0}, "log_every: "),
+        ({"losses": []}, "losses: "),
+        ({"schedule_steps": 0}, "schedule_steps: "),
+        ({"learning_rate": -1}, "learning_rate: "),
         ({"validate_on_dev": {"every": 0}}, "validate_on_dev.every: "),
-    ):  # fmt: skip
+    ):
         with pytest.raises(UserError, match=message):
             parse(TrainConfig, {"steps": 5, "losses": [{"function": CROSS_ENTROPY}], **tree}, where="x")
     for tree in ({"query_tokens": 0}, {"document_tokens": 2}, {"dropout": 1.0}, {"dropout": -0.1}):

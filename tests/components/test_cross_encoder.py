@@ -16,9 +16,8 @@ from tests import toy
 
 DRAW = np.random.default_rng(1)
 # Pairs within the limit, with either side too long, and with both.
-PAIRS = [
-    (toy.some_text(DRAW, a), toy.some_text(DRAW, b)) for a, b in [(1, 1), (2, 5), (4, 30), (30, 4), (30, 30), (9, 12), (11, 10)]
-]  # fmt: skip
+LENGTHS = [(1, 1), (2, 5), (4, 30), (30, 4), (30, 30), (9, 12), (11, 10)]
+PAIRS = [(toy.some_text(DRAW, a), toy.some_text(DRAW, b)) for a, b in LENGTHS]
 KIND = pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "electra"])
 POOLING = pytest.mark.parametrize("pooling", ["cls", "mean"])
 
@@ -129,7 +128,9 @@ def test_scores_do_not_depend_on_what_is_padded_beside_them(tmp_path: Path, enco
         for pooling in ("cls", "mean"):
             model, folder = exported(tmp_path / kind / pooling, place, pooling=pooling)
             alone = np.concatenate([ours(model, folder, [pair]) for pair in PAIRS])
-            np.testing.assert_allclose(ours(model, folder, PAIRS), alone, rtol=0, atol=2e-5, err_msg=f"{kind} {pooling}")
+            np.testing.assert_allclose(
+                ours(model, folder, PAIRS), alone, rtol=0, atol=2e-5, err_msg=f"{kind} {pooling}"
+            )
 
 
 def test_half_precision_scores_come_in_fp32(tmp_path: Path, encoders: dict[str, Path]) -> None:

@@ -56,7 +56,11 @@ def rows() -> list[dict[str, Any]]:
             documents.append(f"d{i - 5}")  # another worker's positive, and a duplicate text under the id of d30
             documents.append("d30")
         found.append(
-            {"query_id": f"q{i}", "doc_ids": documents, "teacher": [float((7 * k + i) % 4) for k in range(len(documents))]}
+            {
+                "query_id": f"q{i}",
+                "doc_ids": documents,
+                "teacher": [float((7 * k + i) % 4) for k in range(len(documents))],
+            }
         )
     return found
 
@@ -101,7 +105,9 @@ def everything(places: dict[str, str], out: Path) -> None:
         keep = Keeping(made, place / f"gradients-{rank}.safetensors")
         training._update(made, keep, config, seed=1, step=0, rate=0.0, device=CPU)
 
-        def again(stop: int | None, place: Path = place, config: Any = config, options: dict[str, Any] = options) -> None:
+        def again(
+            stop: int | None, place: Path = place, config: Any = config, options: dict[str, Any] = options
+        ) -> None:
             def on_step(step: int, note: str) -> None:
                 if step == stop:
                     raise Interrupted

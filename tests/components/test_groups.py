@@ -48,7 +48,8 @@ def test_without_a_teacher_in_every_row_there_is_none(tmp_path: Path, data: Path
 
 
 @pytest.mark.parametrize(
-    ("row", "missing"), [({"query_id": "q99", "doc_ids": ["d1"]}, "q99"), ({"query_id": "q1", "doc_ids": ["d1", "x"]}, "x")]
+    ("row", "missing"),
+    [({"query_id": "q99", "doc_ids": ["d1"]}, "q99"), ({"query_id": "q1", "doc_ids": ["d1", "x"]}, "x")],
 )
 def test_an_id_that_is_not_in_the_collection_is_named_with_the_file(
     tmp_path: Path, data: Path, row: dict[str, object], missing: str

@@ -49,10 +49,13 @@ def test_other_widths_are_taken(column: str, values: pa.Array) -> None:
 def test_lists_of_other_widths_and_columns_of_nulls_are_taken() -> None:
     table = pa.table(
         {
-            "query_id": ["q"], "visit": pa.array([0], pa.int64()), "doc_ids": pa.array([["d"]], pa.large_list(pa.string())),
-            "targets": pa.array([[1.0]], pa.list_(pa.float64())), "teacher": pa.nulls(1),
+            "query_id": ["q"],
+            "visit": pa.array([0], pa.int64()),
+            "doc_ids": pa.array([["d"]], pa.large_list(pa.string())),
+            "targets": pa.array([[1.0]], pa.list_(pa.float64())),
+            "teacher": pa.nulls(1),
         }
-    )  # fmt: skip
+    )
     found = check(table, GROUPS, what="groups")
     assert found.schema.equals(GROUPS)
     assert found.to_pylist() == [{"query_id": "q", "visit": 0, "doc_ids": ["d"], "targets": [1.0], "teacher": None}]

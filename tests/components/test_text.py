@@ -69,8 +69,15 @@ def test_what_stays_of_a_pair_fits_and_wastes_no_room(first: int, second: int, r
 
 @pytest.mark.parametrize(
     ("first", "second", "room", "kept"),
-    [(3, 4, 10, (3, 4)), (3, 20, 10, (3, 7)), (20, 3, 10, (7, 3)), (9, 9, 10, (5, 5)), (20, 9, 11, (6, 5)), (9, 20, 11, (5, 6))],
-)  # fmt: skip
+    [
+        (3, 4, 10, (3, 4)),
+        (3, 20, 10, (3, 7)),
+        (20, 3, 10, (7, 3)),
+        (9, 9, 10, (5, 5)),
+        (20, 9, 11, (6, 5)),
+        (9, 20, 11, (5, 6)),
+    ],
+)
 def test_the_longer_of_a_pair_is_cut_first(first: int, second: int, room: int, kept: tuple[int, int]) -> None:
     assert longest_first(first, second, room) == kept
 
@@ -104,7 +111,11 @@ def test_a_tokenizer_whose_single_letter_falls_to_pieces_has_the_same_template()
 
 def test_a_tokenizer_without_a_wrapping_is_refused() -> None:
     def bare(*words: str, **_: Any) -> dict[str, list[int]]:
-        return {"input_ids": [7] * len(words), "special_tokens_mask": [0] * len(words), "token_type_ids": [0] * len(words)}
+        return {
+            "input_ids": [7] * len(words),
+            "special_tokens_mask": [0] * len(words),
+            "token_type_ids": [0] * len(words),
+        }
 
     with pytest.raises(ValueError, match="wraps texts in an unknown way"):
         Template.of(bare)

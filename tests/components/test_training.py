@@ -430,8 +430,8 @@ def test_validation_keeps_the_best_and_stops_when_it_waited_long_enough(run: Any
 
 
 def test_validation_measures_each_querys_own_candidates(run: Any, tmp_path: Path) -> None:
-    run("a", steps=2, dev=True, validate_on_dev={"every": 1, "measure": "accuracy"}, learning_rate=0.0)
-    run("b", steps=2, dev=True, validate_on_dev={"every": 2}, learning_rate=0.0)
+    run("a", steps=2, dev=True, validate_on_dev={"every": 1, "measure": "accuracy"}, learning_rate=1e-12)
+    run("b", steps=2, dev=True, validate_on_dev={"every": 2}, learning_rate=1e-12)
     accuracy = [line["dev accuracy"] for line in lines(tmp_path / "a") if "dev accuracy" in line]
     assert len(accuracy) == 2
     assert accuracy[0] == accuracy[1]

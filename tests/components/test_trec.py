@@ -45,7 +45,9 @@ def test_what_is_written_is_read_in_the_same_order(tmp_path: Path) -> None:
     again = read_ranking(tmp_path / "run.txt")
     assert order(again) == {query: [name for name, _ in documents] for query, documents in TIES.items()}
     assert again["rank"].to_pylist() == [1, 2, 3, 4, 5, 1, 2, 3, 4, 1, 2, 3, 4, 5]
-    np.testing.assert_allclose(again["score"].to_numpy(), [s for d in TIES.values() for _, s in d], rtol=1e-6, atol=1e-30)
+    np.testing.assert_allclose(
+        again["score"].to_numpy(), [s for d in TIES.values() for _, s in d], rtol=1e-6, atol=1e-30
+    )
 
 
 def test_scores_fall_strictly_by_the_smallest_step(tmp_path: Path) -> None:

@@ -132,9 +132,7 @@ def test_a_querys_draw_does_not_depend_on_how_many_groups_are_drawn(drawn: Any, 
     assert set(visits.values()) == {1}
 
 
-def test_a_ranking_with_fewer_queries_draws_the_same_for_those(
-    drawn: Any, ranking: Path, tmp_path: Path
-) -> None:
+def test_a_ranking_with_fewer_queries_draws_the_same_for_those(drawn: Any, ranking: Path, tmp_path: Path) -> None:
     """Order independence: the other queries could as well not be there."""
     rows = pq.read_table(ranking / "ranking.parquet").to_pylist()
     found: dict[str, list[str]] = {}
@@ -162,7 +160,9 @@ def test_over_rounds_more_and_more_candidates_are_seen(drawn: Any, ranking: Path
     assert coverage[-1] > 0.85 * (15 * 8 + 4)  # query 1 has but four candidates
 
 
-def test_the_depth_counts_candidates_that_may_be_drawn(drawn: Any, ranking: Path, relevant: dict[str, set[str]]) -> None:
+def test_the_depth_counts_candidates_that_may_be_drawn(
+    drawn: Any, ranking: Path, relevant: dict[str, set[str]]
+) -> None:
     """With depth 3 and the hardest drawn, they are the first three of the ranking that are no positives: it is read
     deeper by as many ranks as a query has positives."""
     found: dict[str, list[str]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,11 @@ def test_judging_scores_each_pair_as_alone_and_changes_nothing_else(judged: Any,
     assert judged.summary["pairs"] == 10
     for row, before in zip(found, ROWS, strict=True):
         assert row["teacher"] == pytest.approx([alone(row["query_id"], d) for d in row["doc_ids"]], abs=1e-5)
-        assert (row["query_id"], row["visit"], row["doc_ids"]) == (before["query_id"], before["visit"], before["doc_ids"])
+        assert (row["query_id"], row["visit"], row["doc_ids"]) == (
+            before["query_id"],
+            before["visit"],
+            before["doc_ids"],
+        )
     assert found[2]["targets"] == [0.5, 0.0]
     assert len({score for row in found for score in row["teacher"]}) > 6
 
@@ -150,7 +155,7 @@ def test_the_first_documents_come_in_the_rankers_order(reranked: Any, alone: Any
         assert {row["doc_id"] for row in ranked} == set(FOUND[query])
         scores = [alone(query, row["doc_id"]) for row in ranked]
         assert [row["score"] for row in ranked] == pytest.approx(scores, abs=1e-5)
-        assert all(a["score"] >= b["score"] for a, b in zip(ranked, ranked[1:], strict=False))
+        assert all(a["score"] >= b["score"] for a, b in itertools.pairwise(ranked))
     assert any([row["doc_id"] for row in rows[query]] != FOUND[query] for query in rows)
     assert (reranked.summary["pairs"], reranked.summary["queries"]) == (16, 3)
 
@@ -172,7 +177,7 @@ def test_what_lies_beyond_the_depth_follows_in_its_old_order(reranked: Any, alon
         assert [row["doc_id"] for row in tail] == FOUND[query][3:]
         assert [row["rank"] for row in ranked] == list(range(1, len(ranked) + 1))
         scores = [row["score"] for row in ranked]
-        assert all(a > b for a, b in zip(scores[2:], scores[3:], strict=False))
+        assert all(a > b for a, b in itertools.pairwise(scores[2:]))
         assert [row["score"] for row in head] == pytest.approx([alone(query, row["doc_id"]) for row in head], abs=1e-5)
     assert reranked.summary["pairs"] == 9
 

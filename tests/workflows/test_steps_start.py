@@ -44,5 +44,5 @@ def test_done_again_on_the_same_place_it_is_the_same(tmp_path: Path, encoder: Pa
 
 
 def test_a_model_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="model: ./nowhere: there is no such directory"):
+    with pytest.raises(UserError, match=r"model: \./nowhere: there is no such directory"):
         start(tmp_path, toy.INLINE, config=toy.retriever_config("./nowhere"))

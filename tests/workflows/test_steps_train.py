@@ -87,9 +87,7 @@ def test_interrupted_it_goes_on_where_it_was(run: Any, tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(("batch", "accumulate", "workers"), [(6, 4, 1), (6, 1, 4), (8, 4, 4)])
-def test_a_batch_that_cannot_be_shared_is_a_users_mistake(
-    run: Any, batch: int, accumulate: int, workers: int
-) -> None:
+def test_a_batch_that_cannot_be_shared_is_a_users_mistake(run: Any, batch: int, accumulate: int, workers: int) -> None:
     cluster = toy.INLINE.model_copy(update={"train": toy.INLINE.train.model_copy(update={"workers": workers})})
     with pytest.raises(UserError, match=f"batch: {batch} groups cannot be shared evenly among {workers} workers"):
         run("a", batch=batch, accumulate=accumulate, cluster=cluster)

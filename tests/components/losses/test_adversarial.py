@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -78,7 +79,7 @@ def test_a_negative_that_fools_the_ranker_draws_the_retriever() -> None:
         value.backward()
         optimizer.step()
         found.append(value.item())
-    assert all(after <= before for before, after in zip(found, found[1:], strict=False))
+    assert all(after <= before for before, after in itertools.pairwise(found))
     assert torch.softmax(student.detach()[0, 1:], -1)[1] > 0.99
 
 
@@ -92,9 +93,8 @@ def test_the_value_is_never_positive_and_zero_without_a_negative() -> None:
 
 def test_of_several_positives_the_ranker_defends_its_best() -> None:
     """Candidates 0 and 1 are positives that score 0 and 2; the one negative scores 2: log 1/2."""
-    scores = Scores(
-        student=rows([5, 6, 7]), target=rows([1, 1, 0]), where=torch.ones(1, 3, dtype=torch.bool), teacher=rows([0, 2, 2])
-    )  # fmt: skip
+    where = torch.ones(1, 3, dtype=torch.bool)
+    scores = Scores(rows([5, 6, 7]), rows([1, 1, 0]), where, teacher=rows([0, 2, 2]))
     assert expected_reward(scores).item() == pytest.approx(math.log(0.5))
 
 
