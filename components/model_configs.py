@@ -27,10 +27,13 @@ class DualEncoderConfig(Pretrained):
     towers: Literal["shared", "separate"] = "shared"
     """One encoder for both sides, or one each that begin alike."""
     pooling: Literal["cls", "mean"] = "cls"
+    """A text's vector: that of its first token, or the mean over its tokens."""
     similarity: Literal["dot", "cosine"] = "dot"
     """Cosine makes vectors of length 1."""
     query_tokens: int = Field(32, ge=3)
+    """The longest query, special tokens included."""
     document_tokens: int = Field(128, ge=3)
+    """The longest document, special tokens included."""
 
 
 class CrossEncoderConfig(Pretrained):

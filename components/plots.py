@@ -47,14 +47,15 @@ def charts(rows: Sequence[dict[str, Any]]) -> list[Chart]:
 
 
 def _curves(rounds: dict[str, int]) -> dict[str, str]:
-    """Which curve each system with a round is on: `retriever 2` is on `retriever`.
+    """Which curve each system with a round is on: `retriever 2` is on `retriever`, and so is `warm retriever`.
 
     `ranker 1 over retriever 1` is on `ranker`, unless several rankers share a round; then on `ranker over retriever`.
     """
-    short = {system: system.split()[0] for system in rounds if system.startswith(("retriever", "ranker"))}
+    players = {system: system.removeprefix("warm ").split()[0] for system in rounds}
+    short = {system: player for system, player in players.items() if player in ("retriever", "ranker")}
     seen = [(short[system], number) for system, number in rounds.items() if system in short]
     shared = {name for name, number in seen if seen.count((name, number)) > 1}
-    long = {system: re.sub(r"\s+\d+\b", "", system) for system in rounds}
+    long = {system: re.sub(r"\s+\d+\b|\bwarm\s+", "", system) for system in rounds}
     return {
         system: name if (name := short.get(system, "")) and name not in shared else long[system] for system in rounds
     }
@@ -69,11 +70,8 @@ def _chart(measure: str, rows: Sequence[dict[str, Any]], curve_of: dict[str, str
             chart.curves.setdefault(curve_of[system], []).append(Point(own[0]["round"], mean, deviation))
         else:
             chart.levels[system] = mean
-        if system == "warm retriever":  # where the retriever's curve begins
+        if system == "warm retriever":  # what the game has to beat
             chart.levels[system] = mean
-            start = chart.curves.setdefault("retriever", [])
-            if system not in curve_of:
-                start.append(Point(0, mean, deviation))
     for points in chart.curves.values():
         points.sort(key=lambda point: point.round)
     return chart

@@ -29,6 +29,7 @@ class TrainConfig(Config):
     accumulate: int = Field(1, ge=1)
     """Parts that a batch is cut into; negatives are shared within a part only."""
     learning_rate: float = Field(2.0e-5, gt=0)
+    """The highest that the schedule reaches."""
     schedule: Literal["linear", "constant"] = "linear"
     """Linear falls to the 0 that the step after the schedule's last would have."""
     warmup: float = Field(0.1, ge=0, le=1)
@@ -38,6 +39,7 @@ class TrainConfig(Config):
     carry: Literal["weights", "all"] = "weights"
     """What the start gives: its weights, or also its optimizer and how far it is on the schedule."""
     weight_decay: float = Field(0.0, ge=0)
+    """Of matrices; biases and norms are not decayed."""
     clip: float | None = Field(2.0, gt=0)
     """Largest norm of the gradient; null for no limit."""
     precision: Literal["bf16", "fp32"] = "bf16"
@@ -45,3 +47,4 @@ class TrainConfig(Config):
     losses: list[Term] = Field(min_length=1)
     validate_on_dev: Validation | None = None
     log_every: int = Field(10, ge=1)
+    """Updates that one line of `metrics.jsonl` is the mean of."""

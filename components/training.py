@@ -11,7 +11,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -254,16 +254,16 @@ def best_rank(scores: Tensor, targets: Tensor) -> int:
     return int((scores[targets <= 0] >= best).sum()) + 1
 
 
-def _checkpoints(folder: Path, kind: str) -> Iterator[Path]:
-    """Finished checkpoints of a kind, newest first."""
-    yield from sorted(folder.glob(f"{kind}-[0-9]*"), reverse=True)
+def _checkpoints(folder: Path) -> list[Path]:
+    """Finished checkpoints, newest first."""
+    return sorted(folder.glob("step-[0-9]*"), reverse=True)
 
 
 def _save(folder: Path, objective: nn.Module, optimizer: Any, state: dict[str, Any]) -> None:
     """Write a checkpoint by the first worker, and drop all but the newest two."""
     if _rank() == 0:
         _write_tensors(folder / f"step-{state['step']:06d}", objective, optimizer, state)
-        for old in list(_checkpoints(folder, "step"))[2:]:
+        for old in _checkpoints(folder)[2:]:
             shutil.rmtree(old, ignore_errors=True)
     if workers() > 1:
         dist.barrier()
@@ -287,7 +287,7 @@ def _optimizer_tensors(optimizer: Any) -> dict[str, Tensor]:
 
 def _load(folder: Path, objective: nn.Module, optimizer: Any, device: torch.device) -> dict[str, Any] | None:
     """Take up the newest checkpoint, if there is one; its state."""
-    for checkpoint in _checkpoints(folder, "step"):
+    for checkpoint in _checkpoints(folder):
         _load_tensors(checkpoint, objective, optimizer, device)
         return json.loads((checkpoint / "state.json").read_text())
     return None
@@ -309,7 +309,7 @@ def _finish(
     """Write the model, and what a training that carries on from it needs; drop the checkpoints."""
     best = state["best"]
     if best is not None:
-        kept = next(_checkpoints(out / "checkpoints", "best"))
+        kept = out / "checkpoints" / f"best-{best['step']:06d}"
         objective.load_state_dict(load_file(kept / "weights.safetensors"))
     summary = {
         "steps": state["step"],

@@ -102,10 +102,10 @@ def build(config: Config) -> Outcome:
         found, ranker = game(config, collection, board, start_retriever, start_ranker, seed)
 
     last = f"retriever {config.rounds}"
-    comparisons = [("warm retriever", "BM25"), ("warm retriever", "start model")]
-    comparisons += [("warm ranker over warm retriever", "warm retriever"), (last, "warm retriever")]
-    comparisons += [(f"ranker over {last}", last)]
+    comparisons = [(last, "warm retriever")]  # the first is the one that the run was made for
     comparisons += [(last, f"control: {name}") for name in config.controls.play]
+    comparisons += [("warm ranker over warm retriever", "warm retriever"), (f"ranker over {last}", last)]
+    comparisons += [("warm retriever", "BM25"), ("warm retriever", "start model")]
     return Outcome(
         results=board.results(comparisons), data=collection.data, tokens=collection.tokens, found=found,
         ranker=ranker, rankings=board.rankings, note=note_on(config.retriever.model.model),

@@ -228,6 +228,7 @@ def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], 
             raise StepFailed(f"step {node.label!r} failed: {reason[-1]} (the whole story: {out / FAILURE})") from error
         (out / FAILURE).unlink(missing_ok=True)
         (out / "progress.json").unlink(missing_ok=True)
+        sweep(out)  # of workers that died while the step went on
         write_json(out / RECORD, _record(node, summary or {}, started, cluster))
     return True
 

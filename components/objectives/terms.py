@@ -18,6 +18,7 @@ class Term(Call):
     """A loss, its weight, and what it looks over."""
 
     weight: float = 1.0
+    """What its mean is multiplied by."""
     over: Literal["group", "batch"] = "group"
     """`group`: a query's own candidates. `batch`: the candidates of every query of the batch, of every worker."""
 

@@ -21,7 +21,7 @@ def drawn(chart: Chart) -> ElementTree.Element:
 
 def test_rows_become_curves_and_levels() -> None:
     rows = [
-        row("BM25", None, 0.4), row("warm retriever", None, 0.5),
+        row("BM25", None, 0.4), row("warm retriever", 0, 0.5),
         row("retriever 1", 1, 0.6), row("retriever 1", 1, 0.7, seed=2), row("ranker 1 over retriever 1", 1, 0.8),
         row("retriever 2", 2, 0.75), row("ranker 2 over retriever 2", 2, 0.85), row("control: ANCE 1", 1, 0.55),
         row("retriever 1", 1, 0.9, measure="R@5"),

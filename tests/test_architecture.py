@@ -1,0 +1,278 @@
+"""The rules of the house: what README and the docstrings promise of the code's shape."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+import typing
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from components.config import Config
+from components.sources import base as sources
+from tests.tiny import ROOT
+from workflows import recipes
+from workflows.dag import graph
+from workflows.parts import Outcome
+
+PACKAGES = ("components", "workflows")
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def tracked() -> list[Path]:
+    """Every file of the repository."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("this is no checkout")
+    return [ROOT / line for line in done.stdout.splitlines() if (ROOT / line).is_file()]
+
+
+# README
+
+
+def layout(text: str) -> dict[str, str]:
+    """Paths of the tree under the heading Layout, with what is said of each."""
+    block = re.search(r"^## Layout\n+```\w*\n(.*?)^```", text, re.M | re.S)
+    assert block, "README.md has no fenced block under the heading Layout"
+    found, above = {}, []
+    for line in block[1].splitlines():
+        words = line.split(maxsplit=1)
+        level = (len(line) - len(line.lstrip())) // 2
+        above[level:] = [words[0]]
+        found["".join(above)] = words[1].removeprefix("# ") if len(words) > 1 else ""
+    return found
+
+
+def test_readmes_layout_is_what_is_on_disk() -> None:
+    """Each line is a path and what it is; where a folder shows files or folders of a kind, it shows all of them."""
+    said = layout((ROOT / "README.md").read_text())
+    assert [path for path in said if not (ROOT / path).exists()] == []
+    assert [path for path in said if (ROOT / path).is_dir() != path.endswith("/")] == []
+    assert [path for path, what in said.items() if not what] == []
+    there = {path.relative_to(ROOT) for path in tracked()}
+    folders = {f"{parent}/" for path in there for parent in path.parents if parent != Path()}
+    shown = {str(Path(path).parent) for path in said}
+    assert {path for path in folders if path.count("/") == 1 and not path.startswith(".")} <= said.keys()
+    for folder in shown - {"."}:
+        inside = {path for path in folders if str(Path(path).parent) == folder}
+        assert inside <= said.keys(), f"{folder}/ shows some of its folders"
+        if any(path.endswith(".py") and str(Path(path).parent) == folder for path in said):
+            files = {str(path) for path in there if str(path.parent) == folder and path.suffix == ".py"}
+            assert files - {f"{folder}/__init__.py"} <= said.keys(), f"{folder}/ shows some of its files"
+
+
+def test_readme_shows_every_recipe() -> None:
+    said = layout((ROOT / "README.md").read_text())
+    assert {Path(path).stem for path, what in said.items() if what.startswith("RECIPE")} == set(recipes.names())
+
+
+# Recipes, configs, steps
+
+
+@pytest.mark.parametrize("recipe", recipes.names())
+def test_a_recipe_has_a_config_and_builds_a_graph(recipe: str) -> None:
+    module = importlib.import_module(f"workflows.{recipe}")
+    assert issubclass(module.Config, Config)
+    assert typing.get_args(module.Config.model_fields["recipe"].annotation) == (recipe,)
+    assert inspect.signature(module.build).parameters.keys() == {"config"}
+    assert typing.get_type_hints(module.build) == {"config": module.Config, "return": Outcome}
+
+
+def test_every_recipe_has_a_config_file() -> None:
+    assert {recipes.read(path, [], Path("runs")).config.recipe for path in CONFIGS} == set(recipes.names())
+
+
+def reachable(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Config classes inside an annotation, and inside those."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+        for field in annotation.model_fields.values():
+            yield from reachable(field.annotation)
+    for argument in typing.get_args(annotation):
+        yield from reachable(argument)
+
+
+def configs() -> list[type[BaseModel]]:
+    """Every config that a file can hold: from recipes, sources and profiles."""
+    tops = [importlib.import_module(f"workflows.{recipe}").Config for recipe in recipes.names()]
+    tops += [importlib.import_module(f"components.sources.{format}").Source for format in sources.formats()]
+    tops += [importlib.import_module("workflows.cluster").Cluster]
+    return sorted({found for top in tops for found in reachable(top)}, key=lambda c: f"{c.__module__}.{c.__name__}")
+
+
+@pytest.mark.parametrize("config", configs(), ids=lambda config: f"{config.__module__}.{config.__name__}")
+def test_every_config_field_is_documented(config: type[BaseModel]) -> None:
+    """By a docstring under it, or by that of the config it holds."""
+    assert config.__doc__
+    missing = [
+        field
+        for field, about in config.model_fields.items()
+        if not (about.description or "").strip()
+        and not list(reachable(about.annotation))
+        and len(typing.get_args(about.annotation)) != 1  # a tag that has one value, such as the recipe's name
+    ]
+    assert missing == []
+    assert config.model_config.get("extra") == "forbid"
+    assert config.model_config.get("frozen")
+
+
+def test_a_step_takes_a_place_a_cluster_and_named_inputs() -> None:
+    """`f(out, cluster, *, ...)`, in a file of `workflows/steps`, with a docstring that says what it writes."""
+    nodes = [node for path in CONFIGS for node in graph(recipes.read(path, [], Path("runs")).wanted)]
+    for function in {node.function for node in nodes}:
+        first, second, *others = inspect.signature(function).parameters.values()
+        assert (first.name, second.name) == ("out", "cluster")
+        assert all(one.kind is inspect.Parameter.KEYWORD_ONLY for one in others)
+        assert function.__module__.startswith("workflows.steps.")
+        assert function.__doc__
+
+
+# Modules
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_what_is_public_says_what_it_does(path: Path) -> None:
+    module = tree(path)
+    assert ast.get_docstring(module)
+    silent = [
+        node.name
+        for node in module.body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+        and not node.name.startswith("_")
+        and not ast.get_docstring(node)
+    ]
+    assert silent == []
+
+
+def test_no_module_is_named_for_nothing() -> None:
+    empty = {"utils", "util", "common", "helpers", "helper", "misc", "base_utils", "tools", "lib"}
+    paths = [*MODULES, *(ROOT / "tests").rglob("*.py")]
+    assert [name(path) for path in paths if path.stem in empty or path.parent.name in empty] == []
+
+
+def imports(path: Path) -> set[str]:
+    """Top-level names of what a module imports, anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name(path)}: a relative import"
+            found.add(node.module or "")
+    return {module.partition(".")[0] for module in found}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_nothing_on_disk_is_run(path: Path) -> None:
+    """No pickle, no eval, no unsafe YAML, no code of a model hub."""
+    assert not imports(path) & {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in ("eval", "exec", "compile", "torch.load", "torch.save", "yaml.load")
+            assert not {keyword.arg for keyword in node.keywords} & {"trust_remote_code", "allow_pickle", "shell"}
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path.is_relative_to(ROOT / "components")], ids=name)
+def test_components_know_neither_ray_nor_workflows(path: Path) -> None:
+    assert not imports(path) & {"ray", "workflows", "tests"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "components" / "losses").glob("[!_]*.py")), ids=name)
+def test_a_loss_is_a_function_of_scores(path: Path) -> None:
+    """What configs name: its options are keyword-only and have defaults."""
+    module = importlib.import_module(f"components.losses.{path.stem}")
+    functions = [node for node in tree(path).body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"]
+    for node in functions:
+        first, *others = inspect.signature(getattr(module, node.name)).parameters.values()
+        if path.stem != "masking":  # what the losses are written with
+            assert first.annotation in ("Scores", module.__dict__.get("Scores")), f"{path.stem}.{node.name}"
+            assert all(one.kind is inspect.Parameter.KEYWORD_ONLY for one in others)
+            assert all(one.default is not inspect.Parameter.empty for one in others)
+
+
+# Imports
+
+
+def test_workflows_and_components_are_ours() -> None:
+    """Other distributions install packages of these names too."""
+    for package in PACKAGES:
+        assert Path(importlib.import_module(package).__file__ or "").parent == ROOT / package
+
+
+def test_planning_loads_nothing_heavy() -> None:
+    code = """
+import sys
+from pathlib import Path
+import workflows.__main__
+from workflows import commands, recipes
+from workflows.dag import Store
+for path in sys.argv[1:]:
+    commands.plan_text(recipes.read(Path(path), [], Path("runs")), Store(Path("nowhere")))
+heavy = {"torch", "transformers", "ray", "faiss", "jnius", "pyserini", "sentence_transformers", "matplotlib"}
+sys.exit(", ".join(sorted(heavy & sys.modules.keys())))
+"""
+    command = [sys.executable, "-W", "error", "-c", code, *map(str, CONFIGS)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "workflows").rglob("*.py")), ids=name)
+def test_a_workflow_module_loads_nothing_heavy_at_its_top(path: Path) -> None:
+    """Torch, Ray and Java are imported where a step really runs."""
+    heavy = {"torch", "transformers", "ray", "faiss", "jnius", "pyserini", "sentence_transformers", "matplotlib"}
+    for node in tree(path).body:
+        if isinstance(node, ast.Import):
+            assert not {alias.name.partition(".")[0] for alias in node.names} & heavy
+        elif isinstance(node, ast.ImportFrom):
+            assert (node.module or "").partition(".")[0] not in heavy
+
+
+# The repository
+
+
+PLACES = re.compile(
+    r"(?<![\w.$}/~-])/(?:home|root|Users|mnt|work|workspace|scratch|private|var/folders|opt/conda)/"  # one machine's
+    r"|[A-Z]:\\Users"
+    r"|\b(?:pypi\.org|pythonhosted\.org|test\.pypi|conda\.anaconda|npmjs\.org|artifactory|nexus\.|jfrog|ghcr\.io|gcr\.io)"
+    r"|(?:index-url|find-links)\s*[= ]\s*\S*://"
+    r"|\b(?!127\.0\.0\.1|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?::\d+)\b",
+    re.I,
+)
+
+
+def test_no_file_names_a_place_of_one_machine() -> None:
+    """Neither a path that only one machine has, nor the address of a registry: pip's own settings say where."""
+    found = []
+    for path in tracked():
+        if path == Path(__file__) or path.suffix in (".png", ".gz", ".parquet"):
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if PLACES.search(line):
+                found.append(f"{name(path)}:{number}: {line.strip()[:100]}")
+    assert found == []
+
+
+def test_no_large_file_is_tracked() -> None:
+    assert [name(path) for path in tracked() if path.stat().st_size > 500_000] == []

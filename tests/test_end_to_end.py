@@ -1,0 +1,197 @@
+"""Whole runs of whole recipes on a toy collection: BM25, both models, every step, the files at the end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from tests import tiny
+from tests.tiny import Place
+from workflows import recipes
+from workflows.dag import graph
+
+
+def systems(place: Place) -> list[str]:
+    """Those that a run measured, in order."""
+    return list(dict.fromkeys(row["system"] for row in place.metrics()["rows"]))
+
+
+def value(place: Place, system: str, measure: str) -> float:
+    """A measure of a system."""
+    found = [r["value"] for r in place.metrics()["rows"] if (r["system"], r["measure"]) == (system, measure)]
+    assert len(found) == 1
+    return float(found[0])
+
+
+def copy_of_beginning(played: Place, place: Place, *more: str) -> None:
+    """What needs Java is done already: it is the same in every run of the collection."""
+    for label in ("data", "bm25 index", "bm25 ranking", *more):
+        shutil.copytree(played.artifact(label), place.store / played.artifact(label).name)
+
+
+# In one process
+
+
+def test_ar2_leaves_every_artifact_of_its_plan(played: Place) -> None:
+    wanted = recipes.read(played.config, [], played.runs).wanted
+    assert {path.name for path in played.store.iterdir()} == {node.name for node in graph(wanted)}
+    metrics = played.metrics()
+    assert [one["label"] for one in metrics["steps"]] == [node.label for node in graph(wanted)]
+    assert all(one["executed"] and one["seconds"] >= 0 for one in metrics["steps"])
+    for folder in played.store.iterdir():  # and nothing else lies around
+        assert not list(folder.glob(".*"))
+        assert not list(folder.glob("progress.json"))
+        assert not list(folder.glob("checkpoints"))
+        assert not list(folder.glob("failure.txt"))
+
+
+def test_ar2_measures_what_the_paper_compares(played: Place) -> None:
+    rows = played.metrics()["rows"]
+    assert {(row["collection"], row["split"], row["seed"], row["queries"]) for row in rows} == {("toy", "test", 1, 4)}
+    assert {row["measure"] for row in rows} == {"RR@10", "Success@5", "R@100"}
+    rounds = {row["system"]: row["round"] for row in rows}
+    assert (rounds["BM25"], rounds["warm retriever"], rounds["retriever 1"]) == (None, 0, 1)
+    compared = {(one["system"], one["baseline"]) for one in played.metrics()["comparisons"]}
+    assert {("retriever 1", "warm retriever"), ("retriever 1", "control: ance")} <= compared
+    for one in played.metrics()["comparisons"]:
+        ours, theirs = value(played, one["system"], one["measure"]), value(played, one["baseline"], one["measure"])
+        assert one["difference"] == pytest.approx(ours - theirs)
+        assert 0 < one["p"] <= 1
+
+
+def test_bm25_finds_documents_by_their_words(played: Place) -> None:
+    """Queries are the first words of their documents: Lucene must find most of them."""
+    assert value(played, "BM25", "RR@10") > 0.4
+    ranking = pq.read_table(played.artifact("bm25 ranking") / "ranking.parquet").to_pydict()
+    assert set(ranking["query_id"]) <= {f"q{i}" for i in range(24)}
+    assert max(ranking["rank"]) <= 20
+
+
+def test_the_teacher_has_not_seen_its_groups(played: Place) -> None:
+    """The retriever's groups of a round are other draws than those its ranker was fitted on."""
+    ranker = pq.read_table(played.artifact("ranker 1 groups") / "groups.parquet")
+    retriever = pq.read_table(played.artifact("retriever 1 groups") / "groups.parquet")
+    judged = pq.read_table(played.artifact("judged 1") / "groups.parquet")
+    assert ranker["doc_ids"].to_pylist() != retriever["doc_ids"].to_pylist()
+    assert judged.drop(["teacher"]) == retriever.drop(["teacher"])
+    assert retriever["teacher"].null_count == len(retriever)
+    assert [len(row) for row in judged["teacher"].to_pylist()] == [4] * len(judged)
+
+
+def test_dpr(played: Place, beir: Path, encoder: Path, tmp_path: Path) -> None:
+    """With the negatives of BM25, whose ranking of the test queries another run had already."""
+    place = tiny.place(tmp_path, tiny.dpr(beir, encoder))
+    copy_of_beginning(played, place)
+    assert place("run") == 0
+    assert systems(place) == ["BM25", "start model", "retriever"]
+    executed = {one["label"]: one["executed"] for one in place.metrics()["steps"]}
+    assert not executed["data"]
+    assert not executed["bm25 index"]
+    assert executed["retriever"]
+    assert value(place, "BM25", "RR@10") == value(played, "BM25", "RR@10")
+    assert value(place, "start model", "RR@10") == value(played, "start model", "RR@10")
+
+
+def test_training_teaches(beir: Path, encoder: Path, played: Place, tmp_path: Path) -> None:
+    """A retriever of two random layers learns which words its queries share with their documents."""
+    tree = tiny.dpr(beir, encoder)
+    tree["train"] |= {"steps": 60, "batch": 16, "learning_rate": 5e-3}
+    tree["train"]["losses"][0]["options"] = {"temperature": 0.1}
+    tree["negatives"] = {"negatives": 0}
+    tree["evaluate"] = {"split": "train", "measures": ["RR@10"]}
+    place = tiny.place(tmp_path, tree)
+    copy_of_beginning(played, place)
+    assert place("run", "--until", "retriever measures") == 0
+    assert place("run", "--until", "start model measures") == 0
+    records = [json.loads(path.read_text()) for path in place.store.glob("evaluate-*/artifact.json")]
+    measured = {record["label"]: record["summary"]["measures"]["RR@10"] for record in records}
+    assert measured["retriever measures"] > measured["start model measures"] + 0.3
+
+
+@pytest.mark.parametrize("factory", ["Flat", "HNSW8"])
+def test_with_an_index(played: Place, beir: Path, encoder: Path, tmp_path: Path, factory: str) -> None:
+    """An index that finds everything gives the same measures as exact search, and goes out with the export."""
+    import faiss
+
+    tree = {**tiny.dpr(beir, encoder), "search": {"index": factory}, "train": None}
+    place = tiny.place(tmp_path / "place", tree)
+    copy_of_beginning(played, place)
+    assert place("run") == 0
+    assert systems(place) == ["BM25", "start model"]
+    assert value(place, "start model", "RR@10") == pytest.approx(value(played, "start model", "RR@10"))
+    assert place("export", str(tmp_path / "out")) == 0
+    assert faiss.read_index(str(tmp_path / "out" / "index.faiss")).ntotal == 40
+
+
+def test_two_seeds_are_two_games_on_one_beginning(played: Place, tmp_path: Path) -> None:
+    place = played.copy(tmp_path / "seeds")
+    assert place("run", "--set", "seeds=[1,2]", "--set", "controls.play=[]") == 0
+    run = next(path.name for path in place.runs.iterdir() if path.name != "tiny")
+    metrics = place.metrics(run)
+    assert {row["seed"] for row in metrics["rows"] if row["system"] == "retriever 1"} == {1, 2}
+    assert {tuple(one["seeds"]) for one in metrics["comparisons"]} == {(1, 2)}
+    ours = {(r["system"], r["measure"]): r["value"] for r in metrics["rows"] if r["seed"] == 1}
+    assert all(ours[row["system"], row["measure"]] == row["value"] for row in played.metrics()["rows"]
+               if not row["system"].startswith("control"))  # fmt: skip
+    executed = [one["label"] for one in metrics["steps"] if one["executed"]]
+    assert all("(seed 2)" in label or "measures" in label or label == "results" for label in executed)
+
+
+def test_the_papers_order_is_another_game(played: Place, tmp_path: Path) -> None:
+    place = played.copy(tmp_path / "order")
+    assert place("run", "--set", "order=paper", "--set", "controls.play=[]", "--until", "ranker 1") == 0
+
+
+# Through Ray
+
+
+RAY: dict[str, Any] = {"mode": "ray", "retries": 0, "map": {"workers": 2, "threads": 1}}
+
+
+@pytest.mark.usefixtures("ray")
+@pytest.mark.filterwarnings("ignore:`ray_remote_args` is deprecated")
+def test_dpr_through_ray_is_the_same(
+    played: Place, beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One training worker of one thread, and encoding cut among two actors: the same bits as in one process."""
+    monkeypatch.setattr("workflows.commands.leave", lambda: None)  # the session serves other tests too
+    tree = {**tiny.dpr(beir, encoder), "negatives": {"negatives": 0}}
+    inline, place = tiny.place(tmp_path / "inline", tree), tiny.place(tmp_path / "ray", tree, **RAY)
+    for one in (inline, place):
+        copy_of_beginning(played, one, "start retriever", "tokens")
+        assert one("run", "--until", "retriever vectors") == 0
+    names = [path.name for path in inline.store.glob("[et][nr]*")]
+    assert sorted(name.partition("-")[0] for name in names) == ["encode", "train"]
+    for name in names:
+        ours, theirs = tiny.contents(place.store / name), tiny.contents(inline.store / name)
+        same = [file for file in theirs if file.endswith((".npy", ".safetensors"))]
+        assert len(same) > 1
+        assert {file: ours[file] for file in same} == {file: theirs[file] for file in same}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("ray")
+@pytest.mark.filterwarnings("ignore:`ray_remote_args` is deprecated")
+def test_ar2_through_ray_with_two_training_workers(
+    played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers share each batch: the same gradient but for rounding, and so the same rankings but for ties."""
+    monkeypatch.setattr("workflows.commands.leave", lambda: None)
+    tree = yaml.safe_load(played.config.read_text())
+    place = tiny.place(tmp_path, tree, **RAY, train={"workers": 2, "threads": 1})
+    assert place("run") == 0
+    assert systems(place) == systems(played)
+    theirs = {(row["system"], row["measure"]): row["value"] for row in played.metrics()["rows"]}
+    for row in place.metrics()["rows"]:
+        assert row["value"] == pytest.approx(theirs[row["system"], row["measure"]], abs=0.05)
+    again = place.metrics()["rows"]
+    assert place("run") == 0
+    assert place.metrics()["rows"] == again
+    assert not any(one["executed"] for one in place.metrics()["steps"])

@@ -1,0 +1,72 @@
+"""The plan of every config as text, fingerprints included: what would be made anew shows in review as a diff.
+
+`UPDATE_GOLDEN=1 make test ARGS=tests/test_golden_plans.py` writes the plans as they are now.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import ROOT
+from workflows import commands, recipes
+from workflows.dag import Store
+
+CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+GOLDEN = Path(__file__).parent / "golden"
+UPDATE = "UPDATE_GOLDEN"
+
+
+def golden(config: Path) -> Path:
+    """Where a config's plan is kept."""
+    return GOLDEN / f"{'-'.join(config.relative_to(ROOT / 'configs').with_suffix('').parts)}.txt"
+
+
+def plan(config: Path, nowhere: Path) -> str:
+    """A config's plan where nothing was done yet."""
+    return commands.plan_text(recipes.read(config, [], nowhere / "runs"), Store(nowhere / "store")) + "\n"
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_the_plan_is_what_it_was(config: Path, tmp_path: Path) -> None:
+    text = plan(config, tmp_path)
+    if os.environ.get(UPDATE):
+        golden(config).write_text(text)
+    how = f"if it is meant: {UPDATE}=1 make test ARGS=tests/test_golden_plans.py"
+    assert golden(config).exists(), f"{config.name} has no golden plan; {how}"
+    assert text == golden(config).read_text(), how
+
+
+def test_no_golden_plan_is_left_over() -> None:
+    if os.environ.get(UPDATE):
+        for path in set(GOLDEN.glob("*.txt")) - {golden(config) for config in CONFIGS}:
+            path.unlink()
+    assert set(GOLDEN.iterdir()) == {golden(config) for config in CONFIGS}
+
+
+def test_plans_are_the_same_wherever_they_are_made(tmp_path: Path) -> None:
+    """Whatever the machine's cores, GPUs, data, home, time zone, order of hashes: identity is in the file alone."""
+    code = "import sys; from pathlib import Path; from tests.test_golden_plans import CONFIGS, plan\n"
+    code += "for path in CONFIGS: print(plan(path, Path(sys.argv[1])))"
+    environment = {
+        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "SPARRING_DATA": str(tmp_path), "PYTHONHASHSEED": "7",
+        "TZ": "Pacific/Chatham", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "3", "SPARRING_STORE": str(tmp_path),
+    }  # fmt: skip
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "".join(plan(config, tmp_path) + "\n" for config in CONFIGS)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_a_config_says_how_to_run_it(config: Path) -> None:
+    """Its first lines are for whoever opens it."""
+    text = config.read_text()
+    assert text.startswith("# ")
+    assert f"python -m workflows run {config.relative_to(ROOT)}" in text or "make demo" in text
+    first = next(line for line in text.splitlines() if not line.startswith("#"))
+    assert re.fullmatch(r"recipe: \w+", first)

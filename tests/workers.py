@@ -1,0 +1,64 @@
+"""Workers of the map over shards, importable by Ray's actors."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+
+class Noter:
+    """Writes what it was told, and a line for each shard it did; dies, fails or waits where it is told to."""
+
+    def __init__(self, *, threads: int, log: str, words: str = "") -> None:
+        self._log, self._threads, self._words = Path(log), threads, words
+        self.closed = False
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        import workflows
+
+        if task.get("die") and not self._seen("died"):
+            path.write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+        if task.get("fail") and not self._seen("failed"):
+            path.write_text("half")
+            raise ValueError(f"shard {task['number']}:\nthe text cannot be read")
+        path.write_text(json.dumps({**task, "threads": self._threads, "words": self._words}))
+        time.sleep(task.get("seconds", 0))
+        with self._log.open("a") as file:
+            file.write(f"{task['number']} {os.getpid()} {Path(workflows.__file__).parent.parent}\n")
+
+    def _seen(self, what: str) -> bool:
+        """Whether this happened before; from now on it did."""
+        marker = self._log.with_name(what)
+        if marker.exists():
+            return True
+        marker.touch()
+        return False
+
+    def close(self) -> None:
+        with self._log.open("a") as file:
+            file.write("closed\n")
+
+
+class Folder(Noter):
+    """Writes a directory for each shard."""
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        path.mkdir()
+        super().__call__(task, path / "file")
+
+
+class Stillborn:
+    """Its process dies whenever one is made."""
+
+    def __init__(self, *, threads: int, log: str) -> None:
+        with Path(log).open("a") as file:
+            file.write("began\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        raise AssertionError

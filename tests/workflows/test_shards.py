@@ -1,0 +1,164 @@
+"""The map over shards: every file whole, each done once, what was done kept, and errors that say what they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import workers
+from tests.tiny import ROOT
+from workflows import shards
+from workflows.cluster import Cluster, Pool
+from workflows.dag import StepFailed, Store, execute, step
+from workflows.shards import Shard, covered, map_shards
+
+INLINE = Cluster(mode="inline")
+
+# Ray means to drop the only way to bound an actor's restarts, and names no other yet.
+pytestmark = pytest.mark.filterwarnings("ignore:`ray_remote_args` is deprecated")
+
+
+def pieces(count: int, **special: dict[str, Any]) -> list[Shard]:
+    """Shards of 10 units; `s2={"fail": True}` makes the second one special."""
+    return [Shard(f"part-{n}", 10, {"number": n, **special.get(f"s{n}", {})}) for n in range(count)]
+
+
+def run(
+    out: Path, wanted: list[Shard], cluster: Cluster = INLINE, worker: type = workers.Noter, **constructor: Any
+) -> float:
+    out.mkdir(exist_ok=True)
+    return map_shards(
+        worker, wanted, out=out, cluster=cluster, pool=Pool(workers=2), unit="texts", log=str(out.parent / "log"),
+        **constructor,
+    )  # fmt: skip
+
+
+def log(out: Path) -> list[str]:
+    """The numbers of the shards that were done."""
+    lines = (out.parent / "log").read_text().splitlines()
+    return [line.split()[0] for line in lines if line != "closed"]
+
+
+def progress(out: Path) -> dict[str, Any]:
+    return dict(json.loads((out / "progress.json").read_text()))
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def test_every_shard_has_its_file(out: Path) -> None:
+    run(out, pieces(3), words="hello")
+    assert log(out) == ["0", "1", "2"]
+    assert json.loads((out / "part-1").read_text()) == {"number": 1, "threads": 1, "words": "hello"}
+    assert {path.name for path in out.iterdir()} == {"part-0", "part-1", "part-2", "progress.json"}
+    assert progress(out) == {"done": 30, "first": 0, "total": 30, "unit": "texts", "note": ""}
+    assert (out.parent / "log").read_text().endswith("closed\n")
+
+
+def test_a_shard_that_is_there_is_not_done_again(out: Path) -> None:
+    out.mkdir()
+    (out / "part-1").write_text("mine")
+    run(out, pieces(3))
+    assert log(out) == ["0", "2"]
+    assert (out / "part-1").read_text() == "mine"
+    assert progress(out)["first"] == 10
+    run(out, pieces(3))
+    assert log(out) == ["0", "2"]
+
+
+def test_no_worker_is_made_for_nothing(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "ShardActor", None)
+    assert run(out, []) == 0.0
+    (out / "part-0").write_text("mine")
+    assert run(out, pieces(1)) == 0.0
+    assert progress(out) == {"done": 10, "first": 10, "total": 10, "unit": "texts", "note": ""}
+
+
+def test_what_killed_writers_left_is_swept(out: Path) -> None:
+    out.mkdir()
+    (out / ".part-0.0123abcd").write_text("half")
+    (out / ".part-1.0123abcd").mkdir()
+    (out / ".part-1.0123abcd" / "file").write_text("half")
+    (out / ".hidden").write_text("mine")
+    run(out, pieces(1))
+    assert {path.name for path in out.iterdir()} == {"part-0", ".hidden", "progress.json"}
+
+
+def test_an_error_surfaces_and_what_was_done_stays(out: Path) -> None:
+    with pytest.raises(ValueError, match="shard 2:\nthe text cannot be read"):
+        run(out, pieces(4, s2={"fail": True}))
+    assert {path.name for path in out.iterdir()} == {"part-0", "part-1", "progress.json"}
+    assert (out.parent / "log").read_text().endswith("closed\n")
+    run(out, pieces(4, s2={"fail": True}))
+    assert log(out) == ["0", "1", "2", "3"]
+
+
+def test_a_shard_may_be_a_directory(out: Path) -> None:
+    out.mkdir()
+    (out / "part-0").mkdir()
+    run(out, pieces(2), worker=workers.Folder)
+    assert list((out / "part-0").iterdir()) == []  # whoever was first wrote the same thing
+    assert (out / "part-1" / "file").exists()
+
+
+@pytest.mark.parametrize(
+    ("intervals", "length"),
+    [
+        ([], 0),
+        ([(1, 3)], 2),
+        ([(1, 3), (2, 5)], 4),
+        ([(5, 6), (1, 3)], 3),
+        ([(1, 9), (2, 3), (4, 5)], 8),
+        ([(1, 2), (2, 3)], 2),
+    ],
+)
+def test_covered(intervals: list[tuple[float, float]], length: float) -> None:
+    assert covered(intervals) == length
+
+
+# Through Ray
+
+
+def mapping(out: Path, cluster: Any, *, special: dict[str, Any], worker: str) -> None:
+    """The map as a step."""
+    run(out, pieces(5, **special), cluster, worker=getattr(workers, worker))
+
+
+def test_through_ray_every_shard_once_though_an_actor_was_killed(ray: Cluster, out: Path) -> None:
+    """The actor is begun again and its shard too; the workers use the code that is here."""
+    run(out, pieces(5, s2={"die": True}), ray, words="hello")
+    assert (out.parent / "died").exists()
+    assert sorted(log(out)) == ["0", "1", "2", "3", "4"]
+    assert {path.name for path in out.glob("part-*")} == {f"part-{n}" for n in range(5)}
+    assert json.loads((out / "part-2").read_text()) == {"number": 2, "die": True, "threads": 1, "words": "hello"}
+    assert progress(out)["done"] == 50
+    lines = [line.split() for line in (out.parent / "log").read_text().splitlines()]
+    assert {place for _, _, place in lines} == {str(ROOT)}
+
+
+def test_through_ray_an_error_is_one_line_that_says_it(ray: Cluster, tmp_path: Path) -> None:
+    node = step("mapping", mapping, special={"s2": {"fail": True}}, worker="Noter")
+    store = Store(tmp_path / "store")
+    with pytest.raises(StepFailed) as caught:
+        execute(node, store, ray, on_wait=print)
+    assert str(caught.value) == (
+        f"step 'mapping' failed: the text cannot be read (the whole story: {store.path(node) / 'failure.txt'})"
+    )
+    assert "shard 2:" in (store.path(node) / "failure.txt").read_text()
+    assert not (store.path(node) / "part-2").exists()
+    assert execute(node, store, ray, on_wait=print)
+    assert sorted(log(store.path(node))) == ["0", "1", "2", "3", "4"]
+
+
+@pytest.mark.slow
+def test_through_ray_a_worker_that_cannot_live_fails_the_step(ray: Cluster, tmp_path: Path) -> None:
+    """Ray would begin it again for ever."""
+    node = step("mapping", mapping, special={}, worker="Stillborn")
+    with pytest.raises(StepFailed, match=r"^step 'mapping' failed: .*\S.* \(the whole story: "):
+        execute(node, Store(tmp_path / "store"), ray, on_wait=print)
+    assert 1 <= len((tmp_path / "store" / "log").read_text().splitlines()) <= 20
