@@ -48,6 +48,12 @@ class Ranker(Part):
     game: Phase
     """In each round (lines 12 to 15)."""
 
+    @model_validator(mode="after")
+    def _reads_pairs(self) -> Self:
+        if any(term.over == "batch" for part in (self.warm, self.game) for term in part.train.losses):
+            raise ValueError("a ranker's losses look over the group; `over: batch` would need every pair of the batch")
+        return self
+
 
 class Controls(Part):
     """The warm retriever trained as long on the same groups, without a ranker."""
@@ -140,7 +146,7 @@ def game(
             if player == "ranker":
                 ranker = phase(
                     label(f"ranker {i}"), collection, "ranker", ranking=found.ranking, start=ranker,
-                    seed=[seed, "ranker", i], config=config.ranker.game,
+                    seed=[seed, "ranker", i], config=in_round(i, config.ranker.game),
                 )  # fmt: skip
             else:
                 groups = drawn(
@@ -153,7 +159,7 @@ def game(
                 )  # fmt: skip
                 retriever = trained(
                     label(f"retriever {i}"), collection, "retriever", rows=judged, start=retriever,
-                    seed=[seed, "retriever", i], config=config.retriever.game.train,
+                    seed=[seed, "retriever", i], config=in_round(i, config.retriever.game).train,
                 )  # fmt: skip
                 found = refresh(label(f"retriever {i}"), collection, retriever, config, splits=splits)
                 board.add(f"retriever {i}", found.ranking, seed=seed, round=i, entropy=True)
@@ -173,16 +179,23 @@ def control(name: Control, config: Config, collection: Collection, board: Board,
     found, retriever = warm, warm.retriever
     how = config.controls.in_batch if name == "in-batch" else config.controls.ance
     assert how is not None
+    as_long = Phase(mine=config.retriever.game.mine, train=how)
     for i in range(1, config.rounds + 1):
         label = seeded(f"control {name} {i}", seed, config)
         source = warm if name == "in-batch" else found
         groups = drawn(
             f"{label} groups", collection, ranking=source.ranking, seed=[seed, "retriever", i],
-            config=config.retriever.game,
+            config=as_long,
         )  # fmt: skip
         retriever = trained(
-            label, collection, "retriever", rows=groups, start=retriever, seed=[seed, "retriever", i], config=how
-        )
+            label, collection, "retriever", rows=groups, start=retriever, seed=[seed, "retriever", i],
+            config=in_round(i, as_long).train,
+        )  # fmt: skip
         if name == "ance" or i == config.rounds:
             found = refresh(label, collection, retriever, config, splits=["train", config.evaluate.split])
     board.add(f"control: {name}", found.ranking, seed=seed, entropy=True)
+
+
+def in_round(i: int, config: Phase) -> Phase:
+    """A round's training: from the warm-up into round 1 goes nothing but weights, whatever rounds carry to rounds."""
+    return config if i > 1 else Phase(mine=config.mine, train=config.train.model_copy(update={"carry": "weights"}))

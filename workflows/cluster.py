@@ -91,6 +91,8 @@ def ray_session(cluster: Cluster) -> Any:
     os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S", "600")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # What Ray's C++ side has to say to a user (a failed actor, say) comes as an exception too, and reads better there.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     # Threads that spin while they wait make a busy machine many times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -100,9 +102,9 @@ def ray_session(cluster: Cluster) -> Any:
 
     if ray.is_initialized():
         return ray
-    logging.getLogger("ray").setLevel(logging.WARNING)
+    logging.getLogger("ray").setLevel(logging.ERROR)
     if cluster.address:
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="WARNING")
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         return ray
     ray.init(
         address="local",  # never a stray cluster that happens to run on this host
@@ -111,7 +113,7 @@ def ray_session(cluster: Cluster) -> Any:
         num_cpus=cores() + SPARE,
         object_store_memory=cluster.object_store_mb * 2**20,
         log_to_driver=False,
-        logging_level="WARNING",
+        logging_level="ERROR",
     )
     return ray
 

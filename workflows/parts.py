@@ -126,7 +126,7 @@ def trained(
     """A model trained on groups."""
     return step(
         label, train, objective=objective, rows=rows, dev=None, data=collection.data, tokens=collection.tokens,
-        start=start, seed=seed[0], config=config,
+        start=start, seed=seed, config=config,
     )  # fmt: skip
 
 

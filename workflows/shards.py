@@ -89,7 +89,7 @@ def _through_ray(
     ray_session(cluster)
     from ray import data  # after the session's environment is set
 
-    logging.getLogger("ray.data").setLevel(logging.WARNING)  # its import sets it to INFO
+    logging.getLogger("ray.data").setLevel(logging.ERROR)  # its import sets it to INFO
 
     # Rows of plain text: an actor's constructor must stay small, or Ray cannot start it again (ray#53727).
     rows = [{"file": shard.file, "size": shard.size, "task": json.dumps(shard.task)} for shard in shards]

@@ -30,7 +30,9 @@ def test_demo(tmp_path: Path) -> None:
     assert process.wait() == 0
     wall = time.monotonic() - began
     peak.stop()
-    records = sorted((json.loads(path.read_text()) for path in store.glob("*/artifact.json")), key=lambda r: r["started"])
+    records = sorted(
+        (json.loads(path.read_text()) for path in store.glob("*/artifact.json")), key=lambda r: r["started"]
+    )
     rows, busy = [], 0.0
     for record in records:
         here = record["summary"].get("busy_seconds", record["seconds"])
@@ -43,7 +45,13 @@ def test_demo(tmp_path: Path) -> None:
         f"Peak memory: {peak.bytes / 2**30:.1f} GiB.",
         machine(ROOT),
     ]
-    write("Seconds of each step", f'make bench ARGS="-k demo" on {config}', ["step", "function", "seconds", "busy"], rows, lines)
+    write(
+        "Seconds of each step",
+        f'make bench ARGS="-k demo" on {config}',
+        ["step", "function", "seconds", "busy"],
+        rows,
+        lines,
+    )
 
 
 class _Peak:

@@ -13,7 +13,9 @@ RESULTS = Path(__file__).parent / "RESULTS.md"
 def machine(root: Path) -> str:
     """The machine, the versions, the commit and the day."""
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True, check=True)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True, check=True
+    )
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "ray", "transformers"))
     cores = len(os.sched_getaffinity(0))
     return (

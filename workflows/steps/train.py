@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from components import draws
 from components.config import UserError
 from components.train_config import TrainConfig
 from workflows.cluster import Cluster, ray_session
@@ -15,11 +16,11 @@ SAVE_SECONDS = 60.0
 
 def train(
     out: Path, cluster: Cluster, *, objective: str, rows: Path, dev: Path | None, data: Path, tokens: Path,
-    start: Path, seed: int, config: TrainConfig,
+    start: Path, seed: list[Any], config: TrainConfig,
 ) -> dict[str, Any]:  # fmt: skip
     """Train from `start`'s model on the groups in `rows`; the model is written to `out/model`.
 
-    `out/state` keeps the optimizer for a training that carries on from this one; `out/metrics.jsonl` the losses.
+    The seed is a key, such as (seed, player, round): no two trainings see the same orders and dropout. `out/state` keeps the optimizer for a training that carries on from this one; `out/metrics.jsonl` the losses.
     """
     workers = cluster.train.workers or 1
     if config.batch % (config.accumulate * workers):
@@ -30,7 +31,7 @@ def train(
     task = {
         "out": str(out), "objective": objective, "rows": str(rows / "groups.parquet"),
         "dev": str(dev / "groups.parquet") if dev is not None else None, "data": str(data), "tokens": str(tokens),
-        "start": str(start), "seed": seed, "config": config.model_dump(mode="json"),
+        "start": str(start), "seed": draws.number(*seed), "config": config.model_dump(mode="json"),
         "cluster": cluster.model_dump(mode="json"), "cuda": cluster.cuda(),
         "save_seconds": SAVE_SECONDS,
     }  # fmt: skip
