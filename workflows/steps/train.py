@@ -20,7 +20,8 @@ def train(
 ) -> dict[str, Any]:  # fmt: skip
     """Train from `start`'s model on the groups in `rows`; the model is written to `out/model`.
 
-    The seed is a key, such as (seed, player, round): no two trainings see the same orders and dropout. `out/state` keeps the optimizer for a training that carries on from this one; `out/metrics.jsonl` the losses.
+    The seed is a key, such as (seed, player, round): no two trainings see the same orders and dropout. `out/state`
+    keeps the optimizer for a training that carries on from this one; `out/metrics.jsonl` the losses.
     """
     workers = cluster.train.workers or 1
     if config.batch % (config.accumulate * workers):
