@@ -9,7 +9,7 @@ from components.objectives.terms import Term
 
 
 class Validation(Config):
-    """Judge the model on a development table now and then; keep the best."""
+    """Judge the model on groups of a split that is not trained on now and then; keep the best."""
 
     every: int = Field(ge=1)
     """Steps between two looks."""
@@ -17,6 +17,12 @@ class Validation(Config):
     """Stop after so many looks without a better value; null for never."""
     measure: Literal["RR", "accuracy"] = "RR"
     """Of each query's own candidates: the reciprocal rank of the best target, or whether it is first."""
+    split: str = "dev"
+    """The split that is judged on."""
+    queries: int = Field(500, ge=1)
+    """Groups drawn."""
+    negatives: int = Field(15, ge=1)
+    """Negatives a group: out of the ranking that the training draws from; of the collection where it has none."""
 
 
 class TrainConfig(Config):

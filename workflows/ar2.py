@@ -22,6 +22,7 @@ from workflows.parts import (
     refresh,
     reranked,
     seeded,
+    splits_for,
     trained,
 )  # fmt: skip
 from workflows.steps.score import RerankConfig, ScoreConfig, judge
@@ -123,7 +124,8 @@ def game(
     config: Config, collection: Collection, board: Board, retriever: Step, ranker: Step, seed: int
 ) -> tuple[Refreshed, Step]:
     """Warm both players, play the rounds, and play the controls from the same warm retriever."""
-    splits = ["train", config.evaluate.split]
+    drawing = (config.ranker.warm.train, config.ranker.game.train, config.retriever.game.train)
+    splits = [*splits_for(*drawing), config.evaluate.split]
 
     def label(text: str) -> str:
         return seeded(text, seed, config)
@@ -158,7 +160,7 @@ def game(
                     ranker=ranker, config=config.judge,
                 )  # fmt: skip
                 retriever = trained(
-                    label(f"retriever {i}"), collection, "retriever", rows=judged, start=retriever,
+                    label(f"retriever {i}"), collection, "retriever", rows=judged, ranking=found.ranking, start=retriever,
                     seed=[seed, "retriever", i], config=in_round(i, config.retriever.game).train,
                 )  # fmt: skip
                 found = refresh(label(f"retriever {i}"), collection, retriever, config, splits=splits)
@@ -188,11 +190,13 @@ def control(name: Control, config: Config, collection: Collection, board: Board,
             config=as_long,
         )  # fmt: skip
         retriever = trained(
-            label, collection, "retriever", rows=groups, start=retriever, seed=[seed, "retriever", i],
+            label, collection, "retriever", rows=groups, ranking=source.ranking, start=retriever,
+            seed=[seed, "retriever", i],
             config=in_round(i, as_long).train,
         )  # fmt: skip
         if name == "ance" or i == config.rounds:
-            found = refresh(label, collection, retriever, config, splits=["train", config.evaluate.split])
+            splits = [*splits_for(how), config.evaluate.split]
+            found = refresh(label, collection, retriever, config, splits=splits)
     board.add(f"control: {name}", found.ranking, seed=seed, entropy=True)
 
 

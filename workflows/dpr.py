@@ -4,7 +4,7 @@ from typing import Literal
 
 from components.model_configs import DualEncoderConfig
 from components.train_config import TrainConfig
-from workflows.parts import Base, Board, Collection, Outcome, Phase, begin, note_on, phase, refresh, seeded
+from workflows.parts import Base, Board, Collection, Outcome, Phase, begin, note_on, phase, refresh, seeded, splits_for
 from workflows.steps.mine import MineConfig
 
 
@@ -26,13 +26,14 @@ def build(config: Config) -> Outcome:
     board = Board(collection, config)
     test = [config.evaluate.split]
 
-    lexical = collection.bm25(test if config.train is None or not config.negatives.negatives else ["train", *test])
+    hard = config.train is not None and config.negatives.negatives > 0
+    lexical = collection.bm25([*splits_for(config.train), *test] if hard else test)
     untrained = found = refresh("start", collection, begun, config, splits=test)
     for seed in config.seeds:
         board.add("BM25", lexical, seed=seed)
         board.add("start model", untrained.ranking, seed=seed, entropy=True)
         if config.train is not None:
-            ranking = lexical if config.negatives.negatives else None
+            ranking = lexical if hard else None
             retriever = phase(
                 seeded("retriever", seed, config), collection, "retriever", ranking=ranking, start=begun,
                 seed=[seed, "retriever"], config=Phase(mine=config.negatives, train=config.train),

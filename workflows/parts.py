@@ -108,7 +108,9 @@ def phase(
 ) -> Step:  # fmt: skip
     """Draw as many groups as the training takes, and train on them."""
     groups = drawn(f"{label} groups", collection, ranking=ranking, seed=seed, config=config)
-    return trained(label, collection, objective, rows=groups, start=start, seed=seed, config=config.train)
+    return trained(
+        label, collection, objective, rows=groups, ranking=ranking, start=start, seed=seed, config=config.train
+    )
 
 
 def drawn(label: str, collection: Collection, *, ranking: Step | None, seed: list[Any], config: Phase) -> Step:
@@ -120,14 +122,27 @@ def drawn(label: str, collection: Collection, *, ranking: Step | None, seed: lis
 
 
 def trained(
-    label: str, collection: Collection, objective: str, *, rows: Step, start: Step, seed: list[Any],
-    config: TrainConfig,
+    label: str, collection: Collection, objective: str, *, rows: Step, ranking: Step | None, start: Step,
+    seed: list[Any], config: TrainConfig,
 ) -> Step:  # fmt: skip
-    """A model trained on groups."""
+    """A model trained on groups; where that is asked for, judged meanwhile on others drawn from the same ranking."""
+    dev = None
+    if (look := config.validate_on_dev) is not None:
+        negatives = {"negatives": look.negatives} if ranking is not None else {"negatives": 0, "random": look.negatives}
+        dev = step(
+            f"{label} {look.split} groups", mine, data=collection.data, tokens=collection.tokens, ranking=ranking,
+            split=look.split, groups=look.queries, seed=[*seed, look.split], config=MineConfig(**negatives),
+        )  # fmt: skip
     return step(
-        label, train, objective=objective, rows=rows, dev=None, data=collection.data, tokens=collection.tokens,
+        label, train, objective=objective, rows=rows, dev=dev, data=collection.data, tokens=collection.tokens,
         start=start, seed=seed, config=config,
     )  # fmt: skip
+
+
+def splits_for(*trainings: TrainConfig | None) -> list[str]:
+    """The splits whose rankings some trainings draw groups from."""
+    looks = [config.validate_on_dev for config in trainings if config is not None]
+    return list(dict.fromkeys(["train", *(look.split for look in looks if look is not None)]))
 
 
 @dataclass(frozen=True)
