@@ -85,7 +85,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.1"
     os.environ["RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S"] = "60"
     cluster = Cluster(
-        device="cpu", object_store_mb=200, batch_tokens=256, train_tokens=256, retries=0,
+        device="cpu", object_store_mb=200, pass_tokens=256, retries=0,
         train={"workers": 2, "threads": 1}, map={"workers": 2, "threads": 1},
     )  # fmt: skip
     ray_session(cluster)

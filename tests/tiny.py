@@ -94,7 +94,7 @@ def write(path: Path, tree: dict[str, Any]) -> Path:
 
 
 INLINE = {
-    "mode": "inline", "device": "cpu", "batch_tokens": 256, "train_tokens": 256,
+    "mode": "inline", "device": "cpu", "pass_tokens": 256,
     "map": {"workers": 1, "threads": 1}, "train": {"workers": 1, "threads": 1},
 }  # fmt: skip
 

@@ -16,7 +16,7 @@ from components.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING
 from components.train_config import TrainConfig
 from workflows.cluster import Cluster
 
-INLINE = Cluster(mode="inline", device="cpu", batch_tokens=256, train_tokens=256)
+INLINE = Cluster(mode="inline", device="cpu", pass_tokens=256)
 CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
 
 WORDS = [f"{a}{b}" for a in ["ba", "co", "du", "fe", "gi", "lo", "mu", "na"] for b in ["ra", "mi", "tol", "ven"]]

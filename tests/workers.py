@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from components.config import UserError
+
 
 class Noter:
     """Writes what it was told, and a line for each shard it did; dies, fails or waits where it is told to."""
@@ -25,6 +27,8 @@ class Noter:
             os.kill(os.getpid(), signal.SIGKILL)
         if task.get("fail") and not self._seen("failed"):
             path.write_text("half")
+            if task["fail"] == "user":
+                raise UserError("shard 2 is not as it should be")
             raise ValueError(f"shard {task['number']}:\nthe text cannot be read")
         path.write_text(json.dumps({**task, "threads": self._threads, "words": self._words}))
         time.sleep(task.get("seconds", 0))
@@ -50,6 +54,13 @@ class Folder(Noter):
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         path.mkdir()
         super().__call__(task, path / "file")
+
+
+class Refusing(Noter):
+    """Cannot be made."""
+
+    def __init__(self, *, threads: int, log: str) -> None:
+        raise FileNotFoundError("there is no such model")
 
 
 class Stillborn:

@@ -160,8 +160,8 @@ def game(
                     ranker=ranker, config=config.judge,
                 )  # fmt: skip
                 retriever = trained(
-                    label(f"retriever {i}"), collection, "retriever", rows=judged, ranking=found.ranking, start=retriever,
-                    seed=[seed, "retriever", i], config=in_round(i, config.retriever.game).train,
+                    label(f"retriever {i}"), collection, "retriever", rows=judged, ranking=found.ranking,
+                    start=retriever, seed=[seed, "retriever", i], config=in_round(i, config.retriever.game).train,
                 )  # fmt: skip
                 found = refresh(label(f"retriever {i}"), collection, retriever, config, splits=splits)
                 board.add(f"retriever {i}", found.ranking, seed=seed, round=i, entropy=True)

@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from components.config import Config, UserError, parse, read_yaml
 
 SPARE = 2
@@ -36,10 +38,9 @@ class Cluster(Config):
     """Ray Data actors with a JVM each, for BM25."""
     object_store_mb: int = 300
     """Shared memory of a Ray that is started here. Tables and vectors travel by file, so little is needed."""
-    batch_tokens: int = 4096
-    """Tokens in one forward pass of encoding and scoring (padding counted); moves memory and speed alone."""
-    train_tokens: int = 4096
-    """Tokens in one forward pass of training (padding counted); moves memory and speed alone."""
+    pass_tokens: int | None = Field(None, ge=8)
+    """Tokens in one pass through a model (padding counted); moves memory and speed alone. Null for 2,048 on a CPU,
+    where more falls out of its caches, and 65,536 on a GPU."""
     recompute: bool = False
     """Keep only vectors and scores of a training batch and run each pass again for its gradient (gradient
     caching): a batch of any size in the memory of one pass."""
@@ -59,6 +60,10 @@ class Cluster(Config):
         if self.device == "cuda" and not found:
             raise UserError("cluster: device: cuda is asked for, and there is no GPU; accepted: auto, cpu")
         return found
+
+    def tokens_at_once(self, *, cuda: bool) -> int:
+        """Tokens in one pass through a model."""
+        return self.pass_tokens or (65_536 if cuda else 2_048)
 
     def train_threads(self) -> int:
         """Threads of one training worker."""

@@ -6,12 +6,16 @@ Data the rows that travel are descriptions of shards; what is computed goes from
 
 import json
 import logging
+import os
+import socket
 import time
+import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from components.config import UserError
 from components.files import replacing, sweep
 from workflows.cluster import Cluster, Pool, ray_session
 from workflows.progress import Progress
@@ -106,8 +110,33 @@ def _through_ray(
             max_restarts=4,
             fn_constructor_kwargs={"worker": worker, "out": out, "threads": pool.threads, "constructor": constructor},
         )
-    for row in done.iter_rows():
+    rows_done = iter(done.iter_rows())
+    while (row := _next(rows_done)) is not None:
+        if row["mistake"]:
+            raise UserError(row["mistake"])
+        if row["failure"]:
+            raise _failed(row["failure"])
         yield int(row["size"]), float(row["began"]), float(row["ended"])
+
+
+def _next(rows: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+    """The next row; what workers raise comes as a row, so Ray's own errors are about processes."""
+    from ray.data.exceptions import SystemException
+    from ray.exceptions import RayError
+
+    try:
+        return next(rows, None)
+    except (RayError, SystemException) as error:
+        raise RuntimeError(
+            "a worker's process died again and again (killed, out of memory, or at its start)"
+        ) from error
+
+
+def _failed(story: str) -> RuntimeError:
+    """What a worker met, in a line, with its whole story as a note."""
+    error = RuntimeError(story.strip().splitlines()[-1])
+    error.add_note(story)
+    return error
 
 
 class ShardActor:
@@ -133,14 +162,24 @@ class ShardActor:
 
 
 class _DataActor:
-    """What Ray Data calls: descriptions of shards in, their sizes out."""
+    """What Ray Data calls: the description of a shard in, its size out, or what went wrong in words.
+
+    An error that passed through Ray would be one of Ray's, and end in Ray's advice.
+    """
 
     def __init__(self, **kwargs: Any) -> None:
-        self._actor = ShardActor(**kwargs)
+        self._kwargs = kwargs
+        self._actor: ShardActor | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        times = [
-            self._actor.fill(Shard(file, int(size), json.loads(task)))
-            for file, size, task in zip(batch["file"], batch["size"], batch["task"], strict=True)
-        ]
-        return {"size": batch["size"], "began": [began for began, _ in times], "ended": [ended for _, ended in times]}
+        row: dict[str, Any] = {"size": int(batch["size"][0]), "began": 0.0, "ended": 0.0, "mistake": "", "failure": ""}
+        try:
+            self._actor = self._actor or ShardActor(**self._kwargs)
+            shard = Shard(batch["file"][0], row["size"], json.loads(batch["task"][0]))
+            row["began"], row["ended"] = self._actor.fill(shard)
+        except UserError as error:
+            row["mistake"] = str(error)
+        except Exception:
+            where = f"In process {os.getpid()} on {socket.gethostname()}:\n"
+            row["failure"] = where + traceback.format_exc()
+        return {name: [value] for name, value in row.items()}

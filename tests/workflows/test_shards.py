@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from components.config import UserError
 from tests import workers
 from tests.tiny import ROOT
 from workflows import shards
@@ -16,9 +18,6 @@ from workflows.dag import StepFailed, Store, execute, step
 from workflows.shards import Shard, covered, map_shards
 
 INLINE = Cluster(mode="inline")
-
-# Ray means to drop the only way to bound an actor's restarts, and names no other yet.
-pytestmark = pytest.mark.filterwarnings("ignore:`ray_remote_args` is deprecated")
 
 
 def pieces(count: int, **special: dict[str, Any]) -> list[Shard]:
@@ -149,16 +148,29 @@ def test_through_ray_an_error_is_one_line_that_says_it(ray: Cluster, tmp_path: P
     assert str(caught.value) == (
         f"step 'mapping' failed: the text cannot be read (the whole story: {store.path(node) / 'failure.txt'})"
     )
-    assert "shard 2:" in (store.path(node) / "failure.txt").read_text()
+    story = (store.path(node) / "failure.txt").read_text()
+    assert re.search(r"In process \d+ on \S+:\nTraceback", story)
+    assert "ValueError: shard 2:" in story
     assert not (store.path(node) / "part-2").exists()
     assert execute(node, store, ray, on_wait=print)
     assert sorted(log(store.path(node))) == ["0", "1", "2", "3", "4"]
+
+
+def test_through_ray_a_users_mistake_passes_through(ray: Cluster, out: Path) -> None:
+    with pytest.raises(UserError, match=r"^shard 2 is not as it should be$"):
+        run(out, pieces(3, s2={"fail": "user"}), ray)
+
+
+@pytest.mark.slow
+def test_through_ray_a_worker_that_cannot_be_made_says_why(ray: Cluster, out: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"^FileNotFoundError: there is no such model$"):
+        run(out, pieces(3), ray, worker=workers.Refusing)
 
 
 @pytest.mark.slow
 def test_through_ray_a_worker_that_cannot_live_fails_the_step(ray: Cluster, tmp_path: Path) -> None:
     """Ray would begin it again for ever."""
     node = step("mapping", mapping, special={}, worker="Stillborn")
-    with pytest.raises(StepFailed, match=r"^step 'mapping' failed: .*\S.* \(the whole story: "):
+    with pytest.raises(StepFailed, match=r"^step 'mapping' failed: a worker's process died again and again"):
         execute(node, Store(tmp_path / "store"), ray, on_wait=print)
     assert 1 <= len((tmp_path / "store" / "log").read_text().splitlines()) <= 20

@@ -80,7 +80,7 @@ def test_each_text_is_encoded_once_and_alike_whatever_the_shards(
         return real(self, side, rows)
 
     monkeypatch.setattr(module.Encoder, "vectors", counting)
-    cluster = toy.INLINE.model_copy(update={"batch_tokens": batch})
+    cluster = toy.INLINE.model_copy(update={"pass_tokens": batch})
     _, found, asked = encoded(tmp_path / "found", cluster=cluster, shard=shard)
     assert len(seen) == len(set(seen)) == 40 + 20
     np.testing.assert_allclose(found, documents, rtol=0, atol=1e-5)

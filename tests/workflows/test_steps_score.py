@@ -86,7 +86,7 @@ def test_shards_and_batches_do_not_matter_and_each_pair_is_scored_once(
         return real(self, rows)
 
     monkeypatch.setattr(module.Scorer, "scores", counting)
-    cluster = toy.INLINE.model_copy(update={"batch_tokens": batch})
+    cluster = toy.INLINE.model_copy(update={"pass_tokens": batch})
     found = judged("found", ROWS, cluster=cluster, shard=shard)
     assert len(seen) == len(set(seen)) == 9  # q4 with d4 stands twice
     for a, b in zip(found, wanted, strict=True):

@@ -45,10 +45,11 @@ def encode(
     ]
     with replacing(out / "rows.npy") as path, path.open("wb") as file:
         np.save(file, rows)
+    cuda = cluster.cuda()
     busy = map_shards(
-        Encoder, parts + shards, out=out, cluster=cluster, pool=cluster.map, unit="texts", gpu=cluster.mode == "ray"
-        and cluster.cuda(), tokens=tokens, model=retriever / "model", rows=out / "rows.npy", config=config,
-        batch_tokens=cluster.batch_tokens, cuda=cluster.cuda(),
+        Encoder, parts + shards, out=out, cluster=cluster, pool=cluster.map, unit="texts", gpu=cuda,
+        tokens=tokens, model=retriever / "model", rows=out / "rows.npy", config=config,
+        batch_tokens=cluster.tokens_at_once(cuda=cuda), cuda=cuda,
     )  # fmt: skip
     with replacing(out / "queries.npy") as path, path.open("wb") as file:
         np.save(file, np.concatenate([np.load(out / part.file) for part in parts]) if parts else np.empty((0, 0)))

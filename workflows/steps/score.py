@@ -102,7 +102,8 @@ def _score(
     cuda = cluster.cuda()
     busy = map_shards(
         Scorer, shards, out=out, cluster=cluster, pool=cluster.map, unit="pairs", gpu=cuda, tokens=tokens,
-        model=ranker / "model", pairs=out / "pairs.npy", config=config, batch_tokens=cluster.batch_tokens, cuda=cuda,
+        model=ranker / "model", pairs=out / "pairs.npy", config=config,
+        batch_tokens=cluster.tokens_at_once(cuda=cuda), cuda=cuda,
     )  # fmt: skip
     values = np.concatenate([np.empty(0, np.float32), *(np.load(out / shard.file) for shard in shards)])
     return pa.array(values[inverse.reshape(-1)], pa.float32()), busy

@@ -54,7 +54,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     def build(rows: str) -> Any:
         return objective_named(task["objective"])(
             model, rows=Path(rows), data=Path(task["data"]), tokens=Path(task["tokens"]), losses=config.losses,
-            piece=cluster.train_tokens, recompute=cluster.recompute,
+            piece=cluster.tokens_at_once(cuda=task["cuda"]), recompute=cluster.recompute,
         )  # fmt: skip
 
     first = workers() == 1 or torch.distributed.get_rank() == 0
@@ -75,7 +75,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
 
 def _on_ray(task: dict[str, Any], cluster: Cluster, workers: int) -> dict[str, Any]:
     ray_session(cluster)
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchTrainer
     from ray.train.v2.api.config import LoggingConfig
 
@@ -92,5 +92,21 @@ def _on_ray(task: dict[str, Any], cluster: Cluster, workers: int) -> dict[str, A
             logging_config=LoggingConfig(log_level="WARNING"),
         ),
     )
-    result = trainer.fit()
-    return dict(result.return_value)
+    try:
+        return dict(trainer.fit().return_value)
+    except TrainingFailedError as error:
+        raise _reason(error) from error
+
+
+def _reason(error: Any) -> Exception:
+    """What a worker met, in its own words."""
+    failures: dict[int, Exception] = getattr(error, "worker_failures", {})
+    for rank, failure in sorted(failures.items()):
+        if isinstance(failure, UserError):
+            return failure
+        if "process has died" not in str(failure):
+            return RuntimeError(f"worker {rank}: {type(failure).__name__}: {' '.join(str(failure).split())}")
+    said = str(error)
+    if "process has died" in said:
+        return RuntimeError("a worker's process died, more often than `retries` allows (killed, or out of memory)")
+    return RuntimeError(" ".join(said.split()))
