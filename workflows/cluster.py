@@ -39,8 +39,9 @@ class Cluster(Config):
     object_store_mb: int = 300
     """Shared memory of a Ray that is started here. Tables and vectors travel by file, so little is needed."""
     pass_tokens: int | None = Field(None, ge=8)
-    """Tokens in one pass through a model (padding counted); moves memory and speed alone. Null for 2,048 on a CPU,
-    where more falls out of its caches, and 65,536 on a GPU."""
+    """Tokens in one pass through a model (padding counted); moves memory and speed alone. Null for 65,536 on a GPU; on
+    a CPU for 2,048 where nothing is learnt, as more falls out of its caches, and 8,192 in training, which has costs of
+    its own for each pass."""
     recompute: bool = False
     """Keep only vectors and scores of a training batch and run each pass again for its gradient (gradient
     caching): a batch of any size in the memory of one pass."""
@@ -61,9 +62,9 @@ class Cluster(Config):
             raise UserError("cluster: device: cuda is asked for, and there is no GPU; accepted: auto, cpu")
         return found
 
-    def tokens_at_once(self, *, cuda: bool) -> int:
+    def tokens_at_once(self, *, cuda: bool, training: bool = False) -> int:
         """Tokens in one pass through a model."""
-        return self.pass_tokens or (65_536 if cuda else 2_048)
+        return self.pass_tokens or (65_536 if cuda else 8_192 if training else 2_048)
 
     def train_threads(self) -> int:
         """Threads of one training worker."""
@@ -98,8 +99,6 @@ def ray_session(cluster: Cluster) -> Any:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # What Ray's C++ side has to say to a user (a failed actor, say) comes as an exception too, and reads better there.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    # Threads that spin while they wait make a busy machine many times slower.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import logging
 

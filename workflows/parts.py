@@ -193,8 +193,10 @@ class Board:
     def add(self, system: str, ranking: Step, *, seed: int, round: int | None = None, entropy: bool = False) -> None:
         """Measure a system's ranking. A system without training has the same numbers for every seed."""
         asked = self.config.evaluate
+        # A ranking that every seed shares is measured once.
+        whose = seeded(system, seed, self.config) if f"(seed {seed})" in ranking.label else system
         metrics = step(
-            f"{system} measures", evaluate, data=self.collection.data, ranking=ranking, split=asked.split,
+            f"{whose} measures", evaluate, data=self.collection.data, ranking=ranking, split=asked.split,
             measures=asked.measures, entropy=asked.entropy if entropy else None,
         )  # fmt: skip
         self.entries.append(

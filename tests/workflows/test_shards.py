@@ -163,7 +163,7 @@ def test_through_ray_a_users_mistake_passes_through(ray: Cluster, out: Path) -> 
 
 @pytest.mark.slow
 def test_through_ray_a_worker_that_cannot_be_made_says_why(ray: Cluster, out: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"^FileNotFoundError: there is no such model$"):
+    with pytest.raises(RuntimeError, match=r"^FileNotFoundError: there is no such model"):
         run(out, pieces(3), ray, worker=workers.Refusing)
 
 

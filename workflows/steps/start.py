@@ -4,6 +4,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from components.files import replacing
 from components.model_configs import CrossEncoderConfig, DualEncoderConfig
 from workflows.cluster import Cluster
 
@@ -17,7 +18,8 @@ def start(out: Path, cluster: Cluster, *, config: DualEncoderConfig | CrossEncod
     kind: Any = DualEncoder if isinstance(config, DualEncoderConfig) else CrossEncoder
     model, tokenizer = kind.start(config)
     tokenizer.save_pretrained(str(out / "tokenizer"))
-    model.save(out / "model", out / "tokenizer")
+    with replacing(out / "model") as folder:
+        model.save(folder, out / "tokenizer")
     weights = sorted((out / "model").rglob("*.safetensors"))
     return {
         "parameters": sum(p.numel() for p in model.parameters()),

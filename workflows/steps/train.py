@@ -54,7 +54,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     def build(rows: str) -> Any:
         return objective_named(task["objective"])(
             model, rows=Path(rows), data=Path(task["data"]), tokens=Path(task["tokens"]), losses=config.losses,
-            piece=cluster.tokens_at_once(cuda=task["cuda"]), recompute=cluster.recompute,
+            piece=cluster.tokens_at_once(cuda=task["cuda"], training=True), recompute=cluster.recompute,
         )  # fmt: skip
 
     first = workers() == 1 or torch.distributed.get_rank() == 0
@@ -99,11 +99,12 @@ def _on_ray(task: dict[str, Any], cluster: Cluster, workers: int) -> dict[str, A
 
 
 def _reason(error: Any) -> Exception:
-    """What a worker met, in its own words."""
+    """What a worker met, in its own words; those of its neighbours are about having lost it."""
     failures: dict[int, Exception] = getattr(error, "worker_failures", {})
+    for mistake in failures.values():
+        if isinstance(mistake, UserError):
+            return mistake
     for rank, failure in sorted(failures.items()):
-        if isinstance(failure, UserError):
-            return failure
         if "process has died" not in str(failure):
             return RuntimeError(f"worker {rank}: {type(failure).__name__}: {' '.join(str(failure).split())}")
     said = str(error)

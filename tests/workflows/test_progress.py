@@ -1,0 +1,117 @@
+"""How far a step is: what its workers write, and what the live view makes of it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflows import progress
+from workflows.progress import NAME, Progress, bar, shown
+
+
+def state(out: Path) -> dict[str, Any]:
+    return dict(json.loads((out / NAME).read_text()))
+
+
+def test_it_counts(tmp_path: Path) -> None:
+    with Progress(tmp_path, 10, "texts") as counted:
+        assert state(tmp_path) == {"done": 0, "first": 0, "total": 10, "unit": "texts", "note": ""}
+        for _ in range(10):
+            counted.add(note="loss 0.5")
+        counted.add(0)
+    assert state(tmp_path) == {"done": 10, "first": 0, "total": 10, "unit": "texts", "note": "loss 0.5"}
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+
+
+def test_it_says_the_end_though_the_work_failed(tmp_path: Path) -> None:
+    def work() -> None:
+        with Progress(tmp_path, 10, "texts", done=4) as counted:
+            counted.add(2)
+            raise ValueError
+
+    with pytest.raises(ValueError, match=r"^$"):
+        work()
+    assert (state(tmp_path)["first"], state(tmp_path)["done"]) == (4, 6)
+
+
+def test_a_training_says_where_it_begins(tmp_path: Path) -> None:
+    """Its steps before this run are known only when its checkpoint was read."""
+    counted = Progress(tmp_path, 100, "steps")
+    counted.to(40)
+    assert (state(tmp_path)["first"], state(tmp_path)["done"]) == (40, 40)
+    counted.to(41, "loss 0.5")
+    counted._write()
+    assert (state(tmp_path)["first"], state(tmp_path)["done"], state(tmp_path)["note"]) == (40, 41, "loss 0.5")
+
+
+def test_a_bar_tells_the_rate_of_this_run_alone() -> None:
+    """60 of 100 done, 20 of them here in 10 seconds: 2 a second, and 20 more seconds."""
+    about = {"done": 60, "first": 40, "total": 100, "unit": "texts", "note": "loss 0.5"}
+    line = bar("[1/3] vectors", about, 10.0, 100)
+    assert line.startswith("[1/3] vectors:  60%|")
+    assert line.endswith("| 60/100 [00:10<00:20,  2.00 texts/s] loss 0.5")
+    assert len(line) == 100
+
+
+def test_a_bar_before_anything_is_done_and_without_a_total() -> None:
+    about: dict[str, Any] = {"done": 0, "first": 0, "total": 100, "unit": "texts", "note": ""}
+    assert "0/100" in bar("x", about, 0.0, 80)
+    assert "?" in bar("x", about, 5.0, 80)  # no one knows how long
+    assert bar("x", {**about, "total": None, "done": 7}, 1.0, 80).startswith("x: 7 texts [00:01,")
+
+
+@pytest.mark.parametrize("text", [None, "", '{"done": 1'])
+def test_a_file_that_is_not_there_or_not_whole_is_no_state(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / NAME).write_text(text)
+    assert progress._read(tmp_path) is None
+
+
+class Clock:
+    """A stop that lets a number of looks pass, each 20 seconds after the other."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks, self.now = looks, 0.0
+
+    def wait(self, seconds: float) -> bool:
+        self.looks, self.now = self.looks - 1, self.now + 20
+        return self.looks < 0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_the_view(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], live: bool
+) -> None:
+    """On a terminal one line drawn over and over, and gone at the end; elsewhere a line now and then."""
+    with Progress(tmp_path, 10, "texts") as counted:
+        counted.add(5)
+    clock = Clock(3)
+    monkeypatch.setattr(progress.time, "monotonic", clock.monotonic)
+    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: live, raising=False)
+    progress._show("[1/3] vectors", tmp_path, clock)  # type: ignore[arg-type]
+    said = capsys.readouterr().err
+    assert said.count("5/10") == 3
+    assert said.count("\n") == (0 if live else 3)
+    assert said.endswith("\r\033[K" if live else "\n")
+
+
+def test_the_view_ends_with_its_step(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text('{"done": 9}')  # of a run that was killed
+    before = threading.active_count()
+
+    def work() -> None:
+        with shown("x", tmp_path):
+            assert not (tmp_path / NAME).exists()
+            assert threading.active_count() == before + 1
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert threading.active_count() == before
