@@ -39,7 +39,7 @@ def run(tmp_path: Path, data: Path, tokens: Path, retriever: Path, ranker: Path)
         defaults = {"losses": LOSSES, "log_every": 1} if objective == "retriever" else {"log_every": 1}
         return train(
             tmp_path / place, cluster, objective=objective, rows=groups, dev=groups if dev else None, data=data,
-            tokens=tokens, start={"retriever": retriever, "ranker": ranker}[objective], seed=1,
+            tokens=tokens, start={"retriever": retriever, "ranker": ranker}[objective], seed=[1],
             config=toy.train_config(**{**defaults, **config}),
         )  # fmt: skip
 
