@@ -29,17 +29,19 @@ class CrossEncoder(nn.Module):
         """A ranker made from a pre-trained encoder with a new head, and the tokenizer."""
         with pretrained.seeded(config.seed):
             if config.pooling == "cls":
-                return cls(config, pretrained.classifier(config), None), pretrained.tokenizer(config)
-            backbone = pretrained.encoder(config)
-            head = nn.Linear(backbone.config.hidden_size, 1)
-            nn.init.normal_(head.weight, std=0.02)
-            nn.init.zeros_(head.bias)
-            return cls(config, backbone, head), pretrained.tokenizer(config)
+                backbone, head = pretrained.classifier(config), None
+            else:
+                backbone = pretrained.encoder(config)
+                head = nn.Linear(backbone.config.hidden_size, 1)
+                nn.init.normal_(head.weight, std=0.02)
+                nn.init.zeros_(head.bias)
+        pretrained.check_length(backbone, config, "pair_tokens")
+        return cls(config, backbone, head), pretrained.tokenizer(config)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """A ranker that `save` wrote."""
-        config = CrossEncoderConfig.model_validate_json((folder / "sparring.json").read_text())
+        config = CrossEncoderConfig.model_validate_json((folder / pretrained.OWN).read_text())
         if config.pooling == "cls":
             return cls(config, pretrained.load_classifier(folder), None)
         backbone = pretrained.load_encoder(folder)
@@ -93,18 +95,8 @@ class CrossEncoder(nn.Module):
                 ("1_Pooling", "sentence_transformer.modules.pooling.Pooling"),
                 ("2_Dense", "base.modules.dense.Dense"),
             ]
-        write_json(
-            folder / "modules.json",
-            [
-                {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{kind}"}
-                for i, (path, kind) in enumerate(modules)
-            ],
-        )
-        write_json(
-            folder / "config_sentence_transformers.json",
-            {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity", "prompts": {}},
-        )
-        (folder / "sparring.json").write_text(self.config.model_dump_json(indent=1) + "\n")
+        about = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"}
+        pretrained.save_modules(folder, modules, about, self.config)
 
 
 _CLASSIFIER = {

@@ -29,12 +29,14 @@ class DualEncoder(nn.Module):
         """A retriever made from a pre-trained encoder, and the tokenizer."""
         sides = ["shared"] if config.towers == "shared" else ["query", "document"]
         towers = {side: pretrained.encoder(config) for side in sides}
+        for tower in towers.values():
+            pretrained.check_length(tower, config, "query_tokens", "document_tokens")
         return cls(config, towers), pretrained.tokenizer(config)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """A retriever that `save` wrote."""
-        config = DualEncoderConfig.model_validate_json((folder / "sparring.json").read_text())
+        config = DualEncoderConfig.model_validate_json((folder / pretrained.OWN).read_text())
         places = {"shared": folder} if config.towers == "shared" else {s: folder / s for s in ("query", "document")}
         return cls(config, {side: pretrained.load_encoder(place) for side, place in places.items()})
 
@@ -60,29 +62,19 @@ class DualEncoder(nn.Module):
         if self.config.towers == "shared":
             pretrained.save_tower(self.towers["shared"], folder, tokenizer_from, self.config.document_tokens)
             _save_pooling(folder / "1_Pooling", width, self.config.pooling)
-            modules += [("", "Transformer"), ("1_Pooling", "Pooling")]
+            modules += [("", "models.Transformer"), ("1_Pooling", "models.Pooling")]
         else:
             for side, tower in towers.items():
                 limit = self.config.query_tokens if side == "query" else self.config.document_tokens
                 pretrained.save_tower(tower, folder / side, tokenizer_from, limit)
                 _save_pooling(folder / f"{side}_pooling", width, self.config.pooling)
             write_json(folder / "router_config.json", _ROUTER)
-            modules += [("", "Router")]
+            modules += [("", "models.Router")]
         if self.config.similarity == "cosine":
             (folder / "2_Normalize").mkdir(exist_ok=True)
-            modules += [("2_Normalize", "Normalize")]
-        write_json(
-            folder / "modules.json",
-            [
-                {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
-                for i, (path, name) in enumerate(modules)
-            ],
-        )
-        write_json(
-            folder / "config_sentence_transformers.json",
-            {"model_type": "SentenceTransformer", "similarity_fn_name": self.config.similarity, "prompts": {}},
-        )
-        (folder / "sparring.json").write_text(self.config.model_dump_json(indent=1) + "\n")
+            modules += [("2_Normalize", "models.Normalize")]
+        about = {"model_type": "SentenceTransformer", "similarity_fn_name": self.config.similarity}
+        pretrained.save_modules(folder, modules, about, self.config)
 
 
 _ROUTER = {

@@ -12,6 +12,11 @@ def workers() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+def rank() -> int:
+    """Which of them this is."""
+    return dist.get_rank() if workers() > 1 else 0
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local: Tensor) -> Tensor:

@@ -57,6 +57,14 @@ def rows_of(ids: pa.Array | pa.ChunkedArray, among: pa.Array, *, what: str) -> n
     return (rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows).to_numpy().astype(np.int64)
 
 
+def places_of(ids: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of ids in the order of ids, and each row's place in that order, which breaks ties."""
+    by_id = pc.sort_indices(ids).to_numpy().astype(np.int64)
+    places = np.empty(len(by_id), np.int64)
+    places[by_id] = np.arange(len(by_id))
+    return by_id, places
+
+
 def positives(data: Path) -> dict[int, np.ndarray]:
     """Rows of the relevant documents of each query row, over all splits."""
     qrels = pq.read_table(data / "qrels.parquet")

@@ -18,9 +18,13 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 from components.config import UserError
 from components.files import write_json
 from components.model_configs import Pretrained
+from components.text import tokenizer_file
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
+
+OWN = "sparring.json"
+"""Beside a saved model: the config it was begun from."""
 
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt",
@@ -111,6 +115,17 @@ def tokenizer(source: Pretrained) -> Any:
         raise UserError(f"model: {source.model}: no tokenizer: {str(error).splitlines()[0]}") from None
 
 
+def check_length(model: nn.Module, source: Pretrained, *keys: str) -> None:
+    """UserError where a model is to read more tokens than it has learnt positions for."""
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            unused = 0 if module.padding_idx is None else module.padding_idx + 1  # RoBERTa counts from there
+            most = module.num_embeddings - unused
+            for key in keys:
+                if getattr(source, key) > most:
+                    raise UserError(f"{key}: {getattr(source, key)}: {source.model} reads at most {most} tokens")
+
+
 def load_encoder(folder: Path) -> Any:
     """An encoder that `save_tower` wrote."""
     return _load(AutoModel, str(folder), add_pooling_layer=False)
@@ -123,18 +138,29 @@ def load_classifier(folder: Path) -> Any:
 
 def load_tokenizer(folder: Path) -> Any:
     """The tokenizer saved beside a model; of two towers, the query's."""
-    return AutoTokenizer.from_pretrained(str(folder if (folder / "tokenizer.json").exists() else folder / "query"))
+    return AutoTokenizer.from_pretrained(str(tokenizer_file(folder).parent))
 
 
 def save_tower(model: Any, folder: Path, tokenizer_from: Path, limit: int) -> None:
     """Write a Hugging Face model with its tokenizer and the length that sentence-transformers should cut at."""
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(str(folder))
-    source = tokenizer_from if (tokenizer_from / "tokenizer.json").exists() else tokenizer_from / "query"
+    source = tokenizer_file(tokenizer_from).parent
     for name in TOKENIZER_FILES:
         if (source / name).exists():
             shutil.copyfile(source / name, folder / name)
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": False})
+
+
+def save_modules(folder: Path, modules: list[tuple[str, str]], about: dict[str, str], config: Pretrained) -> None:
+    """Write what sentence-transformers (its modules and where they lie) and this project read of a model first."""
+    listed = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{kind}"}
+        for i, (path, kind) in enumerate(modules)
+    ]
+    write_json(folder / "modules.json", listed)
+    write_json(folder / "config_sentence_transformers.json", {**about, "prompts": {}})
+    (folder / OWN).write_text(config.model_dump_json(indent=1) + "\n")
 
 
 def save_weights(module: nn.Module, path: Path, *, prefix: str = "") -> None:

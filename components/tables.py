@@ -3,7 +3,11 @@
 Column names follow ir_datasets. On disk they are Parquet.
 """
 
+from pathlib import Path
+from typing import Any
+
 import pyarrow as pa
+import pyarrow.compute as pc
 
 DOCUMENTS = pa.schema([("doc_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
 """A document. `title` is empty where there is none and stays apart from `text`."""
@@ -45,6 +49,14 @@ def check(table: pa.Table, schema: pa.Schema, *, what: str) -> pa.Table:
         if got != field.type and not _same_but_wider(got, field.type):
             raise ValueError(f"{what}: column {field.name!r} is {got}, expected {field.type}")
     return table.select(schema.names).cast(schema)
+
+
+def records(path: Path, key: str, ids: list[str]) -> dict[str, dict[str, Any]]:
+    """The records of a few ids; the file is scanned, never held."""
+    import pyarrow.dataset as ds  # what few callers need
+
+    table = ds.dataset(path).to_table(filter=pc.field(key).isin(pa.array(ids, pa.string())))
+    return {record[key]: record for record in table.to_pylist()}
 
 
 def _same_but_wider(got: pa.DataType, expected: pa.DataType) -> bool:

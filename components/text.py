@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from components.config import UserError
+
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+TOKENIZER = "tokenizer.json"
+"""The file in a token store that holds the digest of the tokenizer that made it."""
 
 
 def document_text(title: str, text: str) -> str:
@@ -33,6 +39,25 @@ class Tokens:
     def lengths(self) -> np.ndarray:
         """Tokens of each text."""
         return np.diff(self.offsets)
+
+
+class TokenStore:
+    """A collection's tokens as one model reads them: queries, documents, and the special tokens around them.
+
+    UserError where the tokens were made with another tokenizer than the model's.
+    """
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        from components.pretrained import load_tokenizer  # brings in transformers
+
+        made = json.loads((folder / TOKENIZER).read_text())
+        if made != fingerprint_of(model):
+            raise UserError(
+                f"{folder}: these tokens were made with another tokenizer ({made}) than that of {model} "
+                f"({fingerprint_of(model)}); tokenise the collection for this model"
+            )
+        self.template = Template.of(load_tokenizer(model))
+        self.queries, self.documents = Tokens(folder, "queries"), Tokens(folder, "documents")
 
 
 class Template(NamedTuple):
@@ -176,12 +201,17 @@ def token_batches(lengths: np.ndarray, limit: int) -> list[np.ndarray]:
     return batches
 
 
-def fingerprint_of(tokenizer_folder: Path) -> str:
-    """A digest of what a saved tokenizer does to text, so that tokens are never read with another's model."""
+def tokenizer_file(model: Path) -> Path:
+    """Where a saved model's tokenizer is: beside it; of two towers, beside the query's."""
+    beside = model / "tokenizer.json"
+    return beside if beside.exists() else model / "query" / "tokenizer.json"
+
+
+def fingerprint_of(model: Path) -> str:
+    """A digest of what a saved model's tokenizer does to text, so that tokens are never read with another's model."""
     import hashlib
 
-    file = tokenizer_folder / "tokenizer.json"
-    rules = json.loads(file.read_text())
+    rules = json.loads(tokenizer_file(model).read_text())
     rules.pop("truncation", None)
     rules.pop("padding", None)
     return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()[:16]

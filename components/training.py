@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from components import draws
+from components import checkpoints, draws
 from components.files import replacing, write_json
-from components.gather import sum_gradients, total, workers
+from components.gather import rank, sum_gradients, total, workers
 from components.objectives.terms import Objective
 from components.text import to_device
 from components.train_config import TrainConfig
@@ -50,12 +50,12 @@ def train(
     objective.to(device)
     _choose_attention(objective, device)
     optimizer = _optimizer(objective, config)
-    state = _load(out / "checkpoints", objective, optimizer, device)
+    state = checkpoints.load(out / "checkpoints", objective, optimizer, device)
     first = 0
     if config.carry == "all" and start is not None:
         first = json.loads((start / "state" / "state.json").read_text())["schedule_step"]
         if state is None:
-            _load_tensors(start / "state", None, optimizer, device)
+            checkpoints.read_optimizer(optimizer, start / "state")
     state = state or {"step": 0, "best": None, "waited": 0, "seconds": 0.0, "sums": {}, "count": 0}
     log = _Log(out / "metrics.jsonl", state, config)
     began, saved = time.monotonic(), time.monotonic()
@@ -71,7 +71,7 @@ def train(
             _validate(objective, dev, config, state, out, device)
             log.write({"step": step + 1, f"dev {config.validate_on_dev.measure}": state["last"]})
         if _agree(time.monotonic() - saved > save_seconds, device) and step + 1 < config.steps:
-            _save(out / "checkpoints", objective, optimizer, state)
+            checkpoints.save(out / "checkpoints", objective, optimizer, state)
             saved = time.monotonic()
         on_step(state["step"], f"loss {sum(values.values()):.3f}")
     return _finish(objective, optimizer, config, out, state, first)
@@ -127,10 +127,6 @@ def share(rows: list[int], parts: int, part: int) -> list[int]:
     return rows[part * size : (part + 1) * size]
 
 
-def _rank() -> int:
-    return dist.get_rank() if workers() > 1 else 0
-
-
 def _update(
     objective: Any, optimizer: Any, config: TrainConfig, *, seed: int, step: int, rate: float, device: torch.device
 ) -> tuple[Losses, float]:
@@ -140,8 +136,8 @@ def _update(
     values: Losses = {}
     rows = rows_of_step(config, objective.rows(), seed=seed, step=step)
     for part in range(config.accumulate):
-        mine = share(share(rows, config.accumulate, part), workers(), _rank())
-        torch.manual_seed(draws.number(seed, "dropout", step, part, _rank()))
+        mine = share(share(rows, config.accumulate, part), workers(), rank())
+        torch.manual_seed(draws.number(seed, "dropout", step, part, rank()))
         batch = to_device(objective.collate(mine), device)
         with autocast(device, config.precision):
             representations = objective.encode(batch)
@@ -184,7 +180,7 @@ class _Log:
 
     def __init__(self, path: Path, state: dict[str, Any], config: TrainConfig) -> None:
         self._path, self._config = path, config
-        if _rank() == 0 and path.exists():
+        if rank() == 0 and path.exists():
             lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
             kept = [json.dumps(line) + "\n" for line in lines if line["step"] <= state["step"]]
             with replacing(path) as temporary:
@@ -203,7 +199,7 @@ class _Log:
             state |= {"sums": {}, "count": 0}
 
     def write(self, line: dict[str, Any]) -> None:
-        if _rank() == 0:
+        if rank() == 0:
             with self._path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
 
@@ -212,7 +208,7 @@ def _agree(here: bool, device: torch.device) -> bool:
     """Whether the first worker says yes: clocks differ between workers, and saving is done together."""
     if workers() == 1:
         return here
-    answer = torch.tensor([1.0 if here and _rank() == 0 else 0.0], device=device)
+    answer = torch.tensor([1.0 if here and rank() == 0 else 0.0], device=device)
     return bool(total(answer).item() > 0)
 
 
@@ -230,20 +226,20 @@ def _validate(
     objective.eval()
     dev.model = objective.model
     found: list[float] = []
-    mine = list(range(_rank(), dev.rows(), workers()))
+    mine = list(range(rank(), dev.rows(), workers()))
     for start in range(0, len(mine), config.batch):
         batch = to_device(dev.collate(mine[start : start + config.batch]), device)
         with autocast(device, config.precision):
             representations = dev.encode(batch)
         for scores, targets in dev.judge(representations, batch):
-            rank = best_rank(scores, targets)
-            found.append(1.0 / rank if config.validate_on_dev.measure == "RR" else float(rank == 1))
+            place = best_rank(scores, targets)
+            found.append(1.0 / place if config.validate_on_dev.measure == "RR" else float(place == 1))
     value, count = total(torch.tensor([sum(found), float(len(found))], device=device)).tolist()
     state["last"] = value / max(count, 1)
     if state["best"] is None or state["last"] > state["best"]["value"]:
         state |= {"best": {"value": state["last"], "step": state["step"]}, "waited": 0}
-        if _rank() == 0:
-            _write_tensors(out / "checkpoints" / f"best-{state['step']:06d}", objective, None, {})
+        if rank() == 0:
+            checkpoints.write(out / "checkpoints" / f"best-{state['step']:06d}", objective, None, {})
     else:
         state["waited"] += 1
 
@@ -254,55 +250,6 @@ def best_rank(scores: Tensor, targets: Tensor) -> int:
     return int((scores[targets <= 0] >= best).sum()) + 1
 
 
-def _checkpoints(folder: Path) -> list[Path]:
-    """Finished checkpoints, newest first."""
-    return sorted(folder.glob("step-[0-9]*"), reverse=True)
-
-
-def _save(folder: Path, objective: nn.Module, optimizer: Any, state: dict[str, Any]) -> None:
-    """Write a checkpoint by the first worker, and drop all but the newest two."""
-    if _rank() == 0:
-        _write_tensors(folder / f"step-{state['step']:06d}", objective, optimizer, state)
-        for old in _checkpoints(folder)[2:]:
-            shutil.rmtree(old, ignore_errors=True)
-    if workers() > 1:
-        dist.barrier()
-
-
-def _write_tensors(folder: Path, objective: nn.Module, optimizer: Any, state: dict[str, Any]) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(folder) as temporary:
-        temporary.mkdir()
-        weights = {name: value.detach().cpu().contiguous() for name, value in objective.state_dict().items()}
-        save_file(weights, temporary / "weights.safetensors")
-        if optimizer is not None:
-            save_file(_optimizer_tensors(optimizer), temporary / "optimizer.safetensors")
-        write_json(temporary / "state.json", state)
-
-
-def _optimizer_tensors(optimizer: Any) -> dict[str, Tensor]:
-    states = optimizer.state_dict()["state"]
-    return {f"{i}/{key}": value.detach().cpu().contiguous() for i, s in states.items() for key, value in s.items()}
-
-
-def _load(folder: Path, objective: nn.Module, optimizer: Any, device: torch.device) -> dict[str, Any] | None:
-    """Take up the newest checkpoint, if there is one; its state."""
-    for checkpoint in _checkpoints(folder):
-        _load_tensors(checkpoint, objective, optimizer, device)
-        return json.loads((checkpoint / "state.json").read_text())
-    return None
-
-
-def _load_tensors(folder: Path, objective: nn.Module | None, optimizer: Any, device: torch.device) -> None:
-    if objective is not None:
-        objective.load_state_dict(load_file(folder / "weights.safetensors", device=str(device)))
-    states: dict[int, dict[str, Tensor]] = {}
-    for name, value in load_file(folder / "optimizer.safetensors").items():
-        index, _, key = name.partition("/")
-        states.setdefault(int(index), {})[key] = value
-    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
 def _finish(
     objective: Any, optimizer: Any, config: TrainConfig, out: Path, state: dict[str, Any], first: int
 ) -> dict[str, Any]:
@@ -310,7 +257,7 @@ def _finish(
     best = state["best"]
     if best is not None:
         kept = out / "checkpoints" / f"best-{best['step']:06d}"
-        objective.load_state_dict(load_file(kept / "weights.safetensors"))
+        objective.load_state_dict(load_file(kept / checkpoints.WEIGHTS))
     summary = {
         "steps": state["step"],
         "busy_seconds": round(state["seconds"], 2),
@@ -319,13 +266,13 @@ def _finish(
         "workers": workers(),
         **({"best": best} if best else {}),
     }
-    if _rank() == 0:
+    if rank() == 0:
         with replacing(out / "model") as folder:
             shutil.rmtree(out / "model", ignore_errors=True)
             objective.eval()
             objective.save(folder)
         (out / "state").mkdir(exist_ok=True)
-        save_file(_optimizer_tensors(optimizer), out / "state" / "optimizer.safetensors")
+        checkpoints.write_optimizer(optimizer, out / "state")
         write_json(out / "state" / "state.json", {"schedule_step": first + state["step"], "summary": summary})
         shutil.rmtree(out / "checkpoints", ignore_errors=True)
     if workers() > 1:

@@ -31,7 +31,7 @@ def die() -> NoReturn:
 
 def arm(kind: str, number: int) -> None:
     """Make this process die at the numbered moment of a kind, or live where the kind is `never`."""
-    from components import files, training
+    from components import checkpoints, files
     from workflows import dag, shards
     from workflows.steps import encode, train
 
@@ -56,7 +56,7 @@ def arm(kind: str, number: int) -> None:
     elif kind == "shard":
         shards.ShardActor.fill = counted(shards.ShardActor.fill, after=True)  # type: ignore[method-assign]
     elif kind == "checkpoint":
-        training._save = counted(training._save, after=True)
+        checkpoints.save = counted(checkpoints.save, after=True)
     elif kind == "record":
         dag._record = counted(dag._record, after=False)
     elif kind == "actor":

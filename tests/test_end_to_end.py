@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests import tiny
+from tests import tiny, toy
 from tests.tiny import Place
 from workflows import recipes
 from workflows.dag import graph
@@ -63,6 +63,26 @@ def test_ar2_measures_what_the_paper_compares(played: Place) -> None:
         ours, theirs = value(played, one["system"], one["measure"]), value(played, one["baseline"], one["measure"])
         assert one["difference"] == pytest.approx(ours - theirs)
         assert 0 < one["p"] <= 1
+
+
+def test_players_of_two_tokenizers_play(played: Place, beir: Path, toys: Path, tmp_path: Path, encoder: Path) -> None:
+    """Each reads its own tokens; the ranker's scores are those of the model that was exported, on the texts."""
+    from sentence_transformers import CrossEncoder
+
+    tree = tiny.ar2(beir, encoder)
+    tree["ranker"]["model"]["model"] = str(toy.write_encoder(toys / "bytes", "roberta"))
+    tree["controls"] = {}
+    place = tiny.place(tmp_path, tree)
+    copy_of_beginning(played, place)
+    assert place("run") == 0
+    judged = pq.read_table(place.artifact("judged 1") / "groups.parquet").to_pylist()[0]
+    data = place.artifact("data")
+    text = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
+    documents = pq.read_table(data / "documents.parquet").to_pylist()
+    whole = {row["doc_id"]: f"{row['title']} {row['text']}".strip() for row in documents}
+    ranker = CrossEncoder(str(place.artifact("ranker 1") / "model"), device="cpu", local_files_only=True)
+    pairs = [(text[judged["query_id"]], whole[doc_id]) for doc_id in judged["doc_ids"]]
+    assert ranker.predict(pairs).tolist() == pytest.approx(judged["teacher"], abs=1e-5)
 
 
 def test_bm25_finds_documents_by_their_words(played: Place) -> None:

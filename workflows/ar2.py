@@ -97,7 +97,7 @@ def build(config: Config) -> Outcome:
     """The graph: one game a seed on one collection, and the board of results."""
     start_retriever = begin("start retriever", config.retriever.model)
     start_ranker = begin("start ranker", config.ranker.model)
-    collection = Collection(config, start_retriever)
+    collection = Collection(config, start_retriever, start_ranker)
     board = Board(collection, config)
     test = [config.evaluate.split]
 
@@ -114,9 +114,8 @@ def build(config: Config) -> Outcome:
     comparisons += [("warm ranker over warm retriever", "warm retriever"), (f"ranker over {last}", last)]
     comparisons += [("warm retriever", "BM25"), ("warm retriever", "start model")]
     return Outcome(
-        results=board.results(comparisons), data=collection.data, tokens=collection.tokens, found=found,
-        ranker=ranker, rankings=board.rankings, note=note_on(config.retriever.model.model),
-        examples=(last, "warm retriever"),
+        results=board.results(comparisons), data=collection.data, found=found, ranker=ranker,
+        rankings=board.rankings, note=note_on(config.retriever.model.model), examples=(last, "warm retriever"),
     )  # fmt: skip
 
 
@@ -156,8 +155,8 @@ def game(
                     config=config.retriever.game,
                 )  # fmt: skip
                 judged = step(
-                    label(f"judged {i}"), judge, data=collection.data, tokens=collection.tokens, groups=groups,
-                    ranker=ranker, config=config.judge,
+                    label(f"judged {i}"), judge, data=collection.data, tokens=collection.tokens["ranker"],
+                    groups=groups, ranker=ranker, config=config.judge,
                 )  # fmt: skip
                 retriever = trained(
                     label(f"retriever {i}"), collection, "retriever", rows=judged, ranking=found.ranking,

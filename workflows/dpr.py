@@ -45,6 +45,6 @@ def build(config: Config) -> Outcome:
     if config.train is not None:
         comparisons += [("retriever", "BM25"), ("retriever", "start model")]
     return Outcome(
-        results=board.results(comparisons), data=collection.data, tokens=collection.tokens, found=found,
-        ranker=None, rankings=board.rankings, note=note_on(config.retriever.model),
+        results=board.results(comparisons), data=collection.data, found=found, ranker=None,
+        rankings=board.rankings, note=note_on(config.retriever.model),
     )  # fmt: skip

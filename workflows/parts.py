@@ -82,9 +82,18 @@ class Phase(Config):
 class Collection:
     """A collection ready for models: its tables, its tokens, and BM25 over it."""
 
-    def __init__(self, config: Base, model: Step) -> None:
+    def __init__(self, config: Base, retriever: Step, ranker: Step | None = None) -> None:
+        for model in (retriever, ranker):
+            _kept(model, config.tokens)
         self.data = step("data", ingest, source=config.data)
-        self.tokens = step("tokens", tokenize, data=self.data, model=model, config=config.tokens)
+        self.tokens = {"retriever": step("tokens", tokenize, data=self.data, model=retriever, config=config.tokens)}
+        """What a retriever reads, and what a ranker reads: the same where both begin from the same model."""
+        if ranker is not None:
+            self.tokens["ranker"] = self.tokens["retriever"]
+            if _tokenizer(ranker) != _tokenizer(retriever):
+                self.tokens["ranker"] = step(
+                    "ranker tokens", tokenize, data=self.data, model=ranker, config=config.tokens
+                )
         self._config = config
 
     def bm25(self, splits: list[str]) -> Step:
@@ -95,6 +104,22 @@ class Collection:
             "bm25 ranking", lucene_search, data=self.data, index=index, splits=splits, k=config.k,
             config=config.bm25.search,
         )  # fmt: skip
+
+
+def _tokenizer(start: Step) -> tuple[str, str | None]:
+    """Where a model's tokenizer comes from."""
+    config = start.inputs["config"]
+    return config.model, config.revision
+
+
+def _kept(start: Step | None, tokens: TokenizeConfig) -> None:
+    """UserError where a model is to read more of a text than is kept."""
+    config = {} if start is None else start.inputs["config"].model_dump()
+    for key in ("query_tokens", "document_tokens", "pair_tokens"):
+        if config.get(key, 0) > tokens.max_tokens:
+            raise UserError(
+                f"{key}: {config[key]}: no more than {tokens.max_tokens} are kept of a text (tokens.max_tokens)"
+            )
 
 
 def begin(label: str, config: DualEncoderConfig | CrossEncoderConfig) -> Step:
@@ -116,7 +141,7 @@ def phase(
 def drawn(label: str, collection: Collection, *, ranking: Step | None, seed: list[Any], config: Phase) -> Step:
     """One group for each visit of a training query."""
     return step(
-        label, mine, data=collection.data, tokens=collection.tokens, ranking=ranking, split="train",
+        label, mine, data=collection.data, tokens=collection.tokens["retriever"], ranking=ranking, split="train",
         groups=config.train.steps * config.train.batch, seed=seed, config=config.mine,
     )  # fmt: skip
 
@@ -130,12 +155,13 @@ def trained(
     if (look := config.validate_on_dev) is not None:
         negatives = {"negatives": look.negatives} if ranking is not None else {"negatives": 0, "random": look.negatives}
         dev = step(
-            f"{label} {look.split} groups", mine, data=collection.data, tokens=collection.tokens, ranking=ranking,
-            split=look.split, groups=look.queries, seed=[*seed, look.split], config=MineConfig(**negatives),
+            f"{label} {look.split} groups", mine, data=collection.data, tokens=collection.tokens["retriever"],
+            ranking=ranking, split=look.split, groups=look.queries, seed=[*seed, look.split],
+            config=MineConfig(**negatives),
         )  # fmt: skip
     return step(
-        label, train, objective=objective, rows=rows, dev=dev, data=collection.data, tokens=collection.tokens,
-        start=start, seed=seed, config=config,
+        label, train, objective=objective, rows=rows, dev=dev, data=collection.data,
+        tokens=collection.tokens[objective], start=start, seed=seed, config=config,
     )  # fmt: skip
 
 
@@ -158,8 +184,8 @@ class Refreshed:
 def refresh(label: str, collection: Collection, retriever: Step, config: Base, *, splits: list[str]) -> Refreshed:
     """Encode the collection anew and search it for the queries of some splits (paper 004, section 3.3)."""
     vectors = step(
-        f"{label} vectors", encode, data=collection.data, tokens=collection.tokens, retriever=retriever,
-        splits=splits, config=config.encode,
+        f"{label} vectors", encode, data=collection.data, tokens=collection.tokens["retriever"],
+        retriever=retriever, splits=splits, config=config.encode,
     )  # fmt: skip
     index = None
     if config.search.index is not None:
@@ -176,7 +202,7 @@ def reranked(
 ) -> Step:
     """The evaluated queries' ranking in a ranker's order."""
     return step(
-        label, rerank, data=collection.data, tokens=collection.tokens, ranking=ranking,
+        label, rerank, data=collection.data, tokens=collection.tokens["ranker"], ranking=ranking,
         split=config.evaluate.split, ranker=ranker, config=depth,
     )  # fmt: skip
 
@@ -229,7 +255,6 @@ class Outcome:
 
     results: Step
     data: Step
-    tokens: Step
     found: Refreshed
     """What the last retriever finds."""
     ranker: Step | None

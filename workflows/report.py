@@ -7,9 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from components.analysis import Change, changes, efficiency, part_of, work
@@ -18,6 +15,7 @@ from components.measures import spread
 from components.plots import charts, svg
 from components.scoreboard import CLEAR, boards, p_text
 from components.scoreboard import table as table  # the plain-text one, for the end of a run
+from components.tables import records
 from workflows.dag import Step, Store, graph
 
 METRICS = "metrics.json"
@@ -194,8 +192,8 @@ def _examples(results: Step | None, store: Store, metrics: Json, pair: tuple[str
 
 def _texts(chosen: Sequence[Change], data: Path) -> list[Json]:
     """What the queries and documents of some changes say."""
-    queries = _read(data / "queries.parquet", "query_id", [c.query_id for c in chosen])
-    documents = _read(data / "documents.parquet", "doc_id", [d for c in chosen for d in (c.doc_id, c.first) if d])
+    queries = records(data / "queries.parquet", "query_id", [c.query_id for c in chosen])
+    documents = records(data / "documents.parquet", "doc_id", [d for c in chosen for d in (c.doc_id, c.first) if d])
     return [
         {
             "query": queries[c.query_id]["text"],
@@ -206,12 +204,6 @@ def _texts(chosen: Sequence[Change], data: Path) -> list[Json]:
         }
         for c in chosen
     ]
-
-
-def _read(path: Path, key: str, ids: list[str]) -> dict[str, Json]:
-    """The records of a few ids; the file is scanned, never held."""
-    table = ds.dataset(path).to_table(filter=pc.field(key).isin(pa.array(ids, pa.string())))
-    return {record[key]: record for record in table.to_pylist()}
 
 
 def duration(seconds: float) -> str:

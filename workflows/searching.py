@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from components import topk
 from components.config import UserError
-from components.groups import ids_of
+from components.groups import ids_of, places_of
+from components.tables import records
 from workflows.cluster import Cluster
 from workflows.dag import Store
 
@@ -55,35 +56,24 @@ def find(experiment: Any, store: Store, query: str, *, k: int, rank: bool, cuda:
     model = DualEncoder.load(folder).eval().to(device)
     ids = np.asarray(tokenizer(query, add_special_tokens=False)["input_ids"], dtype=np.int64)
     with torch.inference_mode():
-        vector = model(to_device(texts([template.single(ids, model.tokens("query"))], template), device), "query")[
-            0
-        ].cpu()
-    rows, scores = _nearest(store.path(outcome.found.vectors), vector, k=max(k, 20) if rank else k)
-    documents = _documents(store.path(outcome.data), rows)
-    found = [{**document, "score": float(score)} for document, score in zip(documents, scores, strict=True)]
+        batch = to_device(texts([template.single(ids, model.tokens("query"))], template), device)
+        vector = model(batch, "query")[0].cpu().numpy()
+    found = _nearest(store.path(vectors), store.path(outcome.data), vector, k=max(k, 20) if rank else k)
     if rank:
         found = _ranked(store.path(outcome.ranker) / "model", query, found, device)
     return found[:k]
 
 
-def _nearest(folder: Path, vector: Any, *, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and scores of the nearest documents, shard by shard."""
-    rows, scores, start = np.empty(0, np.int64), np.empty(0, np.float32), 0
-    for path in sorted(folder.glob("documents-*.npy")):
-        shard = np.load(path, mmap_mode="r")
-        here = shard.astype(np.float32) @ vector.numpy()
-        rows = np.concatenate([rows, np.arange(start, start + len(here))])
-        scores = np.concatenate([scores, here])
-        best = np.argsort(-scores, kind="stable")[:k]
-        rows, scores, start = rows[best], scores[best], start + len(here)
-    return rows, scores
-
-
-def _documents(data: Path, rows: np.ndarray) -> list[dict[str, Any]]:
-    ids = ids_of(data / "documents.parquet", "doc_id").take(pa.array(rows)).to_pylist()
-    table = ds.dataset(data / "documents.parquet").to_table(filter=ds.field("doc_id").isin(ids))
-    by_id = {row["doc_id"]: row for row in table.to_pylist()}
-    return [by_id[doc_id] for doc_id in ids]
+def _nearest(vectors: Path, data: Path, query: np.ndarray, *, k: int) -> list[dict[str, Any]]:
+    """The documents nearest to a query's vector, with their scores."""
+    table = data / "documents.parquet"
+    ids = ids_of(table, "doc_id")
+    by_id, places = places_of(ids)
+    shards = [np.load(path, mmap_mode="c") for path in sorted(vectors.glob("documents-*.npy"))]
+    found = topk.top_k(query[None], shards, places, k)[0]
+    chosen = ids.take(pa.array(by_id[topk.places(found)])).to_pylist()
+    texts = records(table, "doc_id", chosen)
+    return [{**texts[i], "score": float(score)} for i, score in zip(chosen, topk.scores(found), strict=True)]
 
 
 def _ranked(folder: Path, query: str, found: list[dict[str, Any]], device: Any) -> list[dict[str, Any]]:

@@ -13,9 +13,8 @@ from components.chunked import in_chunks
 from components.cross_encoder import CrossEncoder
 from components.groups import Groups
 from components.objectives.terms import Term, evaluate
-from components.pretrained import load_tokenizer
 from components.scores import Scores
-from components.text import Batch, Template, Tokens, pairs
+from components.text import Batch, TokenStore, pairs
 
 
 class RankerBatch(NamedTuple):
@@ -40,9 +39,8 @@ class Ranker(nn.Module):
             raise ValueError("a ranker's losses look over the group; `over: batch` would need every pair of the batch")
         self.model = CrossEncoder.load(model)
         self._from, self._losses, self._piece, self._recompute = model, losses, piece, recompute
-        self._template = Template.of(load_tokenizer(model))
         self._groups = Groups(rows, data)
-        self._queries, self._documents = Tokens(tokens, "queries"), Tokens(tokens, "documents")
+        self._tokens = TokenStore(tokens, model)
 
     def rows(self) -> int:
         """How many groups there are."""
@@ -61,11 +59,12 @@ class Ranker(nn.Module):
             target[i, :count], where[i, :count] = group.targets, True
             if teacher is not None:
                 teacher[i, :count] = group.teacher
-            query = self._queries[group.query]
+            query = self._tokens.queries[group.query]
             limit = self.model.config.pair_tokens
-            sequences += [self._template.pair(query, self._documents[row], limit) for row in group.documents]
+            documents = (self._tokens.documents[row] for row in group.documents)
+            sequences += [self._tokens.template.pair(query, document, limit) for document in documents]
         return RankerBatch(
-            pairs=pairs(sequences, self._template),
+            pairs=pairs(sequences, self._tokens.template),
             at=torch.from_numpy(at),
             target=torch.from_numpy(target),
             where=torch.from_numpy(where),

@@ -14,9 +14,8 @@ from components.dual_encoder import DualEncoder
 from components.gather import gather, most
 from components.groups import Group, Groups, positives
 from components.objectives.terms import Term, evaluate
-from components.pretrained import load_tokenizer
 from components.scores import Scores
-from components.text import Batch, Template, Tokens, texts
+from components.text import Batch, Tokens, TokenStore, texts
 
 
 class RetrieverBatch(NamedTuple):
@@ -46,9 +45,8 @@ class Retriever(nn.Module):
         super().__init__()
         self.model = DualEncoder.load(model)
         self._from, self._losses, self._piece, self._recompute = model, losses, piece, recompute
-        self._template = Template.of(load_tokenizer(model))
         self._groups, self._positives = Groups(rows, data), positives(data)
-        self._queries, self._documents = Tokens(tokens, "queries"), Tokens(tokens, "documents")
+        self._tokens = TokenStore(tokens, model)
         self._same = np.load(tokens / "documents.same.npy", mmap_mode="r")
 
     def rows(self) -> int:
@@ -77,8 +75,8 @@ class Retriever(nn.Module):
                 teacher[i, :count] = group.teacher
         limits = self.model.config
         return RetrieverBatch(
-            queries=self._texts(self._queries, [group.query for group in groups], limits.query_tokens),
-            documents=self._texts(self._documents, documents.tolist(), limits.document_tokens),
+            queries=self._texts(self._tokens.queries, [group.query for group in groups], limits.query_tokens),
+            documents=self._texts(self._tokens.documents, documents.tolist(), limits.document_tokens),
             keys=torch.from_numpy(keys.astype(np.int64)),
             columns=torch.from_numpy(at),
             target=torch.from_numpy(target),
@@ -88,7 +86,8 @@ class Retriever(nn.Module):
         )
 
     def _texts(self, tokens: Tokens, rows: list[int], limit: int) -> Batch:
-        return texts([self._template.single(tokens[row], limit) for row in rows], self._template)
+        template = self._tokens.template
+        return texts([template.single(tokens[row], limit) for row in rows], template)
 
     def _known(self, groups: list[Group]) -> np.ndarray:
         none = np.empty(0, np.int64)

@@ -12,10 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from components.config import UserError
 from components.text import (
     Batch,
     Template,
     Tokens,
+    TokenStore,
     document_text,
     fingerprint_of,
     longest_first,
@@ -170,6 +172,13 @@ def test_a_token_store_gives_each_text(tmp_path: Path) -> None:
     assert len(tokens) == 3
     assert [tokens[i].tolist() for i in range(3)] == [[5, 6], [], [7, 8]]
     assert tokens.lengths().tolist() == [2, 0, 2]
+
+
+def test_tokens_are_not_read_with_another_models_tokenizer(toys: Path, tokens: Path, retriever: Path) -> None:
+    assert TokenStore(tokens, retriever / "model").documents[0].tolist() == Tokens(tokens, "documents")[0].tolist()
+    other = toy.write_encoder(toys / "other words", "roberta")
+    with pytest.raises(UserError, match=r"made with another tokenizer \([0-9a-f]{16}\) than that of .*other words"):
+        TokenStore(tokens, other)
 
 
 def test_a_document_reads_as_title_and_text() -> None:

@@ -154,6 +154,22 @@ def test_a_number_moves_exactly_what_stands_on_it(
     assert moved(tmp_path, ar2, assignment) == expected
 
 
+def test_players_of_two_tokenizers_have_tokens_of_their_own(tmp_path: Path, ar2: dict[str, Any]) -> None:
+    shared, apart = (steps(read(tmp_path, ar2, *more)) for more in ([], ["ranker.model.model=models/other"]))
+    assert "ranker tokens" not in shared
+    for label in ("warm ranker", "judged 1", "ranker 1", "ranker over retriever 1"):
+        assert shared[label].inputs["tokens"] is shared["tokens"]
+        assert apart[label].inputs["tokens"] is apart["ranker tokens"]
+    for label in ("warm retriever", "retriever 1 groups", "retriever 1", "retriever 1 vectors", "control ance 1"):
+        assert apart[label].inputs["tokens"] is apart["tokens"]
+
+
+@pytest.mark.parametrize("key", ["retriever.model.document_tokens", "ranker.model.pair_tokens"])
+def test_a_model_that_reads_more_than_is_kept_is_refused(tmp_path: Path, ar2: dict[str, Any], key: str) -> None:
+    with pytest.raises(UserError, match=rf"{key.split('.')[-1]}: 600: no more than 512 are kept of a text"):
+        steps(read(tmp_path, ar2, f"{key}=600"))
+
+
 def test_more_steps_of_training_take_more_groups(tmp_path: Path, ar2: dict[str, Any]) -> None:
     before, after = (steps(read(tmp_path, ar2, *more)) for more in ([], ["retriever.game.train.steps=4"]))
     for label in ("retriever 1 groups", "retriever 1"):

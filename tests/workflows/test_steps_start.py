@@ -43,6 +43,18 @@ def test_done_again_on_the_same_place_it_is_the_same(tmp_path: Path, encoder: Pa
     assert start(tmp_path, toy.INLINE, config=config) == start(tmp_path, toy.INLINE, config=config)
 
 
+@pytest.mark.parametrize(("kind", "most"), [("bert", 96), ("roberta", 94)])
+def test_a_model_that_cannot_read_so_much_is_refused(toys: Path, tmp_path: Path, kind: str, most: int) -> None:
+    encoder = toy.write_encoder(tmp_path / "encoder", kind)
+    fits = {"query_tokens": 8, "document_tokens": most}
+    start(tmp_path, toy.INLINE, config=toy.retriever_config(encoder, **fits))
+    says = rf"document_tokens: {most + 1}: .* reads at most {most} tokens"
+    with pytest.raises(UserError, match=says):
+        start(tmp_path, toy.INLINE, config=toy.retriever_config(encoder, **{**fits, "document_tokens": most + 1}))
+    with pytest.raises(UserError, match=rf"pair_tokens: 200: .* reads at most {most} tokens"):
+        start(tmp_path, toy.INLINE, config=toy.ranker_config(encoder, pair_tokens=200))
+
+
 def test_a_model_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"model: \./nowhere: there is no such directory"):
         start(tmp_path, toy.INLINE, config=toy.retriever_config("./nowhere"))

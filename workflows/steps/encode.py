@@ -71,16 +71,15 @@ class Encoder:
         import torch
 
         from components.dual_encoder import DualEncoder
-        from components.pretrained import load_tokenizer
-        from components.text import Template, Tokens
+        from components.text import TokenStore
 
         torch.set_num_threads(threads)
         self._device = torch.device("cuda" if cuda else "cpu")
         self._model = DualEncoder.load(model).eval().to(self._device)
         if config.precision == "bf16":
             self._model.to(torch.bfloat16)
-        self._template = Template.of(load_tokenizer(model))
-        self._tokens = {"query": Tokens(tokens, "queries"), "document": Tokens(tokens, "documents")}
+        store = TokenStore(tokens, model)
+        self._template, self._tokens = store.template, {"query": store.queries, "document": store.documents}
         self._rows, self._config, self._batch_tokens = np.load(rows), config, batch_tokens
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:

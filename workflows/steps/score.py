@@ -119,16 +119,14 @@ class Scorer:
         import torch
 
         from components.cross_encoder import CrossEncoder
-        from components.pretrained import load_tokenizer
-        from components.text import Template, Tokens
+        from components.text import TokenStore
 
         torch.set_num_threads(threads)
         self._device = torch.device("cuda" if cuda else "cpu")
         self._model = CrossEncoder.load(model).eval().to(self._device)
         if config.precision == "bf16":
             self._model.to(torch.bfloat16)
-        self._template = Template.of(load_tokenizer(model))
-        self._queries, self._documents = Tokens(tokens, "queries"), Tokens(tokens, "documents")
+        self._tokens = TokenStore(tokens, model)
         self._pairs, self._config, self._batch_tokens = np.load(pairs, mmap_mode="r"), config, batch_tokens
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
@@ -144,14 +142,13 @@ class Scorer:
         from components.text import pairs, to_device, token_batches
 
         limit = self._model.config.pair_tokens
-        extra = sum(map(len, self._template[2:5]))
-        lengths = self._queries.lengths()[rows[:, 0]] + self._documents.lengths()[rows[:, 1]] + extra
+        template, queries, documents = self._tokens.template, self._tokens.queries, self._tokens.documents
+        extra = sum(map(len, template[2:5]))
+        lengths = queries.lengths()[rows[:, 0]] + documents.lengths()[rows[:, 1]] + extra
         found = np.empty(len(rows), np.float32)
         with torch.inference_mode():
             for chosen in token_batches(np.minimum(lengths, limit), self._batch_tokens):
-                sequences = [
-                    self._template.pair(self._queries[q], self._documents[d], limit) for q, d in rows[chosen].tolist()
-                ]
-                batch = to_device(pairs(sequences, self._template), self._device)
+                sequences = [template.pair(queries[q], documents[d], limit) for q, d in rows[chosen].tolist()]
+                batch = to_device(pairs(sequences, template), self._device)
                 found[chosen] = self._model(batch).cpu().numpy()
         return found

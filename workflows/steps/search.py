@@ -14,6 +14,7 @@ from pydantic import Field
 from components import topk
 from components.config import Config, UserError, listing
 from components.files import replacing, write_json
+from components.groups import ids_of, places_of
 from components.tables import RANKING
 from workflows.cluster import Cluster, Pool, cores
 from workflows.progress import Progress
@@ -116,12 +117,10 @@ def _queries(data: Path, vectors: Path, splits: list[str]) -> tuple[pa.Array, np
     return wanted["query_id"].combine_chunks(), rows.to_numpy().astype(np.int64)
 
 
-def _prepare(out: Path, data: Path, rows: np.ndarray, sample: int) -> pa.ChunkedArray:
+def _prepare(out: Path, data: Path, rows: np.ndarray, sample: int) -> pa.Array:
     """Write what the workers read: each document's place in the order of ids, and queries' rows. The ids in order."""
-    doc_ids = pq.read_table(data / "documents.parquet", columns=["doc_id"])["doc_id"]
-    by_id = pc.sort_indices(doc_ids).to_numpy()
-    order = np.empty(len(by_id), np.int64)
-    order[by_id] = np.arange(len(by_id))
+    doc_ids = ids_of(data / "documents.parquet", "doc_id")
+    by_id, order = places_of(doc_ids)
     chosen = rows[_sampled(len(rows), sample)]
     for name, array in {"order.npy": order, "rows.npy": rows, "sample.npy": chosen}.items():
         with replacing(out / name) as path:
@@ -194,7 +193,7 @@ def _recall(out: Path, pieces: list[Shard], sampled: list[Shard], k: int) -> dic
     return {f"recall@{k} of exact": float(np.mean(shares)), "recall queries": len(shares)}
 
 
-def _write_ranking(to: Path, query_ids: pa.Array, doc_ids: pa.ChunkedArray, found: Iterator[topk.Keys]) -> None:
+def _write_ranking(to: Path, query_ids: pa.Array, doc_ids: pa.Array, found: Iterator[topk.Keys]) -> None:
     """Write the lists as one table."""
     at = 0
     with replacing(to) as path, pq.ParquetWriter(path, RANKING) as writer:

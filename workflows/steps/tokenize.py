@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from components.config import Config
-from components.files import replacing
-from components.text import document_text
+from components.files import replacing, write_json
+from components.text import TOKENIZER, document_text, fingerprint_of, tokenizer_file
 from workflows.cluster import Cluster
+from workflows.dag import version
 from workflows.shards import Shard, map_shards
 
 
@@ -23,8 +24,9 @@ class TokenizeConfig(Config):
     """Tokens kept of a text; models cut further."""
 
 
+@version(2)
 def tokenize(out: Path, cluster: Cluster, *, data: Path, model: Path, config: TokenizeConfig) -> dict[str, Any]:
-    """Token ids of documents and queries, without special tokens, as `components.text.Tokens` reads them.
+    """Token ids of documents and queries, without special tokens, as `components.text.TokenStore` reads them.
 
     `documents.same.npy` names, for each document, the first one with the same tokens.
     """
@@ -45,6 +47,8 @@ def tokenize(out: Path, cluster: Cluster, *, data: Path, model: Path, config: To
         offsets = np.load(out / f"{table}.offsets.npy", mmap_mode="r")
         summary[table] = {"texts": len(offsets) - 1, "tokens": int(offsets[-1])}
     _same(out)
+    summary["tokenizer"] = fingerprint_of(model / "model")
+    write_json(out / TOKENIZER, summary["tokenizer"])
     return summary
 
 
@@ -57,8 +61,7 @@ class Tokenizer:
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
         from tokenizers import Tokenizer as Fast
 
-        folder = model if (model / "tokenizer.json").exists() else model / "query"
-        self._tokenizer = Fast.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer = Fast.from_file(str(tokenizer_file(model)))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._data, self._limit = data, max_tokens

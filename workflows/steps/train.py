@@ -43,7 +43,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     """What each worker does."""
     import torch
 
-    from components.gather import workers
+    from components.gather import rank
     from components.training import objective_named, train
 
     cluster = Cluster.model_validate(task["cluster"])
@@ -57,9 +57,8 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
             piece=cluster.tokens_at_once(cuda=task["cuda"], training=True), recompute=cluster.recompute,
         )  # fmt: skip
 
-    first = workers() == 1 or torch.distributed.get_rank() == 0
     out = Path(task["out"])
-    progress = Progress(out, config.steps, "steps") if first else None
+    progress = Progress(out, config.steps, "steps") if rank() == 0 else None
 
     def on_step(step: int, note: str) -> None:
         if progress is not None:

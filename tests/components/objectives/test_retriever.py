@@ -104,11 +104,11 @@ def test_scores_over_the_group_are_each_query_with_its_own(objective: Any, data:
     batch = retriever.collate([0, 1, 4])
     queries, documents = retriever.encode(batch)
     scores = group_scores(queries, documents, batch)
-    ids = retriever._documents  # rows of the token store
+    store = retriever._tokens
 
     def alone(text: int, side: str) -> torch.Tensor:
-        store, limit = (retriever._queries, 8) if side == "query" else (ids, 24)
-        single = retriever._texts(store, [text], limit)
+        texts, limit = (store.queries, 8) if side == "query" else (store.documents, 24)
+        single = retriever._texts(texts, [text], limit)
         return retriever.model(single, side)[0]
 
     for i, row in enumerate((0, 1, 4)):

@@ -1,0 +1,71 @@
+"""Checkpoints of a training: weights and the optimizer's moments as safetensors, and where it stands as JSON."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from components.files import replacing, write_json
+from components.gather import rank, workers
+
+WEIGHTS = "weights.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+
+
+def finished(folder: Path) -> list[Path]:
+    """Finished checkpoints, newest first."""
+    return sorted(folder.glob("step-[0-9]*"), reverse=True)
+
+
+def save(folder: Path, objective: nn.Module, optimizer: Any, state: dict[str, Any]) -> None:
+    """Write a checkpoint by the first worker, and drop all but the newest two."""
+    if rank() == 0:
+        write(folder / f"step-{state['step']:06d}", objective, optimizer, state)
+        for old in finished(folder)[2:]:
+            shutil.rmtree(old, ignore_errors=True)
+    if workers() > 1:
+        dist.barrier()
+
+
+def write(folder: Path, objective: nn.Module, optimizer: Any, state: dict[str, Any]) -> None:
+    """Write a directory that appears whole or not at all; without an optimizer only weights and state."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(folder) as temporary:
+        temporary.mkdir()
+        weights = {name: value.detach().cpu().contiguous() for name, value in objective.state_dict().items()}
+        save_file(weights, temporary / WEIGHTS)
+        if optimizer is not None:
+            write_optimizer(optimizer, temporary)
+        write_json(temporary / "state.json", state)
+
+
+def write_optimizer(optimizer: Any, folder: Path) -> None:
+    """Write an optimizer's moments."""
+    states = optimizer.state_dict()["state"]
+    tensors = {f"{i}/{key}": value.detach().cpu().contiguous() for i, s in states.items() for key, value in s.items()}
+    save_file(tensors, folder / OPTIMIZER)
+
+
+def load(folder: Path, objective: nn.Module, optimizer: Any, device: torch.device) -> dict[str, Any] | None:
+    """Take up the newest checkpoint, if there is one; its state."""
+    for checkpoint in finished(folder):
+        objective.load_state_dict(load_file(checkpoint / WEIGHTS, device=str(device)))
+        read_optimizer(optimizer, checkpoint)
+        return json.loads((checkpoint / "state.json").read_text())
+    return None
+
+
+def read_optimizer(optimizer: Any, folder: Path) -> None:
+    """Take up the moments that `write_optimizer` wrote; the learning rate stays the optimizer's own."""
+    states: dict[int, dict[str, Tensor]] = {}
+    for name, value in load_file(folder / OPTIMIZER).items():
+        index, _, key = name.partition("/")
+        states.setdefault(int(index), {})[key] = value
+    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
