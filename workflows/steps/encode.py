@@ -9,6 +9,7 @@ from pydantic import Field
 
 from components.config import Config
 from components.files import replacing, write_json
+from components.processor import settle
 from workflows.cluster import Cluster
 from workflows.shards import Shard, map_shards
 
@@ -73,7 +74,7 @@ class Encoder:
         from components.dual_encoder import DualEncoder
         from components.text import TokenStore
 
-        torch.set_num_threads(threads)
+        settle(threads)
         self._device = torch.device("cuda" if cuda else "cpu")
         self._model = DualEncoder.load(model).eval().to(self._device)
         if config.precision == "bf16":

@@ -12,6 +12,7 @@ from pydantic import Field
 from components.config import Config
 from components.files import replacing
 from components.groups import ids_of, rows_of
+from components.processor import settle
 from components.tables import GROUPS, RANKING, check
 from workflows.cluster import Cluster
 from workflows.shards import Shard, map_shards
@@ -121,7 +122,7 @@ class Scorer:
         from components.cross_encoder import CrossEncoder
         from components.text import TokenStore
 
-        torch.set_num_threads(threads)
+        settle(threads)
         self._device = torch.device("cuda" if cuda else "cpu")
         self._model = CrossEncoder.load(model).eval().to(self._device)
         if config.precision == "bf16":

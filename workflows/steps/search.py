@@ -15,6 +15,7 @@ from components import topk
 from components.config import Config, UserError, listing
 from components.files import replacing, write_json
 from components.groups import ids_of, places_of
+from components.processor import settle
 from components.tables import RANKING
 from workflows.cluster import Cluster, Pool, cores
 from workflows.progress import Progress
@@ -244,9 +245,8 @@ class _Found:
             _save(path, self._exact(queries, order, task["first"], task["last"]))
 
     def _exact(self, queries: np.ndarray, order: np.ndarray, first: int, last: int) -> topk.Keys:
-        import torch
 
-        torch.set_num_threads(self._threads)
+        settle(self._threads)
         shards = _shards(self._vectors)
         start = sum(len(shard) for shard in shards[:first])
         run = shards[first:last]

@@ -6,6 +6,7 @@ from typing import Any
 
 from components import draws
 from components.config import UserError
+from components.processor import settle
 from components.train_config import TrainConfig
 from workflows.cluster import Cluster, ray_session
 from workflows.progress import Progress
@@ -47,7 +48,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     from components.training import objective_named, train
 
     cluster = Cluster.model_validate(task["cluster"])
-    torch.set_num_threads(cluster.train_threads())
+    settle(cluster.train_threads())
     config = TrainConfig.model_validate(task["config"])
     model = Path(task["start"]) / "model"
 
