@@ -117,6 +117,33 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return tree
 
 
+def read_based(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The mapping in a YAML file, laid over that of the file its key `base` names, which lies relative to it.
+
+    Mappings are joined key by key, but one that names another `format` or `function` than the base's takes its place
+    whole, as a list or value does.
+    """
+    if path.resolve() in above:
+        raise UserError(f"{path}: base: {listing(above)} stand on each other in a circle")
+    tree = read_yaml(path)
+    base = tree.pop("base", None)
+    if base is None:
+        return tree
+    if not isinstance(base, str):
+        raise UserError(f"{path}: base: expected the name of a file beside this one, got {base!r}")
+    return _laid(tree, read_based(path.parent / base, (*above, path.resolve())))
+
+
+def _laid(over: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+    if any(key in over and over[key] != base.get(key) for key in ("format", "function")):
+        return over
+    joined = dict(base)
+    for key, value in over.items():
+        below = base.get(key)
+        joined[key] = _laid(value, below) if isinstance(value, dict) and isinstance(below, dict) else value
+    return joined
+
+
 class _Strict(yaml.SafeLoader):
     """YAML in which a key that stands twice is a mistake, not the last one's victory, and 1e-5 is a number."""
 

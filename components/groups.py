@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from components import draws
 from components.tables import GROUPS, check
 
 
@@ -55,6 +56,18 @@ def rows_of(ids: pa.Array | pa.ChunkedArray, among: pa.Array, *, what: str) -> n
         missing = pc.filter(ids, pc.is_null(rows))[0]
         raise ValueError(f"{what}: {missing} is not in the collection")
     return (rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows).to_numpy().astype(np.int64)
+
+
+def measured(data: Path, split: str, count: int | None) -> list[str]:
+    """The queries of a split that something is measured on: all of them, or a sample of those with judgements.
+
+    The sample depends on ids alone, so that every system of every run is measured on the same.
+    """
+    if count is None:
+        queries = pq.read_table(data / "queries.parquet", columns=["query_id"], filters=[("split", "=", split)])
+        return queries["query_id"].to_pylist()
+    qrels = pq.read_table(data / "qrels.parquet", filters=[("split", "=", split), ("relevance", ">", 0)])
+    return draws.sample(pc.unique(qrels["query_id"]).to_pylist(), count, "measured")
 
 
 def places_of(ids: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:

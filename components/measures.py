@@ -20,7 +20,7 @@ from components.draws import generator
 PER_QUERY = pa.schema([("query_id", pa.string()), ("measure", pa.string()), ("value", pa.float64())])
 """One query's value of one measure."""
 
-ACCEPTED = "RR@k, nDCG@k, R@k, Success@k, P@k, AP@k (or RR, nDCG, AP without a cutoff), for example RR@10"
+ACCEPTED = "RR@k, nDCG@k, R@k, Success@k, P@k, AP@k (or RR, nDCG, AP without a cutoff), Answer@k; for example RR@10"
 _FAMILIES = {
     "rr": "RR", "mrr": "RR", "recip_rank": "RR",
     "ndcg": "nDCG", "ndcg_cut": "nDCG",
@@ -28,6 +28,7 @@ _FAMILIES = {
     "success": "Success", "hit": "Success", "hits": "Success",
     "p": "P", "precision": "P",
     "ap": "AP", "map": "AP",
+    "answer": "Answer",
 }  # fmt: skip
 _WHOLE = ("RR", "nDCG", "AP")  # measures that make sense without a cutoff
 _CELLS = 4_000_000  # signs drawn at once, so that memory stays at some tens of megabytes
@@ -44,11 +45,35 @@ def canonical(name: str) -> str:
     return f"{known}@{int(cutoff)}" if cut else known
 
 
+def asks_for_answers(name: str) -> bool:
+    """Whether a measure looks at answers and not at judgements."""
+    return canonical(name).startswith("Answer@")
+
+
+def answers_per_query(ranking: pa.Table, queries: Sequence[str], measures: Sequence[str]) -> pa.Table:
+    """`Answer@k` of queries: 1 where one of the first k documents bears an answer, as the column `hit` says.
+
+    DPR's top-k accuracy, which AR2 calls R@k on NQ and TriviaQA; a query with no results counts 0.
+    """
+    hits = ranking.filter(ranking["hit"])
+    first = hits.group_by("query_id").aggregate([("rank", "min")])
+    best = dict(zip(first["query_id"].to_pylist(), first["rank_min"].to_pylist(), strict=True))
+    rows = [
+        (query, name, float(best.get(query, math.inf) <= int(name.partition("@")[2])))
+        for name in dict.fromkeys(canonical(name) for name in measures)
+        for query in sorted(queries)
+    ]
+    return pa.table([list(column) for column in zip(*rows, strict=True)] or [[], [], []], schema=PER_QUERY)
+
+
 def per_query(ranking: pa.Table, qrels: pa.Table, measures: Sequence[str]) -> pa.Table:
     """Every measure of every query that has a relevant document; a query with no results counts 0."""
     import ir_measures
 
     names = list(dict.fromkeys(canonical(name) for name in measures))
+    for name in names:
+        if asks_for_answers(name):
+            raise UserError(f"measure {name!r}: needs texts and answers, and is taken inside a run alone")
     judged = _nested(qrels, "relevance")
     judged = {query: documents for query, documents in judged.items() if max(documents.values()) > 0}
     queries = sorted(judged)
@@ -94,14 +119,20 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Difference and p of every measure that both have, from per-query tables, one for each seed and side.
 
-    Over several seeds it is a randomization over queries of the per-query means over the seeds.
+    Over several seeds it is a randomization over queries of the per-query means over the seeds. Where one side was
+    measured on a sample of the other's queries, both are compared on the sample.
     """
     ours, theirs = _mean_over_seeds(system), _mean_over_seeds(baseline)
     found = []
     for name in (name for name in ours if name in theirs):
         (queries, a), (others, b) = ours[name], theirs[name]
         if queries != others:
-            raise ValueError(f"{name}: the systems to compare were measured on different queries")
+            both = set(queries) & set(others)
+            if len(both) < min(len(queries), len(others)):
+                raise ValueError(f"{name}: the systems to compare were measured on different queries")
+            a = a[[query in both for query in queries]]
+            b = b[[query in both for query in others]]
+            queries = [query for query in queries if query in both]
         p = paired_randomization(a, b, seed=seed, rounds=rounds)
         found.append({"measure": name, "difference": float(a.mean() - b.mean()), "p": p, "queries": len(queries)})
     return found

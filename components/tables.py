@@ -25,6 +25,9 @@ QRELS = pa.schema(
 RANKING = pa.schema([("query_id", pa.string()), ("doc_id", pa.string()), ("rank", pa.int32()), ("score", pa.float32())])
 """A retrieved document: rank from 1, scores descending, ties in order of doc_id."""
 
+ANSWERED = RANKING.append(pa.field("hit", pa.bool_()))
+"""A ranking that says of each document whether it bears an answer to the query."""
+
 GROUPS = pa.schema(
     [
         ("query_id", pa.string()),

@@ -142,8 +142,11 @@ def _update(
         with autocast(device, config.precision):
             representations = objective.encode(batch)
         terms = objective.terms(representations, batch)
-        counts = total(torch.tensor([float(count) for _, count in terms.values()], device=device))
-        parts = [value / count for (value, _), count in zip(terms.values(), counts, strict=True)]
+        # A mean over all workers' rows; a sum over the whole batch is `accumulate` times the mean of its parts.
+        alone = 1 / (config.accumulate * workers())
+        here = [alone if term.rows is None else float(term.rows) for term in terms.values()]
+        counts = total(torch.tensor(here, device=device))
+        parts = [term.value / count for term, count in zip(terms.values(), counts, strict=True)]
         (torch.stack(parts).sum() / config.accumulate).backward()
         means = total(torch.stack(parts))
         for name, mean in zip(terms, means.tolist(), strict=True):

@@ -35,7 +35,7 @@ class Retriever(Part):
 
     model: DualEncoderConfig
     warm: Phase
-    """Before the game (Algorithm 1, line 2)."""
+    """Before the game (Algorithm 1, line 2); its ranked negatives are BM25's."""
     game: Phase
     """In each round: `judged` groups under distillation and the adversarial term (lines 7 to 10)."""
 
@@ -88,8 +88,12 @@ class Config(Base):
     ranker: Ranker
     judge: ScoreConfig = ScoreConfig()
     rerank: RerankConfig = RerankConfig()
-    rank_every_round: bool = False
-    """Measure the ranker over every round's ranking, not over the last alone."""
+    refresh_every: int = Field(1, ge=1)
+    """Rounds from one refresh of the ranking to the next (line 11; the paper and its code: 1). The last round ends
+    with one whatever this says."""
+    rank: Literal["last", "rounds", "grid"] = "last"
+    """What is reranked and measured beside the warm players: the last ranking by the last ranker; every round's by
+    its own; or the grid of the paper's Table 3, warm and last ranker over warm and last ranking."""
     controls: Controls = Controls()
 
 
@@ -101,28 +105,39 @@ def build(config: Config) -> Outcome:
     board = Board(collection, config)
     test = [config.evaluate.split]
 
-    board_bm25 = collection.bm25(test)
+    warm = config.retriever.warm
+    hard = warm.mine.negatives > 0
+    lexical = collection.bm25([*splits_for(warm.train), *test] if hard else test)
     untrained = refresh("start", collection, start_retriever, config, splits=test)
     for seed in config.seeds:
-        board.add("BM25", board_bm25, seed=seed)
+        board.add("BM25", lexical, seed=seed)
         board.add("start model", untrained.ranking, seed=seed)
-        found, ranker = game(config, collection, board, start_retriever, start_ranker, seed)
+        found, ranker = game(config, collection, board, start_retriever, start_ranker, lexical if hard else None, seed)
 
     last = f"retriever {config.rounds}"
     comparisons = [(last, "warm retriever")]  # the first is the one that the run was made for
     comparisons += [(last, f"control: {name}") for name in config.controls.play]
     comparisons += [("warm ranker over warm retriever", "warm retriever"), (f"ranker over {last}", last)]
+    if config.rank == "grid":
+        comparisons += [
+            ("last ranker over warm retriever", "warm ranker over warm retriever"),
+            (f"ranker over {last}", f"warm ranker over {last}"),
+        ]
     comparisons += [("warm retriever", "BM25"), ("warm retriever", "start model")]
     return Outcome(
         results=board.results(comparisons), data=collection.data, found=found, ranker=ranker,
-        rankings=board.rankings, note=note_on(config.retriever.model.model), examples=(last, "warm retriever"),
+        rankings=board.rankings, split=config.evaluate.split, note=note_on(config.retriever.model.model),
+        examples=(last, "warm retriever"),
     )  # fmt: skip
 
 
 def game(
-    config: Config, collection: Collection, board: Board, retriever: Step, ranker: Step, seed: int
+    config: Config, collection: Collection, board: Board, retriever: Step, ranker: Step, lexical: Step | None, seed: int
 ) -> tuple[Refreshed, Step]:
-    """Warm both players, play the rounds, and play the controls from the same warm retriever."""
+    """Warm both players, play the rounds, and play the controls from the same warm retriever.
+
+    `lexical` is the ranking that the warm retriever's hard negatives come from, where it has some, as DPR's do.
+    """
     drawing = (config.ranker.warm.train, config.ranker.game.train, config.retriever.game.train)
     splits = [*splits_for(*drawing), config.evaluate.split]
 
@@ -130,8 +145,8 @@ def game(
         return seeded(text, seed, config)
 
     retriever = phase(
-        label("warm retriever"), collection, "retriever", ranking=None, start=retriever, seed=[seed, "warm retriever"],
-        config=config.retriever.warm,
+        label("warm retriever"), collection, "retriever", ranking=lexical, start=retriever,
+        seed=[seed, "warm retriever"], config=config.retriever.warm,
     )  # fmt: skip
     found = warm = refresh(label("warm retriever"), collection, retriever, config, splits=splits)
     board.add("warm retriever", found.ranking, seed=seed, round=0, entropy=True)
@@ -139,8 +154,13 @@ def game(
         label("warm ranker"), collection, "ranker", ranking=found.ranking, start=ranker, seed=[seed, "warm ranker"],
         config=config.ranker.warm,
     )  # fmt: skip
-    over = reranked(label("warm ranker over warm retriever"), collection, found.ranking, ranker, config, config.rerank)
-    board.add("warm ranker over warm retriever", over, seed=seed, round=0)
+    warm_ranker = ranker
+
+    def ranked(system: str, ranker: Step, on: Refreshed, round: int | None) -> None:
+        over = reranked(label(system), collection, on.ranking, ranker, config, config.rerank)
+        board.add(system, over, seed=seed, round=round, queries=config.rerank.queries)
+
+    ranked("warm ranker over warm retriever", ranker, warm, 0)
 
     for i in range(1, config.rounds + 1):
         for player in ("ranker", "retriever") if config.order == "released" else ("retriever", "ranker"):
@@ -162,13 +182,14 @@ def game(
                     label(f"retriever {i}"), collection, "retriever", rows=judged, ranking=found.ranking,
                     start=retriever, seed=[seed, "retriever", i], config=in_round(i, config.retriever.game).train,
                 )  # fmt: skip
-                found = refresh(label(f"retriever {i}"), collection, retriever, config, splits=splits)
-                board.add(f"retriever {i}", found.ranking, seed=seed, round=i, entropy=True)
-        if i == config.rounds or config.rank_every_round:
-            over = reranked(
-                label(f"ranker over retriever {i}"), collection, found.ranking, ranker, config, config.rerank
-            )
-            board.add(f"ranker over retriever {i}", over, seed=seed, round=i)
+                if refreshed(i, config):
+                    found = refresh(label(f"retriever {i}"), collection, retriever, config, splits=splits)
+                    board.add(f"retriever {i}", found.ranking, seed=seed, round=i, entropy=True)
+        if i == config.rounds or (config.rank == "rounds" and refreshed(i, config)):
+            ranked(f"ranker over retriever {i}", ranker, found, i)
+    if config.rank == "grid":
+        ranked(f"warm ranker over retriever {config.rounds}", warm_ranker, found, None)
+        ranked("last ranker over warm retriever", ranker, warm, None)
 
     for name in config.controls.play:
         control(name, config, collection, board, warm, seed)
@@ -193,10 +214,17 @@ def control(name: Control, config: Config, collection: Collection, board: Board,
             seed=[seed, "retriever", i],
             config=in_round(i, as_long).train,
         )  # fmt: skip
-        if name == "ance" or i == config.rounds:
+        if i == config.rounds or (name == "ance" and refreshed(i, config)):
             splits = [*splits_for(how), config.evaluate.split]
             found = refresh(label, collection, retriever, config, splits=splits)
-    board.add(f"control: {name}", found.ranking, seed=seed, entropy=True)
+            system = f"control: {name}" + ("" if i == config.rounds else f" {i}")
+            on_curve = i if name == "ance" and config.rounds > 1 else None
+            board.add(system, found.ranking, seed=seed, round=on_curve, entropy=True)
+
+
+def refreshed(i: int, config: Config) -> bool:
+    """Whether a round ends with a fresh ranking."""
+    return i == config.rounds or i % config.refresh_every == 0
 
 
 def in_round(i: int, config: Phase) -> Phase:

@@ -37,7 +37,7 @@ def plan(arguments: argparse.Namespace) -> None:
     """Print every step: label, function, state, place."""
     experiment, store = opened(arguments)
     print(plan_text(experiment, store))
-    missing = experiment.config.data.missing()
+    missing = experiment.outcome.data.inputs["source"].missing()
     if missing and not store.done(experiment.outcome.data):
         print(f"source missing: {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""))
 

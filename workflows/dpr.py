@@ -46,5 +46,5 @@ def build(config: Config) -> Outcome:
         comparisons += [("retriever", "BM25"), ("retriever", "start model")]
     return Outcome(
         results=board.results(comparisons), data=collection.data, found=found, ranker=None,
-        rankings=board.rankings, note=note_on(config.retriever.model),
+        rankings=board.rankings, split=config.evaluate.split, note=note_on(config.retriever.model),
     )  # fmt: skip

@@ -22,7 +22,7 @@ def write(experiment: Any, store: Store, to: Path) -> Iterator[str]:
     for step in (outcome.data, outcome.found.retriever, outcome.ranker, *outcome.rankings.values()):
         if step is not None and not store.done(step):
             raise UserError(f"the step {step.label!r} is not done; run first: python -m workflows run CONFIG")
-    split = experiment.config.evaluate.split
+    split = experiment.outcome.split
     with replacing(to) as folder:
         folder.mkdir(parents=True)
         shutil.copytree(store.path(outcome.found.retriever) / "model", folder / "retriever")

@@ -6,11 +6,12 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from components.config import Config, UserError
-from components.measures import canonical
+from components.measures import asks_for_answers, canonical
 from components.model_configs import CrossEncoderConfig, DualEncoderConfig
 from components.sources.base import AnySource
 from components.train_config import TrainConfig
 from workflows.dag import Step, step
+from workflows.steps.answers import AnswerConfig, answering
 from workflows.steps.encode import EncodeConfig, encode
 from workflows.steps.evaluate import EntropyConfig, evaluate, results
 from workflows.steps.ingest import ingest
@@ -59,6 +60,7 @@ class Base(Config):
     k: int = Field(100, ge=1)
     """Documents retrieved for a query."""
     tokens: TokenizeConfig = TokenizeConfig()
+    answers: AnswerConfig = AnswerConfig()
     bm25: LexicalConfig = LexicalConfig()
     encode: EncodeConfig = EncodeConfig()
     search: SearchConfig = SearchConfig()
@@ -105,6 +107,13 @@ class Collection:
             config=config.bm25.search,
         )  # fmt: skip
 
+    def answering(self, ranking: Step, splits: list[str]) -> Step:
+        """A ranking of some splits that says which documents bear an answer."""
+        return step(
+            f"{ranking.label} answers ({', '.join(splits)})", answering, data=self.data, ranking=ranking,
+            splits=splits, config=self._config.answers,
+        )  # fmt: skip
+
 
 def _tokenizer(start: Step) -> tuple[str, str | None]:
     """Where a model's tokenizer comes from."""
@@ -140,6 +149,10 @@ def phase(
 
 def drawn(label: str, collection: Collection, *, ranking: Step | None, seed: list[Any], config: Phase) -> Step:
     """One group for each visit of a training query."""
+    if config.mine.asks_for_answers():
+        if ranking is None:
+            raise UserError("mine: positives and negatives by answer are found in a ranking, and there is none here")
+        ranking = collection.answering(ranking, ["train"])
     return step(
         label, mine, data=collection.data, tokens=collection.tokens["retriever"], ranking=ranking, split="train",
         groups=config.train.steps * config.train.batch, seed=seed, config=config.mine,
@@ -216,14 +229,23 @@ class Board:
     entries: list[dict[str, Any]] = field(default_factory=list)
     rankings: dict[str, Step] = field(default_factory=dict)
 
-    def add(self, system: str, ranking: Step, *, seed: int, round: int | None = None, entropy: bool = False) -> None:
-        """Measure a system's ranking. A system without training has the same numbers for every seed."""
+    def add(
+        self, system: str, ranking: Step, *, seed: int, round: int | None = None, entropy: bool = False,
+        queries: int | None = None,
+    ) -> None:  # fmt: skip
+        """Measure a system's ranking, perhaps of a sample of the queries.
+
+        A system without training has the same numbers for every seed.
+        """
         asked = self.config.evaluate
         # A ranking that every seed shares is measured once.
         whose = seeded(system, seed, self.config) if f"(seed {seed})" in ranking.label else system
+        measured = ranking
+        if any(asks_for_answers(name) for name in asked.measures):
+            measured = self.collection.answering(ranking, [asked.split])
         metrics = step(
-            f"{whose} measures", evaluate, data=self.collection.data, ranking=ranking, split=asked.split,
-            measures=asked.measures, entropy=asked.entropy if entropy else None,
+            f"{whose} measures", evaluate, data=self.collection.data, ranking=measured, split=asked.split,
+            measures=asked.measures, entropy=asked.entropy if entropy else None, queries=queries,
         )  # fmt: skip
         self.entries.append(
             {"system": system, "round": round, "collection": name_of(self.config.data), "split": asked.split,
@@ -233,12 +255,17 @@ class Board:
             self.rankings[system] = ranking
 
     def results(self, comparisons: list[tuple[str, str]]) -> Step:
-        """All measures, and the comparisons asked for, as `metrics.json` has them."""
-        return step(
-            "results", results, systems=self.entries,
-            comparisons=[{"system": system, "baseline": baseline} for system, baseline in comparisons],
-            seed=0, rounds=10_000,
-        )  # fmt: skip
+        """All measures, and the comparisons asked for."""
+        return gathered(self.entries, comparisons)
+
+
+def gathered(entries: list[dict[str, Any]], comparisons: list[tuple[str, str]]) -> Step:
+    """Measures and comparisons of a system with its baseline, as `metrics.json` has them."""
+    return step(
+        "results", results, systems=entries,
+        comparisons=[{"system": system, "baseline": baseline} for system, baseline in comparisons],
+        seed=0, rounds=10_000,
+    )  # fmt: skip
 
 
 def name_of(source: Any) -> str:
@@ -259,6 +286,8 @@ class Outcome:
     """What the last retriever finds."""
     ranker: Step | None
     rankings: dict[str, Step]
+    split: str
+    """The split that was measured."""
     note: str
     """What a reader of the results must know about the start model."""
     examples: tuple[str, str] | None = None

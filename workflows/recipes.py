@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from components.config import UserError, listing, override, parse, read_yaml
+from components.config import UserError, listing, override, parse, read_based
 from workflows.dag import Step
 
 
@@ -41,7 +41,7 @@ def names() -> list[str]:
 
 def read(path: Path, assignments: list[str], runs: Path) -> Experiment:
     """The experiment in a config file; UserError names what is wrong with it."""
-    tree = override(read_yaml(path), assignments)
+    tree = override(read_based(path), assignments)
     name = tree.get("recipe")
     if name not in names():
         raise UserError(f"{path}: recipe: {'missing' if name is None else repr(name)}; accepted: {listing(names())}")

@@ -1,10 +1,15 @@
-"""AR2's adversarial term: the retriever is paid for negatives that fool the ranker (paper 004, Eq. 8 to 10)."""
+"""AR2's adversarial term: the retriever is paid for negatives that fool the ranker (paper 004, Eq. 8 to 10).
+
+`expected_reward` is the paper's; `released` is what its public code computes instead.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from components.losses.masking import LOWEST, softmax
+from torch.nn.functional import softplus
+
+from components.losses.masking import LOWEST, log_softmax, softmax
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,18 +24,32 @@ def expected_reward(scores: Scores, *, temperature: float = 1.0, teacher_tempera
     Its gradient is Eq. 10 exactly. Minimising it moves the retriever's probability to the negatives that the ranker
     takes for the answer. The value is never positive. A row without a positive or without a negative has loss 0.
     """
-    if scores.teacher is None:
-        raise ValueError("expected_reward needs a teacher: score the groups with a ranker first")
     positive = (scores.target > 0) & scores.where
     negative = (scores.target <= 0) & scores.where & positive.any(-1, keepdim=True)
-    teacher = scores.teacher / teacher_temperature
-    best = teacher.masked_fill(~positive, LOWEST).amax(-1, keepdim=True)
-    # log p_phi(d | q, d, d_i) = log sigmoid(z - z_i); softplus keeps it exact where the ranker is sure.
-    reward = -_softplus(teacher - best)
+    reward = _reward(scores, positive, teacher_temperature)
     chosen = softmax(scores.student / temperature, negative)
     return (chosen * reward.masked_fill(~negative, 0.0)).sum(-1)
 
 
-def _softplus(x: Tensor) -> Tensor:
-    """log(1 + e^x) without overflow."""
-    return x.clamp_min(0) + (-x.abs()).exp().log1p()
+def released(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float = 1.0) -> Tensor:
+    """The term as AR2's public code has it: every candidate weighs alike, the positive among them.
+
+    `sum_i r_i log p_theta(d_i | q, d, D-)` with `r_i = log p_phi(d | q, d, d_i)` and `p_theta` a softmax over the
+    whole group. The positive's reward is the constant log 1/2, so where the ranker is sure the term is a cross
+    entropy towards the positive; where a negative fools the ranker it draws probability to that negative. The code
+    sums it over a batch of 8 and takes the mean of everything else: `reduce: sum` does that with the whole batch.
+    """
+    positive = (scores.target > 0) & scores.where
+    counts = scores.where & positive.any(-1, keepdim=True)
+    reward = _reward(scores, positive, teacher_temperature).masked_fill(~counts, 0.0)
+    return (reward * log_softmax(scores.student / temperature, scores.where)).sum(-1)
+
+
+def _reward(scores: Scores, positive: Tensor, temperature: float) -> Tensor:
+    """(Q, C) the ranker's log-probability of the positive against each candidate alone."""
+    if scores.teacher is None:
+        raise ValueError("an adversarial term needs a teacher: score the groups with a ranker first")
+    teacher = scores.teacher / temperature
+    best = teacher.masked_fill(~positive, LOWEST).amax(-1, keepdim=True)
+    # log p_phi(d | q, d, d_i) = log sigmoid(z - z_i); softplus keeps it exact where the ranker is sure.
+    return -softplus(teacher - best)

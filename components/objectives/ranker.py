@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from components.chunked import in_chunks
 from components.cross_encoder import CrossEncoder
 from components.groups import Groups
-from components.objectives.terms import Term, evaluate
+from components.objectives.terms import Sum, Term, evaluate
 from components.scores import Scores
 from components.text import Batch, TokenStore, pairs
 
@@ -75,7 +75,7 @@ class Ranker(nn.Module):
         """(N,) scores of all pairs."""
         return in_chunks(self.model, batch.pairs, tokens=self._piece, recompute=self._recompute)
 
-    def terms(self, representations: Tensor, batch: RankerBatch) -> dict[str, tuple[Tensor, int]]:
+    def terms(self, representations: Tensor, batch: RankerBatch) -> dict[str, Sum]:
         """The losses over each group."""
         return evaluate(self._losses, {"group": self._scores(representations, batch)})
 

@@ -13,7 +13,7 @@ from components.chunked import in_chunks
 from components.dual_encoder import DualEncoder
 from components.gather import gather, most
 from components.groups import Group, Groups, positives
-from components.objectives.terms import Term, evaluate
+from components.objectives.terms import Sum, Term, evaluate
 from components.scores import Scores
 from components.text import Batch, Tokens, TokenStore, texts
 
@@ -105,7 +105,7 @@ class Retriever(nn.Module):
 
         return vectors("query", batch.queries), vectors("document", batch.documents)
 
-    def terms(self, representations: tuple[Tensor, Tensor], batch: RetrieverBatch) -> dict[str, tuple[Tensor, int]]:
+    def terms(self, representations: tuple[Tensor, Tensor], batch: RetrieverBatch) -> dict[str, Sum]:
         """The losses over the group, the batch, or both, as each asks."""
         views = {"group": group_scores, "batch": batch_scores}
         wanted = {term.over for term in self._losses}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from components.config import Call
 
@@ -21,11 +23,22 @@ class Term(Call):
     """What its mean is multiplied by."""
     over: Literal["group", "batch"] = "group"
     """`group`: a query's own candidates. `batch`: the candidates of every query of the batch, of every worker."""
+    reduce: Literal["mean", "sum"] = "mean"
+    """Over the queries of the batch, of every worker."""
 
     @property
     def name(self) -> str:
         """What it is called in `metrics.jsonl`."""
         return f"{self.function.rpartition('.')[2]} ({self.over})"
+
+
+class Sum(NamedTuple):
+    """A loss term on one worker."""
+
+    value: Tensor
+    """() its sum over this worker's rows."""
+    rows: int | None
+    """How many there are on this worker; the loop divides by those of all. None where the sum itself is wanted."""
 
 
 class Objective(Protocol):
@@ -42,8 +55,8 @@ class Objective(Protocol):
     def encode(self, batch: Any) -> Any:
         """What the model says of each text or pair."""
 
-    def terms(self, representations: Any, batch: Any) -> dict[str, tuple[Tensor, int]]:
-        """Each term's sum over this worker's rows and their count; terms come weighted."""
+    def terms(self, representations: Any, batch: Any) -> dict[str, Sum]:
+        """Each term's sum over this worker's rows, and what it is a mean over; terms come weighted."""
 
     def judge(self, representations: Any, batch: Any) -> list[tuple[Tensor, Tensor]]:
         """(scores, targets) of each row's own candidates, for validation."""
@@ -52,10 +65,17 @@ class Objective(Protocol):
         """Write the model as the next step loads it."""
 
 
-def evaluate(losses: list[Term], scores: dict[str, Scores]) -> dict[str, tuple[Tensor, int]]:
-    """Weighted sums of each loss over the rows, with the number of rows."""
-    found: dict[str, tuple[Tensor, int]] = {}
+def evaluate(losses: list[Term], scores: dict[str, Scores]) -> dict[str, Sum]:
+    """Weighted sums of each loss over the rows."""
+    found: dict[str, Sum] = {}
     for term in losses:
         values = term.resolve()(scores[term.over], **term.options)
-        found[term.name] = (term.weight * values.sum(), len(values))
+        name = next(name for name in _names(term.name) if name not in found)
+        found[name] = Sum(term.weight * values.sum(), len(values) if term.reduce == "mean" else None)
     return found
+
+
+def _names(name: str) -> Iterator[str]:
+    """`name`, `name 2`, `name 3` ...: a loss may stand more than once, with other options."""
+    yield name
+    yield from (f"{name} {number}" for number in itertools.count(2))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError
+from pydantic import BeforeValidator, Field, PositiveInt, SerializeAsAny, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from components.config import Config, fields_at, listing
@@ -31,6 +31,8 @@ class Source(Config):
     """Bad records stop the ingest with the place of the first, or are dropped and counted by reason."""
     sha256: dict[str, Sha256] = {}
     """Digests that files must have, by the name the format gives them (their path inside `path`)."""
+    sample: dict[str, PositiveInt] = {}
+    """Only so many queries of a split, chosen by their ids alone: `{train: 10000}`. Documents all stay."""
 
     def files(self) -> dict[str, Path]:
         """The files that will be read, there or not, by name."""

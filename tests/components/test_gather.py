@@ -31,6 +31,7 @@ GAME = {"function": "components.losses.adversarial.expected_reward", "weight": 0
 RUNS: dict[str, dict[str, Any]] = {
     "over the batch": {"losses": [BATCH], "clip": 0.05},
     "over the group": {"losses": [GROUP, GAME]},
+    "a sum in two parts": {"losses": [GROUP, {**GAME, "reduce": "sum"}], "accumulate": 2},
     "over both, in pieces, recomputed, in two parts": {
         "losses": [BATCH, GROUP], "accumulate": 2, "piece": 40, "recompute": True, "clip": 0.05,
     },

@@ -24,7 +24,7 @@ SCORES = np.linspace(9, 1, 12, dtype=np.float32)
 @pytest.mark.parametrize("count", [0, 1, 5, 12, 40])
 @pytest.mark.parametrize("candidates", [0, 1, 12])
 def test_at_most_so_many_positions_without_repetition(sampler: Any, count: int, candidates: int) -> None:
-    found = sampler(SCORES[:candidates], count, draws.generator(1), None)
+    found = sampler(SCORES[:candidates], count, draws.generator(1), 8.0)
     assert len(found) == min(count, candidates)
     assert len(set(found.tolist())) == len(found)
     assert all(0 <= position < candidates for position in found)
@@ -46,11 +46,29 @@ def test_samplers_can_be_named_in_yaml(sampler: Any) -> None:
 
 def test_uniform_draws_each_alike() -> None:
     counts = Counter(
-        int(position) for i in range(2000) for position in sampling.uniform(SCORES, 3, draws.generator(i), None)
+        int(position) for i in range(2000) for position in sampling.uniform(SCORES, 3, draws.generator(i), 8.0)
     )
     assert set(counts) == set(range(12))
     assert all(abs(count - 500) < 100 for count in counts.values())
 
 
 def test_the_hardest_are_the_first() -> None:
-    assert sampling.hardest(SCORES, 3, draws.generator(1), None).tolist() == [0, 1, 2]
+    assert sampling.hardest(SCORES, 3, draws.generator(1), 8.0).tolist() == [0, 1, 2]
+
+
+def shares(sampler: Any, **options: Any) -> np.ndarray:
+    """How often each candidate is the one that is drawn."""
+    found = [int(sampler(SCORES[:4], 1, draws.generator(i), 8.0, **options)[0]) for i in range(4000)]
+    return np.bincount(found, minlength=4) / 4000
+
+
+def test_simans_draws_by_the_distance_to_the_positive() -> None:
+    weights = np.exp(-0.5 * (SCORES[:4] - 8.0) ** 2)
+    assert np.abs(shares(sampling.simans) - weights / weights.sum()).max() < 0.03
+    weights = np.exp(-2.0 * (SCORES[:4] - 8.0 + 1.0) ** 2)
+    assert np.abs(shares(sampling.simans, a=2.0, b=1.0) - weights / weights.sum()).max() < 0.03
+
+
+def test_softmax_draws_as_the_retriever_chooses() -> None:
+    weights = np.exp(SCORES[:4] / 2.0)
+    assert np.abs(shares(sampling.softmax, temperature=2.0) - weights / weights.sum()).max() < 0.03

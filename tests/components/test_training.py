@@ -359,6 +359,23 @@ def test_an_accumulated_batch_is_the_large_batch_for_losses_over_the_group(run: 
     assert_close(tmp_path / "a", tmp_path / "b")
 
 
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_a_sum_over_the_batch_is_so_many_times_the_mean(run: Any, tmp_path: Path, accumulate: int) -> None:
+    """AR2's code sums its adversarial term and takes the mean of its distillation."""
+    for place, term in (("a", {"reduce": "sum"}), ("b", {"weight": 8.0})):
+        losses = [{"function": toy.CROSS_ENTROPY, **term}]
+        run(place, batch=8, steps=3, log_every=1, accumulate=accumulate, losses=losses, clip=None)
+    assert_close(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_loss_may_stand_twice(run: Any, tmp_path: Path) -> None:
+    """With other options, and each under a name of its own in the log."""
+    losses = [{"function": toy.CROSS_ENTROPY, "options": {"temperature": t}} for t in (1.0, 0.1)]
+    run("a", steps=1, log_every=1, losses=losses)
+    line = lines(tmp_path / "a")[0]
+    assert line["cross_entropy (group)"] != line["cross_entropy (group) 2"]
+
+
 def test_over_the_batch_an_accumulated_part_shares_its_own_negatives_alone(run: Any, tmp_path: Path) -> None:
     """Fewer negatives, a lower loss: parts of two queries see at most two queries' candidates."""
     losses = [{"function": toy.CROSS_ENTROPY, "over": "batch"}]

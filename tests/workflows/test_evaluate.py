@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
-from components.tables import QRELS, RANKING
+from components.measures import compare
+from components.tables import ANSWERED, QRELS, QUERIES, RANKING
 from workflows.steps.evaluate import EntropyConfig, evaluate, results
 
 
@@ -154,3 +156,71 @@ def test_mistakes_in_what_to_compare_are_named(tmp_path: Path) -> None:
         gathered(tmp_path, systems, [{"system": "old", "baseline": "nobody"}])
     with pytest.raises(ValueError, match="'old' is given twice for seed 1"):
         gathered(tmp_path, systems * 2, [])
+
+
+# Answers, and samples
+
+
+@pytest.fixture
+def answered(tmp_path: Path, data: Path) -> Path:
+    """q1's second document and q5's third bear answers; q5 has no judgement, q2 no answer, q3 no results."""
+    asked = [
+        ("q1", ["x"], "test"),
+        ("q2", [], "test"),
+        ("q3", ["y"], "test"),
+        ("q5", ["z"], "test"),
+        ("q9", ["z"], "dev"),
+    ]
+    queries = [{"query_id": name, "text": name, "answers": a, "split": split} for name, a, split in asked]
+    pq.write_table(pa.Table.from_pylist(queries, schema=QUERIES), data / "queries.parquet")
+    folder = tmp_path / "answered"
+    folder.mkdir()
+    hits = {("q1", 2), ("q5", 3)}
+    found = [
+        {"query_id": name, "doc_id": doc, "rank": rank, "score": 9.0 - rank, "hit": (name, rank) in hits}
+        for name in ("q1", "q2", "q5", "q9") for rank, doc in enumerate("abcd", 1)
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(found, schema=ANSWERED), folder / "ranking.parquet")
+    return folder
+
+
+def test_answers_are_measured_on_the_queries_that_have_some(tmp_path: Path, data: Path, answered: Path) -> None:
+    summary = evaluate(
+        tmp_path,
+        None,
+        data=data,
+        ranking=answered,
+        split="test",
+        measures=["Answer@1", "answer@2", "Answer@100", "R@1"],
+    )
+    assert summary["measures"] == {
+        "R@1": pytest.approx(1 / 3), "Answer@1": 0, "Answer@2": pytest.approx(1 / 3), "Answer@100": pytest.approx(2 / 3)
+    }  # fmt: skip
+
+
+def test_a_split_without_answers(tmp_path: Path, data: Path, answered: Path) -> None:
+    queries = pq.read_table(data / "queries.parquet")
+    pq.write_table(queries.filter(pc.equal(queries["query_id"], "q2")), data / "queries.parquet")
+    with pytest.raises(
+        UserError, match=r"Answer@k needs queries with answers, and no query of the split 'test' has one"
+    ):
+        evaluate(tmp_path, None, data=data, ranking=answered, split="test", measures=["Answer@1"])
+
+
+def test_a_sample_is_the_same_for_every_system(tmp_path: Path, data: Path, ranking: Path) -> None:
+    """And it is compared with a system that was measured on all queries on the sample alone."""
+    places = {}
+    for name, queries in (("all", None), ("two", 2), ("again", 2)):
+        places[name] = tmp_path / name
+        places[name].mkdir()
+        found = evaluate(
+            places[name], None, data=data, ranking=ranking, split="test", measures=["RR@10"], queries=queries
+        )
+        assert found["queries"] == (queries or 3)
+    tables = {name: pq.read_table(place / "per_query.parquet") for name, place in places.items()}
+    assert tables["two"].equals(tables["again"])
+    [one] = compare([tables["two"]], [tables["all"]], seed=0)
+    assert (one["difference"], one["queries"], one["p"]) == (0, 2, 1)
+    other = tables["all"].filter(pc.not_equal(tables["all"]["query_id"], tables["two"]["query_id"][0]))
+    with pytest.raises(ValueError, match="measured on different queries"):
+        compare([tables["two"]], [other], seed=0)

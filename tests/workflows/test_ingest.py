@@ -316,3 +316,33 @@ def test_real_collections(out: Path, name: str, documents: int, judgements: dict
     assert {"train+dev": found.get("train", 0) + found.get("dev", 0), "test": found["test"]} == judgements
     assert summary["dropped"] == {}
     assert "unjudged" not in summary["queries"]
+
+
+# A sample of the queries
+
+
+def test_a_sample_of_a_split_is_the_same_wherever_its_queries_stand(out: Path, collection: Collection) -> None:
+    collection.queries = [{"_id": f"q{n}", "text": f"what is {n}?"} for n in range(20)]
+    collection.qrels = {
+        "train": [f"q{n}\td{n % 6}\t1" for n in range(15)],
+        "test": [f"q{n}\td0\t1" for n in range(15, 20)],
+    }
+    summary = ingest(out, None, source=collection.source(sample={"train": 7}))
+    assert summary["queries"] == {"train": 7, "test": 5}
+    assert summary["judgements"] == {"train": 7, "test": 5}
+    assert summary["documents"] == 6
+    kept = {row["query_id"] for row in rows(out, "queries") if row["split"] == "train"}
+    assert kept == {row["query_id"] for row in rows(out, "qrels") if row["split"] == "train"}
+    collection.queries.reverse()
+    ingest(out, None, source=collection.source(sample={"train": 7}))
+    assert {row["query_id"] for row in rows(out, "queries") if row["split"] == "train"} == kept
+    ingest(out, None, source=collection.source(sample={"train": 8}))
+    assert {row["query_id"] for row in rows(out, "queries") if row["split"] == "train"} > kept
+    with pytest.raises(UserError, match=r"data\.sample: there are no queries in 'dev'"):
+        ingest(out, None, source=collection.source(sample={"dev": 2}))
+
+
+def test_bad_lines_are_seen_in_a_sample_too(out: Path, collection: Collection) -> None:
+    collection.qrels["train"].append("q3\tnowhere")
+    with pytest.raises(UserError, match=r"train\.tsv:4: wrong columns"):
+        ingest(out, None, source=collection.source(sample={"train": 1}))

@@ -195,7 +195,120 @@ def test_another_seed_moves_no_beginning(tmp_path: Path, ar2: dict[str, Any]) ->
 
 def test_every_artifact_is_called_what_it_is(tmp_path: Path, ar2: dict[str, Any]) -> None:
     """No two steps of a plan have one label."""
-    for assignments in ([], ["rounds=3"], ["seeds=[1,2]"], ["order=paper"], ["rank_every_round=true"]):
+    for assignments in ([], ["rounds=3"], ["seeds=[1,2]"], ["order=paper"], ["rank=rounds"]):
         nodes = graph(read(tmp_path, ar2, *assignments).wanted)
         labels = [node.label for node in nodes]
         assert sorted(labels) == sorted(set(labels))
+
+
+# Configs that stand on others
+
+
+def test_a_config_is_laid_over_its_base(tmp_path: Path, ar2: dict[str, Any]) -> None:
+    tiny.write(tmp_path / "whole.yaml", ar2)
+    other = {"base": "whole.yaml", "rounds": 2, "retriever": {"game": {"mine": {"negatives": 1}}}}
+    tiny.write(tmp_path / "more.yaml", other)
+    tiny.write(tmp_path / "most.yaml", {"base": "more.yaml", "k": 9})
+    base, config = (recipes.read(tmp_path / f"{name}.yaml", [], Path("runs")).config for name in ("whole", "most"))
+    assert (config.rounds, config.k, config.retriever.game.mine.negatives) == (2, 9, 1)
+    assert config.retriever.game.mine.depth == base.retriever.game.mine.depth
+    assert config.ranker == base.ranker
+    assert recipes.read(tmp_path / "most.yaml", ["k=8"], Path("runs")).config.k == 8
+
+
+def test_bases_that_are_none(tmp_path: Path) -> None:
+    for base, says in (
+        ("nowhere.yaml", r"nowhere\.yaml: there is no such file"),
+        ("tiny.yaml", "stand on each other in a circle"),
+        (3, "base: expected the name of a file beside this one, got 3"),
+    ):
+        with pytest.raises(UserError, match=says):
+            read(tmp_path, {"base": base})
+
+
+# AR2's cycle
+
+
+def test_refreshes_can_be_rarer_than_rounds(tmp_path: Path, ar2: dict[str, Any]) -> None:
+    found = steps(read(tmp_path, ar2, "rounds=3", "refresh_every=2"))
+    assert "retriever 1 ranking" not in found
+    assert found["ranker 2 groups"].inputs["ranking"] is found["warm retriever ranking"]
+    assert found["ranker 3 groups"].inputs["ranking"] is found["retriever 2 ranking"]
+    assert found["control ance 2 groups"].inputs["ranking"] is found["warm retriever ranking"]
+    assert found["control ance 3 groups"].inputs["ranking"] is found["control ance 2 ranking"]
+    assert found["retriever 3"].inputs["start"] is found["retriever 2"]
+    assert "retriever 3 ranking" in found  # whatever the config says
+
+
+def test_table_3_measures_both_rankers_over_both_retrievers(tmp_path: Path, ar2: dict[str, Any]) -> None:
+    nodes = steps(read(tmp_path, ar2, "rounds=2", "rank=grid"))
+    for label, ranker, ranking in (
+        ("warm ranker over warm retriever", "warm ranker", "warm retriever ranking"),
+        ("last ranker over warm retriever", "ranker 2", "warm retriever ranking"),
+        ("warm ranker over retriever 2", "warm ranker", "retriever 2 ranking"),
+        ("ranker over retriever 2", "ranker 2", "retriever 2 ranking"),
+    ):
+        assert nodes[label].inputs["ranker"] is nodes[ranker]
+        assert nodes[label].inputs["ranking"] is nodes[ranking]
+    compared = nodes["results"].inputs["comparisons"]
+    assert {"system": "ranker over retriever 2", "baseline": "warm ranker over retriever 2"} in compared
+
+
+def test_answers_are_looked_for_where_they_are_asked_for(tmp_path: Path, ar2: dict[str, Any]) -> None:
+    assert not [label for label in steps(read(tmp_path, ar2)) if "answers" in label]
+    nodes = steps(
+        read(
+            tmp_path, ar2, "retriever.game.mine.answering=remove", "evaluate.measures=[Answer@5]", "answers.mode=regex"
+        )
+    )
+    mined = nodes["retriever 1 groups"].inputs["ranking"]
+    assert (mined.label, mined.inputs["splits"]) == ("warm retriever ranking answers (train)", ["train"])
+    measured = nodes["retriever 1 measures"].inputs["ranking"]
+    assert (measured.inputs["ranking"].label, measured.inputs["splits"]) == ("retriever 1 ranking", ["test"])
+    assert measured.inputs["config"].mode == "regex"
+    with pytest.raises(UserError, match="found in a ranking, and there is none here"):
+        read(tmp_path, ar2, "retriever.warm.mine.answering=remove")
+
+
+# Experiments side by side
+
+
+def side_by_side(tmp_path: Path, ar2: dict[str, Any], **more: Any) -> dict[str, Any]:
+    paths = {"AR2": tmp_path / "one.yaml", "fewer": tmp_path / "other.yaml"}
+    tiny.write(paths["AR2"], ar2)
+    tiny.write(paths["fewer"], {"base": "one.yaml", "retriever": {"game": {"mine": {"negatives": 1}}}})
+    return {
+        "recipe": "compare", "experiments": {name: str(path) for name, path in paths.items()}, "baseline": "AR2",
+        "systems": ["retriever 1", "warm retriever"], "beside": ["BM25"], **more,
+    }  # fmt: skip
+
+
+def test_experiments_share_what_they_have_in_common(tmp_path: Path, ar2: dict[str, Any]) -> None:
+    nodes = steps(read(tmp_path, side_by_side(tmp_path, ar2)))
+    systems = [entry["system"] for entry in nodes["results"].inputs["systems"]]
+    assert systems == ["BM25", "AR2: retriever 1", "fewer: retriever 1", "warm retriever"]
+    assert nodes["results"].inputs["comparisons"] == [{"system": "fewer: retriever 1", "baseline": "AR2: retriever 1"}]
+    alone = graph(recipes.read(tmp_path / "one.yaml", [], Path("runs")).wanted)
+    both = {node.fingerprint for node in graph(read(tmp_path, side_by_side(tmp_path, ar2)).wanted)}
+    warm = {node.fingerprint for node in alone if "warm retriever" in node.label and "over" not in node.label}
+    assert warm <= both
+    assert (
+        len([n for n in graph(read(tmp_path, side_by_side(tmp_path, ar2)).wanted) if n.label == "warm retriever"]) == 1
+    )
+
+
+def test_settings_for_all_experiments(tmp_path: Path, ar2: dict[str, Any]) -> None:
+    nodes = steps(read(tmp_path, side_by_side(tmp_path, ar2, sets=["seeds=[1, 2]"])))
+    assert {entry["seed"] for entry in nodes["results"].inputs["systems"]} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"baseline": "none"}, "'none' is none of the experiments: AR2, fewer"),
+        ({"systems": ["retriever 7"]}, r"'AR2' \(.*one\.yaml\) has no 'retriever 7'"),
+    ],
+)
+def test_what_there_is_not_cannot_be_compared(tmp_path: Path, ar2: dict[str, Any], more: Any, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        read(tmp_path, side_by_side(tmp_path, ar2, **more))

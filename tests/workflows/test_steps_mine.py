@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -100,7 +103,7 @@ def test_every_relevant_document_gets_its_turn(drawn: Any, relevant: dict[str, s
 
 def test_passes_visit_each_query_once_and_are_numbered(drawn: Any) -> None:
     rows = drawn(None, groups=40, negatives=0)
-    assert drawn.summary == {"groups": 40, "queries": 16, "of": 16, "filled": 0}
+    assert drawn.summary == {"groups": 40, "queries": 16, "of": 16, "by_answer": 0, "filled": 0}
     for number in range(3):
         part = rows[16 * number : 16 * number + 16]
         assert {row["visit"] for row in part} == {number}
@@ -223,3 +226,65 @@ def test_the_ranks_that_are_read_leave_room_for_positives(drawn: Any, tmp_path: 
     rows = drawn(ranking, groups=2, split="dev", negatives=2, depth=2, draw=HARDEST)
     assert [row["doc_ids"][1:] for row in rows if row["query_id"] == "q3"] == [["d20", "d21"]] * 2
     assert np.all([row["query_id"] == "q3" for row in rows])
+
+
+# By answers
+
+
+@pytest.fixture(scope="module")
+def answered(toys: Path, ranking: Path) -> Path:
+    """Every second document of the ranking bears an answer."""
+    folder = toys / "answered"
+    folder.mkdir()
+    table = pq.read_table(ranking / "ranking.parquet")
+    hits = [int(doc_id[1:]) % 2 == 0 for doc_id in table["doc_id"].to_pylist()]
+    pq.write_table(table.append_column("hit", pa.array(hits)), folder / "ranking.parquet")
+    return folder
+
+
+def test_documents_that_bear_an_answer_are_no_negatives(drawn: Any, answered: Path) -> None:
+    kept = drawn(answered, groups=64, negatives=4)
+    assert any(int(one[1:]) % 2 == 0 for row in kept for one in row["doc_ids"][1:])
+    rows = drawn(answered, groups=64, negatives=4, answering="remove")
+    assert drawn.summary["filled"] == 0
+    assert all(int(one[1:]) % 2 for row in rows for one in row["doc_ids"][1:])
+
+
+def test_a_query_without_a_judgement_gets_the_first_document_that_bears_an_answer(
+    tmp_path: Path, data: Path, tokens: Path, answered: Path
+) -> None:
+    """q2 is not judged any more: AR2's paper leaves it out, its code takes the best answer-bearing document."""
+    unjudged = shutil.copytree(data, tmp_path / "data")
+    qrels = pq.read_table(unjudged / "qrels.parquet")
+    pq.write_table(qrels.filter(pc.not_equal(qrels["query_id"], "q2")), unjudged / "qrels.parquet")
+
+    def rows(name: str, **config: Any) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        (tmp_path / name).mkdir()
+        summary = mine(
+            tmp_path / name, toy.INLINE, data=unjudged, tokens=tokens, ranking=answered, split="train", groups=16,
+            seed=[1], config=MineConfig(negatives=3, **config),
+        )  # fmt: skip
+        found = pq.read_table(tmp_path / name / "groups.parquet").to_pylist()
+        return summary, {row["query_id"]: row for row in found}
+
+    summary, judged = rows("judged")
+    assert (summary["of"], summary["by_answer"]) == (15, 0)
+    assert "q2" not in judged
+    summary, found = rows("answering", positives="answering", answering="remove")
+    assert (summary["of"], summary["by_answer"]) == (16, 1)
+    ranked = pq.read_table(answered / "ranking.parquet").to_pylist()
+    best = next(row["doc_id"] for row in ranked if row["query_id"] == "q2" and row["hit"])
+    assert found["q2"]["doc_ids"][0] == best
+    assert found["q1"]["doc_ids"][0] == judged["q1"]["doc_ids"][0]
+
+
+def test_samplers_are_told_the_positives_score(drawn: Any, ranking: Path, data: Path) -> None:
+    """SimANS with a sharp weight takes what stands next to the positive in the ranking, wherever that is."""
+    sharp = {"function": "components.sampling.simans", "options": {"a": 1000.0}}
+    ranked: dict[str, list[str]] = {}
+    for row in pq.read_table(ranking / "ranking.parquet").to_pylist():
+        ranked.setdefault(row["query_id"], []).append(row["doc_id"])
+    for row in drawn(ranking, groups=32, negatives=1, depth=13, draw=sharp):
+        order = ranked[row["query_id"]]
+        if row["query_id"] != "q1":  # whose list holds texts twice
+            assert order.index(row["doc_ids"][1]) - order.index(row["doc_ids"][0]) in (1, 2)

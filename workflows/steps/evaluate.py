@@ -9,8 +9,17 @@ import pyarrow.parquet as pq
 
 from components.config import Config, UserError, listing
 from components.files import write_json
-from components.measures import by_measure, compare, mean_entropy, means, per_query
-from components.tables import QRELS, RANKING, check
+from components.groups import measured
+from components.measures import (
+    answers_per_query,
+    asks_for_answers,
+    by_measure,
+    compare,
+    mean_entropy,
+    means,
+    per_query,
+)
+from components.tables import ANSWERED, QRELS, RANKING, check
 
 PER_QUERY = "per_query.parquet"
 
@@ -33,29 +42,59 @@ def evaluate(
     split: str,
     measures: list[str],
     entropy: EntropyConfig | None = None,
+    queries: int | None = None,
 ) -> dict[str, Any]:
-    """Measure a ranking on every query of the split that has a relevant document."""
-    judgements = check(pq.read_table(data / "qrels.parquet"), QRELS, what="qrels.parquet")
-    of_split = judgements.filter(pc.equal(judgements["split"], split))
-    if not len(of_split.filter(pc.greater(of_split["relevance"], 0))):
-        splits = listing(sorted(pc.unique(judgements["split"]).to_pylist()))
-        raise UserError(f"split {split!r} has no query with a relevant document; splits with judgements: {splits}")
-    documents = check(pq.read_table(ranking / "ranking.parquet"), RANKING, what="ranking.parquet")
-    values = per_query(documents, of_split, measures)
+    """Measure a ranking on every query of the split that has a relevant document; `Answer@k`, an answer.
+
+    `Answer@k` takes a ranking that `answering` wrote. `queries` measures on a sample of so many, as `rerank` does.
+    """
+    by_answer = [name for name in measures if asks_for_answers(name)]
+    judged = [name for name in measures if name not in by_answer]
+    schema = ANSWERED if by_answer else RANKING
+    documents = check(pq.read_table(ranking / "ranking.parquet"), schema, what="ranking.parquet")
+    tables = []
+    if judged:
+        tables.append(per_query(documents, _judgements(data, split), judged))
+    if by_answer:
+        tables.append(answers_per_query(documents, _with_answers(data, split), by_answer))
+    values = pa.concat_tables(tables)
+    if queries is not None:
+        sampled = pa.array(measured(data, split, queries), pa.string())
+        values = values.filter(pc.is_in(values["query_id"], value_set=sampled))
     pq.write_table(values, out / PER_QUERY)
 
-    queries = pc.unique(values["query_id"])
-    of_queries = documents.filter(pc.is_in(documents["query_id"], queries))
+    asked = pc.unique(values["query_id"])
+    of_queries = documents.filter(pc.is_in(documents["query_id"], asked))
     summary: dict[str, Any] = {
         "measures": means(values),
-        "queries": len(queries),
-        "without_results": len(queries) - len(pc.unique(of_queries["query_id"])),
+        "queries": len(asked),
+        "without_results": len(asked) - len(pc.unique(of_queries["query_id"])),
     }
     if entropy is not None:
         first, temperature = entropy.documents, entropy.temperature
         summary["entropy"] = mean_entropy(of_queries, documents=first, temperature=temperature)
         summary["entropy_documents"] = first
     return summary
+
+
+def _judgements(data: Path, split: str) -> pa.Table:
+    """A split's; UserError where none of them is relevant."""
+    judgements = check(pq.read_table(data / "qrels.parquet"), QRELS, what="qrels.parquet")
+    of_split = judgements.filter(pc.equal(judgements["split"], split))
+    if not len(of_split.filter(pc.greater(of_split["relevance"], 0))):
+        splits = listing(sorted(pc.unique(judgements["split"]).to_pylist()))
+        raise UserError(f"split {split!r} has no query with a relevant document; splits with judgements: {splits}")
+    return of_split
+
+
+def _with_answers(data: Path, split: str) -> list[str]:
+    """A split's queries that have an answer; UserError where none has."""
+    queries = pq.read_table(data / "queries.parquet", columns=["query_id", "answers", "split"])
+    has = pc.and_(pc.equal(queries["split"], split), pc.greater(pc.list_value_length(queries["answers"]), 0))
+    found = queries.filter(has)["query_id"].to_pylist()
+    if not found:
+        raise UserError(f"measures: Answer@k needs queries with answers, and no query of the split {split!r} has one")
+    return found
 
 
 def results(

@@ -7,6 +7,7 @@ hashes are equal the table is written once more, this time looking at the ids th
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from components import draws
 from components.config import UserError, listing
 from components.digests import sha256
 from components.files import replacing, sweep
@@ -43,10 +45,15 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
         documents = _write(out / "documents.parquet", DOCUMENTS, source.read_documents, _again, dropped, progress)
         if not documents.rows:
             raise UserError(f"format {source.format}: no documents" + (" are left" if dropped.counts else ""))
-        queries = _write(out / "queries.parquet", QUERIES, source.read_queries, _asked_again, dropped, progress)
+        kept = _sample(source)
+
+        def asked() -> Iterator[Query | Bad]:
+            return _of_sample(source.read_queries(), kept)
+
+        queries = _write(out / "queries.parquet", QUERIES, asked, _asked_again, dropped, progress)
 
         def fitting() -> Iterator[Judgement | Bad]:
-            return _fitting(source.read_qrels(), documents, queries)
+            return _fitting(_of_sample(source.read_qrels(), kept), documents, queries)
 
         qrels = _write(out / "qrels.parquet", QRELS, fitting, _judged_again, dropped, progress)
     return {
@@ -58,6 +65,26 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
         "files": digests,
         **source.about(),
     }
+
+
+def _sample(source: Source) -> dict[str, set[str]]:
+    """The queries that stay, of each split that is sampled."""
+
+    def numbered(split: str) -> Iterator[tuple[int, str]]:
+        for record in source.read_queries():
+            if isinstance(record, Query) and record.split == split:
+                yield draws.number("sample", record.query_id), record.query_id
+
+    kept = {split: {name for _, name in nsmallest(count, numbered(split))} for split, count in source.sample.items()}
+    for split, names in kept.items():
+        if not names:
+            raise UserError(f"data.sample: there are no queries in {split!r}")
+    return kept
+
+
+def _of_sample(records: Iterator[Any], kept: dict[str, set[str]]) -> Iterator[Any]:
+    """Queries or judgements of what stays; bad records all pass, so that they are seen."""
+    return (r for r in records if isinstance(r, Bad) or r.split not in kept or r.query_id in kept[r.split])
 
 
 class Dropped:

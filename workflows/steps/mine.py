@@ -1,7 +1,7 @@
 """Draw groups: queries of a split, their positives, and negatives out of a ranking."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,15 @@ class MineConfig(Config):
     """Further negatives a group, drawn from the whole collection."""
     draw: Call = Call(function="components.sampling.uniform")
     """Which of the candidates become negatives."""
+    positives: Literal["judged", "answering"] = "judged"
+    """`judged` leaves out queries without a relevant document, as AR2's paper does. `answering` gives those the first
+    retrieved document that bears an answer, as its public code does."""
+    answering: Literal["keep", "remove"] = "keep"
+    """Whether a document that bears an answer without being judged may be a negative."""
+
+    def asks_for_answers(self) -> bool:
+        """Whether the ranking must say which documents bear an answer."""
+        return self.positives == "answering" or self.answering == "remove"
 
 
 def mine(
@@ -39,7 +48,8 @@ def mine(
 
     Passes over the queries are orders of their own, and a query's draw depends on (seed, query, visit) alone. A
     document whose text a relevant one has too is no negative either. Queries with fewer candidates than `negatives`
-    get random documents in their place, so that groups have one size.
+    get random documents in their place, so that groups have one size. Where the config asks for answers, `ranking` is
+    one that `answering` wrote.
     """
     pool = _Pool(data, tokens, ranking, split, config)
     if not len(pool.queries):
@@ -62,7 +72,20 @@ def mine(
                 rows.append(row)
             writer.write_table(pa.Table.from_pylist(rows, schema=GROUPS))
             progress.add(len(rows))
-    return {"groups": groups, "queries": min(groups, len(pool.queries)), "of": len(pool.queries), "filled": filled}
+    return {
+        "groups": groups, "queries": min(groups, len(pool.queries)), "of": len(pool.queries),
+        "by_answer": len(pool.by_answer), "filled": filled,
+    }  # fmt: skip
+
+
+class _Ranked(NamedTuple):
+    """What a ranking has of one query, best first."""
+
+    documents: np.ndarray
+    """Rows of the documents table."""
+    scores: np.ndarray
+    hits: np.ndarray
+    """Whether each bears an answer; False throughout where nobody asked."""
 
 
 class _Pool:
@@ -76,24 +99,37 @@ class _Pool:
         self._positives = positives(data)
         self._ranked = self._read(ranking, data) if ranking is not None else None
         splits = pq.read_table(data / "queries.parquet", columns=["split"])["split"]
-        wanted = np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False))
-        self.queries = [
-            row for row in wanted.tolist()
-            if row in self._positives and (self._ranked is None or row in self._ranked)
-        ]  # fmt: skip
+        wanted = np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)).tolist()
+        if self._ranked is not None:
+            wanted = [row for row in wanted if row in self._ranked]
+        self.by_answer = self._answering(wanted) if config.positives == "answering" else []
+        self.queries = [row for row in wanted if row in self._positives]
 
-    def _read(self, ranking: Path, data: Path) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """Document rows and scores of each query row, to the depth asked for and as many positives more."""
-        table = pq.read_table(ranking / "ranking.parquet", columns=["query_id", "doc_id", "rank", "score"])
+    def _answering(self, queries: list[int]) -> list[int]:
+        """Give queries without a relevant document the first that bears an answer; those that got one."""
+        assert self._ranked is not None
+        found = [row for row in queries if row not in self._positives and self._ranked[row].hits.any()]
+        for row in found:
+            ranked = self._ranked[row]
+            self._positives[row] = ranked.documents[[int(ranked.hits.argmax())]]
+        return found
+
+    def _read(self, ranking: Path, data: Path) -> dict[int, _Ranked]:
+        """What the ranking has of each query row, to the depth asked for and as many positives more."""
+        asked = self._config.asks_for_answers()
         most = max((len(found) for found in self._positives.values()), default=0)
-        table = table.filter(pc.less_equal(table["rank"], self._config.depth + most))
+        table = pq.read_table(
+            ranking / "ranking.parquet", columns=["query_id", "doc_id", "score", *(["hit"] if asked else [])],
+            filters=[("rank", "<=", self._config.depth + most)],
+        )  # fmt: skip
         queries = rows_of(table["query_id"], self._query_ids, what=str(ranking))
         documents = rows_of(table["doc_id"], self._document_ids, what=str(ranking))
         scores = table["score"].to_numpy()
+        hits = table["hit"].to_numpy() if asked else np.zeros(len(scores), bool)
         starts = np.flatnonzero(np.r_[True, queries[1:] != queries[:-1]]) if len(queries) else np.empty(0, int)
         ends = np.r_[starts[1:], len(queries)]
         return {
-            int(queries[a]): (documents[a:b], scores[a:b]) for a, b in zip(starts, ends, strict=True)
+            int(queries[a]): _Ranked(documents[a:b], scores[a:b], hits[a:b]) for a, b in zip(starts, ends, strict=True)
         }  # fmt: skip
 
     def group(self, position: int, visit: int, seed: list[Any]) -> tuple[dict[str, Any], int]:
@@ -105,14 +141,18 @@ class _Pool:
         taken = set(self._same[relevant].tolist())
         missing = 0
         if self._ranked is not None:
-            documents, scores = self._ranked[query]
-            keys = self._same[documents]
+            ranked = self._ranked[query]
+            keys = self._same[ranked.documents]
             free = np.zeros(len(keys), bool)
             free[np.unique(keys, return_index=True)[1]] = True  # a text once, where it stands first
             free &= ~np.isin(keys, list(taken))
-            documents, scores, keys = documents[free], scores[free], keys[free]
-            documents, scores = documents[: self._config.depth], scores[: self._config.depth]
-            at = self._draw(scores, self._config.negatives, draw, None, **self._config.draw.options)
+            if self._config.answering == "remove":
+                free &= ~ranked.hits
+            documents = ranked.documents[free][: self._config.depth]
+            scores = ranked.scores[free][: self._config.depth]
+            own = ranked.scores[keys == self._same[chosen[0]]]
+            positive = float(own[0] if len(own) else ranked.scores[-1])
+            at = self._draw(scores, self._config.negatives, draw, positive, **self._config.draw.options)
             chosen += documents[at].tolist()
             taken |= set(self._same[documents[at]].tolist())
             missing = self._config.negatives - len(at)

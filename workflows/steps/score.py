@@ -11,7 +11,7 @@ from pydantic import Field
 
 from components.config import Config
 from components.files import replacing
-from components.groups import ids_of, rows_of
+from components.groups import ids_of, measured, rows_of
 from components.processor import settle
 from components.tables import GROUPS, RANKING, check
 from workflows.cluster import Cluster
@@ -32,6 +32,8 @@ class RerankConfig(ScoreConfig):
 
     depth: int = Field(50, ge=1)
     """Documents of each query that the ranker orders anew; what follows them stays behind them."""
+    queries: int | None = Field(None, ge=1)
+    """Only so many of the split's judged queries, the same in every ranking; null for all."""
 
 
 def judge(
@@ -56,13 +58,12 @@ def rerank(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path, split: str, ranker: Path,
     config: RerankConfig,
 ) -> dict[str, Any]:  # fmt: skip
-    """The split's ranking with its first documents in the ranker's order; equal scores stay as they were.
+    """The measured queries' ranking with its first documents in the ranker's order; equal scores stay as they were.
 
     Documents beyond the depth follow in their old order, with scores below the ranker's last.
     """
     table = check(pq.read_table(ranking / "ranking.parquet"), RANKING, what=str(ranking))
-    queries = pq.read_table(data / "queries.parquet", columns=["query_id", "split"])
-    wanted = queries["query_id"].filter(pc.equal(queries["split"], split)).combine_chunks()
+    wanted = pa.array(measured(data, split, config.queries), pa.string())
     table = table.filter(pc.is_in(table["query_id"], value_set=wanted))
     first = pc.less_equal(table["rank"], config.depth)
     top, rest = table.filter(first), table.filter(pc.invert(first))

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from components.losses.adversarial import expected_reward
+from components.losses.adversarial import expected_reward, released
+from components.losses.listwise import cross_entropy
 from components.scores import Scores
 
 
@@ -119,3 +120,43 @@ def test_it_wants_a_teacher() -> None:
     scores = game(rows([0, 1]), rows([0, 1]))
     with pytest.raises(ValueError, match="needs a teacher"):
         expected_reward(Scores(scores.student, scores.target, scores.where))
+
+
+# As released
+
+
+def test_the_released_term_by_hand() -> None:
+    """Odds 2 : 1 : 1 over the group. Rewards ln 1/2 for the positive itself, ln 1/2 against the negative that scores
+    as it does, ln 3/4 against the other."""
+    student, teacher = rows([math.log(2), 0, 0]), rows([2, 2, 2 - math.log(3)])
+    wanted = math.log(0.5) * math.log(0.5) + math.log(0.5) * math.log(0.25) + math.log(0.75) * math.log(0.25)
+    assert released(game(student, teacher)).item() == pytest.approx(wanted)
+
+
+def test_where_the_ranker_is_sure_the_released_term_is_a_cross_entropy() -> None:
+    """Towards the positive, times the constant ln 2: the positive is its own opponent."""
+    student = rows([0, 1, 2, -1])
+    value = released(game(student, rows([20, -20, -21, -22])))
+    torch.testing.assert_close(value, math.log(2) * cross_entropy(game(student, student)))
+
+
+def test_where_a_negative_fools_the_ranker_the_released_term_draws_the_retriever() -> None:
+    student = rows([0, 3, 0, 1]).requires_grad_()
+    released(game(student, rows([0, -10, 5, -10]))).sum().backward()
+    assert (student.grad < 0).nonzero().tolist() == [[0, 2]]
+
+
+def test_the_released_term_masks_what_does_not_count() -> None:
+    student, teacher = rows([0.3, 0.1, 9.0]), rows([1, 2, 9])
+    scores = game(student, teacher)
+    masked = Scores(student, scores.target, torch.tensor([[True, True, False]]), teacher=teacher)
+    assert released(masked).item() == pytest.approx(released(game(student[:, :2], teacher[:, :2])).item())
+    without = Scores(student, torch.zeros_like(student), scores.where, teacher=teacher)
+    assert released(without).item() == 0
+
+
+def test_the_released_terms_gradient() -> None:
+    draw = torch.Generator().manual_seed(3)
+    student, teacher = (torch.randn(3, 5, generator=draw, dtype=torch.float64) for _ in range(2))
+    options = {"temperature": 0.7, "teacher_temperature": 1.3}
+    assert torch.autograd.gradcheck(lambda s: released(game(s, teacher), **options), student.requires_grad_())

@@ -1,0 +1,103 @@
+"""Which retrieved documents bear an answer to their query, on Ray Data: for measures, positives and negatives."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from components.answers import Mode, matcher, prepared
+from components.config import Config, UserError
+from components.files import replacing
+from components.groups import ids_of, rows_of
+from components.tables import ANSWERED, RANKING, check
+from components.text import document_text
+from workflows.cluster import Cluster
+from workflows.shards import Shard, map_shards
+
+
+class AnswerConfig(Config):
+    """When a document bears an answer."""
+
+    mode: Mode = "tokens"
+    """`tokens` as DPR matches; `regex` where answers are patterns, as CuratedTREC's."""
+    fields: Literal["text", "title and text"] = "text"
+    """Where it is looked for. DPR, and so AR2's numbers, look in the text alone."""
+
+
+def answering(
+    out: Path, cluster: Cluster, *, data: Path, ranking: Path, splits: list[str], config: AnswerConfig
+) -> dict[str, Any]:
+    """The splits' ranking with a column more: `hit`, whether the document bears an answer (`components.answers`).
+
+    The collection is read once, a row group at a time, each by the worker that looks into it.
+    """
+    queries = pq.read_table(data / "queries.parquet", columns=["query_id", "split"])
+    wanted = queries.filter(pc.is_in(queries["split"], value_set=pa.array(splits, pa.string())))["query_id"]
+    table = check(pq.read_table(ranking / "ranking.parquet"), RANKING, what=str(ranking))
+    table = table.filter(pc.is_in(table["query_id"], value_set=wanted.combine_chunks()))
+    asked = rows_of(table["query_id"], queries["query_id"].combine_chunks(), what=str(ranking))
+    documents = rows_of(table["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what=str(ranking))
+    order = np.argsort(documents, kind="stable")
+    with replacing(out / "pairs.npy") as path, path.open("wb") as file:
+        np.save(file, np.stack([asked[order], documents[order]], 1))
+    shards = _shards(data / "documents.parquet", documents[order])
+    busy = map_shards(
+        Matcher, shards, out=out, cluster=cluster, pool=cluster.map, unit="documents", data=data,
+        pairs=out / "pairs.npy", config=config,
+    )  # fmt: skip
+    hits = np.empty(len(order), bool)
+    hits[order] = np.concatenate([np.empty(0, bool), *(np.load(out / shard.file) for shard in shards)])
+    with replacing(out / "ranking.parquet") as path:
+        pq.write_table(check(table.append_column("hit", pa.array(hits)), ANSWERED, what="ranking"), path)
+    for shard in shards:
+        (out / shard.file).unlink()
+    (out / "pairs.npy").unlink()
+    return {"documents": len(hits), "hits": int(hits.sum()), "busy_seconds": busy}
+
+
+def _shards(documents: Path, sought: np.ndarray) -> list[Shard]:
+    """For each row group that is asked about, where it begins and which pairs ask, `sought` ascending."""
+    metadata, first, shards = pq.read_metadata(documents), 0, []
+    for group in range(metadata.num_row_groups):
+        last = first + metadata.row_group(group).num_rows
+        start, stop = np.searchsorted(sought, [first, last]).tolist()
+        if stop > start:
+            task = {"group": group, "first": first, "start": start, "stop": stop}
+            shards.append(Shard(f"part-{group:05d}.npy", stop - start, task))
+        first = last
+    return shards
+
+
+class Matcher:
+    """Looks for answers in the documents of one row group."""
+
+    def __init__(self, *, data: Path, pairs: Path, config: AnswerConfig, threads: int) -> None:
+        self._documents, self._config = data / "documents.parquet", config
+        self._pairs = np.load(pairs, mmap_mode="r")
+        queries = pq.read_table(data / "queries.parquet", columns=["query_id", "answers"])
+        self._ids, self._answers = queries["query_id"], queries["answers"]
+        self._matchers: dict[int, Any] = {}
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        """Write whether each pair is a hit."""
+        pairs = np.array(self._pairs[task["start"] : task["stop"]])
+        group = pq.ParquetFile(self._documents).read_row_group(task["group"], columns=["title", "text"])
+        sought, inverse = np.unique(pairs[:, 1] - task["first"], return_inverse=True)
+        titles, texts = (group[name].take(pa.array(sought)).to_pylist() for name in ("title", "text"))
+        if self._config.fields == "title and text":
+            texts = [document_text(title, text) for title, text in zip(titles, texts, strict=True)]
+        ready = [prepared(text, self._config.mode) for text in texts]
+        hits = [self._matcher(query)(ready[at]) for query, at in zip(pairs[:, 0].tolist(), inverse, strict=True)]
+        with path.open("wb") as file:
+            np.save(file, np.asarray(hits, bool))
+
+    def _matcher(self, query: int) -> Any:
+        if query not in self._matchers:
+            try:
+                self._matchers[query] = matcher(self._answers[query].as_py(), self._config.mode)
+            except UserError as error:
+                raise UserError(f"query {self._ids[query]}: {error}") from None
+        return self._matchers[query]
