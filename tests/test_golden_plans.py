@@ -69,4 +69,4 @@ def test_a_config_says_how_to_run_it(config: Path) -> None:
     assert text.startswith("# ")
     assert f"python -m workflows run {config.relative_to(ROOT)}" in text or "make demo" in text
     first = next(line for line in text.splitlines() if not line.startswith("#"))
-    assert re.fullmatch(r"recipe: \w+", first)
+    assert re.fullmatch(r"recipe: \w+|base: [\w-]+\.yaml", first)

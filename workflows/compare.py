@@ -24,7 +24,7 @@ class Config(Part):
     systems: list[str] = Field(min_length=1)
     """The systems of each that are compared."""
     beside: list[str] = []
-    """Further systems that are shown."""
+    """Further systems, of the baseline, that are shown."""
     sets: list[str] = []
     """`key.path=value` for every experiment, as `--set` has it: `seeds=[1, 2, 3]`."""
 
@@ -44,7 +44,7 @@ def build(config: Config) -> Outcome:
     entries: dict[tuple[str, str, int], dict[str, Any]] = {}
     for name, outcome in outcomes.items():
         for entry in outcome.results.inputs["systems"]:
-            if entry["system"] in chosen:
+            if entry["system"] in config.systems or (name == config.baseline and entry["system"] in config.beside):
                 entries[name, entry["system"], entry["seed"]] = entry
     for name in outcomes:
         for system in config.systems:

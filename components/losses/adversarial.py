@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch.nn.functional import softplus
-
-from components.losses.masking import LOWEST, log_softmax, softmax
+from components.losses.masking import LOWEST, log_softmax, softmax, softplus
 
 if TYPE_CHECKING:
     from torch import Tensor

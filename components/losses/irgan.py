@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch.nn.functional import softplus
-
-from components.losses.masking import softmax
+from components.losses.masking import softmax, softplus
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +32,8 @@ def discriminator(scores: Scores) -> Tensor:
     """
     positive = (scores.target > 0) & scores.where
     negative = (scores.target <= 0) & scores.where
-    return _mean(softplus(-scores.student), positive) + _mean(softplus(scores.student), negative)
+    student = scores.student.masked_fill(~scores.where, 0.0)  # what stands there may be no number
+    return _mean(softplus(-student), positive) + _mean(softplus(student), negative)
 
 
 def _mean(values: Tensor, where: Tensor) -> Tensor:

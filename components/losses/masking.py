@@ -16,6 +16,11 @@ def log_softmax(scores: Tensor, where: Tensor) -> Tensor:
     return scores.masked_fill(~where, LOWEST).log_softmax(-1).masked_fill(~where, 0.0)
 
 
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + e^x) without overflow."""
+    return x.clamp_min(0) + (-x.abs()).exp().log1p()
+
+
 def softmax(scores: Tensor, where: Tensor) -> Tensor:
     """(Q, C) probabilities over the pairs that count, 0 at the others."""
     return scores.masked_fill(~where, LOWEST).softmax(-1).masked_fill(~where, 0.0)

@@ -484,7 +484,7 @@ def test_a_gradient_that_is_no_number_stops_with_the_step_and_keeps_the_checkpoi
         terms = real(self, representations, batch)
         poisoned.calls += 1  # type: ignore[attr-defined]
         factor = math.nan if poisoned.calls == 3 else 1.0  # type: ignore[attr-defined]
-        return {name: (value * factor, count) for name, (value, count) in terms.items()}
+        return {name: term._replace(value=term.value * factor) for name, term in terms.items()}
 
     poisoned.calls = 0  # type: ignore[attr-defined]
     with pytest.MonkeyPatch.context() as patch:

@@ -234,8 +234,11 @@ def test_refreshes_can_be_rarer_than_rounds(tmp_path: Path, ar2: dict[str, Any])
     assert "retriever 1 ranking" not in found
     assert found["ranker 2 groups"].inputs["ranking"] is found["warm retriever ranking"]
     assert found["ranker 3 groups"].inputs["ranking"] is found["retriever 2 ranking"]
-    assert found["control ance 2 groups"].inputs["ranking"] is found["warm retriever ranking"]
-    assert found["control ance 3 groups"].inputs["ranking"] is found["control ance 2 ranking"]
+    for control, ranking in (
+        ("control ance 2", "warm retriever ranking"),
+        ("control ance 3", "control ance 2 ranking"),
+    ):
+        assert found[control].inputs["rows"].inputs["ranking"] is found[ranking]
     assert found["retriever 3"].inputs["start"] is found["retriever 2"]
     assert "retriever 3 ranking" in found  # whatever the config says
 

@@ -243,9 +243,9 @@ def answered(toys: Path, ranking: Path) -> Path:
 
 
 def test_documents_that_bear_an_answer_are_no_negatives(drawn: Any, answered: Path) -> None:
-    kept = drawn(answered, groups=64, negatives=4)
+    kept = drawn(answered, groups=64, negatives=2)
     assert any(int(one[1:]) % 2 == 0 for row in kept for one in row["doc_ids"][1:])
-    rows = drawn(answered, groups=64, negatives=4, answering="remove")
+    rows = drawn(answered, groups=64, negatives=2, answering="remove")
     assert drawn.summary["filled"] == 0
     assert all(int(one[1:]) % 2 for row in rows for one in row["doc_ids"][1:])
 
