@@ -1,7 +1,8 @@
 """Random choices keyed by what they are for, so that order, workers and restarts cannot change them."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable
+from heapq import nsmallest
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,6 @@ def number(*key: Any) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def sample(ids: Sequence[str], count: int | None, *key: Any) -> list[str]:
-    """So many of some ids, whatever their order: those whose numbers under the key are smallest. None for all."""
-    if count is None or count >= len(ids):
-        return list(ids)
-    kept = set(sorted(ids, key=lambda one: (number(*key, one), one))[:count])
-    return [one for one in ids if one in kept]
+def sample(ids: Iterable[str], count: int, *key: Any) -> set[str]:
+    """So many of some ids, whatever their order: those whose numbers under the key are smallest."""
+    return {one for _, one in nsmallest(count, ((number(*key, one), one) for one in ids))}

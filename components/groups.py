@@ -67,7 +67,9 @@ def measured(data: Path, split: str, count: int | None) -> list[str]:
         queries = pq.read_table(data / "queries.parquet", columns=["query_id"], filters=[("split", "=", split)])
         return queries["query_id"].to_pylist()
     qrels = pq.read_table(data / "qrels.parquet", filters=[("split", "=", split), ("relevance", ">", 0)])
-    return draws.sample(pc.unique(qrels["query_id"]).to_pylist(), count, "measured")
+    judged = pc.unique(qrels["query_id"]).to_pylist()
+    kept = draws.sample(judged, count, "measured")
+    return [query for query in judged if query in kept]
 
 
 def places_of(ids: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,5 +1,6 @@
 """AR2: a retriever that finds what fools the ranker, and a ranker that learns to tell (paper 004, Algorithm 1)."""
 
+from dataclasses import dataclass
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -99,20 +100,19 @@ class Config(Base):
 
 def build(config: Config) -> Outcome:
     """The graph: one game a seed on one collection, and the board of results."""
-    start_retriever = begin("start retriever", config.retriever.model)
-    start_ranker = begin("start ranker", config.ranker.model)
-    collection = Collection(config, start_retriever, start_ranker)
+    retriever, ranker = begin("start retriever", config.retriever.model), begin("start ranker", config.ranker.model)
+    collection = Collection(config, retriever, ranker)
     board = Board(collection, config)
     test = [config.evaluate.split]
 
     warm = config.retriever.warm
-    hard = warm.mine.negatives > 0
+    hard = warm.mine.negatives > 0  # from BM25, as DPR's are
     lexical = collection.bm25([*splits_for(warm.train), *test] if hard else test)
-    untrained = refresh("start", collection, start_retriever, config, splits=test)
+    untrained = refresh("start", collection, retriever, config, splits=test)
     for seed in config.seeds:
         board.add("BM25", lexical, seed=seed)
         board.add("start model", untrained.ranking, seed=seed)
-        found, ranker = game(config, collection, board, start_retriever, start_ranker, lexical if hard else None, seed)
+        found, last_ranker = game(Play(config, collection, board, seed), retriever, ranker, lexical if hard else None)
 
     last = f"retriever {config.rounds}"
     comparisons = [(last, "warm retriever")]  # the first is the one that the run was made for
@@ -125,101 +125,115 @@ def build(config: Config) -> Outcome:
         ]
     comparisons += [("warm retriever", "BM25"), ("warm retriever", "start model")]
     return Outcome(
-        results=board.results(comparisons), data=collection.data, found=found, ranker=ranker,
+        results=board.results(comparisons), data=collection.data, found=found, ranker=last_ranker,
         rankings=board.rankings, split=config.evaluate.split, note=note_on(config.retriever.model.model),
         examples=(last, "warm retriever"),
     )  # fmt: skip
 
 
-def game(
-    config: Config, collection: Collection, board: Board, retriever: Step, ranker: Step, lexical: Step | None, seed: int
-) -> tuple[Refreshed, Step]:
-    """Warm both players, play the rounds, and play the controls from the same warm retriever.
+def game(play: "Play", retriever: Step, ranker: Step, lexical: Step | None) -> tuple[Refreshed, Step]:
+    """Algorithm 1 from two start models: what the last retriever finds, and the last ranker."""
+    config, rounds = play.config, play.config.rounds
+    retriever = play.warm_retriever(retriever, lexical)
+    found = warm = play.refresh("warm retriever", retriever, round=0)
+    ranker = warm_ranker = play.ranker("warm ranker", found, ranker, config.ranker.warm)
+    play.rank("warm ranker over warm retriever", ranker, found, round=0)
 
-    `lexical` is the ranking that the warm retriever's hard negatives come from, where it has some, as DPR's do.
-    """
-    drawing = (config.ranker.warm.train, config.ranker.game.train, config.retriever.game.train)
-    splits = [*splits_for(*drawing), config.evaluate.split]
-
-    def label(text: str) -> str:
-        return seeded(text, seed, config)
-
-    retriever = phase(
-        label("warm retriever"), collection, "retriever", ranking=lexical, start=retriever,
-        seed=[seed, "warm retriever"], config=config.retriever.warm,
-    )  # fmt: skip
-    found = warm = refresh(label("warm retriever"), collection, retriever, config, splits=splits)
-    board.add("warm retriever", found.ranking, seed=seed, round=0, entropy=True)
-    ranker = phase(
-        label("warm ranker"), collection, "ranker", ranking=found.ranking, start=ranker, seed=[seed, "warm ranker"],
-        config=config.ranker.warm,
-    )  # fmt: skip
-    warm_ranker = ranker
-
-    def ranked(system: str, ranker: Step, on: Refreshed, round: int | None) -> None:
-        over = reranked(label(system), collection, on.ranking, ranker, config, config.rerank)
-        board.add(system, over, seed=seed, round=round, queries=config.rerank.queries)
-
-    ranked("warm ranker over warm retriever", ranker, warm, 0)
-
-    for i in range(1, config.rounds + 1):
+    for i in range(1, rounds + 1):
         for player in ("ranker", "retriever") if config.order == "released" else ("retriever", "ranker"):
             if player == "ranker":
-                ranker = phase(
-                    label(f"ranker {i}"), collection, "ranker", ranking=found.ranking, start=ranker,
-                    seed=[seed, "ranker", i], config=in_round(i, config.ranker.game),
-                )  # fmt: skip
+                ranker = play.ranker(f"ranker {i}", found, ranker, in_round(i, config.ranker.game), i)
             else:
-                groups = drawn(
-                    label(f"retriever {i} groups"), collection, ranking=found.ranking, seed=[seed, "retriever", i],
-                    config=config.retriever.game,
-                )  # fmt: skip
-                judged = step(
-                    label(f"judged {i}"), judge, data=collection.data, tokens=collection.tokens["ranker"],
-                    groups=groups, ranker=ranker, config=config.judge,
-                )  # fmt: skip
-                retriever = trained(
-                    label(f"retriever {i}"), collection, "retriever", rows=judged, ranking=found.ranking,
-                    start=retriever, seed=[seed, "retriever", i], config=in_round(i, config.retriever.game).train,
-                )  # fmt: skip
+                retriever = play.retriever(i, found, retriever, ranker)
                 if refreshed(i, config):
-                    found = refresh(label(f"retriever {i}"), collection, retriever, config, splits=splits)
-                    board.add(f"retriever {i}", found.ranking, seed=seed, round=i, entropy=True)
-        if i == config.rounds or (config.rank == "rounds" and refreshed(i, config)):
-            ranked(f"ranker over retriever {i}", ranker, found, i)
-    if config.rank == "grid":
-        ranked(f"warm ranker over retriever {config.rounds}", warm_ranker, found, None)
-        ranked("last ranker over warm retriever", ranker, warm, None)
+                    found = play.refresh(f"retriever {i}", retriever, round=i)
+        if i == rounds or (config.rank == "rounds" and refreshed(i, config)):
+            play.rank(f"ranker over retriever {i}", ranker, found, round=i)
 
+    if config.rank == "grid":
+        play.rank(f"warm ranker over retriever {rounds}", warm_ranker, found)
+        play.rank("last ranker over warm retriever", ranker, warm)
     for name in config.controls.play:
-        control(name, config, collection, board, warm, seed)
+        play.control(name, warm)
     return found, ranker
 
 
-def control(name: Control, config: Config, collection: Collection, board: Board, warm: Refreshed, seed: int) -> None:
-    """The warm retriever trained as long, on as many groups with as many negatives, without a ranker."""
-    found, retriever = warm, warm.retriever
-    how = config.controls.in_batch if name == "in-batch" else config.controls.ance
-    assert how is not None
-    as_long = Phase(mine=config.retriever.game.mine, train=how)
-    for i in range(1, config.rounds + 1):
-        label = seeded(f"control {name} {i}", seed, config)
-        source = warm if name == "in-batch" else found
+@dataclass(frozen=True)
+class Play:
+    """The moves of one seed's game."""
+
+    config: Config
+    collection: Collection
+    board: Board
+    seed: int
+
+    def label(self, text: str) -> str:
+        """A step's label, with the seed where there are several."""
+        return seeded(text, self.seed, self.config)
+
+    def refresh(self, label: str, retriever: Step, *, round: int) -> Refreshed:
+        """Rank the collection anew for both players (line 11), and measure the ranking."""
+        config = self.config
+        drawing = (config.ranker.warm.train, config.ranker.game.train, config.retriever.game.train)
+        splits = [*splits_for(*drawing), config.evaluate.split]
+        found = refresh(self.label(label), self.collection, retriever, config, splits=splits)
+        self.board.add(label, found.ranking, seed=self.seed, round=round, entropy=True)
+        return found
+
+    def rank(self, system: str, ranker: Step, found: Refreshed, *, round: int | None = None) -> None:
+        """Rerank what a retriever found, and measure it."""
+        depth = self.config.rerank
+        over = reranked(self.label(system), self.collection, found.ranking, ranker, self.config, depth)
+        self.board.add(system, over, seed=self.seed, round=round, queries=depth.queries)
+
+    def warm_retriever(self, start: Step, lexical: Step | None) -> Step:
+        """Lines 2 and 3: as DPR is trained, with BM25's negatives where some are asked for."""
+        return phase(
+            self.label("warm retriever"), self.collection, "retriever", ranking=lexical, start=start,
+            seed=[self.seed, "warm retriever"], config=self.config.retriever.warm,
+        )  # fmt: skip
+
+    def ranker(self, label: str, found: Refreshed, start: Step, config: Phase, *round: int) -> Step:
+        """Lines 5 and 12 to 15: tell the relevant documents from what the retriever finds."""
+        name = "ranker" if round else label
+        return phase(
+            self.label(label), self.collection, "ranker", ranking=found.ranking, start=start,
+            seed=[self.seed, name, *round], config=config,
+        )  # fmt: skip
+
+    def retriever(self, i: int, found: Refreshed, start: Step, ranker: Step) -> Step:
+        """Lines 7 to 10: find what the ranker, frozen here, takes to be relevant."""
+        config, seed = in_round(i, self.config.retriever.game), [self.seed, "retriever", i]
         groups = drawn(
-            f"{label} groups", collection, ranking=source.ranking, seed=[seed, "retriever", i],
-            config=as_long,
+            self.label(f"retriever {i} groups"), self.collection, ranking=found.ranking, seed=seed, config=config
+        )
+        judged = step(
+            self.label(f"judged {i}"), judge, data=self.collection.data, tokens=self.collection.tokens["ranker"],
+            groups=groups, ranker=ranker, config=self.config.judge,
         )  # fmt: skip
-        retriever = trained(
-            label, collection, "retriever", rows=groups, ranking=source.ranking, start=retriever,
-            seed=[seed, "retriever", i],
-            config=in_round(i, as_long).train,
+        return trained(
+            self.label(f"retriever {i}"), self.collection, "retriever", rows=judged, ranking=found.ranking,
+            start=start, seed=seed, config=config.train,
         )  # fmt: skip
-        if i == config.rounds or (name == "ance" and refreshed(i, config)):
-            splits = [*splits_for(how), config.evaluate.split]
-            found = refresh(label, collection, retriever, config, splits=splits)
-            system = f"control: {name}" + ("" if i == config.rounds else f" {i}")
-            on_curve = i if name == "ance" and config.rounds > 1 else None
-            board.add(system, found.ranking, seed=seed, round=on_curve, entropy=True)
+
+    def control(self, name: Control, warm: Refreshed) -> None:
+        """The warm retriever trained as long, on as many groups with as many negatives, without a ranker."""
+        config, retriever, found = self.config, warm.retriever, warm
+        how = config.controls.in_batch if name == "in-batch" else config.controls.ance
+        assert how is not None
+        for i in range(1, config.rounds + 1):
+            retriever = phase(
+                self.label(f"control {name} {i}"), self.collection, "retriever", ranking=found.ranking,
+                start=retriever, seed=[self.seed, "retriever", i],
+                config=in_round(i, Phase(mine=config.retriever.game.mine, train=how)),
+            )  # fmt: skip
+            last = i == config.rounds
+            if last or (name == "ance" and refreshed(i, config)):
+                splits = [*splits_for(how), config.evaluate.split]
+                found = refresh(self.label(f"control {name} {i}"), self.collection, retriever, config, splits=splits)
+                on_curve = i if name == "ance" and config.rounds > 1 else None
+                system = f"control: {name}" if last else f"control: {name} {i}"
+                self.board.add(system, found.ranking, seed=self.seed, round=on_curve, entropy=True)
 
 
 def refreshed(i: int, config: Config) -> bool:

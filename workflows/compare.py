@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from components.config import Config as Part
+from components.config import listing
 from workflows import recipes
 from workflows.parts import Outcome, gathered
 
@@ -22,7 +23,7 @@ class Config(Part):
     baseline: str
     """The experiment that the others are compared with."""
     systems: list[str] = Field(min_length=1)
-    """The systems of each that are compared."""
+    """The systems of each that are compared, in the table as `experiment: system`."""
     beside: list[str] = []
     """Further systems, of the baseline, that are shown."""
     sets: list[str] = []
@@ -40,33 +41,26 @@ def build(config: Config) -> Outcome:
     outcomes = {
         name: recipes.read(Path(file), config.sets, Path("runs")).outcome for name, file in config.experiments.items()
     }
-    chosen = [*config.beside, *config.systems]
-    entries: dict[tuple[str, str, int], dict[str, Any]] = {}
-    for name, outcome in outcomes.items():
-        for entry in outcome.results.inputs["systems"]:
-            if entry["system"] in config.systems or (name == config.baseline and entry["system"] in config.beside):
-                entries[name, entry["system"], entry["seed"]] = entry
-    for name in outcomes:
-        for system in config.systems:
-            if not any(key[:2] == (name, system) for key in entries):
-                raise ValueError(f"systems: {name!r} ({config.experiments[name]}) has no {system!r}")
-
-    def called(name: str, system: str) -> str:
-        """The system's own name where it is the same in every experiment."""
-        same = {e["metrics"].fingerprint for key, e in entries.items() if key[1] == system and key[2] == first}
-        return system if len(same) == 1 else f"{name}: {system}"
-
-    first = next(iter(entries))[2]
-    rows = {
-        (called(name, system), seed): {**entry, "system": called(name, system)}
-        for (name, system, seed), entry in sorted(entries.items(), key=lambda item: chosen.index(item[0][1]))
-    }
-    comparisons = [
-        (called(name, system), called(config.baseline, system))
-        for system in config.systems for name in outcomes if name != config.baseline
-    ]  # fmt: skip
     main = outcomes[config.baseline]
+    entries = [entry for system in config.beside for entry in _entries(config, config.baseline, main, system)]
+    comparisons = []
+    for system in config.systems:
+        for name, outcome in outcomes.items():
+            title = f"{name}: {system}"
+            entries += [{**entry, "system": title} for entry in _entries(config, name, outcome, system)]
+            if name != config.baseline:
+                comparisons.append((title, f"{config.baseline}: {system}"))
     return Outcome(
-        results=gathered(list(rows.values()), [pair for pair in comparisons if pair[0] != pair[1]]), data=main.data,
-        found=main.found, ranker=main.ranker, rankings=main.rankings, split=main.split, note=main.note,
+        results=gathered(entries, comparisons), data=main.data, found=main.found, ranker=main.ranker,
+        rankings=main.rankings, split=main.split, note=main.note,
     )  # fmt: skip
+
+
+def _entries(config: Config, name: str, outcome: Outcome, system: str) -> list[dict[str, Any]]:
+    """A system of an experiment on its board, one entry a seed; ValueError where it has none."""
+    board = outcome.results.inputs["systems"]
+    found = [entry for entry in board if entry["system"] == system]
+    if not found:
+        there = listing(dict.fromkeys(entry["system"] for entry in board))
+        raise ValueError(f"systems: {name!r} ({config.experiments[name]}) has no {system!r}; it has {there}")
+    return found

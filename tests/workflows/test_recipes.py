@@ -282,14 +282,14 @@ def side_by_side(tmp_path: Path, ar2: dict[str, Any], **more: Any) -> dict[str, 
     tiny.write(paths["fewer"], {"base": "one.yaml", "retriever": {"game": {"mine": {"negatives": 1}}}})
     return {
         "recipe": "compare", "experiments": {name: str(path) for name, path in paths.items()}, "baseline": "AR2",
-        "systems": ["retriever 1", "warm retriever"], "beside": ["BM25"], **more,
+        "systems": ["retriever 1"], "beside": ["BM25", "warm retriever"], **more,
     }  # fmt: skip
 
 
 def test_experiments_share_what_they_have_in_common(tmp_path: Path, ar2: dict[str, Any]) -> None:
     nodes = steps(read(tmp_path, side_by_side(tmp_path, ar2)))
     systems = [entry["system"] for entry in nodes["results"].inputs["systems"]]
-    assert systems == ["BM25", "AR2: retriever 1", "fewer: retriever 1", "warm retriever"]
+    assert systems == ["BM25", "warm retriever", "AR2: retriever 1", "fewer: retriever 1"]
     assert nodes["results"].inputs["comparisons"] == [{"system": "fewer: retriever 1", "baseline": "AR2: retriever 1"}]
     alone = graph(recipes.read(tmp_path / "one.yaml", [], Path("runs")).wanted)
     both = {node.fingerprint for node in graph(read(tmp_path, side_by_side(tmp_path, ar2)).wanted)}
@@ -309,7 +309,8 @@ def test_settings_for_all_experiments(tmp_path: Path, ar2: dict[str, Any]) -> No
     ("more", "says"),
     [
         ({"baseline": "none"}, "'none' is none of the experiments: AR2, fewer"),
-        ({"systems": ["retriever 7"]}, r"'AR2' \(.*one\.yaml\) has no 'retriever 7'"),
+        ({"systems": ["retriever 7"]}, r"'AR2' \(.*one\.yaml\) has no 'retriever 7'; it has BM25, start model, warm"),
+        ({"beside": ["retriever 7"]}, r"'AR2' \(.*one\.yaml\) has no 'retriever 7'"),
     ],
 )
 def test_what_there_is_not_cannot_be_compared(tmp_path: Path, ar2: dict[str, Any], more: Any, says: str) -> None:

@@ -7,7 +7,6 @@ hashes are equal the table is written once more, this time looking at the ids th
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -70,12 +69,10 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
 def _sample(source: Source) -> dict[str, set[str]]:
     """The queries that stay, of each split that is sampled."""
 
-    def numbered(split: str) -> Iterator[tuple[int, str]]:
-        for record in source.read_queries():
-            if isinstance(record, Query) and record.split == split:
-                yield draws.number("sample", record.query_id), record.query_id
+    def of(split: str) -> Iterator[str]:
+        return (r.query_id for r in source.read_queries() if isinstance(r, Query) and r.split == split)
 
-    kept = {split: {name for _, name in nsmallest(count, numbered(split))} for split, count in source.sample.items()}
+    kept = {split: draws.sample(of(split), count, "sample") for split, count in source.sample.items()}
     for split, names in kept.items():
         if not names:
             raise UserError(f"data.sample: there are no queries in {split!r}")
