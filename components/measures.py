@@ -7,6 +7,7 @@ our rankings), everything else as trec_eval (doc_id descending).
 """
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -20,7 +21,10 @@ from components.draws import generator
 PER_QUERY = pa.schema([("query_id", pa.string()), ("measure", pa.string()), ("value", pa.float64())])
 """One query's value of one measure."""
 
-ACCEPTED = "RR@k, nDCG@k, R@k, Success@k, P@k, AP@k (or RR, nDCG, AP without a cutoff), Answer@k; for example RR@10"
+ACCEPTED = (
+    "RR@k, nDCG@k, R@k, Success@k, P@k, AP@k (or RR, nDCG, AP without a cutoff), Answer@k; for example RR@10, or "
+    "RR(rel=2)@10 where only relevance 2 and more counts, as in TREC DL"
+)
 _FAMILIES = {
     "rr": "RR", "mrr": "RR", "recip_rank": "RR",
     "ndcg": "nDCG", "ndcg_cut": "nDCG",
@@ -30,19 +34,22 @@ _FAMILIES = {
     "ap": "AP", "map": "AP",
     "answer": "Answer",
 }  # fmt: skip
+_NAME = re.compile(r"(?P<family>\w+) *(\( *rel *= *(?P<level>[1-9]\d*) *\))? *(@ *(?P<cutoff>[1-9]\d*))?", re.ASCII)
 _WHOLE = ("RR", "nDCG", "AP")  # measures that make sense without a cutoff
+_BINARY = ("RR", "R", "Success", "P", "AP")  # those that ask from which relevance on a document is right
 _CELLS = 4_000_000  # signs drawn at once, so that memory stays at some tens of megabytes
 
 
 def canonical(name: str) -> str:
     """The name that ir_measures gives a retrieval measure: `MRR@10` and `mrr@10` are `RR@10`."""
-    family, at, cutoff = name.strip().partition("@")
-    known = _FAMILIES.get(family.strip().lower())
-    whole = known in _WHOLE and not at
-    cut = bool(known and at) and cutoff.strip().isdecimal() and int(cutoff) > 0
-    if known is None or not (whole or cut):
+    found = _NAME.fullmatch(name.strip())
+    family = _FAMILIES.get(found["family"].lower()) if found else None
+    if found is None or family is None or not (found["cutoff"] or family in _WHOLE):
         raise UserError(f"measure {name!r}: not known; accepted: {ACCEPTED}")
-    return f"{known}@{int(cutoff)}" if cut else known
+    level, cutoff = found["level"], found["cutoff"]
+    if level and family not in _BINARY:
+        raise UserError(f"measure {name!r}: {family} takes no (rel={level}); {', '.join(_BINARY)} do")
+    return family + (f"(rel={level})" if level and level != "1" else "") + (f"@{cutoff}" if cutoff else "")
 
 
 def asks_for_answers(name: str) -> bool:
@@ -202,6 +209,7 @@ def spread(values: Iterable[float]) -> tuple[float, float | None]:
 def meaning(name: str) -> str:
     """What a measure says, for a reader who never met it."""
     family, _, cutoff = name.partition("@")
+    family, _, level = family.partition("(rel=")
     first = f"the first {cutoff}" if cutoff else "all results"
     beyond = f" (0 beyond {cutoff})" if cutoff else ""
     known = {
@@ -215,4 +223,5 @@ def meaning(name: str) -> str:
         "EM": "share of answers that are exactly right",
         "F1": "overlap of the answer's words with the right ones",
     }
-    return known.get(family, "")
+    from_level = f"; right is what has relevance {level[:-1]} or more" if level else ""
+    return known.get(family, "") + from_level

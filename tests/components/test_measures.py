@@ -18,6 +18,7 @@ from components.measures import canonical, compare, mean_entropy, meaning, means
 from components.tables import RANKING
 
 MEASURES = ["RR@10", "nDCG@10", "R@5", "Success@1", "P@3", "AP@10", "RR", "AP"]
+MEASURES += ["RR(rel=2)@10", "AP(rel=2)", "R(rel=2)@5"]
 
 
 def ranking_of(scores: dict[str, dict[str, float]]) -> pa.Table:
@@ -127,7 +128,8 @@ def test_scores_that_are_not_numbers_are_refused() -> None:
     ("given_name", "expected"),
     [("MRR@10", "RR@10"), ("mrr@10", "RR@10"), ("RR@10", "RR@10"), ("ndcg@10", "nDCG@10"), ("recall@100", "R@100"),
      ("Recall@5", "R@5"), ("success@5", "Success@5"), ("map", "AP"), ("precision@1", "P@1"),
-     (" nDCG @ 10 ", "nDCG@10")],
+     (" nDCG @ 10 ", "nDCG@10"), ("mrr (rel=2)@10", "RR(rel=2)@10"), ("map(rel=2)", "AP(rel=2)"),
+     ("recall(rel=1)@100", "R@100")],
 )  # fmt: skip
 def test_names_have_aliases(given_name: str, expected: str) -> None:
     assert canonical(given_name) == expected
@@ -138,6 +140,16 @@ def test_names_have_aliases(given_name: str, expected: str) -> None:
 def test_unknown_names_say_what_is_accepted(name: str) -> None:
     with pytest.raises(UserError, match=r"not known; accepted: RR@k, nDCG@k, R@k"):
         canonical(name)
+
+
+def test_a_level_of_relevance_is_for_measures_that_ask_for_one() -> None:
+    """TREC DL's reading: nDCG takes the grades, everything else calls 2 and more relevant."""
+    judged, found = {"q": {"a": 1, "b": 2}}, {"q": {"a": 2.0, "b": 1.0}}
+    table = per_query(ranking_of(found), qrels_of(judged), ["RR@10", "RR(rel=2)@10", "R(rel=2)@1"])
+    assert values_of(table) == {("q", "RR@10"): 1.0, ("q", "RR(rel=2)@10"): 0.5, ("q", "R(rel=2)@1"): 0.0}
+    assert "relevance 2 or more" in meaning("RR(rel=2)@10")
+    with pytest.raises(UserError, match=r"nDCG takes no \(rel=2\); RR, R, Success, P, AP do"):
+        canonical("nDCG(rel=2)@10")
 
 
 def test_asked_twice_is_computed_once() -> None:
