@@ -60,26 +60,29 @@ UNITS = ("documents", "pairs", "groups", "sentences", "steps", "queries", "rows"
 
 _PARTS = {
     "ingest": "data", "tokenize": "data", "start": "data",
-    "lucene": "BM25", "bm25": "BM25",
-    "mine": "groups and negatives",
-    "encode": "encoding", "search": "search", "score": "scoring by the ranker", "rerank": "scoring by the ranker",
+    "lucene_index": "BM25", "lucene_search": "BM25",
+    "mine": "groups and negatives", "answering": "groups and negatives",
+    "encode": "encoding", "faiss_index": "search", "search": "search",
+    "judge": "scoring by the ranker", "rerank": "scoring by the ranker",
     "evaluate": "evaluation", "results": "evaluation",
 }  # fmt: skip
+_TRAININGS = {
+    "control": "training of controls",
+    "warm": "warm-up",
+    "ranker": "ranker training",
+    "retriever": "retriever training",
+}
 _ORDER = (
-    "data", "BM25", "pre-training", "warm-up", "groups and negatives", "ranker training", "scoring by the ranker",
-    "retriever training", "training", "encoding", "search",
+    "data", "BM25", "warm-up", "groups and negatives", "ranker training", "scoring by the ranker",
+    "retriever training", "training", "encoding", "search", "training of controls", "evaluation",
 )  # fmt: skip
 
 
 def part_of(function: str, label: str) -> str:
     """Which part of a recipe's work a step is, from its function and its label."""
-    words = label.lower()
-    if "bm25" in words and function not in ("evaluate", "results", "train"):
-        return "BM25"
     if function == "train":
-        named = {"pre-train": "pre-training", "pretrain": "pre-training", "warm": "warm-up"}
-        named |= {"ranker": "ranker training", "retriever": "retriever training"}
-        return next((part for word, part in named.items() if word in words), "training")
+        whose = label.rpartition(": ")[2]  # an experiment on a board stands before it
+        return next((part for word, part in _TRAININGS.items() if word in whose), "training")
     return _PARTS.get(function, function)
 
 

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from components.config import Config as Part
 from components.config import listing
 from workflows import recipes
+from workflows.dag import graph, relabelled
 from workflows.parts import Outcome, gathered
 
 
@@ -51,9 +52,20 @@ def build(config: Config) -> Outcome:
             if name != config.baseline:
                 comparisons.append((title, f"{config.baseline}: {system}"))
     return Outcome(
-        results=gathered(entries, comparisons), data=main.data, found=main.found, ranker=main.ranker,
-        rankings=main.rankings, split=main.split, note=main.note,
+        results=relabelled(gathered(entries, comparisons), _labels(outcomes)), data=main.data, found=main.found,
+        ranker=main.ranker, rankings=main.rankings, split=main.split, note=main.note,
     )  # fmt: skip
+
+
+def _labels(outcomes: dict[str, Outcome]) -> dict[str, str]:
+    """Steps that not all experiments have in common say of which one they are, by fingerprint."""
+    steps = {name: {node.fingerprint: node.label for node in graph([o.results])} for name, o in outcomes.items()}
+    shared = set.intersection(*map(set, steps.values()))
+    labels: dict[str, str] = {}
+    for name, of in steps.items():
+        for fingerprint in of.keys() - shared - labels.keys():
+            labels[fingerprint] = f"{name}: {of[fingerprint]}"
+    return labels
 
 
 def _entries(config: Config, name: str, outcome: Outcome, system: str) -> list[dict[str, Any]]:

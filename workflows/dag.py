@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -127,6 +127,23 @@ def graph(wanted: Iterable[Step]) -> list[Step]:
     for node in wanted:
         visit(node)
     return list(ordered.values())
+
+
+def relabelled(wanted: Step, labels: Mapping[str, str]) -> Step:
+    """The same graph with other labels for some of its steps, by fingerprint."""
+    done: dict[str, Step] = {}
+
+    def now(value: Any) -> Any:
+        if isinstance(value, Step):
+            return done[value.fingerprint]
+        if isinstance(value, Mapping):
+            return {key: now(item) for key, item in value.items()}
+        return [now(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    for node in graph([wanted]):
+        label = labels.get(node.fingerprint, node.label)
+        done[node.fingerprint] = replace(node, label=label, inputs=now(node.inputs))
+    return done[wanted.fingerprint]
 
 
 class Store:

@@ -1,5 +1,6 @@
 """Won and lost queries, and where the time went."""
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -40,12 +41,20 @@ def test_the_first_of_several_relevant_documents_counts() -> None:
 
 def test_every_step_has_its_part() -> None:
     named = {
-        ("train", "warm retriever"): "warm-up", ("train", "ranker 2"): "ranker training",
-        ("train", "retriever 2"): "retriever training", ("train", "something"): "training",
-        ("encode", "vectors 1"): "encoding", ("search", "search BM25"): "BM25", ("lucene", "index"): "BM25",
-        ("evaluate", "evaluate BM25"): "evaluation", ("my_step", "x"): "my_step",
+        ("train", "warm retriever (seed 2)"): "warm-up", ("train", "ranker 2"): "ranker training",
+        ("train", "retriever 2"): "retriever training", ("train", "control ance 1"): "training of controls",
+        ("train", "a ranker's: retriever 2"): "retriever training", ("train", "something"): "training",
+        ("judge", "judged 1"): "scoring by the ranker", ("lucene_search", "bm25 ranking"): "BM25",
+        ("my_step", "x"): "my_step",
     }  # fmt: skip
     assert {pair: part_of(*pair) for pair in named} == named
+
+
+def test_every_step_of_our_recipes_has_a_part() -> None:
+    plans = [path.read_text() for path in (Path(__file__).parents[1] / "golden").glob("*.txt")]
+    functions = {line.split()[-1].rpartition("-")[0] for plan in plans for line in plan.splitlines() if "-" in line}
+    assert "judge" in functions
+    assert {function for function in functions if part_of(function, "") == function} <= {"search"}
 
 
 def test_work_is_the_most_telling_count() -> None:

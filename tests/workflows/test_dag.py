@@ -17,7 +17,7 @@ from tests import steps
 from tests.tiny import ROOT
 from workflows import dag
 from workflows.cluster import Cluster
-from workflows.dag import FAILURE, RECORD, Step, StepFailed, Store, execute, graph, states, step, todo
+from workflows.dag import FAILURE, RECORD, Step, StepFailed, Store, execute, graph, relabelled, states, step, todo
 
 
 class Options(Config):
@@ -82,6 +82,14 @@ def test_a_label_does_not_move_anything() -> None:
     a, same = step("a", steps.write, text="a"), step("another", steps.write, text="a")
     assert a.name == same.name
     assert [node.label for node in graph([a, same])] == ["a"]  # one artifact, under the first of its labels
+
+
+def test_other_labels_are_the_same_steps() -> None:
+    nodes = chain()
+    renamed = relabelled(nodes["end"], {nodes["a"].fingerprint: "A", nodes["aside"].fingerprint: "not there"})
+    assert [node.label for node in graph([renamed])] == ["A", "b", "ab", "end"]
+    assert [node.fingerprint for node in graph([renamed])] == [node.fingerprint for node in graph([nodes["end"]])]
+    assert nodes["a"].label == "a"
 
 
 def test_a_cluster_does_not_move_anything(store: Store) -> None:

@@ -300,6 +300,12 @@ def test_experiments_share_what_they_have_in_common(tmp_path: Path, ar2: dict[st
     )
 
 
+def test_steps_say_whose_they_are(tmp_path: Path, ar2: dict[str, Any]) -> None:
+    labels = [node.label for node in graph(read(tmp_path, side_by_side(tmp_path, ar2)).wanted)]
+    assert len(set(labels)) == len(labels)
+    assert {"data", "warm ranker", "AR2: retriever 1 groups", "fewer: retriever 1 groups"} <= set(labels)
+
+
 def test_settings_for_all_experiments(tmp_path: Path, ar2: dict[str, Any]) -> None:
     nodes = steps(read(tmp_path, side_by_side(tmp_path, ar2, sets=["seeds=[1, 2]"])))
     assert {entry["seed"] for entry in nodes["results"].inputs["systems"]} == {1, 2}
