@@ -1,7 +1,9 @@
 """Looking closer: which queries a system wins and loses against another, and where a run's time went."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import pyarrow as pa
@@ -72,6 +74,7 @@ _TRAININGS = {
     "ranker": "ranker training",
     "retriever": "retriever training",
 }
+_SEED = re.compile(r" \(seed \d+\)")
 _ORDER = (
     "data", "BM25", "warm-up", "groups and negatives", "ranker training", "scoring by the ranker",
     "retriever training", "training", "encoding", "search", "training of controls", "evaluation",
@@ -105,6 +108,21 @@ def efficiency(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     names.sort(key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
     rows = [_row(name, [step for step in steps if step["part"] == name], total) for name in names]
     return [*rows, {**_row("total", list(steps), total), "counts": []}]
+
+
+def trainings(summaries: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Seconds a batch and groups a second of every training, the median over its seeds (AR2, Table 4).
+
+    Takes labels and summaries of training steps.
+    """
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for label, summary in summaries:
+        runs.setdefault(_SEED.sub("", label), []).append(summary)
+    keys = ("steps", "seconds_per_step", "groups_per_second")
+    return [
+        {"training": label, "seeds": len(of), **{key: median(one[key] for one in of) for key in keys}}
+        for label, of in runs.items()
+    ]
 
 
 def _row(name: str, steps: list[dict[str, Any]], total: float) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Cluster(Config):
     """Shared memory of a Ray that is started here. Tables and vectors travel by file, so little is needed."""
     pass_tokens: int | None = Field(None, ge=8)
     """Tokens in one pass through a model (padding counted); moves memory and speed alone. Null for 65,536 on a GPU; on
-    a CPU for 2,048 where nothing is learnt, as more falls out of its caches, and 8,192 in training, which has costs of
+    a CPU for 2,048 where nothing is learnt, as more falls out of its caches, and 4,096 in training, which has costs of
     its own for each pass."""
     recompute: bool = False
     """Keep only vectors and scores of a training batch and run each pass again for its gradient (gradient
@@ -64,7 +64,7 @@ class Cluster(Config):
 
     def tokens_at_once(self, *, cuda: bool, training: bool = False) -> int:
         """Tokens in one pass through a model."""
-        return self.pass_tokens or (65_536 if cuda else 8_192 if training else 2_048)
+        return self.pass_tokens or (65_536 if cuda else 4_096 if training else 2_048)
 
     def train_threads(self) -> int:
         """Threads of one training worker."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from components.analysis import Change, changes, efficiency, part_of, work
+from components.analysis import Change, changes, efficiency, part_of, trainings, work
 from components.files import replacing, write_json
 from components.measures import spread
 from components.plots import charts, svg
@@ -132,6 +132,7 @@ def _course(done: list[tuple[Step, Json]], store: Store, executed: Collection[st
         "steps": steps,
         "total": at,
         "efficiency": efficiency(steps),
+        "trainings": trainings([(node.label, r["summary"]) for node, r in done if "seconds_per_step" in r["summary"]]),
         "codes": [code for code in codes if code],
         "hosts": list(dict.fromkeys(record["host"] for _, record in done)),
         "profiles": [profile for profile in profiles if profile],

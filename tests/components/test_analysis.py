@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from components.analysis import changes, efficiency, part_of, work
+from components.analysis import changes, efficiency, part_of, trainings, work
 
 
 def ranking(lists: dict[str, str]) -> pa.Table:
@@ -72,3 +72,14 @@ def test_parts_add_up_to_the_whole() -> None:
     assert rows[1]["counts"] == [{"unit": "queries", "count": 30, "seconds": 3.0}]
     assert (rows[1]["share"], rows[2]["seconds"], rows[2]["bytes"], rows[2]["steps"]) == (0.75, 4.0, 17, 3)
     assert efficiency([])[0]["seconds"] == 0
+
+
+def test_the_speed_of_a_training_is_the_median_over_its_seeds() -> None:
+    def one(label: str, seconds: float) -> tuple[str, dict[str, Any]]:
+        return label, {"steps": 100, "seconds_per_step": seconds, "groups_per_second": 16 / seconds, "workers": 1}
+
+    found = trainings([one("n = 7: retriever 1 (seed 1)", 4.0), one("warm ranker", 1.0),
+                       one("n = 7: retriever 1 (seed 2)", 2.0), one("n = 7: retriever 1 (seed 3)", 16.0)])  # fmt: skip
+    assert found[0] == {"training": "n = 7: retriever 1", "seeds": 3, "steps": 100, "seconds_per_step": 4.0,
+                        "groups_per_second": 4.0}  # fmt: skip
+    assert [(row["training"], row["seeds"]) for row in found] == [("n = 7: retriever 1", 3), ("warm ranker", 1)]

@@ -17,7 +17,7 @@ from workflows.shards import Shard, map_shards
 class EncodeConfig(Config):
     """How vectors are made and kept."""
 
-    shard: int = Field(10_000, ge=1)
+    shard: int = Field(2_000, ge=1)
     """Documents in one file; what an interrupted encoding loses at most, for each worker."""
     precision: Literal["bf16", "fp32"] = "bf16"
     """Of the forward pass."""
