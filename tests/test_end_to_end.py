@@ -65,11 +65,15 @@ def test_ar2_measures_what_the_paper_compares(played: Place) -> None:
         assert 0 < one["p"] <= 1
 
 
-def test_players_of_two_tokenizers_play(played: Place, beir: Path, toys: Path, tmp_path: Path, encoder: Path) -> None:
-    """Each reads its own tokens; the ranker's scores are those of the model that was exported, on the texts."""
+def test_unlike_players_play(played: Place, beir: Path, toys: Path, tmp_path: Path, encoder: Path) -> None:
+    """Two towers of one layer under a ranker of two, each player with a tokenizer of its own.
+
+    The ranker's scores are those of the model that was exported, on the texts.
+    """
     from sentence_transformers import CrossEncoder
 
     tree = tiny.ar2(beir, encoder)
+    tree["retriever"]["model"] |= {"towers": "separate", "layers": 1}
     tree["ranker"]["model"]["model"] = str(toy.write_encoder(toys / "bytes", "roberta"))
     tree["controls"] = {}
     place = tiny.place(tmp_path, tree)
