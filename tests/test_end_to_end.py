@@ -172,6 +172,26 @@ def test_the_papers_order_is_another_game(played: Place, tmp_path: Path) -> None
     assert place("run", "--set", "order=paper", "--set", "controls.play=[]", "--until", "ranker 1") == 0
 
 
+def test_experiments_on_one_board(played: Place, tmp_path: Path) -> None:
+    """What was played is not played again, and every row and step says whose it is."""
+    place = played.copy(tmp_path / "board")
+    one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
+    place.config.rename(one)
+    tiny.write(other, {"base": "one.yaml", "retriever": {"game": {"mine": {"negatives": 1}}}})
+    tiny.write(place.config, {
+        "recipe": "compare", "experiments": {"AR2": str(one), "fewer": str(other)}, "baseline": "AR2",
+        "systems": ["retriever 1"], "beside": ["BM25", "warm retriever"],
+    })  # fmt: skip
+    assert place("run") == 0
+    assert systems(place) == ["BM25", "warm retriever", "AR2: retriever 1", "fewer: retriever 1"]
+    assert value(place, "AR2: retriever 1", "RR@10") == value(played, "retriever 1", "RR@10")
+    executed = {one["label"] for one in place.metrics()["steps"] if one["executed"]}
+    assert executed - {"results"} == {
+        f"fewer: {label}" for label in ("retriever 1 groups", "judged 1", "retriever 1", "retriever 1 vectors",
+                                        "retriever 1 ranking", "retriever 1 measures")
+    }  # fmt: skip
+
+
 # Through Ray
 
 

@@ -94,7 +94,7 @@ def test_a_run_leaves_what_people_look_at(played: Place) -> None:
         "config.yaml", "plan.txt", "metrics.json", "report.html",
     }  # fmt: skip
     assert yaml.safe_load((run / "config.yaml").read_text())["rerank"] == {
-        "precision": "fp32", "shard": 16, "depth": 10,
+        "precision": "fp32", "shard": 16, "depth": 10, "queries": None,
     }  # fmt: skip
     assert (run / "plan.txt").read_text().endswith(" to run\n")
     assert [link.partition("-")[2] for link in played.links()][:3] == ["data", "bm25-index", "bm25-ranking"]
@@ -409,8 +409,8 @@ def test_clean_of_an_unfinished_run(played: Place, tmp_path: Path, said: Said) -
         ("recipe: dpr\nk: 1\nk: 2\n", r"tiny\.yaml:3: not YAML: the key 'k' stands twice"),
         ("- a\n", r"tiny\.yaml: expected keys and values, got list"),
         ("", r"tiny\.yaml: expected keys and values, got NoneType"),
-        ("k: 3\n", r"tiny\.yaml: recipe: missing; accepted: ar2, dpr"),
-        ("recipe: bm25\n", r"tiny\.yaml: recipe: 'bm25'; accepted: ar2, dpr"),
+        ("k: 3\n", r"tiny\.yaml: recipe: missing; accepted: ar2, compare, dpr"),
+        ("recipe: bm25\n", r"tiny\.yaml: recipe: 'bm25'; accepted: ar2, compare, dpr"),
         ("recipe: \x00\n", r"tiny\.yaml: not YAML: "),
     ],
 )
@@ -463,7 +463,7 @@ def test_a_file_that_is_not_there(tmp_path: Path, said: Said) -> None:
         ("evaluate.measures=[RR@10, MRR]x", r"not YAML"),
         ("evaluate.measures=[BLEU@4]", r"evaluate\.measures: measure 'BLEU@4': not known; accepted: RR@k"),
         ("data.format=bier", r"data: unknown format 'bier'; accepted: beir, "),
-        ("data.pth=x", r"data\.pth: unknown key; accepted: format, on_bad, sha256, path, splits"),
+        ("data.pth=x", r"data\.pth: unknown key; accepted: format, on_bad, sha256, sample, path, splits"),
         ("data=null", r"data: "),
         ("order=sideways", r"order: Input should be 'released' or 'paper', got 'sideways'"),
     ],
