@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from benchmarks_table import machine, write
+from tests.benchmarks.table import machine, write
 
 ROOT = Path(__file__).parents[2]
 
