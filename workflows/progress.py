@@ -26,7 +26,7 @@ class Progress:
         self._path, self._total, self._unit = out / NAME, total, unit
         self._first, self._done = done, done
         self._note = ""
-        self._written = 0.0
+        self._began = self._written = 0.0
 
     def __enter__(self) -> Self:
         self._write()
@@ -49,9 +49,12 @@ class Progress:
         self.add(done - self._done, note)
 
     def _write(self) -> None:
+        now = time.monotonic()
+        self._began = self._began or now
         state = {
             "done": self._done,
             "first": self._first,
+            "seconds": round(now - self._began, 2),
             "total": self._total,
             "unit": self._unit,
             "note": self._note,
@@ -59,7 +62,7 @@ class Progress:
         temporary = self._path.with_name(f".{NAME}")
         temporary.write_text(json.dumps(state))
         temporary.replace(self._path)
-        self._written = time.monotonic()
+        self._written = now
 
 
 @contextmanager
@@ -96,12 +99,12 @@ def _show(title: str, out: Path, stop: threading.Event) -> None:
 
 
 def bar(title: str, state: dict[str, Any], seconds: float, width: int) -> str:
-    """One line: what, how far, rate and time left; both of this run's own work."""
-    here = state["done"] - state["first"]
+    """One line: what, how far, rate and time left; both of this run's own work, its start left out."""
+    here, at_work = state["done"] - state["first"], state["seconds"]
     note = f" {state['note']}" if state["note"] else ""
     line = tqdm.format_meter(
         n=state["done"], total=state["total"], elapsed=seconds, initial=state["first"], prefix=title,
-        rate=here / seconds if here else None, unit=f" {state['unit']}", ncols=width - len(note),
+        rate=here / at_work if here and at_work else None, unit=f" {state['unit']}", ncols=width - len(note),
     )  # fmt: skip
     return line + note
 

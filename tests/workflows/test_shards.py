@@ -42,7 +42,9 @@ def log(out: Path) -> list[str]:
 
 
 def progress(out: Path) -> dict[str, Any]:
-    return dict(json.loads((out / "progress.json").read_text()))
+    found = dict(json.loads((out / "progress.json").read_text()))
+    assert found.pop("seconds") >= 0
+    return found
 
 
 @pytest.fixture
