@@ -136,13 +136,13 @@ def game(play: "Play", retriever: Step, ranker: Step, lexical: Step | None) -> t
     config, rounds = play.config, play.config.rounds
     retriever = play.warm_retriever(retriever, lexical)
     found = warm = play.refresh("warm retriever", retriever, round=0)
-    ranker = warm_ranker = play.ranker("warm ranker", found, ranker, config.ranker.warm)
+    ranker = warm_ranker = play.ranker(0, found, ranker)
     play.rank("warm ranker over warm retriever", ranker, found, round=0)
 
     for i in range(1, rounds + 1):
         for player in ("ranker", "retriever") if config.order == "released" else ("retriever", "ranker"):
             if player == "ranker":
-                ranker = play.ranker(f"ranker {i}", found, ranker, in_round(i, config.ranker.game), i)
+                ranker = play.ranker(i, found, ranker)
             else:
                 retriever = play.retriever(i, found, retriever, ranker)
                 if refreshed(i, config):
@@ -193,12 +193,12 @@ class Play:
             seed=[self.seed, "warm retriever"], config=self.config.retriever.warm,
         )  # fmt: skip
 
-    def ranker(self, label: str, found: Refreshed, start: Step, config: Phase, *round: int) -> Step:
-        """Lines 5 and 12 to 15: tell the relevant documents from what the retriever finds."""
-        name = "ranker" if round else label
+    def ranker(self, i: int, found: Refreshed, start: Step) -> Step:
+        """Lines 5 (round 0, the warm-up) and 12 to 15: tell the relevant documents from what the retriever finds."""
+        config = in_round(i, self.config.ranker.game) if i else self.config.ranker.warm
         return phase(
-            self.label(label), self.collection, "ranker", ranking=found.ranking, start=start,
-            seed=[self.seed, name, *round], config=config,
+            self.label(f"ranker {i}" if i else "warm ranker"), self.collection, "ranker", ranking=found.ranking,
+            start=start, seed=[self.seed, "ranker", i] if i else [self.seed, "warm ranker"], config=config,
         )  # fmt: skip
 
     def retriever(self, i: int, found: Refreshed, start: Step, ranker: Step) -> Step:
@@ -243,4 +243,5 @@ def refreshed(i: int, config: Config) -> bool:
 
 def in_round(i: int, config: Phase) -> Phase:
     """A round's training: from the warm-up into round 1 goes nothing but weights, whatever rounds carry to rounds."""
-    return config if i > 1 else Phase(mine=config.mine, train=config.train.model_copy(update={"carry": "weights"}))
+    weights = config.train.model_copy(update={"carry": "weights"})
+    return config if i > 1 else config.model_copy(update={"train": weights})

@@ -99,7 +99,7 @@ def _show(title: str, out: Path, stop: threading.Event) -> None:
 
 
 def bar(title: str, state: dict[str, Any], seconds: float, width: int) -> str:
-    """One line: what, how far, rate and time left; both of this run's own work, its start left out."""
+    """One line: what, how far, rate and time left; both of this run's own work, from its first word on."""
     here, at_work = state["done"] - state["first"], state["seconds"]
     note = f" {state['note']}" if state["note"] else ""
     line = tqdm.format_meter(

@@ -6,6 +6,7 @@ is one new file. Reading is lazy, and importing a format is cheap, so that a pla
 
 import importlib
 import os
+from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -42,17 +43,17 @@ class Source(Config):
         """What must be there and is not; empty when the source can be read."""
         return [str(path) for path in self.files().values() if not path.exists()]
 
+    @abstractmethod
     def read_documents(self) -> Iterator[Document | Bad]:
         """Every document, in the order of the files."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_queries(self) -> Iterator[Query | Bad]:
         """Every query of the chosen splits."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_qrels(self) -> Iterator[Judgement | Bad]:
         """Every judgement of the chosen splits."""
-        raise NotImplementedError
 
     def about(self) -> dict[str, Any]:
         """What the record should tell of this source besides counts and digests."""
