@@ -21,8 +21,8 @@ from components.config import Config
 from components.sources import base as sources
 from tests.tiny import ROOT
 from workflows import recipes
+from workflows.board import Outcome
 from workflows.dag import graph
-from workflows.parts import Outcome
 
 PACKAGES = ("components", "workflows")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))

@@ -8,17 +8,15 @@ from pydantic import Field, model_validator
 from components.config import Config as Part
 from components.model_configs import CrossEncoderConfig, DualEncoderConfig
 from components.train_config import TrainConfig
+from workflows.board import Board, Outcome, note_on
 from workflows.dag import Step, step
 from workflows.parts import (
     Base,
-    Board,
     Collection,
-    Outcome,
     Phase,
     Refreshed,
     begin,
     drawn,
-    note_on,
     phase,
     refresh,
     reranked,

@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 from components.config import Config as Part
 from components.config import listing
 from workflows import recipes
+from workflows.board import Outcome, gathered
 from workflows.dag import graph, relabelled
-from workflows.parts import Outcome, gathered
 
 
 class Config(Part):

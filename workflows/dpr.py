@@ -4,7 +4,8 @@ from typing import Literal
 
 from components.model_configs import DualEncoderConfig
 from components.train_config import TrainConfig
-from workflows.parts import Base, Board, Collection, Outcome, Phase, begin, note_on, phase, refresh, seeded, splits_for
+from workflows.board import Board, Outcome, note_on
+from workflows.parts import Base, Collection, Phase, begin, phase, refresh, seeded, splits_for
 from workflows.steps.mine import MineConfig
 
 

@@ -1,0 +1,96 @@
+"""The board of what was measured, one entry a system and seed; and what a recipe hands back."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from components.measures import asks_for_answers
+from workflows.dag import Step, step
+from workflows.parts import Base, Collection, Refreshed, seeded
+from workflows.steps.evaluate import evaluate, results
+
+
+@dataclass
+class Board:
+    """What was measured: one entry a system and seed."""
+
+    collection: Collection
+    config: Base
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    rankings: dict[str, Step] = field(default_factory=dict)
+
+    def add(
+        self, system: str, ranking: Step, *, seed: int, round: int | None = None, entropy: bool = False,
+        queries: int | None = None,
+    ) -> None:  # fmt: skip
+        """Measure a system's ranking, perhaps of a sample of the queries.
+
+        A system without training has the same numbers for every seed.
+        """
+        asked = self.config.evaluate
+        # A ranking that every seed shares is measured once.
+        whose = seeded(system, seed, self.config) if f"(seed {seed})" in ranking.label else system
+        measured = ranking
+        if any(asks_for_answers(name) for name in asked.measures):
+            measured = self.collection.answering(ranking, [asked.split])
+        metrics = step(
+            f"{whose} measures", evaluate, data=self.collection.data, ranking=measured, split=asked.split,
+            measures=asked.measures, entropy=asked.entropy if entropy else None, queries=queries,
+        )  # fmt: skip
+        self.entries.append(
+            {"system": system, "round": round, "collection": name_of(self.config.data), "split": asked.split,
+             "seed": seed, "metrics": metrics}
+        )  # fmt: skip
+        if seed == self.config.seeds[-1]:
+            self.rankings[system] = ranking
+
+    def results(self, comparisons: list[tuple[str, str]]) -> Step:
+        """All measures, and the comparisons asked for."""
+        return gathered(self.entries, comparisons)
+
+
+def gathered(entries: list[dict[str, Any]], comparisons: list[tuple[str, str]]) -> Step:
+    """Measures and comparisons of a system with its baseline, as `metrics.json` has them."""
+    return step(
+        "results", results, systems=entries,
+        comparisons=[{"system": system, "baseline": baseline} for system, baseline in comparisons],
+        seed=0, rounds=10_000,
+    )  # fmt: skip
+
+
+def name_of(source: Any) -> str:
+    """A collection's name for tables: the last part of its path or id, or its format."""
+    for key in ("path", "id", "name"):
+        if isinstance(getattr(source, key, None), str):
+            return str(getattr(source, key)).rstrip("/").rsplit("/", 1)[-1]
+    return str(source.format)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A recipe's graph: the step that everything leads to, and what the commands show, search and export."""
+
+    results: Step
+    data: Step
+    found: Refreshed
+    """What the last retriever finds."""
+    ranker: Step | None
+    rankings: dict[str, Step]
+    split: str
+    """The split that was measured."""
+    note: str
+    """What a reader of the results must know about the start model."""
+    examples: tuple[str, str] | None = None
+    """The system and the baseline whose won and lost queries the report shows."""
+
+
+MINILM = (
+    "The start model is all-MiniLM-L6-v2. Its card lists SQuAD, CodeSearchNet, Natural Questions, TriviaQA, MS MARCO "
+    "and S2ORC among its training data, so its row is no zero-shot result."
+)
+
+
+def note_on(model: str) -> str:
+    """What is known of a start model's training data."""
+    if "minilm-l6-v2" in model.lower():
+        return MINILM
+    return f"The start model is {model}; what it was trained on is for its card to say."
