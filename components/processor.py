@@ -1,6 +1,8 @@
 """The processor's threads and memory, set as computing with large tensors wants them."""
 
 import ctypes
+import gc
+import sys
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4  # of glibc's mallopt
 
@@ -19,3 +21,14 @@ def settle(threads: int) -> None:
         mallopt(MMAP_MAX, 0)
         mallopt(TRIM_THRESHOLD, 2**31 - 1)
         mallopt(TOP_PAD, 2**26)
+
+
+def release() -> None:
+    """Give back the memory of what is no longer used: a process that waits for its next work holds little."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

@@ -82,7 +82,6 @@ def played(toys: Path, beir: Path, encoder: Path) -> tiny.Place:
 @pytest.fixture(scope="session")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A Ray session on this machine for all tests that need one; the profile that joins it."""
-    os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.1"
     os.environ["RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S"] = "60"
     cluster = Cluster(
         device="cpu", object_store_mb=200, pass_tokens=256, retries=0,

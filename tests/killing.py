@@ -54,12 +54,12 @@ def arm(kind: str, number: int) -> None:
     if kind == "write":  # a file is whole under another name, or has just taken its own
         files._sync = counted(files._sync, after=False)
     elif kind == "shard":
-        shards.ShardActor.fill = counted(shards.ShardActor.fill, after=True)  # type: ignore[method-assign]
+        shards.Filler.fill = counted(shards.Filler.fill, after=True)  # type: ignore[method-assign]
     elif kind == "checkpoint":
         checkpoints.save = counted(checkpoints.save, after=True)
     elif kind == "record":
         dag._record = counted(dag._record, after=False)
-    elif kind == "actor":
+    elif kind == "encoder":
         encode.Encoder = DyingEncoder  # type: ignore[misc]
     else:
         assert kind == "never"

@@ -203,7 +203,7 @@ RAY: dict[str, Any] = {"mode": "ray", "retries": 0, "map": {"workers": 2, "threa
 def test_dpr_through_ray_is_the_same(
     played: Place, beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One training worker of one thread, and encoding cut among two actors: the same bits as in one process."""
+    """One training worker of one thread, and encoding cut among two workers: the same bits as in one process."""
     monkeypatch.setattr("workflows.commands.leave", lambda: None)  # the session serves other tests too
     tree = {**tiny.dpr(beir, encoder), "negatives": {"negatives": 0}}
     inline, place = tiny.place(tmp_path / "inline", tree), tiny.place(tmp_path / "ray", tree, **RAY)

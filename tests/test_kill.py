@@ -127,9 +127,9 @@ def undisturbed(place: Place, marker: Path) -> Place:
 
 @pytest.mark.kill
 @pytest.mark.timeout(900)
-def test_a_training_worker_and_an_actor_killed_under_ray(deadly: dict[str, Place], tmp_path: Path) -> None:
+def test_a_training_worker_and_an_encoder_killed_under_ray(deadly: dict[str, Place], tmp_path: Path) -> None:
     """Ray begins each again: the training from its last checkpoint, the shard anew."""
-    assert killing.run(deadly["killed"], "actor") == 0
+    assert killing.run(deadly["killed"], "encoder") == 0
     assert (tmp_path / "marker").exists()
     assert (deadly["killed"].store / "died").exists()
     for name in ("first", "died"):

@@ -1,4 +1,4 @@
-"""Workers of the map over shards, importable by Ray's actors."""
+"""Workers of the map over shards, importable by Ray's processes."""
 
 from __future__ import annotations
 

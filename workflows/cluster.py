@@ -9,7 +9,7 @@ from pydantic import Field
 from components.config import Config, UserError, parse, read_yaml
 
 SPARE = 2
-"""Logical CPUs that a Ray started here has beyond the cores, for Ray Data's own tasks."""
+"""Logical CPUs that a Ray started here has beyond the cores and the training workers, for Ray Data's own tasks."""
 
 
 class Pool(Config):
@@ -33,9 +33,9 @@ class Cluster(Config):
     train: Pool = Pool(workers=1, threads=0)
     """Ray Train workers. Threads 0 stands for all cores of the machine, divided among the workers on it."""
     map: Pool = Pool()
-    """Ray Data actors that encode, score and search."""
+    """Ray Data's workers that encode, score and search."""
     java: Pool = Pool()
-    """Ray Data actors with a JVM each, for BM25."""
+    """Ray Data's workers with a JVM each, for BM25."""
     object_store_mb: int = 300
     """Shared memory of a Ray that is started here. Tables and vectors travel by file, so little is needed."""
     pass_tokens: int | None = Field(None, ge=8)
@@ -70,12 +70,20 @@ class Cluster(Config):
         """Threads of one training worker."""
         return self.train.threads or max(1, cores() // (self.train.workers or 1))
 
+    def reserved(self) -> int:
+        """Logical CPUs that are not for the map over shards."""
+        return SPARE + (self.train.workers or 1)
+
     def workers(self, pool: Pool, shards: int, *, gpu: bool = False) -> int:
         """How many workers of a pool the given number of shards keeps busy."""
         most = pool.workers
         if most is None:
             resources = ray_session(self).cluster_resources()
-            most = int(resources.get("GPU", 0)) if gpu else max(1, int(resources.get("CPU", 1)) - SPARE)
+            most = (
+                int(resources.get("GPU", 0))
+                if gpu
+                else max(1, int(resources.get("CPU", 1)) - SPARE - (self.train.workers or 1))
+            )
         return max(1, min(most, shards))
 
 
@@ -92,12 +100,11 @@ def read(path: Path) -> Cluster:
 def ray_session(cluster: Cluster) -> Any:
     """The `ray` module, joined to the profile's cluster; the first call starts or joins it."""
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.25")  # an end is noticed at the next poll
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S", "600")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # What Ray's C++ side has to say to a user (a failed actor, say) comes as an exception too, and reads better there.
+    # What Ray's C++ side has to say to a user (a process died, say) comes as an exception too, and reads better there.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import logging
@@ -113,8 +120,8 @@ def ray_session(cluster: Cluster) -> Any:
     ray.init(
         address="local",  # never a stray cluster that happens to run on this host
         include_dashboard=False,
-        # Logical CPUs only: Ray Data hangs in silence when actors and workers leave none free for its own tasks.
-        num_cpus=cores() + SPARE,
+        # Logical CPUs only: Ray Data hangs in silence when workers leave none free for its own tasks.
+        num_cpus=cores() + cluster.reserved(),
         object_store_memory=cluster.object_store_mb * 2**20,
         log_to_driver=False,
         logging_level="ERROR",

@@ -1,24 +1,35 @@
 """The resumable map over shards that encoding, BM25, scoring and search share.
 
 One file a shard, renamed into place when it is whole; a shard whose file is there is not done again. Through Ray
-Data the rows that travel are descriptions of shards; what is computed goes from the actor straight to its file.
+Data the rows that travel are descriptions of shards; what is computed goes from the worker straight to its file.
+
+Ray's processes stay from one step to the next with all that they have imported, so that only a run's first step waits
+for Python, Ray and torch to start; a pool of actors would be started anew by each.
 """
 
 import json
 import logging
 import os
 import socket
+import threading
 import time
 import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from components.config import UserError
 from components.files import replacing, sweep
+from components.processor import release
 from workflows.cluster import Cluster, Pool, ray_session
 from workflows.progress import Progress
+from workflows.worker_group import dismiss
+
+IDLE_SECONDS = 2.0
+"""How long a worker that nothing is asked of keeps its model and its memory."""
+MOST_DEATHS = 4
+"""How often a shard is begun again whose process died."""
 
 
 class Shard(NamedTuple):
@@ -33,7 +44,7 @@ class Shard(NamedTuple):
 
 
 class Worker(Protocol):
-    """Built once in each actor from plain values and paths; then called for each shard."""
+    """Built once in each process from plain values and paths; then called for each shard."""
 
     def __init__(self, *, threads: int, **constructor: Any) -> None: ...
 
@@ -82,34 +93,39 @@ def covered(intervals: list[tuple[float, float]]) -> float:
 def _inline(
     worker: type, shards: list[Shard], out: Path, cluster: Cluster, pool: Pool, gpu: bool, constructor: dict[str, Any]
 ) -> Iterator[tuple[int, float, float]]:
-    with ShardActor(worker, out, pool.threads, constructor) as actor:
+    with Filler(worker, out, pool.threads, constructor) as filler:
         for shard in shards:
-            yield shard.size, *actor.fill(shard)
+            yield shard.size, *filler.fill(shard)
 
 
 def _through_ray(
     worker: type, shards: list[Shard], out: Path, cluster: Cluster, pool: Pool, gpu: bool, constructor: dict[str, Any]
 ) -> Iterator[tuple[int, float, float]]:
     ray_session(cluster)
+    if gpu:
+        dismiss()
     from ray import data  # after the session's environment is set
 
     logging.getLogger("ray.data").setLevel(logging.ERROR)  # its import sets it to INFO
 
-    # Rows of plain text: an actor's constructor must stay small, or Ray cannot start it again (ray#53727).
     rows = [{"file": shard.file, "size": shard.size, "task": json.dumps(shard.task)} for shard in shards]
+    about = {
+        "made_from": {"worker": worker, "out": out, "threads": pool.threads, "constructor": constructor},
+        "run": f"{out} {time.time_ns()}",
+    }
+    size = cluster.workers(pool, len(shards), gpu=gpu)
+    # A process keeps the GPU that it began with, so there it must be an actor's.
+    how: dict[str, Any] = (
+        {"fn": _OnGPU, "fn_constructor_kwargs": about, "compute": data.ActorPoolStrategy(size=size), "num_gpus": 1,
+         "max_restarts": MOST_DEATHS}
+        if gpu else
+        {"fn": _fill, "fn_kwargs": about, "compute": data.TaskPoolStrategy(size=size), "max_retries": MOST_DEATHS}
+    )  # fmt: skip
     with warnings.catch_warnings():
-        # Ray 2.60 deprecates the only way there is to bound restarts; a constructor that kills its process would
-        # otherwise be tried for ever.
+        # Ray 2.60 deprecates the only way there is to bound retries; what kills its process would be tried for ever.
         warnings.filterwarnings("ignore", message=".*ray_remote_args.*")
-        done = data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-            _DataActor,
-            batch_size=1,
-            compute=data.ActorPoolStrategy(size=cluster.workers(pool, len(shards), gpu=gpu)),
-            num_cpus=pool.threads,
-            num_gpus=1 if gpu else 0,
-            max_restarts=4,
-            fn_constructor_kwargs={"worker": worker, "out": out, "threads": pool.threads, "constructor": constructor},
-        )
+        items = data.from_items(rows, override_num_blocks=len(rows))
+        done = items.map_batches(batch_size=1, num_cpus=pool.threads, **how)
     rows_done = iter(done.iter_rows())
     while (row := _next(rows_done)) is not None:
         if row["mistake"]:
@@ -139,19 +155,18 @@ def _failed(story: str) -> RuntimeError:
     return error
 
 
-class ShardActor:
+class Filler:
     """A worker with its threads set, filling shards."""
 
     def __init__(self, worker: type, out: Path, threads: int, constructor: dict[str, Any]) -> None:
         self._out = out
         self._worker = worker(**constructor, threads=threads)
 
-    def __enter__(self) -> "ShardActor":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        if hasattr(self._worker, "close"):
-            self._worker.close()
+        self.close()
 
     def fill(self, shard: Shard) -> tuple[float, float]:
         """Do one shard, whose file appears whole or not at all; when it began and ended."""
@@ -160,26 +175,74 @@ class ShardActor:
             self._worker(shard.task, path)
         return began, time.time()
 
+    def close(self) -> None:
+        """Let go of what the worker holds."""
+        if hasattr(self._worker, "close"):
+            self._worker.close()
 
-class _DataActor:
+
+def _fill(batch: dict[str, Any], *, made_from: dict[str, Any], run: str) -> dict[str, Any]:
     """What Ray Data calls: the description of a shard in, its size out, or what went wrong in words.
 
     An error that passed through Ray would be one of Ray's, and end in Ray's advice.
     """
+    row: dict[str, Any] = {"size": int(batch["size"][0]), "began": 0.0, "ended": 0.0, "mistake": "", "failure": ""}
+    try:
+        shard = Shard(batch["file"][0], row["size"], json.loads(batch["task"][0]))
+        row["began"], row["ended"] = _resident.fill(shard, made_from, run)
+    except UserError as error:
+        row["mistake"] = str(error)
+    except Exception:
+        where = f"In process {os.getpid()} on {socket.gethostname()}:\n"
+        row["failure"] = where + traceback.format_exc()
+    return {name: [value] for name, value in row.items()}
 
-    def __init__(self, **kwargs: Any) -> None:
-        self._kwargs = kwargs
-        self._actor: ShardActor | None = None
+
+class _OnGPU:
+    """`_fill` as the actor that Ray Data makes of a class."""
+
+    def __init__(self, **about: Any) -> None:
+        self._about = about
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        row: dict[str, Any] = {"size": int(batch["size"][0]), "began": 0.0, "ended": 0.0, "mistake": "", "failure": ""}
-        try:
-            self._actor = self._actor or ShardActor(**self._kwargs)
-            shard = Shard(batch["file"][0], row["size"], json.loads(batch["task"][0]))
-            row["began"], row["ended"] = self._actor.fill(shard)
-        except UserError as error:
-            row["mistake"] = str(error)
-        except Exception:
-            where = f"In process {os.getpid()} on {socket.gethostname()}:\n"
-            row["failure"] = where + traceback.format_exc()
-        return {name: [value] for name, value in row.items()}
+        return _fill(batch, **self._about)
+
+
+class _Resident:
+    """The filler that this process of Ray's is working with: it stays from shard to shard of a step.
+
+    Nobody tells a process that the step is over, so a filler that nothing is asked of goes by itself, with its model
+    and its memory.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._filler: Filler | None = None
+        self._run, self._asked = "", 0.0
+
+    def fill(self, shard: Shard, made_from: dict[str, Any], run: str) -> tuple[float, float]:
+        with self._lock:
+            if run != self._run:
+                self._let_go()
+            self._filler, self._run = self._filler or Filler(**made_from), run
+            try:
+                return self._filler.fill(shard)
+            finally:
+                self._asked = time.monotonic()
+                timer = threading.Timer(IDLE_SECONDS, self._if_idle)
+                timer.daemon = True
+                timer.start()
+
+    def _if_idle(self) -> None:
+        with self._lock:
+            if time.monotonic() - self._asked >= IDLE_SECONDS:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        if self._filler is not None:
+            self._filler.close()
+            self._filler, self._run = None, ""
+            release()
+
+
+_resident = _Resident()

@@ -45,7 +45,7 @@ def test_as_many_workers_as_the_cluster_has_cores_or_gpus(monkeypatch: pytest.Mo
     class Ray:
         @staticmethod
         def cluster_resources() -> dict[str, float]:
-            return {"CPU": 6.0 + clusters.SPARE, "GPU": 3.0}
+            return {"CPU": 6.0 + Cluster().reserved(), "GPU": 3.0}
 
     monkeypatch.setattr(clusters, "ray_session", lambda cluster: Ray)
     assert Cluster().workers(Pool(), 100) == 6

@@ -108,7 +108,7 @@ def test_java_never_starts_here(ranking):
     assert "jnius" not in sys.modules
 
 
-# Ray means to drop the only way to bound an actor's restarts, and names no other yet.
+# Ray means to drop the only way to bound retries, and names no other yet.
 @pytest.mark.filterwarnings("ignore:`ray_remote_args` is deprecated")
 def test_through_ray_the_same(monkeypatch, ray, collection, ranking, tmp_path):
     cluster = ray.model_copy(update={"java": Pool(workers=2)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from components.config import UserError
-from workflows.steps.train import _reason
+from workflows.worker_group import _reason
 
 DIED = (
     "The actor died unexpectedly.\n\tpid: 7\nThe actor is dead because its worker process has died. Worker exit type: X"

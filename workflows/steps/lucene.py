@@ -1,6 +1,7 @@
 """BM25: build a Lucene index of the documents, and retrieve from it.
 
-The Java machine never starts in the driver. Through Ray each actor has one; without Ray one child process has it.
+The Java machine never starts in the driver, nor in the process of a worker, which it would never leave: each worker has
+a child for it.
 """
 
 import json
@@ -27,7 +28,7 @@ from workflows.shards import Shard, map_shards
 INDEX = "index"
 ABOUT = "sparring.json"
 DOCUMENTS_AT_ONCE = 2_000
-# Cuts the work, not the result: few enough that every actor has several shards, enough to outlast Java's warm-up.
+# Cuts the work, not the result: few enough that every worker has several shards, enough to outlast Java's warm-up.
 QUERIES_A_SHARD = 512
 # What Java strips before it calls a document empty.
 BLANK = "".join(map(chr, range(33)))
@@ -52,7 +53,7 @@ def lucene_index(out: Path, cluster: Cluster, *, data: Path, config: LuceneIndex
     pool = Pool(workers=1, threads=min(cores(), (cluster.java.workers or cores()) * cluster.java.threads))
     documents = pq.read_metadata(data / "documents.parquet").num_rows
     busy = map_shards(
-        _worker(cluster),
+        _InChild,
         [Shard(INDEX, documents, {})],
         out=out, cluster=cluster, pool=pool, unit="documents",
         work=_Indexing, data=str(data), analysis=config.model_dump(mode="json"),
@@ -79,7 +80,7 @@ def lucene_search(
     if not ranking.exists():
         lucene.check()
         busy = map_shards(
-            _worker(cluster), shards, out=out, cluster=cluster, pool=cluster.java, unit="queries",
+            _InChild, shards, out=out, cluster=cluster, pool=cluster.java, unit="queries",
             work=_Retrieval, data=str(data), index=str(index), splits=splits, k=k, k1=config.k1, b=config.b,
         )  # fmt: skip
         _join([out / shard.file for shard in shards], ranking)
@@ -173,28 +174,13 @@ class _Retrieval:
         self._searcher.close()
 
 
-def _worker(cluster: Cluster) -> type:
-    """Who works on the shards: an actor's own process, or a child of this one where there are no actors."""
-    return _Here if cluster.mode == "ray" else _InChild
-
-
-class _Here:
-    """The work in this process."""
-
-    def __init__(self, *, work: Callable[..., Any], **constructor: Any) -> None:
-        self._work = work(**constructor)
-
-    def __call__(self, task: dict[str, Any], path: Path) -> None:
-        self._work(task, path)
-
-
 class _InChild:
     """The work in a child process that lives as long as this object, or as this process."""
 
-    def __init__(self, **constructor: Any) -> None:
+    def __init__(self, *, work: Callable[..., Any], **constructor: Any) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would carry over Ray's and torch's threads
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, constructor), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, work, constructor), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -214,17 +200,17 @@ class _InChild:
         self._process.close()
 
 
-def _serve(pipe: Connection, constructor: dict[str, Any]) -> None:
+def _serve(pipe: Connection, make: Callable[..., Any], constructor: dict[str, Any]) -> None:
     """The child: answers each task with None or with the exception that it met."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    work: _Here | None = None
+    work: Any = None
     while True:
         try:
             task, path = pipe.recv()
         except EOFError:
             return
         try:
-            work = work or _Here(**constructor)
+            work = work or make(**constructor)
             work(task, path)
             pipe.send(None)
         except UserError as error:

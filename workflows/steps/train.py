@@ -1,6 +1,5 @@
 """Train a model on Ray Train: any objective, on any table it takes."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +7,12 @@ from components import draws
 from components.config import UserError
 from components.processor import settle
 from components.train_config import TrainConfig
-from workflows.cluster import Cluster, ray_session
+from workflows.cluster import Cluster
 from workflows.progress import Progress
+from workflows.worker_group import train_together
 
 SAVE_SECONDS = 60.0
 """How much training is lost at most when everything dies."""
-
-# Ray Train calls `work` in a thread. The C library gives a thread memory of its own, in heaps of 64 MB that it unmaps
-# as soon as one is empty: with tensors of about that size half the time of a step went into the kernel.
-ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 
 
 def train(
@@ -34,14 +30,17 @@ def train(
             f"batch: {config.batch} groups cannot be shared evenly among {workers} workers in {config.accumulate} "
             "parts; choose a multiple"
         )
+    cuda = cluster.cuda()
     task = {
         "out": str(out), "objective": objective, "rows": str(rows / "groups.parquet"),
         "dev": str(dev / "groups.parquet") if dev is not None else None, "data": str(data), "tokens": str(tokens),
         "start": str(start), "seed": draws.number(*seed), "config": config.model_dump(mode="json"),
-        "cluster": cluster.model_dump(mode="json"), "cuda": cluster.cuda(),
+        "cluster": cluster.model_dump(mode="json"), "cuda": cuda,
         "save_seconds": SAVE_SECONDS,
     }  # fmt: skip
-    return work(task) if cluster.mode == "inline" else _on_ray(task, cluster, workers)
+    if cluster.mode == "inline":
+        return work(task)
+    return dict(train_together(work, task, cluster, gpu=cuda, storage=out))
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
@@ -75,44 +74,3 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
         dev=build(task["dev"]) if task["dev"] else None,
         save_seconds=task["save_seconds"], on_step=on_step,
     )  # fmt: skip
-
-
-def _on_ray(task: dict[str, Any], cluster: Cluster, workers: int) -> dict[str, Any]:
-    ray_session(cluster)
-    from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
-    from ray.train.torch import TorchTrainer
-    from ray.train.v2.api.config import LoggingConfig
-
-    out = Path(task["out"])
-    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
-    trainer = TorchTrainer(
-        work,
-        train_loop_config=task,
-        scaling_config=ScalingConfig(num_workers=workers, use_gpu=task["cuda"], resources_per_worker={"CPU": 1}),
-        run_config=RunConfig(
-            name="ray",
-            storage_path=str(out),
-            failure_config=FailureConfig(max_failures=cluster.retries),
-            logging_config=LoggingConfig(log_level="WARNING"),
-            worker_runtime_env={"env_vars": ONE_ARENA},
-        ),
-    )
-    try:
-        return dict(trainer.fit().return_value)
-    except TrainingFailedError as error:
-        raise _reason(error) from error
-
-
-def _reason(error: Any) -> Exception:
-    """What a worker met, in its own words; those of its neighbours are about having lost it."""
-    failures: dict[int, Exception] = getattr(error, "worker_failures", {})
-    for mistake in failures.values():
-        if isinstance(mistake, UserError):
-            return mistake
-    for rank, failure in sorted(failures.items()):
-        if "process has died" not in str(failure):
-            return RuntimeError(f"worker {rank}: {type(failure).__name__}: {' '.join(str(failure).split())}")
-    said = str(error)
-    if "process has died" in said:
-        return RuntimeError("a worker's process died, more often than `retries` allows (killed, or out of memory)")
-    return RuntimeError(" ".join(said.split()))

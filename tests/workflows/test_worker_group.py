@@ -1,0 +1,97 @@
+"""The workers that stay for all trainings of a run: one start, task after task, and a new group after a death."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflows import worker_group
+from workflows.cluster import Cluster, Pool
+from workflows.worker_group import Desk, train_together
+
+
+def meet(story: Any) -> Any:
+    """Run a story of those who come to a desk."""
+    return asyncio.run(asyncio.wait_for(story, timeout=10))
+
+
+def test_a_task_is_taken_once_by_each_and_its_result_goes_back() -> None:
+    async def story() -> None:
+        desk = Desk()
+        given = asyncio.ensure_future(desk.give({"steps": 1}))
+        first = await desk.take(0, first_worker=True)
+        assert first == await desk.take(0, first_worker=False) == (1, {"steps": 1})
+        again = asyncio.ensure_future(desk.take(1, first_worker=True))
+        await desk.done("trained")
+        assert await given == ("trained", 1)
+        assert not again.done()
+        given = asyncio.ensure_future(desk.give({"steps": 2}))
+        assert await again == (2, {"steps": 2})
+        await desk.done("trained more")
+        assert await given == ("trained more", 1)
+
+    meet(story())
+
+
+def test_who_begins_anew_takes_what_is_open_and_that_is_counted() -> None:
+    async def story() -> None:
+        desk = Desk()
+        given = asyncio.ensure_future(desk.give({}))
+        await desk.take(0, first_worker=True)
+        assert await desk.take(0, first_worker=True) == (1, {})
+        await desk.done("at last")
+        assert await given == ("at last", 2)
+        late = asyncio.ensure_future(desk.take(0, first_worker=True))
+        await asyncio.sleep(0)
+        assert not late.done()  # what is done is not begun again
+        await desk.close()
+        assert await late is None
+
+    meet(story())
+
+
+# Through Ray
+
+
+def whose(task: dict[str, Any]) -> int:
+    """Which process works; it dies or fails first where it is told to."""
+    marker = Path(task["marker"]) if "marker" in task else None
+    if marker is not None and not marker.exists():
+        marker.touch()
+        if task.get("fail"):
+            raise ValueError(task["fail"])
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid()
+
+
+@pytest.fixture
+def alone(ray: Cluster) -> Iterator[Cluster]:
+    """One worker, which may die once."""
+    yield ray.model_copy(update={"train": Pool(workers=1, threads=1), "retries": 1})
+    worker_group.dismiss()
+
+
+def test_one_start_serves_all_until_one_died(alone: Cluster, tmp_path: Path) -> None:
+    def ask(**task: Any) -> Any:
+        return train_together(whose, task, alone, gpu=False, storage=tmp_path)
+
+    first = ask()
+    assert ask() == first
+    second = ask(marker=str(tmp_path / "died"))  # begun again by another process
+    assert second != first
+    assert ask() not in (first, second)  # a new group, which may lose one again
+
+
+def test_what_fails_says_so_in_its_own_words(alone: Cluster, tmp_path: Path) -> None:
+    never = alone.model_copy(update={"retries": 0})
+    with pytest.raises(RuntimeError, match=r"^worker 0: ValueError: no such text$"):
+        train_together(
+            whose, {"marker": str(tmp_path / "failed"), "fail": "no such text"}, never, gpu=False, storage=tmp_path
+        )
+    assert train_together(whose, {}, never, gpu=False, storage=tmp_path) != os.getpid()

@@ -1,0 +1,180 @@
+"""The Ray Train workers of a run: started for its first training, and there for the next ones.
+
+A `fit` of Ray Train takes seconds to start its processes, and those seconds again to import torch. So one `fit` serves
+all trainings of a driver: its workers take one after another from a desk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from components.config import UserError
+from workflows.cluster import Cluster, ray_session
+
+Work = Callable[[dict[str, Any]], Any]
+
+# Ray Train calls its function in a thread. The C library gives a thread memory of its own, in heaps of 64 MB that it
+# unmaps as soon as one is empty: with tensors of about that size half the time of a step went into the kernel.
+ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
+
+
+def train_together(work: Work, task: dict[str, Any], cluster: Cluster, *, gpu: bool, storage: Path) -> Any:
+    """What `work(task)` returned to the first of the profile's workers, each of whom called it.
+
+    After a worker died all begin the task again, as often as the profile's `retries` says; what fails then is raised,
+    in the worker's own words. `storage` is a directory that all nodes see.
+    """
+    global _group
+    node = ray_session(cluster).get_runtime_context().get_node_id()  # another one in another session
+    kind = (work, cluster.train.workers or 1, cluster.retries, gpu, node)
+    if _group is not None and not (_group.kind == kind and _group.sound()):
+        dismiss()
+    _group = _group or _Group(kind, storage)
+    return _group.run(task)
+
+
+def dismiss() -> None:
+    """End the workers, if there are any: who needs their GPUs calls this first."""
+    global _group
+    if _group is not None:
+        _group.end()
+        _group = None
+
+
+_group: _Group | None = None
+
+
+class Desk:
+    """Where the driver leaves a task, each worker finds it, and the first worker leaves what came of it."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Condition()
+        self._number, self._open, self._closed = 0, False, False
+        self._task: dict[str, Any] = {}
+        self._result: Any = None
+        self._begun = 0
+
+    async def give(self, task: dict[str, Any]) -> tuple[Any, int]:
+        """Leave a task; returns when it is done, with its result and how often it was begun."""
+        async with self._changed:
+            self._number, self._task, self._open, self._begun = self._number + 1, task, True, 0
+            self._changed.notify_all()
+            await self._changed.wait_for(lambda: not self._open)
+            return self._result, self._begun
+
+    async def take(self, last: int, *, first_worker: bool) -> tuple[int, dict[str, Any]] | None:
+        """The number and the task after the last one, when there is one; None when there will be none."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._closed or (self._open and self._number > last))
+            self._begun += first_worker
+            return None if self._closed else (self._number, self._task)
+
+    async def done(self, result: Any) -> None:
+        """The task is done."""
+        async with self._changed:
+            self._result, self._open = result, False
+            self._changed.notify_all()
+
+    async def close(self) -> None:
+        """There will be no more."""
+        async with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+def _serve(config: dict[str, Any]) -> None:
+    """What each worker does as long as it lives."""
+    import ray
+
+    from components.gather import rank
+    from components.processor import release
+
+    desk, work, number = config["desk"], config["work"], 0
+    while (given := ray.get(desk.take.remote(number, first_worker=rank() == 0))) is not None:
+        number, task = given
+        result = work(task)
+        if rank() == 0:
+            ray.get(desk.done.remote(result))
+        release()
+
+
+class _Group:
+    """One `fit`, in a thread, and the desk that it is asked through."""
+
+    def __init__(self, kind: tuple[Any, ...], storage: Path) -> None:
+        import ray
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchTrainer
+        from ray.train.v2.api.config import LoggingConfig
+
+        self.kind = kind
+        work, workers, retries, gpu, _ = kind
+        os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
+        self._desk = ray.remote(num_cpus=0)(Desk).remote()
+        trainer = TorchTrainer(
+            _serve,
+            train_loop_config={"desk": self._desk, "work": work},
+            scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpu, resources_per_worker={"CPU": 1}),
+            run_config=RunConfig(
+                name="ray",
+                storage_path=str(storage),
+                failure_config=FailureConfig(max_failures=retries),
+                logging_config=LoggingConfig(log_level="WARNING"),
+                worker_runtime_env={"env_vars": ONE_ARENA},
+            ),
+        )
+        self._deaths = 0
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
+        self._thread.start()
+
+    def _fit(self, trainer: Any) -> None:
+        try:
+            trainer.fit()
+        except BaseException as error:  # Ray's own too, which end a thread when the session does
+            self._error = error
+
+    def sound(self) -> bool:
+        """Whether it is all there, with all the deaths to spare that its profile allows."""
+        return self._thread.is_alive() and not self._deaths
+
+    def run(self, task: dict[str, Any]) -> Any:
+        """What came of a task."""
+        import ray
+
+        outcome = self._desk.give.remote(task)
+        while not ray.wait([outcome], timeout=0.5)[0]:
+            if not self._thread.is_alive():
+                raise _reason(self._error) from self._error
+        result, begun = ray.get(outcome)
+        self._deaths += begun - 1
+        return result
+
+    def end(self) -> None:
+        """Let the workers go home, and wait until they are gone."""
+        import ray
+
+        if self._thread.is_alive():
+            ray.get(self._desk.close.remote())
+            self._thread.join()
+        ray.kill(self._desk)
+
+
+def _reason(error: Any) -> Exception:
+    """What a worker met, in its own words; those of its neighbours are about having lost it."""
+    failures: dict[int, Exception] = getattr(error, "worker_failures", {})
+    for mistake in failures.values():
+        if isinstance(mistake, UserError):
+            return mistake
+    for rank, failure in sorted(failures.items()):
+        if "process has died" not in str(failure):
+            return RuntimeError(f"worker {rank}: {type(failure).__name__}: {' '.join(str(failure).split())}")
+    said = str(error)
+    if "process has died" in said:
+        return RuntimeError("a worker's process died, more often than `retries` allows (killed, or out of memory)")
+    return RuntimeError(" ".join(said.split()))
