@@ -30,8 +30,8 @@ def train_together(work: Work, task: dict[str, Any], cluster: Cluster, *, gpu: b
     in the worker's own words. `storage` is a directory that all nodes see.
     """
     global _group
-    node = ray_session(cluster).get_runtime_context().get_node_id()  # another one in another session
-    kind = (work, cluster.train.workers or 1, cluster.retries, gpu, node)
+    ray_session(cluster)
+    kind = (work, cluster.train.workers or 1, cluster.retries, gpu)
     if _group is not None and not (_group.kind == kind and _group.sound()):
         dismiss()
     _group = _group or _Group(kind, storage)
@@ -112,8 +112,8 @@ class _Group:
         from ray.train.torch import TorchTrainer
         from ray.train.v2.api.config import LoggingConfig
 
-        self.kind = kind
-        work, workers, retries, gpu, _ = kind
+        self.kind, self._session = kind, _session()
+        work, workers, retries, gpu = kind
         os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
         self._desk = ray.remote(num_cpus=0)(Desk).remote()
         trainer = TorchTrainer(
@@ -141,7 +141,7 @@ class _Group:
 
     def sound(self) -> bool:
         """Whether it is all there, with all the deaths to spare that its profile allows."""
-        return self._thread.is_alive() and not self._deaths
+        return self._lives() and not self._deaths
 
     def run(self, task: dict[str, Any]) -> Any:
         """What came of a task."""
@@ -159,10 +159,19 @@ class _Group:
         """Let the workers go home, and wait until they are gone."""
         import ray
 
-        if self._thread.is_alive():
+        if self._lives():
             ray.get(self._desk.close.remote())
             self._thread.join()
-        ray.kill(self._desk)
+
+    def _lives(self) -> bool:
+        return self._thread.is_alive() and self._session == _session()
+
+
+def _session() -> str:
+    """What tells a session of Ray from one before it."""
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
 
 
 def _reason(error: Any) -> Exception:
