@@ -95,6 +95,18 @@ class Config(Base):
     its own; or the grid of the paper's Table 3, warm and last ranker over warm and last ranking."""
     controls: Controls = Controls()
 
+    @model_validator(mode="after")
+    def _to_the_last_round(self) -> Self:
+        trained = {"retriever": self.retriever.game.train, "ranker": self.ranker.game.train}
+        for player, train in trained.items():
+            steps = self.rounds * train.steps
+            if train.carry == "all" and train.schedule_steps is not None and train.schedule_steps < steps:
+                raise ValueError(
+                    f"{player}.game.train.schedule_steps: {train.schedule_steps} is less than the {steps} of all "
+                    f"{self.rounds} rounds, the last of which would learn nothing; leave it out for {steps}"
+                )
+        return self
+
 
 def build(config: Config) -> Outcome:
     """The graph: one game a seed on one collection, and the board of results."""
@@ -193,7 +205,7 @@ class Play:
 
     def ranker(self, i: int, found: Refreshed, start: Step) -> Step:
         """Lines 5 (round 0, the warm-up) and 12 to 15: tell the relevant documents from what the retriever finds."""
-        config = in_round(i, self.config.ranker.game) if i else self.config.ranker.warm
+        config = in_round(i, self.config.ranker.game, self.config.rounds) if i else self.config.ranker.warm
         return phase(
             self.label(f"ranker {i}" if i else "warm ranker"), self.collection, "ranker", ranking=found.ranking,
             start=start, seed=[self.seed, "ranker", i] if i else [self.seed, "warm ranker"], config=config,
@@ -201,7 +213,7 @@ class Play:
 
     def retriever(self, i: int, found: Refreshed, start: Step, ranker: Step) -> Step:
         """Lines 7 to 10: find what the ranker, frozen here, takes to be relevant."""
-        config, seed = in_round(i, self.config.retriever.game), [self.seed, "retriever", i]
+        config, seed = in_round(i, self.config.retriever.game, self.config.rounds), [self.seed, "retriever", i]
         groups = drawn(
             self.label(f"retriever {i} groups"), self.collection, ranking=found.ranking, seed=seed, config=config
         )
@@ -223,7 +235,7 @@ class Play:
             retriever = phase(
                 self.label(f"control {name} {i}"), self.collection, "retriever", ranking=found.ranking,
                 start=retriever, seed=[self.seed, "retriever", i],
-                config=in_round(i, Phase(mine=config.retriever.game.mine, train=how)),
+                config=in_round(i, Phase(mine=config.retriever.game.mine, train=how), config.rounds),
             )  # fmt: skip
             last = i == config.rounds
             if last or (name == "ance" and refreshed(i, config)):
@@ -239,7 +251,14 @@ def refreshed(i: int, config: Config) -> bool:
     return i == config.rounds or i % config.refresh_every == 0
 
 
-def in_round(i: int, config: Phase) -> Phase:
-    """A round's training: from the warm-up into round 1 goes nothing but weights, whatever rounds carry to rounds."""
-    weights = config.train.model_copy(update={"carry": "weights"})
-    return config if i > 1 else config.model_copy(update={"train": weights})
+def in_round(i: int, config: Phase, rounds: int) -> Phase:
+    """A round's training: from the warm-up into round 1 goes nothing but weights, whatever rounds carry to rounds.
+
+    Rounds that carry all share one schedule, of all rounds' steps where the config names none.
+    """
+    train = config.train
+    if train.carry == "all":
+        train = train.model_copy(update={"schedule_steps": train.schedule_steps or rounds * train.steps})
+    if i == 1:
+        train = train.model_copy(update={"carry": "weights"})
+    return config.model_copy(update={"train": train})

@@ -26,7 +26,7 @@ class Config(Part):
     systems: list[str] = Field(min_length=1)
     """The systems of each that are compared, in the table as `experiment: system`."""
     beside: list[str] = []
-    """Further systems, of the baseline, that are shown."""
+    """Further systems, of the baseline, that are shown, and that it is compared with."""
     sets: list[str] = []
     """`key.path=value` for every experiment, as `--set` has it: `seeds=[1, 2, 3]`."""
 
@@ -49,7 +49,9 @@ def build(config: Config) -> Outcome:
         for name, outcome in outcomes.items():
             title = f"{name}: {system}"
             entries += [{**entry, "system": title} for entry in _entries(config, name, outcome, system)]
-            if name != config.baseline:
+            if name == config.baseline:
+                comparisons += [(title, other) for other in config.beside]
+            else:
                 comparisons.append((title, f"{config.baseline}: {system}"))
     return Outcome(
         results=relabelled(gathered(entries, comparisons), _labels(outcomes)), data=main.data, found=main.found,
