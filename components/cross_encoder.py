@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -58,7 +59,17 @@ class CrossEncoder(nn.Module):
             return self.backbone(**inputs).logits.float().squeeze(-1)
         states = self.backbone(**inputs).last_hidden_state
         vectors = pool(states, batch.mask, "mean", False)
-        return functional.linear(vectors, self.head.weight.float(), self.head.bias.float()).float().squeeze(-1)
+        return functional.linear(vectors, self.head.weight, self.head.bias).float().squeeze(-1)
+
+    def lowered(self, dtype: torch.dtype) -> Self:
+        """This ranker with its encoder in another precision. What makes a score of the encoder's states stays in fp32:
+        of two documents with scores of 8 bits many would tie."""
+        encoder = self.backbone.base_model
+        encoder.to(dtype)
+        for module in self.backbone.children():
+            if module is not encoder and self.head is None:
+                module.register_forward_pre_hook(lambda _, inputs: tuple(tensor.float() for tensor in inputs))
+        return self
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:
         """Write it so that sentence-transformers' `CrossEncoder(folder)` loads it.

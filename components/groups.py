@@ -59,17 +59,21 @@ def rows_of(ids: pa.Array | pa.ChunkedArray, among: pa.Array, *, what: str) -> n
 
 
 def measured(data: Path, split: str, count: int | None) -> list[str]:
-    """The queries of a split that something is measured on: all of them, or a sample of those with judgements.
+    """The queries of a split that something is measured on: all of them, or a sample of those that can be measured.
 
+    Those are the queries with a relevant document, or where a split has none of them (questions alone), with an answer.
     The sample depends on ids alone, so that every system of every run is measured on the same.
     """
+    asked = {"columns": ["query_id", "answers"], "filters": [("split", "=", split)]}
     if count is None:
-        queries = pq.read_table(data / "queries.parquet", columns=["query_id"], filters=[("split", "=", split)])
-        return queries["query_id"].to_pylist()
-    qrels = pq.read_table(data / "qrels.parquet", filters=[("split", "=", split), ("relevance", ">", 0)])
-    judged = pc.unique(qrels["query_id"]).to_pylist()
-    kept = draws.sample(judged, count, "measured")
-    return [query for query in judged if query in kept]
+        return pq.read_table(data / "queries.parquet", **asked)["query_id"].to_pylist()
+    known = pq.read_table(data / "qrels.parquet", filters=[("split", "=", split), ("relevance", ">", 0)])
+    if not len(known):
+        queries = pq.read_table(data / "queries.parquet", **asked)
+        known = queries.filter(pc.greater(pc.list_value_length(queries["answers"]), 0))
+    can_be = pc.unique(known["query_id"]).to_pylist()
+    kept = draws.sample(can_be, count, "measured")
+    return [query for query in can_be if query in kept]
 
 
 def places_of(ids: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:

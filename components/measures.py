@@ -206,8 +206,8 @@ def spread(values: Iterable[float]) -> tuple[float, float | None]:
     return float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else None
 
 
-def meaning(name: str) -> str:
-    """What a measure says, for a reader who never met it."""
+def meaning(name: str, *, answers_in: str = "text", patterns: bool = False) -> str:
+    """What a measure says, for a reader who never met it; answers may be patterns, and stand in other fields."""
     family, _, cutoff = name.partition("@")
     family, _, level = family.partition("(rel=")
     first = f"the first {cutoff}" if cutoff else "all results"
@@ -219,7 +219,7 @@ def meaning(name: str) -> str:
         "Success": f"share of queries with a right document among {first}",
         "P": f"share of {first} that are right",
         "AP": "precision averaged over the positions of the right documents",
-        "Answer": f"share of queries whose answer stands in the text of {first}",
+        "Answer": f"share of queries whose answer {'matches' if patterns else 'stands in'} the {answers_in} of {first}",
         "EM": "share of answers that are exactly right",
         "F1": "overlap of the answer's words with the right ones",
     }

@@ -1,5 +1,6 @@
 """The measures of a run for people: systems by measures, and what each comparison means."""
 
+import math
 import textwrap
 from typing import Any
 
@@ -26,24 +27,37 @@ def _board(collection: str, split: str, metrics: Json) -> Json:
     rows = [row for row in metrics["rows"] if here(row)]
     names = list(dict.fromkeys(row["measure"] for row in rows))
     values: dict[str, dict[str, list[float]]] = {}
+    queries: dict[str, int] = {}
     for row in rows:
         values.setdefault(row["system"], {}).setdefault(row["measure"], []).append(row["value"])
-    systems = []
+        queries[row["system"]] = row["queries"]
+    systems: list[Json] = []
     for system, measured in values.items():
         cells = [spread(measured[name]) if name in measured else None for name in names]
-        systems.append({"system": system, "cells": cells})
-    best = [max(cell[0] for s in systems if (cell := s["cells"][at])) for at in range(len(names))]
+        systems.append({"system": system, "cells": cells, "queries": queries[system]})
+    most = max(queries.values())
+    # A best among numbers of other queries would be none: those measured on a sample stand apart.
+    best = [
+        max((cell[0] for s in systems if s["queries"] == most and (cell := s["cells"][at])), default=math.inf)
+        for at in range(len(names))
+    ]
     return {
         "collection": collection,
         "split": split,
-        "measures": [{"name": name, "meaning": meaning(name)} for name in names],
+        "measures": [{"name": name, "meaning": _meaning(name, rows)} for name in names],
         "systems": systems,
         "best": best,
-        "queries": max(row["queries"] for row in rows),
+        "queries": most,
         "seeds": sorted({row["seed"] for row in rows}),
         "comparisons": _comparisons([entry for entry in metrics["comparisons"] if here(entry)]),
         "rows": rows,
     }
+
+
+def _meaning(name: str, rows: list[Json]) -> str:
+    """What a measure says; of answers, where and how they were looked for."""
+    row = next(row for row in rows if row["measure"] == name)
+    return meaning(name, answers_in=row.get("fields", "text"), patterns=row.get("mode") == "regex")
 
 
 def _comparisons(entries: list[Json]) -> list[Json]:
@@ -89,17 +103,20 @@ def _board_lines(board: Json) -> list[str]:
         block = range(start, min(start + fits, len(names)))
         lines.append("  " + "system".ljust(first) + "".join(f"{names[at]} ".rjust(column) for at in block).rstrip())
         for entry in board["systems"]:
-            cells = "".join(_cell(entry["cells"][at], board["best"][at]).rjust(column) for at in block)
-            lines.append(
-                "  " + textwrap.shorten(entry["system"], first - 2, placeholder="…").ljust(first) + cells.rstrip()
+            whole = entry["queries"] == board["queries"]
+            cells = "".join(
+                _cell(entry["cells"][at], board["best"][at] if whole else None).rjust(column) for at in block
             )
+            name = textwrap.shorten(entry["system"], first - 2, placeholder="…")
+            sampled = "" if whole else f"  of {entry['queries']:,} queries"
+            lines.append("  " + name.ljust(first) + cells.rstrip() + sampled)
         lines.append("")
     lines += _comparison_lines(board)
     lines += [f"  {measure['name']}: {measure['meaning']}." for measure in board["measures"] if measure["meaning"]]
     return [*lines, "  Higher is better; * is the best of its column."]
 
 
-def _cell(cell: tuple[float, float | None] | None, best: float) -> str:
+def _cell(cell: tuple[float, float | None] | None, best: float | None) -> str:
     if cell is None:
         return "- "
     mean, deviation = cell

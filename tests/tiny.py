@@ -83,7 +83,9 @@ def ar2(beir: Path, encoder: Path) -> dict[str, Any]:
         },
         "judge": {"precision": "fp32", "shard": 16},
         "rerank": {"precision": "fp32", "shard": 16, "depth": 10},
-        "controls": {"play": ["in-batch", "ance"], "in_batch": training(over="batch"), "ance": training()},
+        "controls": {
+            "play": ["in-batch", "ance"], "in_batch": training(over="batch")["losses"], "ance": training()["losses"],
+        },
     }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from components.config import Config as Part
 from components.model_configs import CrossEncoderConfig, DualEncoderConfig
-from components.train_config import TrainConfig
+from components.objectives.terms import Term
 from workflows.board import Board, Outcome, note_on
 from workflows.dag import Step, step
 from workflows.parts import (
@@ -56,22 +56,28 @@ class Ranker(Part):
 
 
 class Controls(Part):
-    """The warm retriever trained as long on the same groups, without a ranker."""
+    """The warm retriever trained as it is in the game, on as many groups, but for the loss: without a ranker."""
 
     play: list[Control] = []
-    """`in-batch`: cross entropy over the whole batch, negatives from the warm ranking throughout. `ance`: cross
-    entropy over the group, negatives from its own ranking, refreshed as often (paper 004, Figure 4)."""
-    in_batch: TrainConfig | None = None
-    ance: TrainConfig | None = None
+    """`in-batch`: negatives from the warm ranking throughout. `ance`: negatives from its own ranking, refreshed as
+    often as in the game (paper 004, Figure 4)."""
+    in_batch: list[Term] = []
+    """Its losses; usually cross entropy over the batch."""
+    ance: list[Term] = []
+    """Its losses; usually cross entropy over the group."""
 
     @model_validator(mode="after")
     def _trained(self) -> Self:
         if len(set(self.play)) < len(self.play):
             raise ValueError("play: a control stands twice")
         for name in self.play:
-            if getattr(self, name.replace("-", "_")) is None:
-                raise ValueError(f"{name} is played, and {name.replace('-', '_')} says not how it is trained")
+            if not self.losses(name):
+                raise ValueError(f"{name} is played, and {name.replace('-', '_')} names no losses")
         return self
+
+    def losses(self, name: Control) -> list[Term]:
+        """What a control learns from."""
+        return self.in_batch if name == "in-batch" else self.ance
 
 
 class Config(Base):
@@ -90,13 +96,13 @@ class Config(Base):
     refresh_every: int = Field(1, ge=1)
     """Rounds from one refresh of the ranking to the next (line 11; the paper and its code: 1). The last round ends
     with one whatever this says."""
-    rank: Literal["last", "rounds", "grid"] = "last"
-    """What is reranked and measured beside the warm players: the last ranking by the last ranker; every round's by
-    its own; or the grid of the paper's Table 3, warm and last ranker over warm and last ranking."""
+    rank: list[Literal["rounds", "grid"]] = []
+    """What is reranked and measured beside the last ranking by the last ranker: every round's by its own (Figure 3);
+    the grid of the paper's Table 3, warm and last ranker over warm and last ranking."""
     controls: Controls = Controls()
 
     @model_validator(mode="after")
-    def _to_the_last_round(self) -> Self:
+    def _fits_together(self) -> Self:
         trained = {"retriever": self.retriever.game.train, "ranker": self.ranker.game.train}
         for player, train in trained.items():
             steps = self.rounds * train.steps
@@ -128,7 +134,7 @@ def build(config: Config) -> Outcome:
     comparisons = [(last, "warm retriever")]  # the first is the one that the run was made for
     comparisons += [(last, f"control: {name}") for name in config.controls.play]
     comparisons += [("warm ranker over warm retriever", "warm retriever"), (f"ranker over {last}", last)]
-    if config.rank == "grid":
+    if "grid" in config.rank:
         comparisons += [
             ("last ranker over warm retriever", "warm ranker over warm retriever"),
             (f"ranker over {last}", f"warm ranker over {last}"),
@@ -157,10 +163,10 @@ def game(play: "Play", retriever: Step, ranker: Step, lexical: Step | None) -> t
                 retriever = play.retriever(i, found, retriever, ranker)
                 if refreshed(i, config):
                     found = play.refresh(f"retriever {i}", retriever, round=i)
-        if i == rounds or (config.rank == "rounds" and refreshed(i, config)):
+        if i == rounds or ("rounds" in config.rank and refreshed(i, config)):
             play.rank(f"ranker over retriever {i}", ranker, found, round=i)
 
-    if config.rank == "grid":
+    if "grid" in config.rank:
         play.rank(f"warm ranker over retriever {rounds}", warm_ranker, found)
         play.rank("last ranker over warm retriever", ranker, warm)
     for name in config.controls.play:
@@ -229,8 +235,7 @@ class Play:
     def control(self, name: Control, warm: Refreshed) -> None:
         """The warm retriever trained as long, on as many groups with as many negatives, without a ranker."""
         config, retriever, found = self.config, warm.retriever, warm
-        how = config.controls.in_batch if name == "in-batch" else config.controls.ance
-        assert how is not None
+        how = config.retriever.game.train.model_copy(update={"losses": config.controls.losses(name)})
         for i in range(1, config.rounds + 1):
             retriever = phase(
                 self.label(f"control {name} {i}"), self.collection, "retriever", ranking=found.ranking,

@@ -30,15 +30,17 @@ class Board:
         # A ranking that every seed shares is measured once.
         whose = seeded(system, seed, self.config) if f"(seed {seed})" in ranking.label else system
         measured = ranking
+        answers = None
         if any(asks_for_answers(name) for name in asked.measures):
             measured = self.collection.answering(ranking, [asked.split])
+            answers = self.config.answers
         metrics = step(
             f"{whose} measures", evaluate, data=self.collection.data, ranking=measured, split=asked.split,
             measures=asked.measures, entropy=asked.entropy if entropy else None, queries=queries,
         )  # fmt: skip
         self.entries.append(
             {"system": system, "round": round, "collection": name_of(self.config.data), "split": asked.split,
-             "seed": seed, "metrics": metrics}
+             "seed": seed, "metrics": metrics, "answers": answers}
         )  # fmt: skip
         if seed == self.config.seeds[-1]:
             self.rankings[system] = ranking

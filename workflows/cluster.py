@@ -71,19 +71,15 @@ class Cluster(Config):
         return self.train.threads or max(1, cores() // (self.train.workers or 1))
 
     def reserved(self) -> int:
-        """Logical CPUs that are not for the map over shards."""
-        return SPARE + (self.train.workers or 1)
+        """Logical CPUs of a Ray that is started here that are not for the map over shards."""
+        return 0 if self.address else SPARE + (self.train.workers or 1)
 
     def workers(self, pool: Pool, shards: int, *, gpu: bool = False) -> int:
         """How many workers of a pool the given number of shards keeps busy."""
         most = pool.workers
         if most is None:
             resources = ray_session(self).cluster_resources()
-            most = (
-                int(resources.get("GPU", 0))
-                if gpu
-                else max(1, int(resources.get("CPU", 1)) - SPARE - (self.train.workers or 1))
-            )
+            most = int(resources.get("GPU", 0)) if gpu else int(resources["CPU"]) - self.reserved()
         return max(1, min(most, shards))
 
 

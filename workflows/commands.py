@@ -20,6 +20,7 @@ from workflows import report as reports
 from workflows.dag import Step, Store, execute, graph, states, todo
 from workflows.progress import shown
 from workflows.recipes import Experiment
+from workflows.worker_group import dismiss
 
 
 def opened(arguments: argparse.Namespace) -> tuple[Experiment, Store]:
@@ -31,6 +32,7 @@ def opened(arguments: argparse.Namespace) -> tuple[Experiment, Store]:
 def leave() -> None:
     """Leave Ray, if a command joined it."""
     clusters.stop_ray()
+    dismiss()  # a thread that still waits for Ray must not meet the end of Python
 
 
 def plan(arguments: argparse.Namespace) -> None:

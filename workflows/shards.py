@@ -24,7 +24,6 @@ from components.files import replacing, sweep
 from components.processor import release
 from workflows.cluster import Cluster, Pool, ray_session
 from workflows.progress import Progress
-from workflows.worker_group import dismiss
 
 IDLE_SECONDS = 2.0
 """How long a worker that nothing is asked of keeps its model and its memory."""
@@ -102,8 +101,6 @@ def _through_ray(
     worker: type, shards: list[Shard], out: Path, cluster: Cluster, pool: Pool, gpu: bool, constructor: dict[str, Any]
 ) -> Iterator[tuple[int, float, float]]:
     ray_session(cluster)
-    if gpu:
-        dismiss()
     from ray import data  # after the session's environment is set
 
     logging.getLogger("ray.data").setLevel(logging.ERROR)  # its import sets it to INFO
@@ -114,7 +111,7 @@ def _through_ray(
         "run": f"{out} {time.time_ns()}",
     }
     size = cluster.workers(pool, len(shards), gpu=gpu)
-    # A process keeps the GPU that it began with, so there it must be an actor's.
+    # On a GPU a process ends after each task of Ray's, unless it is an actor's.
     how: dict[str, Any] = (
         {"fn": _OnGPU, "fn_constructor_kwargs": about, "compute": data.ActorPoolStrategy(size=size), "num_gpus": 1,
          "max_restarts": MOST_DEATHS}
@@ -239,9 +236,10 @@ class _Resident:
                 self._let_go()
 
     def _let_go(self) -> None:
-        if self._filler is not None:
-            self._filler.close()
-            self._filler, self._run = None, ""
+        filler, self._filler, self._run = self._filler, None, ""
+        if filler is not None:
+            filler.close()
+            del filler
             release()
 
 

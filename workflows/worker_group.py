@@ -27,7 +27,9 @@ def train_together(work: Work, task: dict[str, Any], cluster: Cluster, *, gpu: b
     """What `work(task)` returned to the first of the profile's workers, each of whom called it.
 
     After a worker died all begin the task again, as often as the profile's `retries` says; what fails then is raised,
-    in the worker's own words. `storage` is a directory that all nodes see.
+    in the worker's own words. `storage` is a directory that all nodes see, in which Ray Train keeps what it needs to.
+
+    Workers that hold what others wait for, a GPU or a place on a cluster, go home after each task.
     """
     global _group
     ray_session(cluster)
@@ -35,11 +37,14 @@ def train_together(work: Work, task: dict[str, Any], cluster: Cluster, *, gpu: b
     if _group is not None and not (_group.kind == kind and _group.sound()):
         dismiss()
     _group = _group or _Group(kind, storage)
-    return _group.run(task)
+    result = _group.run(task)
+    if gpu or cluster.address:
+        dismiss()
+    return result
 
 
 def dismiss() -> None:
-    """End the workers, if there are any: who needs their GPUs calls this first."""
+    """Send the workers home, if there are any, and wait until they are gone."""
     global _group
     if _group is not None:
         _group.end()
@@ -52,32 +57,40 @@ _group: _Group | None = None
 class Desk:
     """Where the driver leaves a task, each worker finds it, and the first worker leaves what came of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
         self._changed = asyncio.Condition()
         self._number, self._open, self._closed = 0, False, False
         self._task: dict[str, Any] = {}
         self._result: Any = None
         self._begun = 0
+        self._done: set[int] = set()
 
     async def give(self, task: dict[str, Any]) -> tuple[Any, int]:
-        """Leave a task; returns when it is done, with its result and how often it was begun."""
+        """Leave a task; returns when all have done it, with its result and how often it was begun."""
         async with self._changed:
             self._number, self._task, self._open, self._begun = self._number + 1, task, True, 0
+            self._done.clear()
             self._changed.notify_all()
             await self._changed.wait_for(lambda: not self._open)
             return self._result, self._begun
 
-    async def take(self, last: int, *, first_worker: bool) -> tuple[int, dict[str, Any]] | None:
+    async def take(self, last: int, *, rank: int) -> tuple[int, dict[str, Any]] | None:
         """The number and the task after the last one, when there is one; None when there will be none."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._closed or (self._open and self._number > last))
-            self._begun += first_worker
+            self._begun += rank == 0
             return None if self._closed else (self._number, self._task)
 
-    async def done(self, result: Any) -> None:
-        """The task is done."""
+    async def done(self, number: int, result: Any, *, rank: int) -> None:
+        """A worker has done the task of that number."""
         async with self._changed:
-            self._result, self._open = result, False
+            if number != self._number:
+                return  # one that the driver gave up on
+            self._done.add(rank)
+            if rank == 0:
+                self._result = result
+            self._open = len(self._done) < self._workers
             self._changed.notify_all()
 
     async def close(self) -> None:
@@ -95,12 +108,11 @@ def _serve(config: dict[str, Any]) -> None:
     from components.processor import release
 
     desk, work, number = config["desk"], config["work"], 0
-    while (given := ray.get(desk.take.remote(number, first_worker=rank() == 0))) is not None:
+    while (given := ray.get(desk.take.remote(number, rank=rank()))) is not None:
         number, task = given
         result = work(task)
-        if rank() == 0:
-            ray.get(desk.done.remote(result))
         release()
+        ray.get(desk.done.remote(number, result, rank=rank()))
 
 
 class _Group:
@@ -111,11 +123,13 @@ class _Group:
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchTrainer
         from ray.train.v2.api.config import LoggingConfig
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self.kind, self._session = kind, _session()
         work, workers, retries, gpu = kind
         os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
-        self._desk = ray.remote(num_cpus=0)(Desk).remote()
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._desk = ray.remote(num_cpus=0, scheduling_strategy=here)(Desk).remote(workers)
         trainer = TorchTrainer(
             _serve,
             train_loop_config={"desk": self._desk, "work": work},
@@ -123,12 +137,12 @@ class _Group:
             run_config=RunConfig(
                 name="ray",
                 storage_path=str(storage),
-                failure_config=FailureConfig(max_failures=retries),
+                failure_config=FailureConfig(max_failures=retries, controller_failure_limit=retries),
                 logging_config=LoggingConfig(log_level="WARNING"),
                 worker_runtime_env={"env_vars": ONE_ARENA},
             ),
         )
-        self._deaths = 0
+        self._deaths, self._given_up = 0, False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
         self._thread.start()
@@ -140,28 +154,30 @@ class _Group:
             self._error = error
 
     def sound(self) -> bool:
-        """Whether it is all there, with all the deaths to spare that its profile allows."""
-        return self._lives() and not self._deaths
+        """Whether it waits for a task, with all the deaths to spare that its profile allows."""
+        return self._lives() and not self._deaths and not self._given_up
 
     def run(self, task: dict[str, Any]) -> Any:
         """What came of a task."""
         import ray
 
+        self._given_up = True  # until there is a result
         outcome = self._desk.give.remote(task)
         while not ray.wait([outcome], timeout=0.5)[0]:
             if not self._thread.is_alive():
                 raise _reason(self._error) from self._error
         result, begun = ray.get(outcome)
-        self._deaths += begun - 1
+        self._deaths, self._given_up = self._deaths + begun - 1, False
         return result
 
     def end(self) -> None:
-        """Let the workers go home, and wait until they are gone."""
+        """Send the workers home, and wait until they are gone; not for those whose session or task was given up."""
         import ray
 
-        if self._lives():
+        waits = self._lives() and not self._given_up
+        if waits:
             ray.get(self._desk.close.remote())
-            self._thread.join()
+        self._thread.join(None if waits else 5.0)
 
     def _lives(self) -> bool:
         return self._thread.is_alive() and self._session == _session()
@@ -171,7 +187,8 @@ def _session() -> str:
     """What tells a session of Ray from one before it."""
     import ray
 
-    return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
+    here = ray.get_runtime_context() if ray.is_initialized() else None
+    return f"{here.get_node_id()} {here.get_job_id()}" if here else ""
 
 
 def _reason(error: Any) -> Exception:

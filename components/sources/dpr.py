@@ -31,6 +31,8 @@ class Source(base.Source):
     """TSV of a split, such as `{test: nq-test.csv}`: questions and answers, without judgements."""
     positives: int | None = Field(default=None, ge=1)
     """How many of a question's positive contexts are relevant: all, or the first so many."""
+    straight_apostrophes: bool = True
+    """Whether a question's typographic apostrophes become plain ones, as DPR has them before a model reads them."""
     hard_negatives: int = Field(default=0, ge=0)
     """How many of a question's hard negative contexts become judgements of relevance 0."""
 
@@ -62,10 +64,10 @@ class Source(base.Source):
         """The questions of every split."""
         for split, name in self.retriever.items():
             for row, item in enumerate(read_array(self._path(name))):
-                yield _asked(item, f"{split}-{row}", split) if isinstance(item, Item) else item
+                yield self._asked(item, f"{split}-{row}", split) if isinstance(item, Item) else item
         for split, name in self.questions.items():
             for row, line in enumerate(read_lines(self._path(name))):
-                yield line if isinstance(line, Bad) else _question(line.text, f"{split}-{row}", split, line.place)
+                yield line if isinstance(line, Bad) else self._question(line.text, f"{split}-{row}", split, line.place)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
         """Gold documents, then as many hard negatives as are asked for."""
@@ -85,6 +87,24 @@ class Source(base.Source):
             for context in contexts:
                 yield judgement(query_id, _passage_id(context), relevance, split, item.place)
 
+    def _asked(self, item: Item, query_id: str, split: str) -> Query | Bad:
+        if "question" not in item.value:
+            return Bad("wrong columns", item.place, "expected question, answers and positive_ctxs", query_id)
+        return query(query_id, self._plain(item.value["question"]), item.value.get("answers"), split, item.place)
+
+    def _question(self, text: str, query_id: str, split: str, place: str) -> Query | Bad:
+        cells = fields(text)
+        if len(cells) != 2:
+            return Bad("wrong columns", place, f"expected question and answers, got {len(cells)} columns", query_id)
+        try:
+            answers = _literal(cells[1])
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            return Bad("answers that are no literal", place, f"got {cells[1][:60]!r}", query_id)
+        return query(query_id, self._plain(cells[0]), answers, split, place)
+
+    def _plain(self, question: Any) -> Any:
+        return question.replace("\u2019", "'") if self.straight_apostrophes and isinstance(question, str) else question
+
     def _path(self, name: str) -> Path:
         return plain_or_gz(base.locate(self.path) / name)
 
@@ -95,23 +115,6 @@ def _passage_id(context: Any) -> str | None:
         return None
     found = context.get("passage_id", context.get("psg_id"))
     return None if found is None else str(found)
-
-
-def _asked(item: Item, query_id: str, split: str) -> Query | Bad:
-    if "question" not in item.value:
-        return Bad("wrong columns", item.place, "expected question, answers and positive_ctxs", query_id)
-    return query(query_id, item.value["question"], item.value.get("answers"), split, item.place)
-
-
-def _question(text: str, query_id: str, split: str, place: str) -> Query | Bad:
-    cells = fields(text)
-    if len(cells) != 2:
-        return Bad("wrong columns", place, f"expected question and answers, got {len(cells)} columns", query_id)
-    try:
-        answers = _literal(cells[1])
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        return Bad("answers that are no literal", place, f"got {cells[1][:60]!r}", query_id)
-    return query(query_id, cells[0], answers, split, place)
 
 
 def _literal(text: str) -> Any:

@@ -137,6 +137,6 @@ def test_half_precision_scores_come_in_fp32(tmp_path: Path, encoders: dict[str, 
     for pooling in ("cls", "mean"):
         model, folder = exported(tmp_path / pooling, encoders["bert"], pooling=pooling)
         wanted = ours(model, folder, PAIRS)
-        found = ours(model.to(torch.bfloat16), folder, PAIRS)
+        found = ours(model.lowered(torch.bfloat16), folder, PAIRS)
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, wanted, atol=0.1 + 0.05 * np.abs(wanted).max())

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.groups import Groups, ids_of, positives, rows_of
+from components.groups import Groups, ids_of, measured, positives, rows_of
 from components.tables import GROUPS
 from tests import toy
 
@@ -74,3 +74,18 @@ def test_positives_are_what_was_judged_above_zero(data: Path) -> None:
     assert {query: sorted(rows.tolist()) for query, rows in found.items()} == {
         i: sorted([i, i + 9]) if i % 3 == 0 else [i] for i in range(24)
     }
+
+
+def test_a_sample_is_of_queries_that_can_be_measured(tmp_path: Path, data: Path) -> None:
+    """Those with a relevant document; of a split of questions alone, those with an answer."""
+    table = pq.read_table(data / "queries.parquet")
+    test = [row["query_id"] for row in table.to_pylist() if row["split"] == "test"]
+    assert measured(data, "test", None) == test
+    judged = measured(data, "test", 3)
+    assert len(judged) == 3
+    assert set(judged) <= set(test)
+    answers = [["a word"] if row["query_id"] in test[:2] else [] for row in table.to_pylist()]
+    at = table.schema.get_field_index("answers")
+    pq.write_table(table.set_column(at, table.schema.field(at), [answers]), tmp_path / "queries.parquet")
+    pq.write_table(pq.read_table(data / "qrels.parquet").slice(0, 0), tmp_path / "qrels.parquet")
+    assert measured(tmp_path, "test", 3) == test[:2]

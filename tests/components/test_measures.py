@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import time
 from pathlib import Path
 
 import ir_measures
@@ -158,7 +157,7 @@ def test_asked_twice_is_computed_once() -> None:
     assert "first right document (0 beyond 10)" in meaning("RR@10")
 
 
-def test_seven_thousand_queries_take_about_a_second() -> None:
+def test_seven_thousand_queries() -> None:
     queries, depth = 7000, 100
     random = np.random.default_rng(0)
     documents = (np.arange(depth) + random.integers(0, 50_000, (queries, 1))).ravel()
@@ -169,9 +168,7 @@ def test_seven_thousand_queries_take_about_a_second() -> None:
     }  # fmt: skip
     judged = qrels_of({f"q{q}": {f"d{documents[q * depth + q % depth]}": 1} for q in range(queries)})
     table = pa.table(columns, schema=RANKING)
-    started = time.perf_counter()
     found = means(per_query(table, judged, ["RR@10", "nDCG@10", "R@100"]))
-    assert time.perf_counter() - started < 10  # about 1.2 s on an idle core
     assert found["R@100"] == 1.0
     assert found["RR@10"] == pytest.approx(sum(1 / (r + 1) for r in range(10)) / 100)
 

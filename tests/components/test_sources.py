@@ -260,6 +260,15 @@ def test_dpr(tmp_path: Path, indent: int | None) -> None:
     ]
 
 
+def test_dpr_straightens_a_questions_apostrophes(tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text("who\u2019s there\t['it\u2019s me']\n")
+    keys = {"format": "dpr", "path": str(tmp_path), "questions": {"test": "q.csv"}}
+    (straight,) = source(**keys).read_queries()
+    (typed,) = source(**keys, straight_apostrophes=False).read_queries()
+    assert (straight.text, straight.answers) == ("who's there", ["it\u2019s me"])
+    assert typed.text == "who\u2019s there"
+
+
 def test_dpr_gold_and_documents_share_one_id_space(tmp_path: Path) -> None:
     found = dpr_source(dpr(tmp_path), positives=1)
     titles = {record.doc_id: record.title for record in found.read_documents() if not isinstance(record, Bad)}

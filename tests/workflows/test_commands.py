@@ -457,7 +457,7 @@ def test_a_file_that_is_not_there(tmp_path: Path, said: Said) -> None:
         ("retriever.game.train.losses.0.function=components.loss.cross_entropy",
          r"losses\.0\.function: no module 'components\.loss'"),
         ("retriever.game.train.losses.0.options={heat: 1}", r"has no option 'heat'; accepted: "),
-        ("controls.ance=null", r"controls: ance is played, and ance says not how it is trained"),
+        ("controls.ance=[]", r"controls: ance is played, and ance names no losses"),
         ("controls.play=[random]", r"controls\.play\.0: Input should be 'in-batch' or 'ance', got 'random'"),
         ("controls.play=[ance, ance]", r"controls: play: a control stands twice"),
         ("evaluate.measures=[RR@10, MRR]x", r"not YAML"),

@@ -43,7 +43,7 @@ def test_an_unknown_recipe_names_those_there_are(tmp_path: Path) -> None:
         ("retriver=1", r"retriver: unknown key; accepted: .*retriever"),
         ("retriever.modl=x", r"retriever\.modl: unknown key; accepted: model, warm, game"),
         ("retriever.model.model_name=x", r"retriever\.model\.model_name: unknown key; accepted: model, revision, "),
-        ("controls.ance.batches=1", r"controls\.ance\.batches: unknown key; accepted: steps, batch"),
+        ("controls.steps=1", r"controls\.steps: unknown key; accepted: play, in_batch, ance"),
         ("bm25.index.stemer=x", r"bm25\.index\.stemer: unknown key; accepted: "),
         ("evaluate.entropy.k=3", r"evaluate\.entropy\.k: unknown key; accepted: documents, temperature"),
     ],
@@ -97,8 +97,8 @@ def test_the_runs_place(tmp_path: Path, ar2: dict[str, Any]) -> None:
 
 
 def test_what_a_recipe_refuses_is_the_users_mistake(tmp_path: Path, ar2: dict[str, Any]) -> None:
-    ar2["controls"]["in_batch"] = None
-    with pytest.raises(UserError, match=r"tiny\.yaml: controls: in-batch is played, and in_batch says not how"):
+    ar2["controls"]["in_batch"] = []
+    with pytest.raises(UserError, match=r"tiny\.yaml: controls: in-batch is played, and in_batch names no"):
         read(tmp_path, ar2)
 
 
@@ -140,10 +140,10 @@ def downstream(nodes: dict[str, Step], *labels: str) -> set[str]:
         ("retriever.warm.train.learning_rate=0.5", ["warm retriever"]),
         ("ranker.warm.mine.depth=9", ["warm ranker groups"]),
         ("retriever.game.mine.depth=9", ["retriever 1 groups"]),
-        ("retriever.game.train.learning_rate=0.5", ["retriever 1"]),
+        ("retriever.game.train.learning_rate=0.5", ["retriever 1", "control in-batch 1", "control ance 1"]),
         ("judge.precision=bf16", ["judged 1"]),
         ("rerank.depth=5", ["warm ranker over warm retriever", "ranker over retriever 1"]),
-        ("controls.ance.learning_rate=0.5", ["control ance 1"]),
+        ("controls.ance=[{function: components.losses.listwise.cross_entropy, weight: 2.0}]", ["control ance 1"]),
     ],
 )  # fmt: skip
 def test_a_number_moves_exactly_what_stands_on_it(
@@ -195,7 +195,7 @@ def test_another_seed_moves_no_beginning(tmp_path: Path, ar2: dict[str, Any]) ->
 
 def test_every_artifact_is_called_what_it_is(tmp_path: Path, ar2: dict[str, Any]) -> None:
     """No two steps of a plan have one label."""
-    for assignments in ([], ["rounds=3"], ["seeds=[1,2]"], ["order=paper"], ["rank=rounds"]):
+    for assignments in ([], ["rounds=3"], ["seeds=[1,2]"], ["order=paper"], ["rounds=2", "rank=[rounds,grid]"]):
         nodes = graph(read(tmp_path, ar2, *assignments).wanted)
         labels = [node.label for node in nodes]
         assert sorted(labels) == sorted(set(labels))
@@ -243,8 +243,38 @@ def test_refreshes_can_be_rarer_than_rounds(tmp_path: Path, ar2: dict[str, Any])
     assert "retriever 3 ranking" in found  # whatever the config says
 
 
+def test_the_papers_order_begins_a_round_with_the_retriever(tmp_path: Path, ar2: dict[str, Any]) -> None:
+    """Algorithm 1: retriever, refresh, ranker; the released code: ranker, retriever, refresh."""
+    paper, released = (steps(read(tmp_path, ar2, "rounds=2", f"order={order}")) for order in ("paper", "released"))
+    for round, ranker, ranking in ((1, "warm ranker", "retriever 1 ranking"), (2, "ranker 1", "retriever 2 ranking")):
+        assert paper[f"judged {round}"].inputs["ranker"] is paper[ranker]
+        assert paper[f"ranker {round} groups"].inputs["ranking"] is paper[ranking]
+    for round, ranking in ((1, "warm retriever ranking"), (2, "retriever 1 ranking")):
+        assert released[f"judged {round}"].inputs["ranker"] is released[f"ranker {round}"]
+        assert released[f"ranker {round} groups"].inputs["ranking"] is released[ranking]
+    assert paper["ranker over retriever 2"].inputs["ranker"] is paper["ranker 2"]
+
+
+def test_rounds_that_carry_all_share_one_schedule(tmp_path: Path, ar2: dict[str, Any]) -> None:
+    nodes = steps(read(tmp_path, ar2, "rounds=3", "retriever.game.train.carry=all"))
+    trained = [nodes[f"retriever {round}"].inputs["config"] for round in (1, 2, 3)]
+    assert [one.carry for one in trained] == ["weights", "all", "all"]
+    assert {one.schedule_steps for one in trained} == {3 * trained[0].steps}
+    assert nodes["ranker 2"].inputs["config"].schedule_steps is None
+    with pytest.raises(UserError, match=r"schedule_steps: 1 is less than the \d+ of all 3 rounds"):
+        read(tmp_path, ar2, "rounds=3", "retriever.game.train.carry=all", "retriever.game.train.schedule_steps=1")
+
+
+def test_a_control_is_trained_as_the_game_but_for_the_loss(tmp_path: Path, ar2: dict[str, Any]) -> None:
+    nodes = steps(read(tmp_path, ar2, "retriever.game.train.steps=7", "retriever.game.train.batch=5"))
+    game = nodes["retriever 1"].inputs["config"].model_dump()
+    for control in ("control in-batch 1", "control ance 1"):
+        ours = nodes[control].inputs["config"].model_dump()
+        assert {key for key in game if game[key] != ours[key]} == {"losses"}
+
+
 def test_table_3_measures_both_rankers_over_both_retrievers(tmp_path: Path, ar2: dict[str, Any]) -> None:
-    nodes = steps(read(tmp_path, ar2, "rounds=2", "rank=grid"))
+    nodes = steps(read(tmp_path, ar2, "rounds=2", "rank=[grid]"))
     for label, ranker, ranking in (
         ("warm ranker over warm retriever", "warm ranker", "warm retriever ranking"),
         ("last ranker over warm retriever", "ranker 2", "warm retriever ranking"),
@@ -290,7 +320,9 @@ def test_experiments_share_what_they_have_in_common(tmp_path: Path, ar2: dict[st
     nodes = steps(read(tmp_path, side_by_side(tmp_path, ar2)))
     systems = [entry["system"] for entry in nodes["results"].inputs["systems"]]
     assert systems == ["BM25", "warm retriever", "AR2: retriever 1", "fewer: retriever 1"]
-    assert nodes["results"].inputs["comparisons"] == [{"system": "fewer: retriever 1", "baseline": "AR2: retriever 1"}]
+    compared = [(one["system"], one["baseline"]) for one in nodes["results"].inputs["comparisons"]]
+    ours = "AR2: retriever 1"
+    assert compared == [(ours, "BM25"), (ours, "warm retriever"), ("fewer: retriever 1", ours)]
     alone = graph(recipes.read(tmp_path / "one.yaml", [], Path("runs")).wanted)
     both = {node.fingerprint for node in graph(read(tmp_path, side_by_side(tmp_path, ar2)).wanted)}
     warm = {node.fingerprint for node in alone if "warm retriever" in node.label and "over" not in node.label}

@@ -147,6 +147,24 @@ def test_covered(intervals: list[tuple[float, float]], length: float) -> None:
 # Through Ray
 
 
+def test_through_ray_processes_stay_for_the_next_step(ray: Cluster, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        run(tmp_path / name / "out", pieces(4), ray)
+    first, second = ((tmp_path / name / "log").read_text().splitlines() for name in ("one", "other"))
+    processes = [{line.split()[1] for line in lines if line != "closed"} for lines in (first, second)]
+    assert processes[0] & processes[1]
+
+
+def test_on_a_gpu_an_actor_does_the_same(out: Path) -> None:
+    out.mkdir()
+    made_from = {"worker": workers.Noter, "out": out, "threads": 1, "constructor": {"log": str(out.parent / "log")}}
+    batch = {"file": ["part-7"], "size": [10], "task": ['{"number": 7}']}
+    done = shards._OnGPU(made_from=made_from, run="a step")(batch)
+    assert (done["size"], done["mistake"], done["failure"]) == ([10], [""], [""])
+    assert json.loads((out / "part-7").read_text())["number"] == 7
+
+
 def mapping(out: Path, cluster: Any, *, special: dict[str, Any], worker: str) -> None:
     """The map as a step."""
     run(out, pieces(5, **special), cluster, worker=getattr(workers, worker))

@@ -16,6 +16,7 @@ from components.tables import GROUPS, RANKING, check
 from tests import toy
 from workflows.steps import score as module
 from workflows.steps.score import RerankConfig, ScoreConfig, judge, rerank
+from workflows.steps.start import start
 
 ROWS = [
     {"query_id": "q4", "visit": 1, "doc_ids": ["d4", "d9", "d30"]},
@@ -119,6 +120,24 @@ def test_half_precision_is_near(judged: Any) -> None:
     full, half = judged("full", ROWS), judged("half", ROWS, precision="bf16")
     for a, b in zip(full, half, strict=True):
         assert a["teacher"] == pytest.approx(b["teacher"], abs=0.05)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_the_teacher_is_frozen_and_its_scores_are_no_half_precision_numbers(
+    tmp_path: Path, encoder: Path, data: Path, tokens: Path, pooling: str
+) -> None:
+    """Twice the same with dropout in the model; and not rounded to 8 bits, where documents would tie."""
+    (model := tmp_path / "ranker").mkdir()
+    start(model, toy.INLINE, config=toy.ranker_config(encoder, pooling=pooling, dropout=0.5))
+    groups, found = toy.write_groups(tmp_path / "groups", ROWS), []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        judge(tmp_path / name, toy.INLINE, data=data, tokens=tokens, groups=groups, ranker=model, config=ScoreConfig())
+        rows = pq.read_table(tmp_path / name / "groups.parquet").to_pylist()
+        found.append([score for row in rows for score in row["teacher"]])
+    assert found[0] == found[1]
+    scores = torch.tensor(found[0])
+    assert (scores != scores.bfloat16().float()).any()
 
 
 FOUND = {

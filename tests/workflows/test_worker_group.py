@@ -21,19 +21,23 @@ def meet(story: Any) -> Any:
     return asyncio.run(asyncio.wait_for(story, timeout=10))
 
 
-def test_a_task_is_taken_once_by_each_and_its_result_goes_back() -> None:
+def test_a_task_is_taken_by_each_and_done_when_all_have_done_it() -> None:
     async def story() -> None:
-        desk = Desk()
+        desk = Desk(workers=2)
         given = asyncio.ensure_future(desk.give({"steps": 1}))
-        first = await desk.take(0, first_worker=True)
-        assert first == await desk.take(0, first_worker=False) == (1, {"steps": 1})
-        again = asyncio.ensure_future(desk.take(1, first_worker=True))
-        await desk.done("trained")
+        assert await desk.take(0, rank=0) == await desk.take(0, rank=1) == (1, {"steps": 1})
+        again = asyncio.ensure_future(desk.take(1, rank=0))
+        await desk.done(1, "trained", rank=0)
+        await asyncio.sleep(0)
+        assert not given.done()  # the other may still need its neighbour
+        await desk.done(1, "not the first one's", rank=1)
         assert await given == ("trained", 1)
         assert not again.done()
         given = asyncio.ensure_future(desk.give({"steps": 2}))
         assert await again == (2, {"steps": 2})
-        await desk.done("trained more")
+        await desk.done(1, "of another task", rank=0)
+        for rank in (0, 1):
+            await desk.done(2, "trained more", rank=rank)
         assert await given == ("trained more", 1)
 
     meet(story())
@@ -41,13 +45,13 @@ def test_a_task_is_taken_once_by_each_and_its_result_goes_back() -> None:
 
 def test_who_begins_anew_takes_what_is_open_and_that_is_counted() -> None:
     async def story() -> None:
-        desk = Desk()
+        desk = Desk(workers=1)
         given = asyncio.ensure_future(desk.give({}))
-        await desk.take(0, first_worker=True)
-        assert await desk.take(0, first_worker=True) == (1, {})
-        await desk.done("at last")
+        await desk.take(0, rank=0)
+        assert await desk.take(0, rank=0) == (1, {})
+        await desk.done(1, "at last", rank=0)
         assert await given == ("at last", 2)
-        late = asyncio.ensure_future(desk.take(0, first_worker=True))
+        late = asyncio.ensure_future(desk.take(0, rank=0))
         await asyncio.sleep(0)
         assert not late.done()  # what is done is not begun again
         await desk.close()
@@ -60,9 +64,11 @@ def test_who_begins_anew_takes_what_is_open_and_that_is_counted() -> None:
 
 
 def whose(task: dict[str, Any]) -> int:
-    """Which process works; it dies or fails first where it is told to."""
+    """Which process works; its last one dies or fails first where it is told to."""
+    from components.gather import rank, workers
+
     marker = Path(task["marker"]) if "marker" in task else None
-    if marker is not None and not marker.exists():
+    if marker is not None and not marker.exists() and rank() == workers() - 1:
         marker.touch()
         if task.get("fail"):
             raise ValueError(task["fail"])
@@ -86,6 +92,20 @@ def test_one_start_serves_all_until_one_died(alone: Cluster, tmp_path: Path) -> 
     second = ask(marker=str(tmp_path / "died"))  # begun again by another process
     assert second != first
     assert ask() not in (first, second)  # a new group, which may lose one again
+
+
+def test_of_two_one_dies_and_both_begin_again(alone: Cluster, tmp_path: Path) -> None:
+    both = alone.model_copy(update={"train": Pool(workers=2, threads=1)})
+    task = {"marker": str(tmp_path / "died")}
+    first = train_together(whose, task, both, gpu=False, storage=tmp_path)
+    assert (tmp_path / "died").exists()
+    assert train_together(whose, {}, both, gpu=False, storage=tmp_path) != first
+
+
+def test_on_a_cluster_they_go_home_after_each(alone: Cluster, tmp_path: Path) -> None:
+    joined = alone.model_copy(update={"address": "a running cluster, as far as the group can tell"})
+    assert train_together(whose, {}, joined, gpu=False, storage=tmp_path) > 0
+    assert worker_group._group is None
 
 
 def test_what_fails_says_so_in_its_own_words(alone: Cluster, tmp_path: Path) -> None:

@@ -108,8 +108,9 @@ def results(
 ) -> dict[str, Any]:
     """Gather the measures of all systems and compare those asked for: `metrics.json` with rows and comparisons.
 
-    A system is {system, round, collection, split, seed, metrics}, where metrics is any artifact with per-query
-    values; a comparison is {system, baseline}, made on every collection and split that both were measured on.
+    A system is {system, round, collection, split, seed, metrics, answers}, where metrics is any artifact with per-query
+    values and answers says how answers were looked for, if they were; a comparison is {system, baseline}, made on every
+    collection and split that both were measured on.
     """
     tables = [pq.read_table(entry["metrics"] / PER_QUERY) for entry in systems]
     rows = [row for entry, table in zip(systems, tables, strict=True) for row in _rows(entry, table)]
@@ -127,10 +128,12 @@ def results(
 def _rows(entry: dict[str, Any], table: pa.Table) -> list[dict[str, Any]]:
     """One row for each measure of a system."""
     about = {key: entry[key] for key in ("system", "round", "collection", "split", "seed")}
+    answers = entry["answers"].model_dump() if entry.get("answers") else {}
     return [
-        {**about, "measure": measure, "value": float(values.mean()), "queries": len(queries)}
+        {**about, "measure": measure, "value": float(values.mean()), "queries": len(queries),
+         **(answers if asks_for_answers(measure) else {})}
         for measure, (queries, values) in by_measure(table).items()
-    ]
+    ]  # fmt: skip
 
 
 def _comparisons(

@@ -31,9 +31,10 @@ class MineConfig(Config):
     """Which of the candidates become negatives."""
     positives: Literal["judged", "answering"] = "judged"
     """`judged` leaves out queries without a relevant document, as AR2's paper does. `answering` gives those the first
-    retrieved document that bears an answer, as its public code does."""
+    retrieved document of this ranking that bears an answer; AR2's public code does so once, before the game."""
     answering: Literal["keep", "remove"] = "keep"
-    """Whether a document that bears an answer without being judged may be a negative."""
+    """Whether a document of the ranking that bears an answer without being judged may be a negative. Random negatives
+    are not looked into."""
 
     def asks_for_answers(self) -> bool:
         """Whether the ranking must say which documents bear an answer."""

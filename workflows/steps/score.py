@@ -127,7 +127,7 @@ class Scorer:
         self._device = torch.device("cuda" if cuda else "cpu")
         self._model = CrossEncoder.load(model).eval().to(self._device)
         if config.precision == "bf16":
-            self._model.to(torch.bfloat16)
+            self._model.lowered(torch.bfloat16)
         self._tokens = TokenStore(tokens, model)
         self._pairs, self._config, self._batch_tokens = np.load(pairs, mmap_mode="r"), config, batch_tokens
 

@@ -116,6 +116,17 @@ def test_rewards_stay_exact_where_the_ranker_is_sure() -> None:
         assert value.item() == pytest.approx(wanted, rel=1e-9)
 
 
+def test_one_negative_is_no_choice() -> None:
+    """A softmax over one negative is 1 whatever it scores: the paper's term teaches nothing, the released one does."""
+    draw = torch.Generator().manual_seed(1)
+    student, teacher = (torch.randn(3, 2, generator=draw, dtype=torch.float64) for _ in range(2))
+    for term, moves in ((expected_reward, False), (released, True)):
+        leaf = student.clone().requires_grad_()
+        term(game(leaf, teacher)).sum().backward()
+        assert leaf.grad is not None
+        assert bool(leaf.grad.abs().max() > 1e-3) is moves
+
+
 def test_it_wants_a_teacher() -> None:
     scores = game(rows([0, 1]), rows([0, 1]))
     with pytest.raises(ValueError, match="needs a teacher"):

@@ -107,6 +107,16 @@ def test_distillation_is_least_where_the_student_agrees_with_the_teacher() -> No
     torch.testing.assert_close(student.grad, torch.zeros_like(teacher))
 
 
+def test_distillation_follows_the_ranker_when_it_is_confident_and_when_it_is_fooled() -> None:
+    """It draws the retriever to the positive of a sure ranker, and to the negative that a fooled one prefers."""
+    for teacher, drawn in ((rows([9, 0, -1]), 0), (rows([0, 9, -1]), 1)):
+        student = rows([0, 0, 0]).requires_grad_()
+        distillation(Scores(student, rows([1, 0, 0]), all_of(student), teacher=teacher)).sum().backward()
+        assert student.grad is not None
+        rising = (-student.grad > 0).flatten().tolist()
+        assert [i for i, rises in enumerate(rising) if rises] == [drawn]
+
+
 def test_distillation_does_not_look_at_the_targets_and_wants_a_teacher() -> None:
     student, teacher = rows([0, 1, 2]), rows([2, 0, 1])
     one, other = (
