@@ -113,12 +113,13 @@ def efficiency(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def trainings(summaries: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
     """Seconds a batch and groups a second of every training, the median over its seeds (AR2, Table 4).
 
-    Takes labels and summaries of training steps.
+    Takes labels and summaries of training steps, with what a teacher took for a batch. Both together are the paper's
+    latency, whose code asks the ranker inside the loop.
     """
     runs: dict[str, list[dict[str, Any]]] = {}
     for label, summary in summaries:
         runs.setdefault(_SEED.sub("", label), []).append(summary)
-    keys = ("steps", "seconds_per_step", "groups_per_second")
+    keys = ("steps", "seconds_per_step", "teacher_seconds_per_step", "groups_per_second")
     return [
         {"training": label, "seeds": len(of), **{key: median(one[key] for one in of) for key in keys}}
         for label, of in runs.items()

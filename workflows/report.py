@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -132,12 +132,22 @@ def _course(done: list[tuple[Step, Json]], store: Store, executed: Collection[st
         "steps": steps,
         "total": at,
         "efficiency": efficiency(steps),
-        "trainings": trainings([(node.label, r["summary"]) for node, r in done if "seconds_per_step" in r["summary"]]),
+        "trainings": trainings(list(_trainings(done))),
         "codes": [code for code in codes if code],
         "hosts": list(dict.fromkeys(record["host"] for _, record in done)),
         "profiles": [profile for profile in profiles if profile],
         "finished": datetime.fromtimestamp(finished, UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
+
+
+def _trainings(done: list[tuple[Step, Json]]) -> Iterator[tuple[str, Json]]:
+    """Labels and summaries of trainings, with what the ranker took to judge one of their batches."""
+    judged = {node.fingerprint: r["summary"]["busy_seconds"] for node, r in done if node.function.__name__ == "judge"}
+    for node, record in done:
+        if node.function.__name__ == "train":
+            summary = record["summary"]
+            teacher = sum(judged.get(before.fingerprint, 0.0) for before in node.upstream)
+            yield node.label, {**summary, "teacher_seconds_per_step": teacher / max(1, summary["steps"])}
 
 
 def _code(record: Json) -> str:

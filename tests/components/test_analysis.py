@@ -76,10 +76,11 @@ def test_parts_add_up_to_the_whole() -> None:
 
 def test_the_speed_of_a_training_is_the_median_over_its_seeds() -> None:
     def one(label: str, seconds: float) -> tuple[str, dict[str, Any]]:
-        return label, {"steps": 100, "seconds_per_step": seconds, "groups_per_second": 16 / seconds, "workers": 1}
+        return label, {"steps": 100, "seconds_per_step": seconds, "groups_per_second": 16 / seconds, "workers": 1,
+                       "teacher_seconds_per_step": seconds / 2}  # fmt: skip
 
     found = trainings([one("n = 7: retriever 1 (seed 1)", 4.0), one("warm ranker", 1.0),
                        one("n = 7: retriever 1 (seed 2)", 2.0), one("n = 7: retriever 1 (seed 3)", 16.0)])  # fmt: skip
     assert found[0] == {"training": "n = 7: retriever 1", "seeds": 3, "steps": 100, "seconds_per_step": 4.0,
-                        "groups_per_second": 4.0}  # fmt: skip
+                        "teacher_seconds_per_step": 2.0, "groups_per_second": 4.0}  # fmt: skip
     assert [(row["training"], row["seeds"]) for row in found] == [("n = 7: retriever 1", 3), ("warm ranker", 1)]
