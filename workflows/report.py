@@ -144,8 +144,8 @@ def _trainings(done: list[tuple[Step, Json]]) -> Iterator[tuple[str, Json]]:
     """Labels and summaries of trainings, with what the ranker took to judge one of their batches."""
     judged = {node.fingerprint: r["summary"]["busy_seconds"] for node, r in done if node.function.__name__ == "judge"}
     for node, record in done:
-        if node.function.__name__ == "train":
-            summary = record["summary"]
+        summary = record["summary"]
+        if "seconds_per_step" in summary:
             teacher = sum(judged.get(before.fingerprint, 0.0) for before in node.upstream)
             yield node.label, {**summary, "teacher_seconds_per_step": teacher / max(1, summary["steps"])}
 
