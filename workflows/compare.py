@@ -44,18 +44,18 @@ def build(config: Config) -> Outcome:
     }
     main = outcomes[config.baseline]
     entries = [entry for system in config.beside for entry in _entries(config, config.baseline, main, system)]
-    comparisons = []
+    comparisons, beside = [], []
     for system in config.systems:
         for name, outcome in outcomes.items():
             title = f"{name}: {system}"
             entries += [{**entry, "system": title} for entry in _entries(config, name, outcome, system)]
             if name == config.baseline:
-                comparisons += [(title, other) for other in config.beside]
+                beside += [(title, other) for other in config.beside]
             else:
                 comparisons.append((title, f"{config.baseline}: {system}"))
     return Outcome(
-        results=relabelled(gathered(entries, comparisons), _labels(outcomes)), data=main.data, found=main.found,
-        ranker=main.ranker, rankings=main.rankings, split=main.split, note=main.note,
+        results=relabelled(gathered(entries, comparisons + beside), _labels(outcomes)), data=main.data,
+        found=main.found, ranker=main.ranker, rankings=main.rankings, split=main.split, note=main.note,
     )  # fmt: skip
 
 
@@ -71,9 +71,10 @@ def _labels(outcomes: dict[str, Outcome]) -> dict[str, str]:
 
 
 def _entries(config: Config, name: str, outcome: Outcome, system: str) -> list[dict[str, Any]]:
-    """A system of an experiment on its board, one entry a seed; ValueError where it has none."""
+    """A system of an experiment on its board, one entry a seed and without its round, as there is no curve to draw of
+    one; ValueError where it has none."""
     board = outcome.results.inputs["systems"]
-    found = [entry for entry in board if entry["system"] == system]
+    found = [{**entry, "round": None} for entry in board if entry["system"] == system]
     if not found:
         there = listing(dict.fromkeys(entry["system"] for entry in board))
         raise ValueError(f"systems: {name!r} ({config.experiments[name]}) has no {system!r}; it has {there}")
