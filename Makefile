@@ -24,7 +24,7 @@ test-all: lint ## the same, with the tests that are too long for every change
 	$(BIN)/python -m pytest -m "" $(ARGS)
 
 bench: setup ## the benchmarks, tests/benchmarks/bench_*.py
-	$(BIN)/python -m pytest tests/benchmarks -m "" --timeout 0 -o python_files="bench_*.py" -s $(ARGS)
+	OMP_NUM_THREADS=$$(nproc) $(BIN)/python -m pytest tests/benchmarks -m "" --timeout 0 -o python_files="bench_*.py" -s $(ARGS)
 
 lint: setup ## style, types and import contracts
 	$(BIN)/python -m ruff check .
