@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from components.clock import KINDS
+
 
 @dataclass(frozen=True)
 class Change:
@@ -101,13 +103,20 @@ def work(summary: dict[str, Any]) -> tuple[str, int] | None:
 def efficiency(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Steps, time, share, work and place on disk of every part, and of the whole (AR2, Table 8).
 
-    A step is {part, seconds, work, bytes}.
+    A step is {part, seconds, time, model_seconds, floor_seconds, work, bytes}.
     """
     total = sum(step["seconds"] for step in steps) or 1.0
     names = list(dict.fromkeys(step["part"] for step in steps))
     names.sort(key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
     rows = [_row(name, [step for step in steps if step["part"] == name], total) for name in names]
     return [*rows, {**_row("total", list(steps), total), "counts": []}]
+
+
+def of_floor(steps: Sequence[dict[str, Any]]) -> float | None:
+    """The share of the floor that models reached: the time that their matrix products alone would have taken, of that
+    which they took; None where no model was at work."""
+    at_work = sum(step["model_seconds"] for step in steps)
+    return sum(step["floor_seconds"] for step in steps) / at_work if at_work else None
 
 
 def trainings(summaries: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -137,6 +146,8 @@ def _row(name: str, steps: list[dict[str, Any]], total: float) -> dict[str, Any]
         "steps": len(steps),
         "seconds": seconds,
         "share": seconds / total,
+        "time": {kind: sum(step["time"].get(kind, 0.0) for step in steps) for kind in KINDS},
+        "of_floor": of_floor(steps),
         "counts": [{"unit": unit, "count": count, "seconds": spent} for unit, (count, spent) in counts.items()],
         "bytes": sum(step["bytes"] for step in steps),
     }

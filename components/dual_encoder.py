@@ -42,9 +42,17 @@ class DualEncoder(nn.Module):
 
     def forward(self, batch: Batch, side: Side) -> Tensor:
         """(N, d) fp32 vectors of a batch of queries or documents."""
-        tower = self.towers["shared" if "shared" in self.towers else side]
-        hidden = tower(input_ids=batch.ids, attention_mask=batch.mask).last_hidden_state
+        hidden = self.tower(side)(input_ids=batch.ids, attention_mask=batch.mask).last_hidden_state
         return pool(hidden, batch.mask, self.config.pooling, self.config.similarity == "cosine")
+
+    def tower(self, side: Side) -> Any:
+        """The encoder of a side."""
+        return self.towers["shared" if "shared" in self.towers else side]
+
+    def lowered(self, dtype: torch.dtype) -> Self:
+        """This retriever with its towers in another precision; what makes a vector of their states stays in fp32."""
+        self.towers.to(dtype)
+        return self
 
     def tokens(self, side: Side) -> int:
         """The longest text of a side, special tokens included."""

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from components.clock import at
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -19,15 +21,16 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
-        yield temporary
-        _sync(temporary)
-        try:
-            os.replace(temporary, path)
-        except OSError:
-            if not path.is_dir():
-                raise
-            shutil.rmtree(temporary)
-        _sync_one(path.parent)  # its entries alone: others write beside us
+        with at("files"):
+            yield temporary
+            _sync(temporary)
+            try:
+                os.replace(temporary, path)
+            except OSError:
+                if not path.is_dir():
+                    raise
+                shutil.rmtree(temporary)
+            _sync_one(path.parent)  # its entries alone: others write beside us
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.unlink(missing_ok=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -24,11 +25,21 @@ def document_text(title: str, text: str) -> str:
 
 
 class Tokens:
-    """Token ids of many texts, without special tokens, memory-mapped: `ids[offsets[i]:offsets[i + 1]]` is text i."""
+    """Token ids of many texts, without special tokens: `ids[offsets[i]:offsets[i + 1]]` is text i."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.ids = np.load(folder / f"{name}.ids.npy", mmap_mode="r")
-        self.offsets = np.load(folder / f"{name}.offsets.npy", mmap_mode="r")
+    def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
+        self.ids, self.offsets = ids, offsets
+
+    @classmethod
+    def open(cls, folder: Path, name: str) -> Self:
+        """Those of a token store, memory-mapped."""
+        return cls(*(np.load(folder / f"{name}.{part}.npy", mmap_mode="r") for part in ("ids", "offsets")))
+
+    @classmethod
+    def of(cls, texts: Iterable[Sequence[int]]) -> Self:
+        """Those of a few texts."""
+        arrays = [np.asarray(text, np.int64) for text in texts]
+        return cls(np.concatenate([np.empty(0, np.int64), *arrays]), np.cumsum([0, *map(len, arrays)]))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -36,9 +47,9 @@ class Tokens:
     def __getitem__(self, row: int) -> np.ndarray:
         return self.ids[self.offsets[row] : self.offsets[row + 1]]
 
-    def lengths(self) -> np.ndarray:
-        """Tokens of each text."""
-        return np.diff(self.offsets)
+    def lengths(self, rows: np.ndarray | None = None) -> np.ndarray:
+        """Tokens of some texts, or of each."""
+        return np.diff(self.offsets) if rows is None else self.offsets[rows + 1] - self.offsets[rows]
 
 
 class TokenStore:
@@ -57,7 +68,7 @@ class TokenStore:
                 f"({fingerprint_of(model)}); tokenise the collection for this model"
             )
         self.template = Template.of(load_tokenizer(model))
-        self.queries, self.documents = Tokens(folder, "queries"), Tokens(folder, "documents")
+        self.queries, self.documents = Tokens.open(folder, "queries"), Tokens.open(folder, "documents")
 
 
 class Template(NamedTuple):
@@ -101,30 +112,54 @@ class Template(NamedTuple):
             segments="token_type_ids" in tokenizer.model_input_names,
         )
 
-    def single(self, ids: np.ndarray, limit: int) -> list[int]:
-        """One text with its special tokens, at most `limit` tokens in all."""
-        room = max(0, limit - len(self.before) - len(self.after))
-        return [*self.before, *ids[:room].tolist(), *self.after]
+    def lengths(self, tokens: Tokens, rows: np.ndarray, limit: int) -> np.ndarray:
+        """(N,) how long some texts are with their special tokens, at most `limit`."""
+        return self._kept(tokens, rows, limit) + len(self.before) + len(self.after)
 
-    def pair(self, first: np.ndarray, second: np.ndarray, limit: int) -> tuple[list[int], list[int]]:
-        """A pair with its special tokens and segment ids; what is too long is cut from the longer of the two."""
+    def texts(self, tokens: Tokens, rows: np.ndarray, limit: int) -> Batch:
+        """Some texts with their special tokens, at most `limit` tokens each."""
+        text = _Part(tokens.ids, tokens.offsets[rows], self._kept(tokens, rows, limit))
+        return _batch([_special(self.before, rows), text, _special(self.after, rows)], self.pad, segments=False)
+
+    def pair_lengths(self, first: Tokens, second: Tokens, rows: np.ndarray, limit: int) -> np.ndarray:
+        """(N,) how long some pairs are with their special tokens, at most `limit`."""
+        a, b = self._kept_of_pairs(first, second, rows, limit)
+        return a + b + len(self.pair_before) + len(self.pair_between) + len(self.pair_after)
+
+    def pairs(self, first: Tokens, second: Tokens, rows: np.ndarray, limit: int) -> Batch:
+        """Pairs of texts, `(N, 2)` rows, with special tokens and, where the model takes them, segments.
+
+        What is too long is cut from the longer of the two.
+        """
+        a, b = self._kept_of_pairs(first, second, rows, limit)
+        parts = [
+            _special(self.pair_before, rows, self.first_segment),
+            _Part(first.ids, first.offsets[rows[:, 0]], a, self.first_segment),
+            _special(self.pair_between, rows, self.between_segments),
+            _Part(second.ids, second.offsets[rows[:, 1]], b, self.second_segment),
+            _special(self.pair_after, rows, self.second_segment),
+        ]
+        return _batch(parts, self.pad, segments=self.segments)
+
+    def _kept(self, tokens: Tokens, rows: np.ndarray, limit: int) -> np.ndarray:
+        return np.minimum(tokens.lengths(rows), max(0, limit - len(self.before) - len(self.after)))
+
+    def _kept_of_pairs(
+        self, first: Tokens, second: Tokens, rows: np.ndarray, limit: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         room = max(0, limit - len(self.pair_before) - len(self.pair_between) - len(self.pair_after))
-        a, b = longest_first(len(first), len(second), room)
-        ids = [*self.pair_before, *first[:a].tolist(), *self.pair_between, *second[:b].tolist(), *self.pair_after]
-        types = [self.first_segment] * (len(self.pair_before) + a)
-        types += self.between_segments + [self.second_segment] * (b + len(self.pair_after))
-        return ids, types
+        return longest_first(first.lengths(rows[:, 0]), second.lengths(rows[:, 1]), room)
 
 
-def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+def longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
     """How much of each of two texts stays: the longer is cut first, then both alike (Hugging Face's rule)."""
-    if first + second <= room:
-        return first, second
-    short = min(first, second)
-    long = max(short, room - short)
-    if short + long > room:
-        short, long = room // 2, room - room // 2
-    return (long, short) if first > second else (short, long)
+    short = np.minimum(first, second)
+    long = np.maximum(short, room - short)
+    both = short + long > room
+    short, long = np.where(both, room // 2, short), np.where(both, room - room // 2, long)
+    fits = first + second <= room
+    a, b = np.where(first > second, long, short), np.where(first > second, short, long)
+    return np.where(fits, first, a), np.where(fits, second, b)
 
 
 def _runs(ids: list[int], special: list[int]) -> list[list[int]]:
@@ -136,20 +171,6 @@ def _runs(ids: list[int], special: list[int]) -> list[list[int]]:
         elif runs[-1] or len(runs) == 1:
             runs.append([])
     return runs
-
-
-def pad(sequences: list[list[int]], value: int, *, multiple: int = 8) -> tuple[Tensor, Tensor]:
-    """`(N, L)` ids and their `(N, L)` mask, L the longest length rounded up."""
-    import torch
-
-    longest = max(1, max(map(len, sequences)))
-    width = -(-longest // multiple) * multiple
-    ids = np.full((len(sequences), width), value, dtype=np.int64)
-    mask = np.zeros((len(sequences), width), dtype=np.int64)
-    for row, sequence in enumerate(sequences):
-        ids[row, : len(sequence)] = sequence
-        mask[row, : len(sequence)] = 1
-    return torch.from_numpy(ids), torch.from_numpy(mask)
 
 
 class Batch(NamedTuple):
@@ -173,17 +194,45 @@ def to_device(batch: B, device: Any) -> B:
     return type(batch)(*moved)
 
 
-def texts(sequences: list[list[int]], template: Template) -> Batch:
-    """A batch of single texts."""
-    ids, mask = pad(sequences, template.pad)
-    return Batch(ids, mask)
+class _Part(NamedTuple):
+    """One part of each of N sequences: a run of `values` from its start."""
+
+    values: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+    segment: int | list[int] = 0
+    """Of all its tokens, or one for each where all sequences have the same."""
 
 
-def pairs(sequences: list[tuple[list[int], list[int]]], template: Template) -> Batch:
-    """A batch of pairs of texts, with segments where the model takes them."""
-    ids, mask = pad([ids for ids, _ in sequences], template.pad)
-    segments = pad([types for _, types in sequences], 0)[0] if template.segments else None
-    return Batch(ids, mask, segments)
+def _special(tokens: list[int], rows: np.ndarray, segment: int | list[int] = 0) -> _Part:
+    """The same tokens in each sequence."""
+    count = len(rows)
+    return _Part(np.asarray(tokens, np.int64), np.zeros(count, np.int64), np.full(count, len(tokens)), segment)
+
+
+def _batch(parts: list[_Part], padding: int, *, segments: bool, multiple: int = 8) -> Batch:
+    """The parts one after another, padded to the longest, that rounded up."""
+    import torch
+
+    lengths = np.sum([part.lengths for part in parts], axis=0)
+    width = -(-max(1, int(lengths.max(initial=0))) // multiple) * multiple
+    ids = np.full((len(lengths), width), padding, np.int64)
+    types = np.zeros_like(ids) if segments else None
+    at = np.arange(len(lengths)) * width
+    for part in parts:
+        where = _spans(at, part.lengths)
+        ids.reshape(-1)[where] = part.values[_spans(part.starts, part.lengths)]
+        if types is not None:
+            types.reshape(-1)[where] = np.resize(part.segment, len(where))
+        at = at + part.lengths
+    mask = (np.arange(width) < lengths[:, None]).astype(np.int64)
+    return Batch(*(torch.from_numpy(array) for array in (ids, mask)), torch.from_numpy(types) if segments else None)
+
+
+def _spans(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Every position of some runs, one run after another."""
+    before = np.cumsum(lengths) - lengths
+    return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
 
 
 def token_batches(lengths: np.ndarray, limit: int) -> list[np.ndarray]:

@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from components import checkpoints, draws
+from components.clock import at
 from components.files import replacing, write_json
 from components.gather import rank, sum_gradients, total, workers
 from components.objectives.terms import Objective
@@ -29,6 +30,9 @@ from components.text import to_device
 from components.train_config import TrainConfig
 
 Losses = dict[str, float]
+
+BOTH_WAYS = 3
+"""Operations of a forward and a backward pass, in those of a forward pass."""
 
 
 def train(
@@ -56,25 +60,28 @@ def train(
         first = json.loads((start / "state" / "state.json").read_text())["schedule_step"]
         if state is None:
             checkpoints.read_optimizer(optimizer, start / "state")
-    state = state or {"step": 0, "best": None, "waited": 0, "seconds": 0.0, "sums": {}, "count": 0}
+    state = state or {"step": 0, "best": None, "waited": 0, "seconds": 0.0, "operations": 0.0, "sums": {}, "count": 0}
     log = _Log(out / "metrics.jsonl", state, config)
     began, saved = time.monotonic(), time.monotonic()
     before = state["seconds"]
     on_step(state["step"], "")
-    while state["step"] < config.steps and not _patient_no_more(state, config):
-        step = state["step"]
-        rate = learning_rate(config, first + step)
-        values, norm = _update(objective, optimizer, config, seed=seed, step=step, rate=rate, device=device)
-        state |= {"step": step + 1, "seconds": before + time.monotonic() - began}
-        log.add(state, values, rate, norm)
-        if config.validate_on_dev and (step + 1) % config.validate_on_dev.every == 0 and dev is not None:
-            _validate(objective, dev, config, state, out, device)
-            log.write({"step": step + 1, f"dev {config.validate_on_dev.measure}": state["last"]})
-        if _agree(time.monotonic() - saved > save_seconds, device) and step + 1 < config.steps:
-            checkpoints.save(out / "checkpoints", objective, optimizer, state)
-            saved = time.monotonic()
-        on_step(state["step"], f"loss {sum(values.values()):.3f}")
-    return _finish(objective, optimizer, config, out, state, first)
+    with at("compute"):
+        while state["step"] < config.steps and not _patient_no_more(state, config):
+            step = state["step"]
+            rate = learning_rate(config, first + step)
+            values, norm, done = _update(objective, optimizer, config, seed=seed, step=step, rate=rate, device=device)
+            state |= {"step": step + 1, "seconds": before + time.monotonic() - began}
+            state["operations"] += done
+            log.add(state, values, rate, norm)
+            if config.validate_on_dev and (step + 1) % config.validate_on_dev.every == 0 and dev is not None:
+                _validate(objective, dev, config, state, out, device)
+                log.write({"step": step + 1, f"dev {config.validate_on_dev.measure}": state["last"]})
+            if _agree(time.monotonic() - saved > save_seconds, device) and step + 1 < config.steps:
+                checkpoints.save(out / "checkpoints", objective, optimizer, state)
+                saved = time.monotonic()
+            on_step(state["step"], f"loss {sum(values.values()):.3f}")
+    floor = state["operations"] / objective.rate(device=device.type, precision=config.precision)
+    return _finish(objective, optimizer, config, out, state, first, floor)
 
 
 def _choose_attention(objective: nn.Module, device: torch.device) -> None:
@@ -129,16 +136,20 @@ def share(rows: list[int], parts: int, part: int) -> list[int]:
 
 def _update(
     objective: Any, optimizer: Any, config: TrainConfig, *, seed: int, step: int, rate: float, device: torch.device
-) -> tuple[Losses, float]:
-    """One update; the global means of the loss terms and the gradient's norm."""
+) -> tuple[Losses, float, float]:
+    """One update; the global means of the loss terms, the gradient's norm, and what this worker computed at least."""
     objective.train()
     optimizer.zero_grad(set_to_none=True)
     values: Losses = {}
+    operations = 0.0
     rows = rows_of_step(config, objective.rows(), seed=seed, step=step)
     for part in range(config.accumulate):
         mine = share(share(rows, config.accumulate, part), workers(), rank())
         torch.manual_seed(draws.number(seed, "dropout", step, part, rank()))
-        batch = to_device(objective.collate(mine), device)
+        with at("files"):
+            batch = objective.collate(mine)
+            operations += BOTH_WAYS * objective.operations(batch)
+            batch = to_device(batch, device)
         with autocast(device, config.precision):
             representations = objective.encode(batch)
         terms = objective.terms(representations, batch)
@@ -159,7 +170,7 @@ def _update(
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.step()
-    return values, float(norm)
+    return values, float(norm), operations
 
 
 def autocast(device: torch.device, precision: str) -> Any:
@@ -254,7 +265,7 @@ def best_rank(scores: Tensor, targets: Tensor) -> int:
 
 
 def _finish(
-    objective: Any, optimizer: Any, config: TrainConfig, out: Path, state: dict[str, Any], first: int
+    objective: Any, optimizer: Any, config: TrainConfig, out: Path, state: dict[str, Any], first: int, floor: float
 ) -> dict[str, Any]:
     """Write the model, and what a training that carries on from it needs; drop the checkpoints."""
     best = state["best"]
@@ -263,7 +274,8 @@ def _finish(
         objective.load_state_dict(load_file(kept / checkpoints.WEIGHTS))
     summary = {
         "steps": state["step"],
-        "busy_seconds": round(state["seconds"], 2),
+        "model_seconds": round(state["seconds"], 2),
+        "floor_seconds": round(floor, 2),
         "seconds_per_step": round(state["seconds"] / max(1, state["step"]), 4),
         "groups_per_second": round(state["step"] * config.batch / max(1e-9, state["seconds"]), 2),
         "workers": workers(),

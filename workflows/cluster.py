@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from components.clock import at
 from components.config import Config, UserError, parse, read_yaml
 
 SPARE = 2
@@ -105,24 +106,29 @@ def ray_session(cluster: Cluster) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import logging
 
-    import ray
+    with at("start"):
+        import ray
 
-    if ray.is_initialized():
-        return ray
-    logging.getLogger("ray").setLevel(logging.ERROR)
+        if not ray.is_initialized():
+            logging.getLogger("ray").setLevel(logging.ERROR)
+            _start(ray, cluster)
+    return ray
+
+
+def _start(ray: Any, cluster: Cluster) -> None:
+    """Join the profile's cluster, or start Ray on this machine."""
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if cluster.address:
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-        return ray
+        ray.init(address=cluster.address, **quiet)
+        return
     ray.init(
         address="local",  # never a stray cluster that happens to run on this host
         include_dashboard=False,
         # Logical CPUs only: Ray Data hangs in silence when workers leave none free for its own tasks.
         num_cpus=cores() + cluster.reserved(),
         object_store_memory=cluster.object_store_mb * 2**20,
-        log_to_driver=False,
-        logging_level="ERROR",
+        **quiet,
     )
-    return ray
 
 
 def stop_ray() -> None:

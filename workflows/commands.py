@@ -81,8 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     metrics = _report(experiment, store, executed)
     print(reports.table(metrics))
-    if not waiting:
-        print("nothing to run: every step that this needs is done")
+    print(reports.where(metrics, time.monotonic() - started) or "nothing to run: every step that this needs is done")
     print(f"\nreport: {experiment.run / 'report.html'}")
     words = ["python -m workflows", *_options(arguments), f'search {arguments.config} "your question"']
     words += [f"--set {shlex.quote(assignment)}" for assignment in arguments.assignments]

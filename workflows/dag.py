@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from components import clock
 from components.config import UserError
 from components.files import sweep, write_json
 
@@ -235,8 +236,10 @@ def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], 
             store.drop(node, record["dropped"])
             (out / RECORD).unlink()
         started = time.time()
+        clock.drain()  # of what a failed step was at
         try:
-            summary = node.function(out, cluster, **_places(node.inputs, store))
+            with clock.at("compute"):
+                summary = node.function(out, cluster, **_places(node.inputs, store))
         except (UserError, KeyboardInterrupt):
             raise
         except Exception as error:
@@ -273,6 +276,7 @@ def _record(node: Step, summary: dict[str, Any], started: float, cluster: Any) -
         "dropped": [],
         "started": started,
         "seconds": time.time() - started,
+        "time": clock.spent(clock.drain()),
         "host": socket.gethostname(),
         "cluster": cluster.model_dump(mode="json") if isinstance(cluster, BaseModel) else None,
         "code": _code(),

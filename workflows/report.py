@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from components.analysis import Change, changes, efficiency, part_of, trainings, work
+from components.analysis import Change, changes, efficiency, of_floor, part_of, trainings, work
+from components.clock import KINDS
 from components.files import replacing, write_json
 from components.measures import spread
 from components.plots import charts, svg
@@ -20,6 +21,8 @@ from workflows.dag import Step, Store, graph
 
 METRICS = "metrics.json"
 REPORT = "report.html"
+WORDS = {"compute": "computing", "files": "files", "start": "starting", "waiting": "waiting"}
+"""What a reader is told that a step was at."""
 EXAMPLES = 4
 """Won queries shown, and lost ones."""
 
@@ -79,8 +82,8 @@ def metrics_of(results: Step | None, done: list[tuple[Step, Json]], store: Store
         {
             "label": node.label,
             "function": node.function.__name__,
-            "seconds": record["seconds"],
             "executed": node.fingerprint in executed,
+            **_time(record),
         }
         for node, record in done
     ]
@@ -100,9 +103,8 @@ def write_page(path: Path, page: Json) -> None:
         lstrip_blocks=True,
     )
     environment.filters |= {"duration": duration, "size": size, "number": "{:,}".format, "p": p_text}
-    text = environment.get_template(REPORT).render(
-        **{**page, "config": yaml.safe_dump(page["config"], sort_keys=False, allow_unicode=True)}, clear=CLEAR
-    )
+    config = yaml.safe_dump(page["config"], sort_keys=False, allow_unicode=True)
+    text = environment.get_template(REPORT).render(**{**page, "config": config}, clear=CLEAR, kinds=WORDS)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -120,7 +122,7 @@ def _course(done: list[tuple[Step, Json]], store: Store, executed: Collection[st
         function = node.function.__name__
         steps.append({
             "label": node.label, "function": function, "part": part_of(function, node.label), "name": node.name,
-            "seconds": record["seconds"], "at": at, "work": work(record["summary"]),
+            "at": at, "work": work(record["summary"]), **_time(record),
             "bytes": sum(path.stat().st_size for path in store.path(node).rglob("*") if path.is_file()),
             "executed": node.fingerprint in executed,
         })  # fmt: skip
@@ -140,9 +142,31 @@ def _course(done: list[tuple[Step, Json]], store: Store, executed: Collection[st
     }
 
 
+def _time(record: Json) -> Json:
+    """How long a step took, with what, and what its models could not have gone below."""
+    models = {name: record["summary"].get(name, 0.0) for name in ("model_seconds", "floor_seconds")}
+    return {"seconds": record["seconds"], "time": record.get("time", {}), **models}
+
+
+def where(metrics: Json, seconds: float) -> str:
+    """Where the time of the steps that ran just now went, of so many seconds in all; empty where none ran."""
+    steps = [step for step in metrics["steps"] if step["executed"]]
+    if not steps:
+        return ""
+    shares = [f"{WORDS[kind]} {sum(s['time'][kind] for s in steps) / seconds:.0%}" for kind in KINDS]
+    between = max(0.0, seconds - sum(step["seconds"] for step in steps))
+    lines = [f"time: {duration(seconds)}: {', '.join(shares)}, between steps {between / seconds:.0%}"]
+    parts = {"training": ["train"], "encoding": ["encode"], "scoring": ["judge", "rerank"]}
+    reached = {name: of_floor([s for s in steps if s["function"] in functions]) for name, functions in parts.items()}
+    floors = [f"{name} {share:.0%}" for name, share in reached.items() if share is not None]
+    if floors:
+        lines.append(f"      of what this processor's matrix products alone allow: {', '.join(floors)}")
+    return "\n".join(lines)
+
+
 def _trainings(done: list[tuple[Step, Json]]) -> Iterator[tuple[str, Json]]:
     """Labels and summaries of trainings, with what the ranker took to judge one of their batches."""
-    judged = {node.fingerprint: r["summary"]["busy_seconds"] for node, r in done if node.function.__name__ == "judge"}
+    judged = {node.fingerprint: r["time"]["compute"] for node, r in done if node.function.__name__ == "judge"}
     for node, record in done:
         summary = record["summary"]
         if "seconds_per_step" in summary:

@@ -34,7 +34,7 @@ def find(experiment: Any, store: Store, query: str, *, k: int, rank: bool, cuda:
 
     from components.dual_encoder import DualEncoder
     from components.pretrained import load_tokenizer
-    from components.text import Template, texts, to_device
+    from components.text import Template, Tokens, to_device
 
     outcome = experiment.outcome
     if rank and outcome.ranker is None:
@@ -54,9 +54,9 @@ def find(experiment: Any, store: Store, query: str, *, k: int, rank: bool, cuda:
     tokenizer = load_tokenizer(folder)
     template = Template.of(tokenizer)
     model = DualEncoder.load(folder).eval().to(device)
-    ids = np.asarray(tokenizer(query, add_special_tokens=False)["input_ids"], dtype=np.int64)
+    tokens = Tokens.of([tokenizer(query, add_special_tokens=False)["input_ids"]])
     with torch.inference_mode():
-        batch = to_device(texts([template.single(ids, model.tokens("query"))], template), device)
+        batch = to_device(template.texts(tokens, np.array([0]), model.tokens("query")), device)
         vector = model(batch, "query")[0].cpu().numpy()
     found = _nearest(store.path(vectors), store.path(outcome.data), vector, k=max(k, 20) if rank else k)
     if rank:
@@ -82,16 +82,16 @@ def _ranked(folder: Path, query: str, found: list[dict[str, Any]], device: Any) 
 
     from components.cross_encoder import CrossEncoder
     from components.pretrained import load_tokenizer
-    from components.text import Template, document_text, pairs, to_device
+    from components.text import Template, Tokens, document_text, to_device
 
     tokenizer = load_tokenizer(folder)
     template = Template.of(tokenizer)
     model = CrossEncoder.load(folder).eval().to(device)
     whole = [document_text(row["title"], row["text"]) for row in found]
-    encoded = tokenizer([query, *whole], add_special_tokens=False)["input_ids"]
-    first, *others = [np.asarray(ids, dtype=np.int64) for ids in encoded]
+    tokens = Tokens.of(tokenizer([query, *whole], add_special_tokens=False)["input_ids"])
+    rows = np.array([(0, 1 + place) for place in range(len(whole))])
     with torch.inference_mode():
-        batch = pairs([template.pair(first, other, model.config.pair_tokens) for other in others], template)
+        batch = template.pairs(tokens, tokens, rows, model.config.pair_tokens)
         scores = model(to_device(batch, device)).cpu().tolist()
     for row, score in zip(found, scores, strict=True):
         row["ranker"] = score

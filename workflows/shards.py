@@ -15,10 +15,12 @@ import threading
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
+from components import clock
 from components.config import UserError
 from components.files import replacing, sweep
 from components.processor import release
@@ -47,8 +49,8 @@ class Worker(Protocol):
 
     def __init__(self, *, threads: int, **constructor: Any) -> None: ...
 
-    def __call__(self, task: dict[str, Any], path: Path) -> None:
-        """Do the work and write its file (or directory) at `path`."""
+    def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float] | None:
+        """Do the work and write its file (or directory) at `path`; perhaps numbers to add up over the shards."""
 
 
 def map_shards(
@@ -61,45 +63,32 @@ def map_shards(
     unit: str,
     gpu: bool = False,
     **constructor: Any,
-) -> float:
-    """Fill `out` with every shard's file, doing only those that are not there.
-
-    Returns the seconds in which at least one worker was at a shard: what the step took beyond them is orchestration.
-    """
+) -> dict[str, float]:
+    """Fill `out` with every shard's file, doing only those that are not there; the sums of what the workers counted."""
     sweep(out)
     waiting = [shard for shard in shards if not (out / shard.file).exists()]
     total, left = sum(shard.size for shard in shards), sum(shard.size for shard in waiting)
     with Progress(out, total, unit, done=total - left) as progress:
-        if not waiting:
-            return 0.0
-        done = _through_ray if cluster.mode == "ray" else _inline
-        intervals = []
-        for size, began, ended in done(worker, waiting, out, cluster, pool, gpu, constructor):
-            progress.add(size)
-            intervals.append((began, ended))
-    return covered(intervals)
-
-
-def covered(intervals: list[tuple[float, float]]) -> float:
-    """The length of the union of some intervals."""
-    total, reached = 0.0, float("-inf")
-    for began, ended in sorted(intervals):
-        total += max(0.0, ended - max(began, reached))
-        reached = max(reached, ended)
-    return total
+        counted: Counter[str] = Counter()
+        if waiting:
+            done = _through_ray if cluster.mode == "ray" else _inline
+            for size, counts in done(worker, waiting, out, cluster, pool, gpu, constructor):
+                progress.add(size)
+                counted.update(counts)
+    return dict(counted)
 
 
 def _inline(
     worker: type, shards: list[Shard], out: Path, cluster: Cluster, pool: Pool, gpu: bool, constructor: dict[str, Any]
-) -> Iterator[tuple[int, float, float]]:
+) -> Iterator[tuple[int, dict[str, float]]]:
     with Filler(worker, out, pool.threads, constructor) as filler:
         for shard in shards:
-            yield shard.size, *filler.fill(shard)
+            yield shard.size, filler.fill(shard)
 
 
 def _through_ray(
     worker: type, shards: list[Shard], out: Path, cluster: Cluster, pool: Pool, gpu: bool, constructor: dict[str, Any]
-) -> Iterator[tuple[int, float, float]]:
+) -> Iterator[tuple[int, dict[str, float]]]:
     ray_session(cluster)
     from ray import data  # after the session's environment is set
 
@@ -123,13 +112,18 @@ def _through_ray(
         warnings.filterwarnings("ignore", message=".*ray_remote_args.*")
         items = data.from_items(rows, override_num_blocks=len(rows))
         done = items.map_batches(batch_size=1, num_cpus=pool.threads, **how)
-    rows_done = iter(done.iter_rows())
-    while (row := _next(rows_done)) is not None:
+    with clock.at("start"):  # until the first shard is done, but for what the workers say of their own time
+        rows_done = iter(done.iter_rows())
+        row = _next(rows_done)
+    while row is not None:
         if row["mistake"]:
             raise UserError(row["mistake"])
         if row["failure"]:
             raise _failed(row["failure"])
-        yield int(row["size"]), float(row["began"]), float(row["ended"])
+        clock.add(clock.Interval(*interval) for interval in json.loads(row["time"]))
+        yield int(row["size"]), json.loads(row["counts"])
+        with clock.at("waiting"):
+            row = _next(rows_done)
 
 
 def _next(rows: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
@@ -157,7 +151,8 @@ class Filler:
 
     def __init__(self, worker: type, out: Path, threads: int, constructor: dict[str, Any]) -> None:
         self._out = out
-        self._worker = worker(**constructor, threads=threads)
+        with clock.at("start"):
+            self._worker = worker(**constructor, threads=threads)
 
     def __enter__(self) -> Self:
         return self
@@ -165,12 +160,10 @@ class Filler:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def fill(self, shard: Shard) -> tuple[float, float]:
-        """Do one shard, whose file appears whole or not at all; when it began and ended."""
-        began = time.time()
-        with replacing(self._out / shard.file) as path:
-            self._worker(shard.task, path)
-        return began, time.time()
+    def fill(self, shard: Shard) -> dict[str, float]:
+        """Do one shard, whose file appears whole or not at all; what the worker counted."""
+        with replacing(self._out / shard.file) as path, clock.at("compute"):
+            return self._worker(shard.task, path) or {}
 
     def close(self) -> None:
         """Let go of what the worker holds."""
@@ -183,10 +176,12 @@ def _fill(batch: dict[str, Any], *, made_from: dict[str, Any], run: str) -> dict
 
     An error that passed through Ray would be one of Ray's, and end in Ray's advice.
     """
-    row: dict[str, Any] = {"size": int(batch["size"][0]), "began": 0.0, "ended": 0.0, "mistake": "", "failure": ""}
+    row = {"size": int(batch["size"][0]), "counts": "", "time": "", "mistake": "", "failure": ""}
     try:
         shard = Shard(batch["file"][0], row["size"], json.loads(batch["task"][0]))
-        row["began"], row["ended"] = _resident.fill(shard, made_from, run)
+        clock.drain()  # of a shard that failed
+        row["counts"] = json.dumps(_resident.fill(shard, made_from, run))
+        row["time"] = json.dumps(clock.drain())
     except UserError as error:
         row["mistake"] = str(error)
     except Exception:
@@ -217,7 +212,7 @@ class _Resident:
         self._filler: Filler | None = None
         self._run, self._asked = "", 0.0
 
-    def fill(self, shard: Shard, made_from: dict[str, Any], run: str) -> tuple[float, float]:
+    def fill(self, shard: Shard, made_from: dict[str, Any], run: str) -> dict[str, float]:
         with self._lock:
             if run != self._run:
                 self._let_go()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from components import clock
 from components.config import UserError
 from workflows.cluster import Cluster, ray_session
 
@@ -110,7 +111,8 @@ def _serve(config: dict[str, Any]) -> None:
     desk, work, number = config["desk"], config["work"], 0
     while (given := ray.get(desk.take.remote(number, rank=rank()))) is not None:
         number, task = given
-        result = work(task)
+        clock.drain()  # of a task that failed
+        result = work(task), clock.end_to_end(clock.drain())
         release()
         ray.get(desk.done.remote(number, result, rank=rank()))
 
@@ -162,11 +164,13 @@ class _Group:
         import ray
 
         self._given_up = True  # until there is a result
-        outcome = self._desk.give.remote(task)
-        while not ray.wait([outcome], timeout=0.5)[0]:
-            if not self._thread.is_alive():
-                raise _reason(self._error) from self._error
-        result, begun = ray.get(outcome)
+        with clock.at("start"):  # but for what the first worker says of its own time
+            outcome = self._desk.give.remote(task)
+            while not ray.wait([outcome], timeout=0.5)[0]:
+                if not self._thread.is_alive():
+                    raise _reason(self._error) from self._error
+        (result, time), begun = ray.get(outcome)
+        clock.add(time)
         self._deaths, self._given_up = self._deaths + begun - 1, False
         return result
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from components.chunked import in_chunks
 from components.cross_encoder import CrossEncoder
+from components.floor import Products
 from components.groups import Groups
 from components.objectives.terms import Sum, Term, evaluate
 from components.scores import Scores
-from components.text import Batch, TokenStore, pairs
+from components.text import Batch, TokenStore
 
 
 class RankerBatch(NamedTuple):
@@ -38,6 +39,7 @@ class Ranker(nn.Module):
         if any(term.over != "group" for term in losses):
             raise ValueError("a ranker's losses look over the group; `over: batch` would need every pair of the batch")
         self.model = CrossEncoder.load(model)
+        self._products = Products(self.model.backbone)
         self._from, self._losses, self._piece, self._recompute = model, losses, piece, recompute
         self._groups = Groups(rows, data)
         self._tokens = TokenStore(tokens, model)
@@ -48,28 +50,33 @@ class Ranker(nn.Module):
 
     def collate(self, rows: list[int]) -> RankerBatch:
         """The batch of some groups."""
-        groups = [self._groups[row] for row in rows]
-        shape = (len(groups), max(len(group.documents) for group in groups))
-        at, target, where = np.zeros(shape, np.int64), np.zeros(shape, np.float32), np.zeros(shape, bool)
-        teacher = np.zeros(shape, np.float32) if groups[0].teacher is not None else None
-        sequences: list[tuple[list[int], list[int]]] = []
-        for i, group in enumerate(groups):
-            count = len(group.documents)
-            at[i, :count] = np.arange(len(sequences), len(sequences) + count)
-            target[i, :count], where[i, :count] = group.targets, True
-            if teacher is not None:
-                teacher[i, :count] = group.teacher
-            query = self._tokens.queries[group.query]
-            limit = self.model.config.pair_tokens
-            documents = (self._tokens.documents[row] for row in group.documents)
-            sequences += [self._tokens.template.pair(query, document, limit) for document in documents]
+        groups, tokens = [self._groups[row] for row in rows], self._tokens
+        counts = np.asarray([len(group.documents) for group in groups])
+        asked = np.repeat([group.query for group in groups], counts)
+        read = np.stack([asked, np.concatenate([group.documents for group in groups])], axis=1)
+        where = np.arange(counts.max()) < counts[:, None]
+
+        def spread(values: list[Any], kind: type) -> Tensor:
+            """(Q, C) the groups' values, 0 where a group is shorter."""
+            full = np.zeros(where.shape, kind)
+            full[where] = np.concatenate(values)
+            return torch.from_numpy(full)
+
         return RankerBatch(
-            pairs=pairs(sequences, self._tokens.template),
-            at=torch.from_numpy(at),
-            target=torch.from_numpy(target),
+            pairs=tokens.template.pairs(tokens.queries, tokens.documents, read, self.model.config.pair_tokens),
+            at=spread([np.arange(counts.sum())], np.int64),
+            target=spread([group.targets for group in groups], np.float32),
             where=torch.from_numpy(where),
-            teacher=torch.from_numpy(teacher) if teacher is not None else None,
+            teacher=spread([g.teacher for g in groups], np.float32) if groups[0].teacher is not None else None,
         )
+
+    def operations(self, batch: RankerBatch) -> float:
+        """Of scoring all pairs."""
+        return self._products.operations(batch.pairs.mask.sum(-1).numpy())
+
+    def rate(self, *, device: str, precision: str) -> float:
+        """Of the ranker's products."""
+        return self._products.rate(tokens=self._piece, device=device, precision=precision)
 
     def encode(self, batch: RankerBatch) -> Tensor:
         """(N,) scores of all pairs."""

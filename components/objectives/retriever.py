@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from components.chunked import in_chunks
 from components.dual_encoder import DualEncoder
+from components.floor import Products
 from components.gather import gather, most
 from components.groups import Group, Groups, positives
 from components.objectives.terms import Sum, Term, evaluate
 from components.scores import Scores
-from components.text import Batch, Tokens, TokenStore, texts
+from components.text import Batch, TokenStore
 
 
 class RetrieverBatch(NamedTuple):
@@ -44,6 +45,7 @@ class Retriever(nn.Module):
     ) -> None:
         super().__init__()
         self.model = DualEncoder.load(model)
+        self._products = Products(self.model.tower("document"))
         self._from, self._losses, self._piece, self._recompute = model, losses, piece, recompute
         self._groups, self._positives = Groups(rows, data), positives(data)
         self._tokens = TokenStore(tokens, model)
@@ -73,10 +75,11 @@ class Retriever(nn.Module):
             where[i, np.unique(own, return_index=True)[1]] = True
             if teacher is not None:
                 teacher[i, :count] = group.teacher
-        limits = self.model.config
+        queries = np.asarray([group.query for group in groups])
+        limits, template = self.model.config, self._tokens.template
         return RetrieverBatch(
-            queries=self._texts(self._tokens.queries, [group.query for group in groups], limits.query_tokens),
-            documents=self._texts(self._tokens.documents, documents.tolist(), limits.document_tokens),
+            queries=template.texts(self._tokens.queries, queries, limits.query_tokens),
+            documents=template.texts(self._tokens.documents, documents, limits.document_tokens),
             keys=torch.from_numpy(keys.astype(np.int64)),
             columns=torch.from_numpy(at),
             target=torch.from_numpy(target),
@@ -85,10 +88,6 @@ class Retriever(nn.Module):
             teacher=torch.from_numpy(teacher) if teacher is not None else None,
         )
 
-    def _texts(self, tokens: Tokens, rows: list[int], limit: int) -> Batch:
-        template = self._tokens.template
-        return texts([template.single(tokens[row], limit) for row in rows], template)
-
     def _known(self, groups: list[Group]) -> np.ndarray:
         none = np.empty(0, np.int64)
         found = [self._same[self._positives.get(group.query, none)] for group in groups]
@@ -96,6 +95,15 @@ class Retriever(nn.Module):
         for row, keys in enumerate(found):
             known[row, : len(keys)] = keys
         return known
+
+    def operations(self, batch: RetrieverBatch) -> float:
+        """Of encoding all queries and documents."""
+        lengths = torch.cat([batch.queries.mask.sum(-1), batch.documents.mask.sum(-1)])
+        return self._products.operations(lengths.numpy())
+
+    def rate(self, *, device: str, precision: str) -> float:
+        """Of a tower's products."""
+        return self._products.rate(tokens=self._piece, device=device, precision=precision)
 
     def encode(self, batch: RetrieverBatch) -> tuple[Tensor, Tensor]:
         """(Q, d) and (U, d) vectors."""

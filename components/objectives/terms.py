@@ -52,6 +52,12 @@ class Objective(Protocol):
     def collate(self, rows: list[int]) -> Any:
         """The batch of some rows of the table, on the CPU."""
 
+    def operations(self, batch: Any) -> float:
+        """Floating-point operations of the forward pass over a batch that is not on its device yet, without padding."""
+
+    def rate(self, *, device: str, precision: str) -> float:
+        """Operations a second that this processor does at best (`components.floor`)."""
+
     def encode(self, batch: Any) -> Any:
         """What the model says of each text or pair."""
 

@@ -11,7 +11,7 @@ import torch
 
 from components.cross_encoder import CrossEncoder
 from components.pretrained import load_tokenizer
-from components.text import Template, pairs
+from components.text import Template, Tokens
 from tests import toy
 
 DRAW = np.random.default_rng(1)
@@ -32,13 +32,10 @@ def ours(model: CrossEncoder, folder: Path, written: list[tuple[str, str]]) -> n
     """Scores by way of token ids, as the steps make them."""
     tokenizer = load_tokenizer(folder)
     template = Template.of(tokenizer)
-
-    def ids(text: str) -> np.ndarray:
-        return np.asarray(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    sequences = [template.pair(ids(a), ids(b), model.config.pair_tokens) for a, b in written]
+    encoded = [tokenizer(list(side), add_special_tokens=False)["input_ids"] for side in zip(*written, strict=True)]
+    rows = np.arange(len(written))[:, None].repeat(2, 1)
     with torch.no_grad():
-        return model.eval()(pairs(sequences, template)).numpy()
+        return model.eval()(template.pairs(*map(Tokens.of, encoded), rows, model.config.pair_tokens)).numpy()
 
 
 def exported(tmp_path: Path, model_folder: Path, **options: Any) -> tuple[CrossEncoder, Path]:
@@ -117,9 +114,11 @@ def test_a_pair_is_told_apart_by_its_segments(tmp_path: Path, encoders: dict[str
     model, folder = exported(tmp_path, encoders["bert"], pooling="mean")
     tokenizer = load_tokenizer(folder)
     template = Template.of(tokenizer)
-    ids, types = template.pair(np.array([80, 81]), np.array([90, 91, 92]), 24)
+    batch = template.pairs(Tokens.of([[80, 81]]), Tokens.of([[90, 91, 92]]), np.array([[0, 0]]), 24)
+    assert batch.segments is not None
+    other = batch._replace(segments=1 - batch.segments)
     with torch.no_grad():
-        straight, swapped = model.eval()(pairs([(ids, types), (ids, [1 - t for t in types])], template)).tolist()
+        straight, swapped = (float(model.eval()(one)) for one in (batch, other))
     assert abs(straight - swapped) > 1e-4
 
 

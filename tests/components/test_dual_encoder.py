@@ -12,7 +12,7 @@ from torch import Tensor
 
 from components.dual_encoder import DualEncoder, pool
 from components.pretrained import load_tokenizer
-from components.text import Template, texts
+from components.text import Template, Tokens
 from tests import toy
 
 DRAW = np.random.default_rng(0)
@@ -24,9 +24,9 @@ def ours(model: DualEncoder, folder: Path, written: list[str], side: Any) -> Ten
     """Vectors by way of token ids, as the steps make them."""
     tokenizer = load_tokenizer(folder)
     template = Template.of(tokenizer)
-    ids = [np.asarray(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in written]
+    tokens = Tokens.of(tokenizer(written, add_special_tokens=False)["input_ids"])
     with torch.no_grad():
-        return model.eval()(texts([template.single(one, model.tokens(side)) for one in ids], template), side)
+        return model.eval()(template.texts(tokens, np.arange(len(written)), model.tokens(side)), side)
 
 
 def exported(tmp_path: Path, model_folder: Path, **options: Any) -> tuple[DualEncoder, Path]:

@@ -21,9 +21,6 @@ from components.text import (
     document_text,
     fingerprint_of,
     longest_first,
-    pad,
-    pairs,
-    texts,
     to_device,
     token_batches,
 )  # fmt: skip
@@ -35,35 +32,48 @@ KIND = pytest.mark.parametrize("kind", list(TOKENIZERS))
 TEXT = st.text(alphabet=string.ascii_lowercase + " .7", max_size=40)
 
 
-def tokens_of(kind: str, text: str) -> np.ndarray:
+def tokens_of(kind: str, *texts: str) -> Tokens:
     """Ids without special tokens, as the token store holds them."""
-    return np.asarray(TOKENIZERS[kind](text, add_special_tokens=False)["input_ids"], dtype=np.uint16)
+    return Tokens.of(TOKENIZERS[kind](text, add_special_tokens=False)["input_ids"] for text in texts)
+
+
+def unpadded(values: torch.Tensor, batch: Batch) -> list[list[int]]:
+    """Each row as far as its mask holds."""
+    return [row[mask.bool()].tolist() for row, mask in zip(values, batch.mask, strict=True)]
 
 
 @KIND
-@given(text=TEXT, limit=st.integers(3, 50))
+@given(texts=st.lists(TEXT, min_size=1, max_size=4), limit=st.integers(3, 50))
 @settings(max_examples=60, deadline=None)
-def test_one_text_is_wrapped_and_cut_as_the_tokenizer_does(kind: str, text: str, limit: int) -> None:
-    wanted = TOKENIZERS[kind](text, truncation=True, max_length=limit)["input_ids"]
-    assert TEMPLATES[kind].single(tokens_of(kind, text), limit) == wanted
+def test_texts_are_wrapped_and_cut_as_the_tokenizer_does(kind: str, texts: list[str], limit: int) -> None:
+    wanted = TOKENIZERS[kind](texts, truncation=True, max_length=limit)["input_ids"]
+    rows = np.arange(len(texts))[::-1]
+    tokens, template = tokens_of(kind, *texts), TEMPLATES[kind]
+    batch = template.texts(tokens, rows, limit)
+    assert unpadded(batch.ids, batch) == wanted[::-1]
+    assert template.lengths(tokens, rows, limit).tolist() == [len(ids) for ids in wanted[::-1]]
+    assert batch.segments is None
 
 
 @KIND
-@given(first=TEXT, second=TEXT, limit=st.integers(6, 60))
+@given(written=st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=4), limit=st.integers(6, 60))
 @settings(max_examples=120, deadline=None)
-def test_a_pair_is_wrapped_and_cut_as_the_tokenizer_does(kind: str, first: str, second: str, limit: int) -> None:
+def test_pairs_are_wrapped_and_cut_as_the_tokenizer_does(kind: str, written: list[Any], limit: int) -> None:
     """With the segments, and longest first: which end is cut by how much."""
-    wanted = TOKENIZERS[kind](
-        [first], [second], truncation="longest_first", max_length=limit, return_token_type_ids=True
-    )
-    ids, types = TEMPLATES[kind].pair(tokens_of(kind, first), tokens_of(kind, second), limit)
-    assert ids == wanted["input_ids"][0]
-    assert types == wanted["token_type_ids"][0]
+    firsts, seconds = (list(side) for side in zip(*written, strict=True))
+    wanted = TOKENIZERS[kind](firsts, seconds, truncation="longest_first", max_length=limit, return_token_type_ids=True)
+    sides, rows = (tokens_of(kind, *firsts), tokens_of(kind, *seconds)), np.arange(len(written))[:, None].repeat(2, 1)
+    batch = TEMPLATES[kind].pairs(*sides, rows, limit)
+    assert unpadded(batch.ids, batch) == wanted["input_ids"]
+    assert TEMPLATES[kind].pair_lengths(*sides, rows, limit).tolist() == [len(ids) for ids in wanted["input_ids"]]
+    if batch.segments is not None:
+        assert unpadded(batch.segments, batch) == wanted["token_type_ids"]
+    assert (batch.segments is not None) == TEMPLATES[kind].segments
 
 
 @given(first=st.integers(0, 60), second=st.integers(0, 60), room=st.integers(0, 60))
 def test_what_stays_of_a_pair_fits_and_wastes_no_room(first: int, second: int, room: int) -> None:
-    a, b = longest_first(first, second, room)
+    a, b = (int(kept) for kept in longest_first(np.asarray(first), np.asarray(second), room))
     assert 0 <= a <= first
     assert 0 <= b <= second
     assert a + b == min(first + second, room)
@@ -81,7 +91,7 @@ def test_what_stays_of_a_pair_fits_and_wastes_no_room(first: int, second: int, r
     ],
 )
 def test_the_longer_of_a_pair_is_cut_first(first: int, second: int, room: int, kept: tuple[int, int]) -> None:
-    assert longest_first(first, second, room) == kept
+    assert longest_first(np.asarray(first), np.asarray(second), room) == kept
 
 
 def test_templates_of_two_families() -> None:
@@ -106,9 +116,10 @@ def test_a_tokenizer_whose_single_letter_falls_to_pieces_has_the_same_template()
     piecewise.model_input_names = ["input_ids", "token_type_ids"]  # type: ignore[attr-defined]
     template = Template.of(piecewise)
     assert (template.before, template.after) == ([101], [102])
-    ids, types = template.pair(np.array([5, 6]), np.array([7]), 10)
-    assert ids == [101, 5, 6, 102, 7, 102]
-    assert types == [0, 0, 0, 0, 1, 1]
+    batch = template.pairs(Tokens.of([[5, 6]]), Tokens.of([[7]]), np.array([[0, 0]]), 10)
+    assert batch.segments is not None
+    assert unpadded(batch.ids, batch) == [[101, 5, 6, 102, 7, 102]]
+    assert unpadded(batch.segments, batch) == [[0, 0, 0, 0, 1, 1]]
 
 
 def test_a_tokenizer_without_a_wrapping_is_refused() -> None:
@@ -124,22 +135,21 @@ def test_a_tokenizer_without_a_wrapping_is_refused() -> None:
 
 
 def test_padding_keeps_every_token_and_masks_the_rest() -> None:
-    ids, mask = pad([[5, 6, 7], [], [1] * 9], 99)
-    assert ids.shape == mask.shape == (3, 16)
-    assert ids[0].tolist() == [5, 6, 7] + [99] * 13
-    assert mask.sum(-1).tolist() == [3, 0, 9]
-    assert pad([[1] * 8], 0)[0].shape == (1, 8)
-    assert pad([[]], 0)[0].shape == (1, 8)
+    bare = TEMPLATES["bert"]._replace(before=[], after=[], pad=99)
+    tokens = Tokens.of([[5, 6, 7], [], [1] * 9, [1] * 8])
+    batch = bare.texts(tokens, np.array([0, 1, 2]), 20)
+    assert batch.ids.shape == batch.mask.shape == (3, 16)
+    assert batch.ids[0].tolist() == [5, 6, 7] + [99] * 13
+    assert batch.mask.sum(-1).tolist() == [3, 0, 9]
+    assert bare.texts(tokens, np.array([3]), 20).ids.shape == (1, 8)
+    assert bare.texts(tokens, np.array([1]), 20).ids.shape == (1, 8)
 
 
-def test_batches_carry_segments_where_the_model_takes_them() -> None:
-    pair = ([2, 5, 3, 6, 3], [0, 0, 0, 1, 1])
-    with_segments = pairs([pair], TEMPLATES["bert"])
-    assert with_segments.segments is not None
-    assert with_segments.segments[0].tolist() == [0, 0, 0, 1, 1, 0, 0, 0]
-    assert pairs([pair], TEMPLATES["roberta"]).segments is None
-    assert pairs([pair], TEMPLATES["roberta"]).ids[0, -1] == 1  # its own padding token
-    assert texts([[2, 5, 3]], TEMPLATES["bert"]).segments is None
+def test_a_pair_is_padded_with_the_models_own_token_and_no_segment() -> None:
+    for kind in TEMPLATES:
+        batch = TEMPLATES[kind].pairs(*[Tokens.of([[7]])] * 2, np.array([[0, 0]]), 30)
+        assert batch.ids[0, -1] == TOKENIZERS[kind].pad_token_id
+        assert batch.segments is None or batch.segments[0, -1] == 0
 
 
 def test_moving_a_batch_moves_what_it_holds() -> None:
@@ -168,14 +178,15 @@ def test_token_batches_keep_the_order_of_equals() -> None:
 def test_a_token_store_gives_each_text(tmp_path: Path) -> None:
     np.save(tmp_path / "documents.ids.npy", np.array([5, 6, 7, 8], np.uint16))
     np.save(tmp_path / "documents.offsets.npy", np.array([0, 2, 2, 4]))
-    tokens = Tokens(tmp_path, "documents")
+    tokens = Tokens.open(tmp_path, "documents")
     assert len(tokens) == 3
     assert [tokens[i].tolist() for i in range(3)] == [[5, 6], [], [7, 8]]
     assert tokens.lengths().tolist() == [2, 0, 2]
+    assert tokens.lengths(np.array([2, 1])).tolist() == [2, 0]
 
 
 def test_tokens_are_not_read_with_another_models_tokenizer(toys: Path, tokens: Path, retriever: Path) -> None:
-    assert TokenStore(tokens, retriever / "model").documents[0].tolist() == Tokens(tokens, "documents")[0].tolist()
+    assert TokenStore(tokens, retriever / "model").documents[0].tolist() == Tokens.open(tokens, "documents")[0].tolist()
     other = toy.write_encoder(toys / "other words", "roberta")
     with pytest.raises(UserError, match=r"made with another tokenizer \([0-9a-f]{16}\) than that of .*other words"):
         TokenStore(tokens, other)

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from components import clock
 from components.config import UserError
 from tests import workers
 from tests.tiny import ROOT
 from workflows import shards
 from workflows.cluster import Cluster, Pool
 from workflows.dag import StepFailed, Store, execute, step
-from workflows.shards import Shard, covered, map_shards
+from workflows.shards import Shard, map_shards
 
 INLINE = Cluster(mode="inline")
 
@@ -28,7 +29,7 @@ def pieces(count: int, **special: dict[str, Any]) -> list[Shard]:
 
 def run(
     out: Path, wanted: list[Shard], cluster: Cluster = INLINE, worker: type = workers.Noter, **constructor: Any
-) -> float:
+) -> dict[str, float]:
     out.mkdir(exist_ok=True)
     return map_shards(
         worker, wanted, out=out, cluster=cluster, pool=Pool(workers=2), unit="texts", log=str(out.parent / "log"),
@@ -129,22 +130,28 @@ def test_a_process_keeps_its_worker_for_a_step_and_not_for_ever(out: Path, monke
     assert closed.read_text().count("closed") == 2
 
 
-@pytest.mark.parametrize(
-    ("intervals", "length"),
-    [
-        ([], 0),
-        ([(1, 3)], 2),
-        ([(1, 3), (2, 5)], 4),
-        ([(5, 6), (1, 3)], 3),
-        ([(1, 9), (2, 3), (4, 5)], 8),
-        ([(1, 2), (2, 3)], 2),
-    ],
-)
-def test_covered(intervals: list[tuple[float, float]], length: float) -> None:
-    assert covered(intervals) == length
+def test_what_workers_count_is_added_up_over_the_shards(out: Path) -> None:
+    assert run(out, pieces(3), worker=workers.Counting) == {"texts": 30.0}
+    assert run(out, pieces(3), worker=workers.Counting) == {}
+
+
+def test_a_step_knows_what_its_workers_were_at(out: Path) -> None:
+    clock.drain()
+    run(out, pieces(2, s0={"seconds": 0.05}))
+    found = clock.spent(clock.drain())
+    assert found["compute"] >= 0.05
+    assert found["waiting"] == 0
 
 
 # Through Ray
+
+
+def test_through_ray_counts_and_times_come_back(ray: Cluster, tmp_path: Path) -> None:
+    clock.drain()
+    assert run(tmp_path / "out", pieces(2, s0={"seconds": 0.3}), ray, workers.Counting) == {"texts": 20.0}
+    found = clock.spent(clock.drain())
+    assert 0.3 <= found["compute"] < 5
+    assert found["start"] > 0
 
 
 def test_through_ray_processes_stay_for_the_next_step(ray: Cluster, tmp_path: Path) -> None:

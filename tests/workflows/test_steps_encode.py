@@ -39,14 +39,13 @@ def encoded(data: Path, tokens: Path, retriever: Path) -> Any:
 def alone(retriever: Path, tokens: Path, side: Any, row: int) -> np.ndarray:
     """One text's vector, by itself."""
     from components.dual_encoder import DualEncoder
-    from components.pretrained import load_tokenizer
-    from components.text import Template, Tokens, texts
+    from components.text import TokenStore
 
     model = DualEncoder.load(retriever / "model").eval()
-    template = Template.of(load_tokenizer(retriever / "model"))
-    store = Tokens(tokens, "queries" if side == "query" else "documents")
+    store = TokenStore(tokens, retriever / "model")
+    texts = store.queries if side == "query" else store.documents
     with torch.no_grad():
-        return model(texts([template.single(store[row], model.tokens(side))], template), side)[0].numpy()
+        return model(store.template.texts(texts, np.array([row]), model.tokens(side)), side)[0].numpy()
 
 
 def test_vectors_stand_in_the_order_of_the_tables(tmp_path: Path, encoded: Any, retriever: Path, tokens: Path) -> None:

@@ -30,17 +30,16 @@ ROWS = [
 def alone(data: Path, tokens: Path, ranker: Path) -> Callable[[str, str], float]:
     """The score of one pair, by itself."""
     from components.cross_encoder import CrossEncoder
-    from components.pretrained import load_tokenizer
-    from components.text import Template, Tokens, pairs
+    from components.text import TokenStore
 
     model = CrossEncoder.load(ranker / "model").eval()
-    template = Template.of(load_tokenizer(ranker / "model"))
-    queries, documents = Tokens(tokens, "queries"), Tokens(tokens, "documents")
+    store = TokenStore(tokens, ranker / "model")
 
     def scored(query: str, document: str) -> float:
-        pair = template.pair(queries[int(query[1:])], documents[int(document[1:])], model.config.pair_tokens)
+        row = np.array([[int(query[1:]), int(document[1:])]])
         with torch.no_grad():
-            return float(model(pairs([pair], template))[0])
+            batch = store.template.pairs(store.queries, store.documents, row, model.config.pair_tokens)
+            return float(model(batch)[0])
 
     return scored
 

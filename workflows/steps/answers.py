@@ -44,7 +44,7 @@ def answering(
     with replacing(out / "pairs.npy") as path, path.open("wb") as file:
         np.save(file, np.stack([asked[order], documents[order]], 1))
     shards = _shards(data / "documents.parquet", documents[order])
-    busy = map_shards(
+    map_shards(
         Matcher, shards, out=out, cluster=cluster, pool=cluster.map, unit="documents", data=data,
         pairs=out / "pairs.npy", config=config,
     )  # fmt: skip
@@ -55,7 +55,7 @@ def answering(
     for shard in shards:
         (out / shard.file).unlink()
     (out / "pairs.npy").unlink()
-    return {"documents": len(hits), "hits": int(hits.sum()), "busy_seconds": busy}
+    return {"documents": len(hits), "hits": int(hits.sum())}
 
 
 def _shards(documents: Path, sought: np.ndarray) -> list[Shard]:

@@ -1,5 +1,6 @@
 """Encode a collection's documents, and the queries of some splits, shard by shard on Ray Data."""
 
+import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -7,6 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from pydantic import Field
 
+from components.clock import at
 from components.config import Config
 from components.files import replacing, write_json
 from components.processor import settle
@@ -47,7 +49,7 @@ def encode(
     with replacing(out / "rows.npy") as path, path.open("wb") as file:
         np.save(file, rows)
     cuda = cluster.cuda()
-    busy = map_shards(
+    counted = map_shards(
         Encoder, parts + shards, out=out, cluster=cluster, pool=cluster.map, unit="texts", gpu=cuda,
         tokens=tokens, model=retriever / "model", rows=out / "rows.npy", config=config,
         batch_tokens=cluster.tokens_at_once(cuda=cuda), cuda=cuda,
@@ -59,7 +61,7 @@ def encode(
         (out / part.file).unlink()
     width = int(np.load(out / shards[0].file, mmap_mode="r").shape[1])
     size = sum((out / shard.file).stat().st_size for shard in shards)
-    return {"documents": documents, "queries": len(rows), "width": width, "bytes": size, "busy_seconds": busy}
+    return {"documents": documents, "queries": len(rows), "width": width, "bytes": size, **counted}
 
 
 class Encoder:
@@ -71,45 +73,52 @@ class Encoder:
     ) -> None:  # fmt: skip
         import torch
 
+        from components import inference
         from components.dual_encoder import DualEncoder
+        from components.floor import Products
         from components.text import TokenStore
 
         settle(threads)
         self._device = torch.device("cuda" if cuda else "cpu")
-        self._model = DualEncoder.load(model).eval().to(self._device)
-        if config.precision == "bf16":
-            self._model.to(torch.bfloat16)
+        encoder = DualEncoder.load(model)
+        self._products = Products(encoder.tower("document"))
+        self._rate = self._products.rate(tokens=batch_tokens, device=self._device.type, precision=config.precision)
+        self._model = inference.ready(encoder, device=self._device, precision=config.precision)
         store = TokenStore(tokens, model)
         self._template, self._tokens = store.template, {"query": store.queries, "document": store.documents}
         self._rows, self._config, self._batch_tokens = np.load(rows), config, batch_tokens
 
-    def __call__(self, task: dict[str, Any], path: Path) -> None:
-        """Write the vectors of one shard."""
+    def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
+        """Write the vectors of one shard; how long it took, and could not have been shorter."""
         side, start = task["side"], task["start"]
         if side == "query":
             rows = self._rows[start : start + self._config.shard]
         else:
             rows = np.arange(start, min(start + self._config.shard, len(self._tokens["document"])))
-        with path.open("wb") as file:
-            np.save(file, self.vectors(side, rows).astype(self._config.vectors))
+        began = time.perf_counter()
+        vectors = self.vectors(side, rows).astype(self._config.vectors)
+        seconds = time.perf_counter() - began
+        with at("files"), path.open("wb") as file:
+            np.save(file, vectors)
+        floor = self._products.operations(self._lengths(side, rows)) / self._rate
+        return {"model_seconds": seconds, "floor_seconds": floor}
 
     def vectors(self, side: Any, rows: np.ndarray) -> np.ndarray:
         """(N, d) fp32 vectors of rows of the token store."""
         import torch
 
-        from components.text import texts, to_device, token_batches
+        from components.text import to_device, token_batches
 
-        limit = self._model.tokens(side)
-        store = self._tokens[side]
-        extra = len(self._template.before) + len(self._template.after)
-        lengths = np.minimum(store.lengths()[rows] + extra, limit)
-        found = np.empty((len(rows), 0), np.float32)
+        limit, store = self._model.tokens(side), self._tokens[side]
+        batches = token_batches(self._lengths(side, rows), self._batch_tokens)
+        found = []
         with torch.inference_mode():
-            for chosen in token_batches(lengths, self._batch_tokens):
-                sequences = [self._template.single(store[rows[i]], limit) for i in chosen]
-                batch = to_device(texts(sequences, self._template), self._device)
-                values = self._model(batch, side).cpu().numpy()
-                if not found.shape[1]:
-                    found = np.empty((len(rows), values.shape[1]), np.float32)
-                found[chosen] = values
-        return found
+            for chosen in batches:
+                with at("files"):
+                    batch = self._template.texts(store, rows[chosen], limit)
+                found.append(self._model(to_device(batch, self._device), side))
+        order = np.argsort(np.concatenate(batches))
+        return torch.cat(found).cpu().numpy()[order]  # fetched once: a GPU goes on while its next batch is put together
+
+    def _lengths(self, side: Any, rows: np.ndarray) -> np.ndarray:
+        return self._template.lengths(self._tokens[side], rows, self._model.tokens(side))

@@ -52,13 +52,13 @@ def lucene_index(out: Path, cluster: Cluster, *, data: Path, config: LuceneIndex
     lucene.check()
     pool = Pool(workers=1, threads=min(cores(), (cluster.java.workers or cores()) * cluster.java.threads))
     documents = pq.read_metadata(data / "documents.parquet").num_rows
-    busy = map_shards(
+    map_shards(
         _InChild,
         [Shard(INDEX, documents, {})],
         out=out, cluster=cluster, pool=pool, unit="documents",
         work=_Indexing, data=str(data), analysis=config.model_dump(mode="json"),
     )  # fmt: skip
-    return {**_about(out), "busy_seconds": busy}
+    return _about(out)
 
 
 def lucene_search(
@@ -76,17 +76,17 @@ def lucene_search(
     for start in range(0, queries, QUERIES_A_SHARD):
         stop = min(start + QUERIES_A_SHARD, queries)
         shards.append(Shard(f"found-{start:08d}.parquet", stop - start, {"start": start, "stop": stop}))
-    ranking, busy = out / "ranking.parquet", 0.0
+    ranking = out / "ranking.parquet"
     if not ranking.exists():
         lucene.check()
-        busy = map_shards(
+        map_shards(
             _InChild, shards, out=out, cluster=cluster, pool=cluster.java, unit="queries",
             work=_Retrieval, data=str(data), index=str(index), splits=splits, k=k, k1=config.k1, b=config.b,
         )  # fmt: skip
         _join([out / shard.file for shard in shards], ranking)
     for shard in shards:
         (out / shard.file).unlink(missing_ok=True)
-    return {"queries": queries, **_counts(ranking), "busy_seconds": busy}
+    return {"queries": queries, **_counts(ranking)}
 
 
 def _queries(data: Path, splits: list[str]) -> pa.Table:

@@ -1,5 +1,6 @@
 """Score query-document pairs with a ranker, on Ray Data: to judge groups, or to rerank a ranking."""
 
+import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
+from components.clock import at
 from components.config import Config
 from components.files import replacing
 from components.groups import ids_of, measured, rows_of
@@ -44,14 +46,14 @@ def judge(
     lists = table["doc_ids"].combine_chunks()
     parents = pc.list_parent_indices(lists)
     pairs = pa.table({"query_id": table["query_id"].take(parents), "doc_id": lists.flatten()})
-    scores, busy = _score(out, cluster, data, tokens, ranker, pairs, config)
+    scores, counted = _score(out, cluster, data, tokens, ranker, pairs, config)
     teacher = pa.ListArray.from_arrays(
         pa.array(lists.offsets.to_numpy() - lists.offsets[0].as_py(), pa.int32()), scores
     )
     at = table.schema.get_field_index("teacher")
     with replacing(out / "groups.parquet") as path:
         pq.write_table(check(table.set_column(at, "teacher", teacher), GROUPS, what="groups"), path)
-    return {"pairs": len(pairs), "busy_seconds": busy}
+    return {"pairs": len(pairs), **counted}
 
 
 def rerank(
@@ -67,7 +69,7 @@ def rerank(
     table = table.filter(pc.is_in(table["query_id"], value_set=wanted))
     first = pc.less_equal(table["rank"], config.depth)
     top, rest = table.filter(first), table.filter(pc.invert(first))
-    scores, busy = _score(out, cluster, data, tokens, ranker, top.select(["query_id", "doc_id"]), config)
+    scores, counted = _score(out, cluster, data, tokens, ranker, top.select(["query_id", "doc_id"]), config)
     lowest = float(pc.min(scores).as_py()) if len(scores) else 0.0
     behind = pa.array(lowest - rest["rank"].to_numpy().astype(np.float32), pa.float32())
     joined = pa.concat_tables(
@@ -85,13 +87,13 @@ def rerank(
     joined = joined.set_column(2, "rank", pa.array(ranks, pa.int32())).select(RANKING.names)
     with replacing(out / "ranking.parquet") as path:
         pq.write_table(check(joined, RANKING, what="ranking"), path)
-    return {"pairs": len(top), "queries": len(starts), "busy_seconds": busy}
+    return {"pairs": len(top), "queries": len(starts), **counted}
 
 
 def _score(
     out: Path, cluster: Cluster, data: Path, tokens: Path, ranker: Path, pairs: pa.Table, config: ScoreConfig
-) -> tuple[pa.Array, float]:
-    """Scores of pairs in their order, and the busy seconds; a pair that stands more than once is scored once."""
+) -> tuple[pa.Array, dict[str, float]]:
+    """Scores of pairs in their order, and what the workers counted; a pair that stands twice is scored once."""
     queries = rows_of(pairs["query_id"], ids_of(data / "queries.parquet", "query_id"), what="pairs")
     documents = rows_of(pairs["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what="pairs")
     distinct, inverse = np.unique(np.stack([queries, documents], 1), axis=0, return_inverse=True)
@@ -102,13 +104,13 @@ def _score(
         for i, start in enumerate(range(0, len(distinct), config.shard))
     ]
     cuda = cluster.cuda()
-    busy = map_shards(
+    counted = map_shards(
         Scorer, shards, out=out, cluster=cluster, pool=cluster.map, unit="pairs", gpu=cuda, tokens=tokens,
         model=ranker / "model", pairs=out / "pairs.npy", config=config,
         batch_tokens=cluster.tokens_at_once(cuda=cuda), cuda=cuda,
     )  # fmt: skip
     values = np.concatenate([np.empty(0, np.float32), *(np.load(out / shard.file) for shard in shards)])
-    return pa.array(values[inverse.reshape(-1)], pa.float32()), busy
+    return pa.array(values[inverse.reshape(-1)], pa.float32()), counted
 
 
 class Scorer:
@@ -120,37 +122,50 @@ class Scorer:
     ) -> None:  # fmt: skip
         import torch
 
+        from components import inference
         from components.cross_encoder import CrossEncoder
+        from components.floor import Products
         from components.text import TokenStore
 
         settle(threads)
         self._device = torch.device("cuda" if cuda else "cpu")
-        self._model = CrossEncoder.load(model).eval().to(self._device)
-        if config.precision == "bf16":
-            self._model.lowered(torch.bfloat16)
+        ranker = CrossEncoder.load(model)
+        self._products = Products(ranker.backbone)
+        self._rate = self._products.rate(tokens=batch_tokens, device=self._device.type, precision=config.precision)
+        self._model = inference.ready(ranker, device=self._device, precision=config.precision)
         self._tokens = TokenStore(tokens, model)
         self._pairs, self._config, self._batch_tokens = np.load(pairs, mmap_mode="r"), config, batch_tokens
 
-    def __call__(self, task: dict[str, Any], path: Path) -> None:
-        """Write the scores of one shard."""
-        chosen = self._pairs[task["start"] : task["start"] + self._config.shard]
-        with path.open("wb") as file:
-            np.save(file, self.scores(chosen))
+    def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
+        """Write the scores of one shard; how long it took, and could not have been shorter."""
+        chosen = np.array(self._pairs[task["start"] : task["start"] + self._config.shard])
+        began = time.perf_counter()
+        scores = self.scores(chosen)
+        seconds = time.perf_counter() - began
+        with at("files"), path.open("wb") as file:
+            np.save(file, scores)
+        return {
+            "model_seconds": seconds,
+            "floor_seconds": self._products.operations(self._lengths(chosen)) / self._rate,
+        }
 
     def scores(self, rows: np.ndarray) -> np.ndarray:
         """(N,) fp32 scores of (N, 2) rows of queries and documents."""
         import torch
 
-        from components.text import pairs, to_device, token_batches
+        from components.text import to_device, token_batches
 
-        limit = self._model.config.pair_tokens
-        template, queries, documents = self._tokens.template, self._tokens.queries, self._tokens.documents
-        extra = sum(map(len, template[2:5]))
-        lengths = queries.lengths()[rows[:, 0]] + documents.lengths()[rows[:, 1]] + extra
-        found = np.empty(len(rows), np.float32)
+        limit, tokens = self._model.config.pair_tokens, self._tokens
+        batches = token_batches(self._lengths(rows), self._batch_tokens)
+        found = []
         with torch.inference_mode():
-            for chosen in token_batches(np.minimum(lengths, limit), self._batch_tokens):
-                sequences = [template.pair(queries[q], documents[d], limit) for q, d in rows[chosen].tolist()]
-                batch = to_device(pairs(sequences, template), self._device)
-                found[chosen] = self._model(batch).cpu().numpy()
-        return found
+            for chosen in batches:
+                with at("files"):
+                    batch = tokens.template.pairs(tokens.queries, tokens.documents, rows[chosen], limit)
+                found.append(self._model(to_device(batch, self._device)))
+        order = np.argsort(np.concatenate(batches))
+        return torch.cat(found).cpu().numpy()[order]  # fetched once: a GPU goes on while its next batch is put together
+
+    def _lengths(self, rows: np.ndarray) -> np.ndarray:
+        tokens, limit = self._tokens, self._model.config.pair_tokens
+        return tokens.template.pair_lengths(tokens.queries, tokens.documents, rows, limit)

@@ -51,11 +51,11 @@ def faiss_index(out: Path, cluster: Cluster, *, vectors: Path, factory: str) -> 
     rows, dimension = sum(len(shard) for shard in shards), shards[0].shape[1]
     index.empty(factory, dimension)
     pool = Pool(workers=1, threads=min(cores(), (cluster.map.workers or cores()) * cluster.map.threads))
-    busy = map_shards(
+    map_shards(
         _Indexing, [Shard(INDEX, rows, {})],
         out=out, cluster=cluster, pool=pool, unit="documents", vectors=str(vectors), factory=factory,
     )  # fmt: skip
-    return {"documents": rows, "dimension": dimension, "bytes": (out / INDEX).stat().st_size, "busy_seconds": busy}
+    return {"documents": rows, "dimension": dimension, "bytes": (out / INDEX).stat().st_size}
 
 
 def search(
@@ -74,13 +74,13 @@ def search(
     if not 1 <= k <= documents:
         raise UserError(f"k: {k} documents a query are asked for; accepted: 1 to {documents}, all there are")
     query_ids, rows = _queries(data, vectors, splits)
-    ranking, about, busy = out / "ranking.parquet", out / "recall.json", 0.0
+    ranking, about = out / "ranking.parquet", out / "recall.json"
     if not ranking.exists():
         doc_ids = _prepare(out, data, rows, config.sample)
         pieces = _pieces(vectors, documents, len(rows), approximate=index is not None)
         sampled = _pieces(vectors, documents, min(config.sample, len(rows)), name="sample") if index else []
         gpu = _on_gpu(cluster, index)
-        busy = map_shards(
+        map_shards(
             _Found, pieces + sampled, out=out, cluster=cluster, pool=cluster.map, unit="million scores", gpu=gpu,
             work=str(out), vectors=str(vectors), k=k, device="cuda" if gpu else "cpu",
             index=str(index / INDEX) if index else None, probes=config.probes, ef=config.ef,
@@ -91,7 +91,7 @@ def search(
         path.unlink()
     for name in ("order.npy", "rows.npy", "sample.npy"):
         (out / name).unlink(missing_ok=True)
-    return {"queries": len(query_ids), **_counts(ranking), **json.loads(about.read_text()), "busy_seconds": busy}
+    return {"queries": len(query_ids), **_counts(ranking), **json.loads(about.read_text())}
 
 
 def _shards(vectors: Path) -> list[np.ndarray]:

@@ -36,11 +36,11 @@ def tokenize(out: Path, cluster: Cluster, *, data: Path, model: Path, config: To
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
             shards.append(Shard(f"part-{table}-{group:05d}", rows, {"table": table, "group": group}))
-    busy = map_shards(
+    map_shards(
         Tokenizer, shards, out=out, cluster=cluster, pool=cluster.map, unit="texts",
         data=data, model=model / "model", max_tokens=config.max_tokens,
     )  # fmt: skip
-    summary: dict[str, Any] = {"busy_seconds": busy}
+    summary: dict[str, Any] = {}
     for table in ("documents", "queries"):
         parts = [out / shard.file for shard in shards if shard.task["table"] == table]
         _join(out, table, parts)

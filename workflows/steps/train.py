@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from components import draws
+from components.clock import at
 from components.config import UserError
 from components.processor import settle
 from components.train_config import TrainConfig
@@ -43,6 +44,7 @@ def train(
     return dict(train_together(work, task, cluster, gpu=cuda, storage=out))
 
 
+@at("start")
 def work(task: dict[str, Any]) -> dict[str, Any]:
     """What each worker does."""
     import torch
@@ -71,6 +73,5 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     return train(
         build(task["rows"]), config, out=out, seed=task["seed"],
         start=Path(task["start"]), device=torch.device("cuda" if task["cuda"] else "cpu"),
-        dev=build(task["dev"]) if task["dev"] else None,
-        save_seconds=task["save_seconds"], on_step=on_step,
+        dev=build(task["dev"]) if task["dev"] else None, save_seconds=task["save_seconds"], on_step=on_step,
     )  # fmt: skip

@@ -1,0 +1,99 @@
+"""Where time goes: whoever works says what it is at, and a step's record adds it up.
+
+`with at("compute")` inside `with at("waiting")` ends the waiting and takes it up again afterwards: a process is at one
+thing at a time. Over the processes of a step the most useful counts: a moment in which one computes and another waits
+is one of computing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Literal, NamedTuple, get_args
+
+Kind = Literal["compute", "files", "start", "waiting"]
+"""At matrix products and the like; at reading and writing; at imports, models and processes; at none of these."""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+MOST = 10_000
+"""Intervals that a process notes before it adds them up: a training has three for each of its updates."""
+
+
+class Interval(NamedTuple):
+    """A stretch of time, in seconds since the epoch."""
+
+    kind: Kind
+    began: float
+    ended: float
+
+
+_noted: list[Interval] = []
+_here = threading.local()
+
+
+@contextmanager
+def at(kind: Kind) -> Iterator[None]:
+    """Note what this thread is at."""
+    stack: list[tuple[Kind, float]] = _here.__dict__.setdefault("stack", [])
+    _change(stack)
+    stack.append((kind, time.time()))
+    try:
+        yield
+    finally:
+        _change(stack)
+        stack.pop()
+        if stack:
+            stack[-1] = (stack[-1][0], time.time())
+
+
+def _change(stack: list[tuple[Kind, float]]) -> None:
+    """Note what the thread was at until now."""
+    if stack:
+        add([Interval(*stack[-1], time.time())])
+
+
+def add(intervals: Iterable[Interval]) -> None:
+    """Note what another process was at."""
+    global _noted
+    _noted += [interval for interval in intervals if interval.ended > interval.began]
+    if len(_noted) > MOST:
+        _noted = end_to_end(_noted)
+
+
+def drain() -> list[Interval]:
+    """All that was noted in this process since the last time."""
+    global _noted
+    taken, _noted = _noted, []
+    return taken
+
+
+def end_to_end(intervals: list[Interval]) -> list[Interval]:
+    """As much of each kind, one after another from where the first begins; for a process, which does one at a time."""
+    at, found = min((interval.began for interval in intervals), default=0.0), []
+    for kind in KINDS:
+        seconds = sum(ended - began for other, began, ended in intervals if other == kind)
+        found.append(Interval(kind, at, at + seconds))
+        at += seconds
+    return [interval for interval in found if interval.ended > interval.began]
+
+
+def spent(intervals: list[Interval]) -> dict[Kind, float]:
+    """Seconds of each kind over all processes, a moment counted once, for the first of `KINDS` that any was at."""
+    found: dict[Kind, float] = {}
+    covered: list[Interval] = []
+    for kind in KINDS:
+        before = _union(covered)
+        covered += [interval for interval in intervals if interval.kind == kind]
+        found[kind] = round(_union(covered) - before, 3)
+    return found
+
+
+def _union(intervals: list[Interval]) -> float:
+    """The length of what some intervals cover."""
+    total, reached = 0.0, float("-inf")
+    for _, began, ended in sorted(intervals, key=lambda interval: interval.began):
+        total += max(0.0, ended - max(began, reached))
+        reached = max(reached, ended)
+    return total

@@ -1,0 +1,51 @@
+"""The arithmetic of a model's layers, counted by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from components.cross_encoder import CrossEncoder
+from components.dual_encoder import DualEncoder
+from components.floor import Products
+from tests import toy
+
+WIDTH, MIDDLE, LAYERS = (toy.SIZES[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
+
+
+def by_hand(length: int) -> int:
+    """Of one text: four products of the width, two with the middle, and attention's two."""
+    each = 4 * WIDTH * WIDTH + 2 * WIDTH * MIDDLE
+    return 2 * LAYERS * (length * each + 2 * length * length * WIDTH)
+
+
+def test_operations_are_those_of_the_layers(encoder: Path) -> None:
+    lengths = np.array([3, 17, 64])
+    models = [
+        DualEncoder.start(toy.retriever_config(encoder))[0].tower("query"),
+        CrossEncoder.start(toy.ranker_config(encoder, pooling="mean"))[0].backbone,
+        CrossEncoder.start(toy.ranker_config(encoder, pooling="cls"))[0].backbone,
+    ]
+    for model in models:
+        assert Products(model).operations(lengths) == sum(map(by_hand, lengths.tolist()))
+
+
+def test_operations_are_those_that_torch_counts(encoder: Path) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = DualEncoder.start(toy.retriever_config(encoder))[0].eval()
+    model.towers["shared"].set_attn_implementation("eager")
+    ids = torch.full((3, 24), 7)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.towers["shared"](input_ids=ids, attention_mask=torch.ones_like(ids))
+    assert Products(model.tower("document")).operations(np.full(3, 24)) == counter.get_total_flops()
+
+
+def test_the_rate_is_measured_once(encoder: Path) -> None:
+    products = Products(DualEncoder.start(toy.retriever_config(encoder))[0].tower("query"))
+    rate = products.rate(tokens=64, device="cpu", precision="fp32")
+    assert rate > 0
+    assert products.rate(tokens=64, device="cpu", precision="fp32") == rate
+    assert products.rate(tokens=64, device="cpu", precision="bf16") != rate

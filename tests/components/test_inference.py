@@ -1,0 +1,99 @@
+"""Models made ready to be asked give the numbers of the models that they were."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from components import inference
+from components.cross_encoder import CrossEncoder
+from components.dual_encoder import DualEncoder
+from components.text import Batch
+from tests import toy
+
+CPU = torch.device("cpu")
+FUSES = pytest.mark.skipif(not inference.can_fuse(), reason="this processor has no products in bf16")
+
+
+def a_batch(rows: int = 6, width: int = 24) -> Batch:
+    """Texts of several lengths, one of them full and one of a single token."""
+    draw = np.random.default_rng(0)
+    lengths = torch.tensor([width, 1, *draw.integers(2, width, rows - 2).tolist()])
+    mask = (torch.arange(width) < lengths[:, None]).long()
+    ids = torch.from_numpy(draw.integers(5, 40, (rows, width)))
+    return Batch(ids * mask, mask, torch.zeros_like(ids))
+
+
+def asked(model: DualEncoder, batch: Batch) -> torch.Tensor:
+    with torch.inference_mode():
+        return model(batch, "document")
+
+
+@FUSES
+@pytest.mark.parametrize("kind", ["bert", "roberta", "electra"])
+def test_fused_layers_are_as_close_to_fp32_as_plain_ones_in_bf16(toys: Path, kind: str) -> None:
+    folder = toy.write_encoder(toys / f"fused {kind}", kind)
+    model = DualEncoder.start(toy.retriever_config(folder, pooling="mean", similarity="cosine"))[0].eval()
+    batch = a_batch()
+    exact = asked(model, batch)
+    plain = asked(copy.deepcopy(model).lowered(torch.bfloat16), batch)
+    ready = inference.ready(copy.deepcopy(model), device=CPU, precision="bf16")
+    layers = [part for part in ready.modules() if isinstance(part, inference.FusedLayer)]
+    assert len(layers) == toy.SIZES["num_hidden_layers"]
+    fused = asked(ready, batch)
+    assert fused.dtype == torch.float32
+    assert (fused - exact).abs().max() <= 1.5 * (plain - exact).abs().max()
+    assert (fused * exact).sum(-1).min() > 0.9995
+
+
+@FUSES
+def test_two_towers_are_both_fused(encoder: Path) -> None:
+    model = DualEncoder.start(toy.retriever_config(encoder, towers="separate"))[0]
+    inference.ready(model, device=CPU, precision="bf16")
+    assert all(isinstance(m, inference.FusedLayer) for tower in model.towers.values() for m in tower.encoder.layer)
+
+
+@FUSES
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_a_rankers_scores_stay_fine(encoder: Path, pooling: str) -> None:
+    """What makes the score is in fp32, so that documents hardly tie."""
+    model = CrossEncoder.start(toy.ranker_config(encoder, pooling=pooling))[0].eval()
+    with torch.inference_mode():
+        exact = model(a_batch())
+        found = inference.ready(model, device=CPU, precision="bf16")(a_batch())
+    torch.testing.assert_close(found, exact, atol=2e-2, rtol=2e-2)
+    assert len(set(found.tolist())) == len(found)
+    assert found.bfloat16().float().ne(found).any()
+
+
+def test_models_of_other_families_stay_as_they_are(toys: Path) -> None:
+    folder = toy.write_encoder(toys / "fused distilbert", "distilbert")
+    model = DualEncoder.start(toy.retriever_config(folder))[0].eval()
+    assert inference.fuse(model) == 0
+    plain = asked(copy.deepcopy(model).lowered(torch.bfloat16), a_batch())
+    assert torch.equal(asked(inference.ready(model, device=CPU, precision="bf16"), a_batch()), plain)
+
+
+def test_another_activation_or_a_decoder_is_not_taken_for_berts(encoder: Path) -> None:
+    def layer() -> nn.Module:
+        return DualEncoder.start(toy.retriever_config(encoder))[0].towers["shared"].encoder.layer[0]
+
+    assert inference._is_berts(layer())
+    for other in (nn.ReLU(), nn.GELU(approximate="tanh")):
+        changed = layer()
+        changed.intermediate.intermediate_act_fn = other
+        assert not inference._is_berts(changed)
+    decoder = layer()
+    decoder.is_decoder = True
+    assert not inference._is_berts(decoder)
+
+
+def test_in_fp32_nothing_changes(encoder: Path) -> None:
+    model = DualEncoder.start(toy.retriever_config(encoder))[0].eval()
+    exact = asked(copy.deepcopy(model), a_batch())
+    assert torch.equal(asked(inference.ready(model, device=CPU, precision="fp32"), a_batch()), exact)
