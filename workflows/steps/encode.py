@@ -79,14 +79,14 @@ class Encoder:
         from components.text import TokenStore
 
         settle(threads)
-        self._device = torch.device("cuda" if cuda else "cpu")
+        self.device = torch.device("cuda" if cuda else "cpu")
         encoder = DualEncoder.load(model)
-        self._products = Products(encoder.tower("document"))
-        self._rate = self._products.rate(tokens=batch_tokens, device=self._device.type, precision=config.precision)
-        self._model = inference.ready(encoder, device=self._device, precision=config.precision)
+        self.products = Products(encoder.tower("document"))
+        self._rate = self.products.rate(tokens=batch_tokens, device=self.device.type, precision=config.precision)
+        self._model = inference.ready(encoder, device=self.device, precision=config.precision)
         store = TokenStore(tokens, model)
         self._template, self._tokens = store.template, {"query": store.queries, "document": store.documents}
-        self._rows, self._config, self._batch_tokens = np.load(rows), config, batch_tokens
+        self._rows, self._config, self.batch_tokens = np.load(rows), config, batch_tokens
 
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
         """Write the vectors of one shard; how long it took, and could not have been shorter."""
@@ -100,7 +100,7 @@ class Encoder:
         seconds = time.perf_counter() - began
         with at("files"), path.open("wb") as file:
             np.save(file, vectors)
-        floor = self._products.operations(self._lengths(side, rows)) / self._rate
+        floor = self.products.operations(self.lengths(side, rows)) / self._rate
         return {"model_seconds": seconds, "floor_seconds": floor}
 
     def vectors(self, side: Any, rows: np.ndarray) -> np.ndarray:
@@ -110,15 +110,16 @@ class Encoder:
         from components.text import to_device, token_batches
 
         limit, store = self._model.tokens(side), self._tokens[side]
-        batches = token_batches(self._lengths(side, rows), self._batch_tokens)
+        batches = token_batches(self.lengths(side, rows), self.batch_tokens)
         found = []
         with torch.inference_mode():
             for chosen in batches:
                 with at("files"):
                     batch = self._template.texts(store, rows[chosen], limit)
-                found.append(self._model(to_device(batch, self._device), side))
+                found.append(self._model(to_device(batch, self.device), side))
         order = np.argsort(np.concatenate(batches))
         return torch.cat(found).cpu().numpy()[order]  # fetched once: a GPU goes on while its next batch is put together
 
-    def _lengths(self, side: Any, rows: np.ndarray) -> np.ndarray:
+    def lengths(self, side: Any, rows: np.ndarray) -> np.ndarray:
+        """(N,) tokens of rows of the token store as the model reads them."""
         return self._template.lengths(self._tokens[side], rows, self._model.tokens(side))

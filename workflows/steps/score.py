@@ -128,13 +128,13 @@ class Scorer:
         from components.text import TokenStore
 
         settle(threads)
-        self._device = torch.device("cuda" if cuda else "cpu")
+        self.device = torch.device("cuda" if cuda else "cpu")
         ranker = CrossEncoder.load(model)
-        self._products = Products(ranker.backbone)
-        self._rate = self._products.rate(tokens=batch_tokens, device=self._device.type, precision=config.precision)
-        self._model = inference.ready(ranker, device=self._device, precision=config.precision)
+        self.products = Products(ranker.backbone)
+        self._rate = self.products.rate(tokens=batch_tokens, device=self.device.type, precision=config.precision)
+        self._model = inference.ready(ranker, device=self.device, precision=config.precision)
         self._tokens = TokenStore(tokens, model)
-        self._pairs, self._config, self._batch_tokens = np.load(pairs, mmap_mode="r"), config, batch_tokens
+        self._pairs, self._config, self.batch_tokens = np.load(pairs, mmap_mode="r"), config, batch_tokens
 
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
         """Write the scores of one shard; how long it took, and could not have been shorter."""
@@ -146,7 +146,7 @@ class Scorer:
             np.save(file, scores)
         return {
             "model_seconds": seconds,
-            "floor_seconds": self._products.operations(self._lengths(chosen)) / self._rate,
+            "floor_seconds": self.products.operations(self.lengths(chosen)) / self._rate,
         }
 
     def scores(self, rows: np.ndarray) -> np.ndarray:
@@ -156,16 +156,17 @@ class Scorer:
         from components.text import to_device, token_batches
 
         limit, tokens = self._model.config.pair_tokens, self._tokens
-        batches = token_batches(self._lengths(rows), self._batch_tokens)
+        batches = token_batches(self.lengths(rows), self.batch_tokens)
         found = []
         with torch.inference_mode():
             for chosen in batches:
                 with at("files"):
                     batch = tokens.template.pairs(tokens.queries, tokens.documents, rows[chosen], limit)
-                found.append(self._model(to_device(batch, self._device)))
+                found.append(self._model(to_device(batch, self.device)))
         order = np.argsort(np.concatenate(batches))
         return torch.cat(found).cpu().numpy()[order]  # fetched once: a GPU goes on while its next batch is put together
 
-    def _lengths(self, rows: np.ndarray) -> np.ndarray:
+    def lengths(self, rows: np.ndarray) -> np.ndarray:
+        """(N,) tokens of (N, 2) rows of queries and documents as the model reads them."""
         tokens, limit = self._tokens, self._model.config.pair_tokens
         return tokens.template.pair_lengths(tokens.queries, tokens.documents, rows, limit)

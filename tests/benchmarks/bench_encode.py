@@ -1,0 +1,180 @@
+"""Encoding a corpus, and refreshing all that hangs on it, against what a user would do instead and against the floor.
+
+make bench ARGS="-k 'encode or refresh'"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from components import floor
+from components.files import replacing
+from components.tables import RANKING
+from components.text import token_batches
+from tests.benchmarks.conftest import LENGTH, QUERY_LENGTH, ROOT, World
+from tests.benchmarks.measure import HEAD, PAIRS, Compared, by_turns, seconds_of
+from tests.benchmarks.table import machine, write
+from workflows.cluster import cores
+from workflows.steps.encode import EncodeConfig, Encoder, encode
+from workflows.steps.search import SearchConfig, search
+from workflows.steps.tokenize import TokenizeConfig, tokenize
+
+K = 200
+
+
+def test_encode(few: World) -> None:
+    texts = few.documents()
+    rows = np.arange(len(texts))
+    encoder = an_encoder(few)
+
+    def ours() -> np.ndarray:
+        return encoder.vectors("document", rows)
+
+    def with_tokens() -> np.ndarray:
+        tokenize(few.place("tokens"), few.cluster, data=few.data, model=few.retriever, config=TokenizeConfig())
+        return ours()
+
+    peer = theirs(few)
+    plain = lambda: peer.encode(texts, show_progress_bar=False)  # noqa: E731
+
+    def half() -> np.ndarray:
+        with torch.autocast(few.device, torch.bfloat16):
+            return plain()
+
+    wanted = plain()
+    found = ours()
+    close = float((found * wanted).sum(1).min())
+    job, tokens = "encode a corpus", int(encoder.lengths("document", rows).sum())
+    table = [
+        by_turns(ours, plain).row(job, "sentence-transformers, fp32", "texts/s", len(texts), 4),
+        by_turns(ours, half).row(job, "sentence-transformers, bf16", "texts/s", len(texts), 1.3),
+        by_turns(with_tokens, half).row(
+            "tokenise all and encode", "sentence-transformers, bf16", "texts/s", len(texts), 1
+        ),
+        of_floor(encoder, ours, rows).row(job, "the floor", "texts/s", len(texts), 0.6),
+    ]
+    lines = [
+        f"{len(texts):,} texts of {tokens / len(texts):.0f} tokens on average, {LENGTH} at most. "
+        f"Smallest cosine of a vector with its fp32 one: {close:.5f}.",
+        "The floor is the time of the layers' matrix products alone for the tokens there are, measured by turns with ours.",
+        machine(ROOT),
+    ]
+    write("Encoding", 'make bench ARGS="-k test_encode"', HEAD, table, lines)
+
+
+def of_floor(encoder: Encoder, ours: Callable[[], Any], rows: np.ndarray) -> Compared:
+    """Ours against the products alone; the ratio is the share of the floor that is reached."""
+    operations = encoder.products.operations(encoder.lengths("document", rows))
+    tokens, device = encoder.batch_tokens, encoder.device.type
+    seconds = []
+    for _ in range(PAIRS):
+        floor._rate.cache_clear()
+        rate = encoder.products.rate(tokens=tokens, device=device, precision="bf16")
+        seconds.append((seconds_of(ours), operations / rate))
+    return Compared(seconds)
+
+
+def an_encoder(world: World) -> Encoder:
+    """The worker of the step that encodes."""
+    np.save(world.root / "rows.npy", np.empty(0, np.int64))
+    cuda = world.cluster.cuda()
+    return Encoder(
+        tokens=world.tokens, model=world.retriever / "model", rows=world.root / "rows.npy", config=EncodeConfig(),
+        batch_tokens=world.cluster.tokens_at_once(cuda=cuda), cuda=cuda, threads=cores(),
+    )  # fmt: skip
+
+
+def theirs(world: World) -> Any:
+    """The same model in sentence-transformers."""
+    from sentence_transformers import SentenceTransformer
+
+    torch.set_num_threads(cores())
+    return SentenceTransformer(str(world.retriever / "model"), device=world.device)
+
+
+def test_refresh(few: World) -> None:
+    import faiss
+
+    faiss.omp_set_num_threads(cores())
+    splits, config = ["train"], EncodeConfig()
+    table = pq.read_table(few.data / "queries.parquet", filters=[("split", "=", "train")])
+    queries, documents = table["text"].to_pylist(), few.documents()
+    doc_ids = pq.read_table(few.data / "documents.parquet", columns=["doc_id"])["doc_id"]
+
+    def encoding() -> Any:
+        out = few.place("vectors")
+        encode(
+            out, few.cluster, data=few.data, tokens=few.tokens, retriever=few.retriever, splits=splits, config=config
+        )
+        return out
+
+    def refresh() -> Any:
+        vectors, out = encoding(), few.place("ranking")
+        search(out, few.cluster, data=few.data, vectors=vectors, splits=splits, k=K, config=SearchConfig())
+        return out / "ranking.parquet"
+
+    model = theirs(few)
+
+    def padded(texts: list[str], length: int) -> np.ndarray:
+        """Tokenised again and padded to the most, in fp32, in the order they come."""
+        found = []
+        for start in range(0, len(texts), 128):
+            batch = model.tokenizer(texts[start : start + 128], padding="max_length", truncation=True, max_length=length,
+                                    return_tensors="pt").to(few.device)  # fmt: skip
+            with torch.inference_mode():
+                found.append(model(dict(batch))["sentence_embedding"].cpu().numpy())
+        return np.concatenate(found)
+
+    def reference() -> Any:
+        vectors, asked = padded(documents, LENGTH), padded(queries, QUERY_LENGTH)
+        index = faiss.IndexFlatIP(vectors.shape[1])
+        index.add(vectors)
+        scores, places = index.search(asked, K)
+        columns = [
+            table["query_id"].take(pa.array(np.repeat(np.arange(len(asked)), K))),
+            doc_ids.take(pa.array(places.ravel())),
+            pa.array(np.tile(np.arange(1, K + 1, dtype=np.int32), len(asked))),
+            pa.array(scores.ravel()),
+        ]
+        with replacing(few.place("reference") / "ranking.parquet") as path:
+            pq.write_table(pa.table(columns, schema=RANKING), path)
+        return path.parent / "ranking.parquet"
+
+    shared = overlap(refresh(), reference(), 100)
+    alone, whole = by_turns(encoding, refresh), by_turns(refresh, reference)
+    rows = [
+        ["refresh", "encoding alone", "s", f"{alone.theirs:.2f}", f"{alone.ours:.2f}",
+         f"{alone.ratio:.2f}x as long ({alone.ratios[0]:.2f} to {alone.ratios[-1]:.2f})", "<= 1.15x",
+         "yes" if alone.ratio <= 1.15 else "no"],
+        whole.row("refresh", "tokenise, pad, fp32, flat index", "refreshes/s", 1, 6),
+    ]  # fmt: skip
+    lines = [
+        f"{len(documents):,} documents and {len(queries):,} queries, whose first {K} documents are written. "
+        f"Of the first 100 of a query {shared:.2%} are those of the other side.",
+        machine(ROOT),
+    ]
+    write("Refresh", 'make bench ARGS="-k test_refresh"', HEAD, rows, lines)
+
+
+def overlap(one: Any, other: Any, depth: int) -> float:
+    """How much of the first documents of each query two rankings share."""
+    found = []
+    for path in (one, other):
+        table = pq.read_table(path, filters=[("rank", "<=", depth)])
+        found.append(set(zip(table["query_id"].to_pylist(), table["doc_id"].to_pylist(), strict=True)))
+    return len(found[0] & found[1]) / len(found[0])
+
+
+def test_batches(few: World) -> None:
+    """How much of the tokens in the batches is padding."""
+    encoder = an_encoder(few)
+    lengths = encoder.lengths("document", np.arange(len(few.documents())))
+    batches = token_batches(lengths, encoder.batch_tokens)
+    padded = sum(len(batch) * -(-int(lengths[batch].max()) // 8) * 8 for batch in batches)
+    print(f"{lengths.sum():,} tokens, {padded:,} with padding ({padded / lengths.sum() - 1:.1%} more)")

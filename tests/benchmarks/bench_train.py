@@ -1,0 +1,249 @@
+"""Training both players, and asking the ranker, against sentence-transformers; gradient caching against plain steps.
+
+make bench ARGS="-k 'test_retriever or test_ranker or test_scores or test_large'"
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+
+from components.train_config import TrainConfig
+from tests.benchmarks.conftest import LENGTH, ROOT, World
+from tests.benchmarks.measure import HEAD, PAIRS, Compared, by_turns, figure
+from tests.benchmarks.table import machine, write
+from workflows.cluster import Cluster, cores
+from workflows.steps.mine import MineConfig, mine
+from workflows.steps.score import ScoreConfig, Scorer
+from workflows.steps.train import train
+
+BATCH, STEPS, NEGATIVES, GROUPS = 32, 8, 7, 8
+"""Pairs of a retriever's batch, updates of one turn, negatives of a ranker's group, groups of its batch."""
+CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
+
+
+def mined(world: World, groups: int, negatives: int) -> Path:
+    """Groups with random negatives."""
+    out = world.place("groups")
+    config = MineConfig(negatives=0, random=negatives)
+    mine(out, world.cluster, data=world.data, tokens=world.tokens, ranking=None, split="train", groups=groups, seed=[1],
+         config=config)  # fmt: skip
+    return out
+
+
+def seconds_of_ours(world: World, objective: str, groups: Path, cluster: Cluster, **config: Any) -> float:
+    """Inside the training loop."""
+    start = world.retriever if objective == "retriever" else world.ranker
+    summary = train(
+        world.place("trained"), cluster, objective=objective, rows=groups, dev=None, data=world.data,
+        tokens=world.tokens, start=start, seed=[1], config=TrainConfig(warmup=0.0, **config),
+    )  # fmt: skip
+    return float(summary["model_seconds"])
+
+
+def written(world: World, groups: Path) -> dict[str, list[Any]]:
+    """The groups in words: queries, and each one's documents, the positive first."""
+    table = pq.read_table(groups / "groups.parquet")
+    asked = pq.read_table(world.data / "queries.parquet", columns=["query_id", "text"]).to_pydict()
+    queries = dict(zip(asked["query_id"], asked["text"], strict=True))
+    names = pq.read_table(world.data / "documents.parquet", columns=["doc_id"])["doc_id"].to_pylist()
+    documents = dict(zip(names, world.documents(), strict=True))
+    lists = [[documents[name] for name in group] for group in table["doc_ids"].to_pylist()]
+    return {"query": [queries[name] for name in table["query_id"].to_pylist()], "docs": lists,
+            "labels": table["targets"].to_pylist()}  # fmt: skip
+
+
+def arguments(world: World, kind: Any, batch: int) -> Any:
+    """Their trainer's, as like ours as it can be set."""
+    return kind(
+        output_dir=str(world.place("theirs")), per_device_train_batch_size=batch, max_steps=STEPS, bf16=True,
+        learning_rate=2e-5, warmup_steps=0, save_strategy="no", logging_strategy="no", report_to="none",
+        disable_tqdm=True, use_cpu=world.device == "cpu",
+    )  # fmt: skip
+
+
+def turns(ours: Any, theirs: Any) -> Compared:
+    """Sides that say themselves how long they took."""
+    ours(), theirs()
+    found = []
+    for pair in range(PAIRS):
+        taken = {side: side() for side in ((ours, theirs) if pair % 2 == 0 else (theirs, ours))}
+        found.append((taken[ours], taken[theirs]))
+    return Compared(found)
+
+
+def test_retriever(world: World) -> None:
+    from datasets import Dataset
+    from sentence_transformers import (
+        SentenceTransformer,
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
+    from sentence_transformers.losses import MultipleNegativesRankingLoss
+
+    groups = mined(world, BATCH * STEPS, 0)
+    told = written(world, groups)
+    data = Dataset.from_dict({"anchor": told["query"], "positive": [documents[0] for documents in told["docs"]]})
+
+    def ours() -> float:
+        loss = {"function": CROSS_ENTROPY, "over": "batch", "options": {"temperature": 0.05}}
+        return seconds_of_ours(world, "retriever", groups, world.cluster, steps=STEPS, batch=BATCH, losses=[loss])
+
+    def theirs() -> float:
+        torch.set_num_threads(cores())
+        model = SentenceTransformer(str(world.retriever / "model"), device=world.device)
+        trainer = SentenceTransformerTrainer(
+            model=model, args=arguments(world, SentenceTransformerTrainingArguments, BATCH), train_dataset=data,
+            loss=MultipleNegativesRankingLoss(model, scale=20.0),
+        )  # fmt: skip
+        return float(trainer.train().metrics["train_runtime"])
+
+    found = turns(ours, theirs)
+    row = found.row(
+        "train the retriever",
+        "SentenceTransformerTrainer, MultipleNegativesRankingLoss, bf16",
+        "pairs/s",
+        BATCH * STEPS,
+        1.3,
+    )
+    lines = [
+        f"Batches of {BATCH} pairs of a query and its document; {STEPS} updates a turn, inside the loop.",
+        machine(ROOT),
+    ]
+    write("Training the retriever", 'make bench ARGS="-k test_retriever"', HEAD, [row], lines)
+
+
+def test_ranker(world: World) -> None:
+    from datasets import Dataset
+    from sentence_transformers.cross_encoder import CrossEncoder, CrossEncoderTrainer, CrossEncoderTrainingArguments
+    from sentence_transformers.cross_encoder.losses import ListNetLoss
+
+    groups = mined(world, GROUPS * STEPS, NEGATIVES)
+    data = Dataset.from_dict(written(world, groups))
+
+    def ours() -> float:
+        losses = [{"function": CROSS_ENTROPY}]
+        return seconds_of_ours(world, "ranker", groups, world.cluster, steps=STEPS, batch=GROUPS, losses=losses)
+
+    def theirs() -> float:
+        torch.set_num_threads(cores())
+        model = CrossEncoder(str(world.ranker / "model"), device=world.device)
+        trainer = CrossEncoderTrainer(
+            model=model, args=arguments(world, CrossEncoderTrainingArguments, GROUPS), train_dataset=data,
+            loss=ListNetLoss(model, mini_batch_size=-1),
+        )  # fmt: skip
+        return float(trainer.train().metrics["train_runtime"])
+
+    found = turns(ours, theirs)
+    row = found.row("train the ranker", "CrossEncoderTrainer, ListNetLoss, bf16", "groups/s", GROUPS * STEPS, 1.3)
+    lines = [
+        f"Batches of {GROUPS} groups of {1 + NEGATIVES} documents; {STEPS} updates a turn, inside the loop.",
+        machine(ROOT),
+    ]
+    write("Training the ranker", 'make bench ARGS="-k test_ranker"', HEAD, [row], lines)
+
+
+def test_scores(few: World) -> None:
+    from sentence_transformers.cross_encoder import CrossEncoder
+
+    groups = mined(few, 250, NEGATIVES)
+    told, table = written(few, groups), pq.read_table(groups / "groups.parquet")
+    pairs = [
+        (query, document)
+        for query, documents in zip(told["query"], told["docs"], strict=True)
+        for document in documents
+    ]
+    queries = pq.read_table(few.data / "queries.parquet", columns=["query_id"])["query_id"].to_pylist()
+    documents = pq.read_table(few.data / "documents.parquet", columns=["doc_id"])["doc_id"].to_pylist()
+    at, of = ({name: row for row, name in enumerate(names)} for names in (queries, documents))
+    rows = np.asarray(
+        [
+            (at[query], of[document])
+            for query, names in zip(table["query_id"].to_pylist(), table["doc_ids"].to_pylist(), strict=True)
+            for document in names
+        ]
+    )
+    np.save(few.root / "pairs.npy", rows)
+    cuda = few.cluster.cuda()
+    scorer = Scorer(
+        tokens=few.tokens, model=few.ranker / "model", pairs=few.root / "pairs.npy", config=ScoreConfig(),
+        batch_tokens=few.cluster.tokens_at_once(cuda=cuda), cuda=cuda, threads=cores(),
+    )  # fmt: skip
+    peer = CrossEncoder(str(few.ranker / "model"), device=few.device, max_length=LENGTH)
+    exact = peer.predict(pairs[:200], show_progress_bar=False)
+    peer.bfloat16()
+    worst = float(np.abs(scorer.scores(rows[:200]) - exact).max())
+    found = by_turns(
+        lambda: scorer.scores(rows), lambda: peer.predict(pairs, show_progress_bar=False, convert_to_tensor=True)
+    )
+    row = found.row("score groups with the ranker", "CrossEncoder.predict, bf16", "pairs/s", len(rows), 1.5)
+    lines = [f"{len(rows):,} pairs of {LENGTH} tokens at most. Largest difference from a score in fp32: {worst:.4f} "
+             f"(their standard deviation is {exact.std():.4f}).", machine(ROOT)]  # fmt: skip
+    write("Scoring", 'make bench ARGS="-k test_scores"', HEAD, [row], lines)
+
+
+LARGE = 1024
+ONE = """
+import json, resource, sys
+from pathlib import Path
+from tests.benchmarks.bench_train import seconds_of_ours
+from tests.benchmarks.conftest import World
+from workflows.cluster import Cluster
+told = json.loads(sys.argv[1])
+cluster = Cluster(**told["cluster"])
+world = World(**{name: Path(path) for name, path in told["world"].items()}, cluster=cluster)
+seconds = seconds_of_ours(world, "retriever", Path(told["groups"]), cluster, **told["config"])
+print(json.dumps([seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+"""
+
+
+def test_large_batches(world: World) -> None:
+    """Each training in a process of its own, for its memory."""
+    groups = mined(world, LARGE, 0)
+    loss = {"function": CROSS_ENTROPY, "over": "batch", "options": {"temperature": 0.05}}
+    places = {name: str(getattr(world, name)) for name in ("root", "data", "retriever", "ranker", "tokens")}
+
+    def trained(batch: int, *, recompute: bool) -> tuple[float, float]:
+        config = {"steps": LARGE // batch, "batch": batch, "losses": [loss]}
+        cluster = world.cluster.model_copy(update={"recompute": recompute}).model_dump(mode="json")
+        told = json.dumps({"cluster": cluster, "world": places, "groups": str(groups), "config": config})
+        environment = {**os.environ, "MALLOC_ARENA_MAX": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", ONE, told], cwd=ROOT, capture_output=True, text=True, check=True, env=environment
+        )
+        seconds, peak = json.loads(done.stdout.splitlines()[-1])
+        return seconds, peak
+
+    pairs = [(trained(LARGE, recompute=True), trained(BATCH, recompute=False)) for _ in range(PAIRS)]
+    times = sorted(cached / plain for (cached, _), (plain, _) in pairs)
+    memory = sorted(cached / plain for (_, cached), (_, plain) in pairs)
+    head = ["job", "what", "one batch of 1,024, cached", "32 batches of 32", "ratio (range)", "wanted", "reached"]
+    rows = []
+    for what, place, ratios, wanted, unit in (
+        ("time", 0, times, 1.6, 1.0),
+        ("peak memory, GiB", 1, memory, 1.25, 2**30),
+    ):
+        large, small = (figure(median(pair[side][place] for pair in pairs) / unit) for side in (0, 1))
+        spread = f"{median(ratios):.2f}x ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        rows.append(
+            [
+                "gradient caching",
+                what,
+                large,
+                small,
+                spread,
+                f"<= {wanted}x",
+                "yes" if median(ratios) <= wanted else "no",
+            ]
+        )
+    lines = [f"{LARGE} pairs in all on both sides; each training in a process of its own.", machine(ROOT)]
+    write("Large batches", 'make bench ARGS="-k test_large"', head, rows, lines)
