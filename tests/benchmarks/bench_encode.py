@@ -62,7 +62,7 @@ def test_encode(few: World) -> None:
     lines = [
         f"{len(texts):,} texts of {tokens / len(texts):.0f} tokens on average, {LENGTH} at most. "
         f"Smallest cosine of a vector with its fp32 one: {close:.5f}.",
-        "The floor is the time of the layers' matrix products alone for the tokens there are, measured by turns with ours.",
+        "The floor is the time of the layers' matrix products alone for the tokens there are, by turns with ours.",
         machine(ROOT),
     ]
     write("Encoding", 'make bench ARGS="-k test_encode"', HEAD, table, lines)
@@ -124,9 +124,9 @@ def test_refresh(few: World) -> None:
     def padded(texts: list[str], length: int) -> np.ndarray:
         """Tokenised again and padded to the most, in fp32, in the order they come."""
         found = []
+        how = {"padding": "max_length", "truncation": True, "max_length": length, "return_tensors": "pt"}
         for start in range(0, len(texts), 128):
-            batch = model.tokenizer(texts[start : start + 128], padding="max_length", truncation=True, max_length=length,
-                                    return_tensors="pt").to(few.device)  # fmt: skip
+            batch = model.tokenizer(texts[start : start + 128], **how).to(few.device)
             with torch.inference_mode():
                 found.append(model(dict(batch))["sentence_embedding"].cpu().numpy())
         return np.concatenate(found)

@@ -63,11 +63,18 @@ def test_work_is_the_most_telling_count() -> None:
 
 
 def test_parts_add_up_to_the_whole() -> None:
-    def one(part: str, seconds: float, counted: tuple[str, int] | None, size: int) -> dict[str, Any]:
-        return {"part": part, "seconds": seconds, "work": counted, "bytes": size}
+    def one(
+        part: str, seconds: float, counted: tuple[str, int] | None, size: int, model: float = 0.0
+    ) -> dict[str, Any]:
+        time = {"compute": seconds - 0.5, "waiting": 0.5}
+        return {"part": part, "seconds": seconds, "work": counted, "bytes": size, "time": time,
+                "model_seconds": model, "floor_seconds": model / 4}  # fmt: skip
 
-    steps = [one("search", 2.0, ("queries", 10), 5), one("data", 1.0, None, 7), one("search", 1.0, ("queries", 20), 5)]
+    steps = [one("search", 2.0, ("queries", 10), 5), one("data", 1.0, None, 7),
+             one("search", 1.0, ("queries", 20), 5, model=2.0)]  # fmt: skip
     rows = efficiency(steps)
+    assert rows[1]["time"] == {"compute": 2.0, "files": 0.0, "start": 0.0, "waiting": 1.0}
+    assert [row["of_floor"] for row in rows] == [None, 0.25, 0.25]
     assert [row["part"] for row in rows] == ["data", "search", "total"]
     assert rows[1]["counts"] == [{"unit": "queries", "count": 30, "seconds": 3.0}]
     assert (rows[1]["share"], rows[2]["seconds"], rows[2]["bytes"], rows[2]["steps"]) == (0.75, 4.0, 17, 3)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from components.clock import KINDS
 from components.scoreboard import p_text, verdict
 from components.tables import DOCUMENTS, QRELS, QUERIES, RANKING
 from workflows import report
@@ -144,7 +145,8 @@ def test_metrics_json_is_as_the_contract_has_it(played: tuple[Path, dict[str, An
     row_keys = {"system", "round", "collection", "split", "seed", "measure", "value", "queries"}
     assert all(set(row) == row_keys for row in metrics["rows"])
     assert len(metrics["rows"]) == len(GAME) * 3 * len(MEASURES)
-    assert all(set(one) == {"label", "function", "seconds", "executed"} for one in metrics["steps"])
+    step_keys = {"label", "function", "executed", "seconds", "time", "model_seconds", "floor_seconds"}
+    assert all(set(one) == step_keys for one in metrics["steps"])
     assert {one["function"] for one in metrics["steps"]} == {"ingest", "search", "train", "evaluate", "results"}
     assert all(one["executed"] for one in metrics["steps"])
 
@@ -160,6 +162,25 @@ def test_the_page_stands_alone_and_is_well_formed(played: tuple[Path, dict[str, 
     assert "url(" not in text
     assert page.tags.count("svg") == len(MEASURES)
     assert len(text) < 150_000
+
+
+def test_the_end_of_a_run_says_where_its_time_went() -> None:
+    def one(function: str, executed: bool, model: float = 0.0, floor: float = 0.0, **time: float) -> dict[str, Any]:
+        whole = dict.fromkeys(KINDS, 0.0) | time
+        return {"function": function, "executed": executed, "seconds": sum(time.values()), "time": whole,
+                "model_seconds": model, "floor_seconds": floor}  # fmt: skip
+
+    steps = [
+        one("encode", True, 40.0, 24.0, compute=20.0, start=10.0), one("encode", True, 20.0, 12.0, compute=10.0),
+        one("mine", True, files=5.0), one("train", True, 40.0, 10.0, compute=40.0, waiting=5.0),
+        one("judge", False, 999.0, 1.0, compute=999.0),
+    ]  # fmt: skip
+    assert report.where({"steps": steps}, 100.0).splitlines() == [
+        "time: 1 min 40 s: computing 70%, files 5%, starting 10%, waiting 5%, between steps 10%",
+        "      of what this processor's matrix products alone allow: training 25%, encoding 60%",
+    ]
+    assert report.where({"steps": steps[-1:]}, 1.0) == ""
+    assert report.where({"steps": steps[2:3]}, 5.0).count("\n") == 0
 
 
 def test_texts_are_shown_as_text(played: tuple[Path, dict[str, Any], Store]) -> None:
