@@ -1,0 +1,99 @@
+"""On a GPU the steps give what they give on a CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from components.text import Batch
+from tests import toy
+from workflows.cluster import Cluster
+from workflows.steps.encode import EncodeConfig, encode
+from workflows.steps.score import RerankConfig, rerank
+from workflows.steps.search import SearchConfig, search
+from workflows.steps.train import train
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+
+GPU = Cluster(mode="inline", device="cuda", pass_tokens=256)
+BOTH = {"cpu": toy.INLINE, "gpu": GPU}
+
+
+def on_both(tmp_path: Path, step: Any, **inputs: Any) -> dict[str, Path]:
+    """The artifacts of a step on both."""
+    places = {name: tmp_path / f"{step.__name__} {name}" for name in BOTH}
+    for name, out in places.items():
+        out.mkdir()
+        step(
+            out, BOTH[name], **{key: value[name] if isinstance(value, dict) else value for key, value in inputs.items()}
+        )
+    return places
+
+
+@pytest.fixture
+def vectors(tmp_path: Path, data: Path, tokens: Path, retriever: Path) -> dict[str, Path]:
+    config = EncodeConfig(precision="fp32", vectors="float32")
+    return on_both(
+        tmp_path, encode, data=data, tokens=tokens, retriever=retriever, splits=["train", "test"], config=config
+    )
+
+
+def test_vectors(vectors: dict[str, Path]) -> None:
+    for name in ("documents-00000.npy", "queries.npy"):
+        cpu, gpu = (np.load(vectors[where] / name) for where in BOTH)
+        np.testing.assert_allclose(gpu, cpu, atol=1e-5)
+
+
+def test_rankings(tmp_path: Path, data: Path, tokens: Path, ranker: Path, vectors: dict[str, Path]) -> None:
+    same = dict.fromkeys(BOTH, vectors["cpu"])
+    found = on_both(tmp_path, search, data=data, vectors=same, splits=["test"], k=10, config=SearchConfig())
+    cpu, gpu = (pq.read_table(found[where] / "ranking.parquet") for where in BOTH)
+    assert cpu["doc_id"].equals(gpu["doc_id"])
+    again = on_both(
+        tmp_path, rerank, data=data, tokens=tokens, ranking=dict.fromkeys(BOTH, found["cpu"]), split="test",
+        ranker=ranker, config=RerankConfig(precision="fp32", depth=10),
+    )  # fmt: skip
+    cpu, gpu = (pq.read_table(again[where] / "ranking.parquet") for where in BOTH)
+    assert cpu["doc_id"].equals(gpu["doc_id"])
+    np.testing.assert_allclose(gpu["score"].to_numpy(), cpu["score"].to_numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_training(tmp_path: Path, data: Path, tokens: Path, retriever: Path, recompute: bool) -> None:
+    rows = [{"query_id": f"q{i}", "doc_ids": [f"d{i}", f"d{i + 13}"]} for i in range(12)]
+    groups = toy.write_groups(tmp_path / "groups", rows)
+    losses = [{"function": toy.CROSS_ENTROPY, "over": "batch"}]
+    found = {}
+    for where, cluster in BOTH.items():
+        out = tmp_path / where
+        out.mkdir()
+        train(
+            out, cluster.model_copy(update={"recompute": recompute}), objective="retriever", rows=groups, dev=None,
+            data=data, tokens=tokens, start=retriever, seed=[1],
+            config=toy.train_config(losses=losses, log_every=1, precision="fp32"),
+        )  # fmt: skip
+        lines = (out / "metrics.jsonl").read_text().splitlines()
+        found[where] = [json.loads(line)["cross_entropy (batch)"] for line in lines]
+    np.testing.assert_allclose(found["gpu"], found["cpu"], rtol=1e-3)
+
+
+def test_a_batch_in_bf16(retriever: Path) -> None:
+    """Nothing is fused there: that is for a CPU."""
+    from components import inference
+    from components.dual_encoder import DualEncoder
+
+    device = torch.device("cuda")
+    ids = torch.randint(5, 40, (6, 24), generator=torch.Generator().manual_seed(0))
+    batch = Batch(ids.to(device), torch.ones_like(ids).to(device))
+    model = DualEncoder.load(retriever / "model").eval().to(device)
+    with torch.inference_mode():
+        exact = model(batch, "document")
+        ready = inference.ready(model, device=device, precision="bf16")
+        assert not any(isinstance(part, inference.FusedLayer) for part in ready.modules())
+        assert float((ready(batch, "document") * exact).sum(-1).min()) > 0.999
