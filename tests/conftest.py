@@ -1,4 +1,4 @@
-"""What several tests share: a toy collection, models that begin from a toy encoder, and one Ray session."""
+"""What several tests share: a toy collection, models that begin from a toy encoder, a run, and one Ray session."""
 
 from __future__ import annotations
 
@@ -77,6 +77,12 @@ def played(toys: Path, beir: Path, encoder: Path) -> tiny.Place:
     place = tiny.place(toys / "played", tiny.ar2(beir, encoder))
     assert place("run") == 0
     return place
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> tiny.Said:
+    """What was printed since it was last asked: standard output and errors."""
+    return lambda: (found := capsys.readouterr()) and (found.out, found.err)
 
 
 @pytest.fixture(scope="session")
