@@ -1,11 +1,10 @@
-"""What several tests share: a toy collection, models that begin from a toy encoder, and one Ray session."""
+"""What several tests share: a toy collection, models that begin from a toy encoder, a run, and one Ray session."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is first imported: the models are tiny
 
@@ -13,6 +12,8 @@ import pytest
 
 from tests import tiny, toy
 from workflows.cluster import Cluster, ray_session, stop_ray
+
+pytest.register_assert_rewrite("tests.trainings")  # so that what it compares is shown where it differs
 
 
 @pytest.fixture(scope="session")
@@ -36,22 +37,13 @@ def data(toys: Path) -> Path:
 @pytest.fixture(scope="session")
 def retriever(toys: Path, encoder: Path) -> Path:
     """The artifact of a start retriever: one tower, mean pooling, cosine."""
-    return started(toys / "retriever", toy.retriever_config(encoder, pooling="mean", similarity="cosine"))
+    return toy.started(toys / "retriever", toy.retriever_config(encoder, pooling="mean", similarity="cosine"))
 
 
 @pytest.fixture(scope="session")
 def ranker(toys: Path, encoder: Path) -> Path:
     """The artifact of a start ranker with a head on the mean."""
-    return started(toys / "ranker", toy.ranker_config(encoder, pooling="mean"))
-
-
-def started(folder: Path, config: Any) -> Path:
-    """The artifact of a start model."""
-    from workflows.steps.start import start
-
-    folder.mkdir()
-    start(folder, toy.INLINE, config=config)
-    return folder
+    return toy.started(toys / "ranker", toy.ranker_config(encoder, pooling="mean"))
 
 
 @pytest.fixture(scope="session")
@@ -77,6 +69,12 @@ def played(toys: Path, beir: Path, encoder: Path) -> tiny.Place:
     place = tiny.place(toys / "played", tiny.ar2(beir, encoder))
     assert place("run") == 0
     return place
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> tiny.Said:
+    """What was printed since it was last asked: standard output and errors."""
+    return lambda: (found := capsys.readouterr()) and (found.out, found.err)
 
 
 @pytest.fixture(scope="session")

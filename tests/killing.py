@@ -32,7 +32,7 @@ def die() -> NoReturn:
 def arm(kind: str, number: int) -> None:
     """Make this process die at the numbered moment of a kind, or live where the kind is `never`."""
     from components import checkpoints, files
-    from workflows import dag, shards
+    from workflows import shards, store
     from workflows.steps import encode, train
 
     train.SAVE_SECONDS = -1.0  # a checkpoint after every update
@@ -58,7 +58,7 @@ def arm(kind: str, number: int) -> None:
     elif kind == "checkpoint":
         checkpoints.save = counted(checkpoints.save, after=True)
     elif kind == "record":
-        dag._record = counted(dag._record, after=False)
+        store._record = counted(store._record, after=False)
     elif kind == "encoder":
         encode.Encoder = DyingEncoder  # type: ignore[misc]
     else:

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from components.config import UserError
+from components.config import Config, UserError
 from components.files import replacing
-from workflows.dag import version
+from workflows.dag import Step, step, version
 
 
 def write(out: Path, cluster: Any, *, text: str, size: int = 0) -> dict[str, Any]:
@@ -82,3 +82,19 @@ def _called(out: Path) -> None:
 def calls(out: Path) -> int:
     """How often a step was called."""
     return len((out / "calls").read_text().splitlines()) if (out / "calls").exists() else 0
+
+
+class Options(Config):
+    """A config among a step's inputs."""
+
+    number: int
+    names: list[str] = []
+
+
+def chain(*, text: str = "a", other: str = "b", number: int = 1) -> dict[str, Step]:
+    """Two beginnings, their join, a join of that, and an end that stands on one beginning alone."""
+    a, b = step("a", write, text=text), step("b", write, text=other)
+    ab = step("ab", join, parts=[a, b], options=Options(number=number))
+    end = step("end", join, parts=[ab], options=None)
+    aside = step("aside", join, parts=[b], options=None)
+    return {"a": a, "b": b, "ab": ab, "end": end, "aside": aside}

@@ -227,7 +227,7 @@ import sys
 from pathlib import Path
 import workflows.__main__
 from workflows import commands, recipes
-from workflows.dag import Store
+from workflows.store import Store
 for path in sys.argv[1:]:
     commands.plan_text(recipes.read(Path(path), [], Path("runs")), Store(Path("nowhere")))
 heavy = {"torch", "transformers", "ray", "faiss", "jnius", "pyserini", "sentence_transformers", "matplotlib"}

@@ -199,7 +199,6 @@ RAY: dict[str, Any] = {"mode": "ray", "retries": 0, "map": {"workers": 2, "threa
 
 
 @pytest.mark.usefixtures("ray")
-@pytest.mark.filterwarnings("ignore:`ray_remote_args` is deprecated")
 def test_dpr_through_ray_is_the_same(
     played: Place, beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,7 +221,6 @@ def test_dpr_through_ray_is_the_same(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("ray")
-@pytest.mark.filterwarnings("ignore:`ray_remote_args` is deprecated")
 def test_ar2_through_ray_with_two_training_workers(
     played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.tiny import ROOT
 from workflows import commands, recipes
-from workflows.dag import Store
+from workflows.store import Store
 
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 GOLDEN = Path(__file__).parent / "golden"

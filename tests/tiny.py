@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from workflows.__main__ import main
 ROOT = Path(__file__).parent.parent
 CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
 DISTILLATION = "components.losses.listwise.distillation"
+
+Said = Callable[[], tuple[str, str]]
+"""The fixture of that name."""
 
 
 def write_beir(folder: Path, data: Path) -> Path:

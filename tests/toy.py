@@ -154,6 +154,15 @@ def ranker_config(model: Path | str, **options: Any) -> CrossEncoderConfig:
     return CrossEncoderConfig(**{"model": str(model), "dropout": 0.0, "pair_tokens": 24, **options})
 
 
+def started(folder: Path, config: Any) -> Path:
+    """The artifact of a start model."""
+    from workflows.steps.start import start
+
+    folder.mkdir()
+    start(folder, INLINE, config=config)
+    return folder
+
+
 def train_config(**options: Any) -> TrainConfig:
     """A short training in fp32, of cross entropy over the group unless said otherwise."""
     defaults: dict[str, Any] = {

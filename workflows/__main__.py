@@ -29,7 +29,7 @@ if __name__ == "__main__" and (reason := shadowed()):
 
 from components.config import UserError
 from workflows import commands
-from workflows.dag import StepFailed
+from workflows.store import StepFailed
 
 
 def main(words: list[str] | None = None) -> int:

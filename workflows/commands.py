@@ -17,9 +17,10 @@ from components.files import write_json
 from workflows import cluster as clusters
 from workflows import recipes
 from workflows import report as reports
-from workflows.dag import Step, Store, execute, graph, states, todo
+from workflows.dag import Step, graph
 from workflows.progress import shown
 from workflows.recipes import Experiment
+from workflows.store import Store, execute, states, todo
 from workflows.worker_group import dismiss
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from components import trec
 from components.config import UserError
 from components.files import replacing
-from workflows.dag import Store
+from workflows.store import Store
 
 
 def write(experiment: Any, store: Store, to: Path) -> Iterator[str]:

@@ -17,7 +17,8 @@ from components.plots import charts, svg
 from components.scoreboard import CLEAR, boards, p_text
 from components.scoreboard import table as table  # the plain-text one, for the end of a run
 from components.tables import records
-from workflows.dag import Step, Store, graph
+from workflows.dag import Step, graph
+from workflows.store import Store
 
 METRICS = "metrics.json"
 REPORT = "report.html"

@@ -14,7 +14,7 @@ from components.config import UserError
 from components.groups import ids_of, places_of
 from components.tables import records
 from workflows.cluster import Cluster
-from workflows.dag import Store
+from workflows.store import Store
 
 
 def text(experiment: Any, store: Store, cluster: Cluster, arguments: argparse.Namespace) -> str:

@@ -195,8 +195,10 @@ def _session() -> str:
     return f"{here.get_node_id()} {here.get_job_id()}" if here else ""
 
 
-def _reason(error: Any) -> Exception:
+def _reason(error: BaseException | None) -> Exception:
     """What a worker met, in its own words; those of its neighbours are about having lost it."""
+    if error is None:
+        return RuntimeError("the workers went home before the training was done, and Ray Train does not say why")
     failures: dict[int, Exception] = getattr(error, "worker_failures", {})
     for mistake in failures.values():
         if isinstance(mistake, UserError):
@@ -207,4 +209,4 @@ def _reason(error: Any) -> Exception:
     said = str(error)
     if "process has died" in said:
         return RuntimeError("a worker's process died, more often than `retries` allows (killed, or out of memory)")
-    return RuntimeError(" ".join(said.split()))
+    return RuntimeError(" ".join(said.split()) or f"Ray Train ended with {type(error).__name__}")

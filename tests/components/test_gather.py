@@ -22,6 +22,7 @@ from components.objectives.retriever import batch_scores
 from components.text import to_device
 from components.training import objective_named, train
 from tests import toy
+from tests.trainings import lines
 
 CPU = torch.device("cpu")
 BATCH = {"function": toy.CROSS_ENTROPY, "over": "batch"}
@@ -204,14 +205,9 @@ def test_the_gradient_of_two_workers_is_that_of_one(both: dict[int, Path], name:
 @RUN
 def test_two_workers_train_as_one(both: dict[int, Path], name: str) -> None:
     """The same losses, norms and measures in the log, and the same means of gradients at the end."""
-    found = {}
-    for count in (1, 2):
-        text = (both[count] / name / "metrics.jsonl").read_text()
-        found[count] = [json.loads(line) for line in text.splitlines()]
-    assert len(found[1]) == len(found[2]) >= 3
-    for a, b in zip(found[1], found[2], strict=True):
-        drop = ("seconds",)
-        a, b = ({k: v for k, v in line.items() if k not in drop} for line in (a, b))
+    logged = {count: lines(both[count] / name) for count in (1, 2)}
+    assert len(logged[1]) == len(logged[2]) >= 3
+    for a, b in zip(logged[1], logged[2], strict=True):
         assert a == pytest.approx(b, rel=1e-3, abs=2e-5)
     one, two = (load_file(both[count] / name / "state/optimizer.safetensors") for count in (1, 2))
     for key in one:
@@ -223,9 +219,8 @@ def test_two_workers_train_as_one(both: dict[int, Path], name: str) -> None:
 def test_clipping_bites_in_these_runs(both: dict[int, Path]) -> None:
     """Else the runs above would not show that the norm is that of the whole gradient."""
     for name, options in RUNS.items():
-        lines = [json.loads(line) for line in (both[1] / name / "metrics.jsonl").read_text().splitlines()]
         if "clip" in options:
-            assert all(line["gradient_norm"] > options["clip"] for line in lines)
+            assert all(line["gradient_norm"] > options["clip"] for line in lines(both[1] / name))
 
 
 def test_the_workers_hold_uneven_numbers_of_documents_and_each_text_counts_once(both: dict[int, Path]) -> None:

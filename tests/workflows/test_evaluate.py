@@ -219,8 +219,25 @@ def test_a_sample_is_the_same_for_every_system(tmp_path: Path, data: Path, ranki
         assert found["queries"] == (queries or 3)
     tables = {name: pq.read_table(place / "per_query.parquet") for name, place in places.items()}
     assert tables["two"].equals(tables["again"])
+    assert tables["two"].equals(of_queries(tables["all"], tables["two"]))
     [one] = compare([tables["two"]], [tables["all"]], seed=0)
     assert (one["difference"], one["queries"], one["p"]) == (0, 2, 1)
     other = tables["all"].filter(pc.not_equal(tables["all"]["query_id"], tables["two"]["query_id"][0]))
     with pytest.raises(ValueError, match="measured on different queries"):
         compare([tables["two"]], [other], seed=0)
+
+
+def test_judgements_and_answers_are_looked_at_in_one_sample(tmp_path: Path, data: Path, answered: Path) -> None:
+    asked = {"data": data, "ranking": answered, "split": "test", "measures": ["RR@10", "Answer@2"]}
+    everything, sample = [
+        (evaluate(tmp_path, None, **asked, queries=queries), pq.read_table(tmp_path / "per_query.parquet"))
+        for queries in (None, 2)
+    ]
+    assert (everything[0]["queries"], sample[0]["queries"]) == (4, 2)
+    assert set(sample[1]["measure"].to_pylist()) == {"RR@10", "Answer@2"}
+    assert sample[1].equals(of_queries(everything[1], sample[1]))
+
+
+def of_queries(values: pa.Table, others: pa.Table) -> pa.Table:
+    """The values of those queries that another table has values of."""
+    return values.filter(pc.is_in(values["query_id"], value_set=others["query_id"].combine_chunks()))

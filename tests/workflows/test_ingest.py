@@ -346,3 +346,23 @@ def test_bad_lines_are_seen_in_a_sample_too(out: Path, collection: Collection) -
     collection.qrels["train"].append("q3\tnowhere")
     with pytest.raises(UserError, match=r"train\.tsv:4: wrong columns"):
         ingest(out, None, source=collection.source(sample={"train": 1}))
+
+
+def test_one_reading_of_the_queries_serves_all_samples(out: Path) -> None:
+    readings = []
+
+    class Counting(Large):
+        def read_queries(self) -> Iterator[Query | Bad]:
+            readings.append(1)
+            for n in range(30):
+                yield query(f"q{n}", "text", None, ["train", "dev", "test"][n % 3], f"row {n}")
+
+        def read_qrels(self) -> Iterator[Judgement | Bad]:
+            yield from ()
+
+    summary = ingest(out, None, source=Counting(format="counting", documents=1, sample={"train": 4, "dev": 3}))
+    assert summary["queries"] == {"train": 4, "dev": 3, "test": 10}
+    assert len(readings) == 2  # to draw the samples, and to write what stays
+    readings.clear()
+    ingest(out, None, source=Counting(format="counting", documents=1))
+    assert len(readings) == 1

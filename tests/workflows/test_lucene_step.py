@@ -108,8 +108,6 @@ def test_java_never_starts_here(ranking):
     assert "jnius" not in sys.modules
 
 
-# Ray means to drop the only way to bound retries, and names no other yet.
-@pytest.mark.filterwarnings("ignore:`ray_remote_args` is deprecated")
 def test_through_ray_the_same(monkeypatch, ray, collection, ranking, tmp_path):
     cluster = ray.model_copy(update={"java": Pool(workers=2)})
     (tmp_path / "index").mkdir()

@@ -16,8 +16,9 @@ from components.clock import KINDS
 from components.scoreboard import p_text, verdict
 from components.tables import DOCUMENTS, QRELS, QUERIES, RANKING
 from workflows import report
-from workflows.dag import Step, Store, execute, graph, step
+from workflows.dag import Step, graph, step
 from workflows.steps.evaluate import EntropyConfig, evaluate, results
+from workflows.store import Store, execute
 
 QUERY_COUNT, DEPTH = 60, 20
 MEASURES = ["RR@10", "R@5"]

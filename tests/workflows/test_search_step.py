@@ -108,8 +108,6 @@ def test_how_the_work_is_cut_does_not_matter(monkeypatch, data, tmp_path, querie
     assert rows == sorted_whole(data, other, ["dev", "test"])
 
 
-# Ray means to drop the only way to bound retries, and names no other yet.
-@pytest.mark.filterwarnings("ignore:`ray_remote_args` is deprecated")
 def test_through_ray_the_same(monkeypatch, ray, data, vectors, tmp_path):
     monkeypatch.setattr(step, "QUERIES", 10)
     monkeypatch.setattr(step, "SCORES", 10 * 200)

@@ -16,8 +16,9 @@ from tests import workers
 from tests.tiny import ROOT
 from workflows import shards
 from workflows.cluster import Cluster, Pool
-from workflows.dag import StepFailed, Store, execute, step
+from workflows.dag import step
 from workflows.shards import Shard, map_shards
+from workflows.store import StepFailed, Store, execute
 
 INLINE = Cluster(mode="inline")
 

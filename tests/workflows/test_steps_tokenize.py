@@ -53,9 +53,7 @@ def test_any_number_of_row_groups_gives_the_same_store(tmp_path: Path, tokens: P
 
 
 def test_a_tokenizer_of_two_towers_is_found(tmp_path: Path, data: Path, tokens: Path, encoder: Path) -> None:
-    from tests.conftest import started
-
-    model = started(tmp_path / "towers", toy.retriever_config(encoder, towers="separate"))
+    model = toy.started(tmp_path / "towers", toy.retriever_config(encoder, towers="separate"))
     (tmp_path / "out").mkdir()
     tokenize(tmp_path / "out", toy.INLINE, data=data, model=model, config=TokenizeConfig())
     assert np.array_equal(np.load(tmp_path / "out/documents.ids.npy"), np.load(tokens / "documents.ids.npy"))

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from components import training
 from components.config import UserError
 from tests import toy
+from tests.trainings import lines
 from workflows.cluster import Cluster
 from workflows.steps import train as module
 from workflows.steps.train import train
@@ -44,11 +45,6 @@ def run(tmp_path: Path, data: Path, tokens: Path, retriever: Path, ranker: Path)
         )  # fmt: skip
 
     return trained
-
-
-def lines(place: Path) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in found]
 
 
 @pytest.mark.parametrize("objective", ["retriever", "ranker"])

@@ -45,3 +45,14 @@ def test_the_controllers_words(said: str, says: str) -> None:
     error = _reason(ControllerError(RuntimeError(said)))
     assert str(error).startswith(says)
     assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (None, "the workers went home before the training was done, and Ray Train does not say why"),
+        (SystemExit(), "Ray Train ended with SystemExit"),
+    ],
+)
+def test_an_end_without_words(error: BaseException | None, says: str) -> None:
+    assert str(_reason(error)) == says

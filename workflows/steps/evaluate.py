@@ -52,15 +52,18 @@ def evaluate(
     judged = [name for name in measures if name not in by_answer]
     schema = ANSWERED if by_answer else RANKING
     documents = check(pq.read_table(ranking / "ranking.parquet"), schema, what="ranking.parquet")
+    sample = None if queries is None else pa.array(measured(data, split, queries), pa.string())
+
+    def asked_for(table: pa.Table) -> pa.Table:
+        return table if sample is None else table.filter(pc.is_in(table["query_id"], value_set=sample))
+
     tables = []
     if judged:
-        tables.append(per_query(documents, _judgements(data, split), judged))
+        tables.append(per_query(documents, asked_for(_judgements(data, split)), judged))
     if by_answer:
-        tables.append(answers_per_query(documents, _with_answers(data, split), by_answer))
+        answerable = asked_for(_with_answers(data, split))["query_id"].to_pylist()
+        tables.append(answers_per_query(documents, answerable, by_answer))
     values = pa.concat_tables(tables)
-    if queries is not None:
-        sampled = pa.array(measured(data, split, queries), pa.string())
-        values = values.filter(pc.is_in(values["query_id"], value_set=sampled))
     pq.write_table(values, out / PER_QUERY)
 
     asked = pc.unique(values["query_id"])
@@ -87,12 +90,12 @@ def _judgements(data: Path, split: str) -> pa.Table:
     return of_split
 
 
-def _with_answers(data: Path, split: str) -> list[str]:
+def _with_answers(data: Path, split: str) -> pa.Table:
     """A split's queries that have an answer; UserError where none has."""
     queries = pq.read_table(data / "queries.parquet", columns=["query_id", "answers", "split"])
     has = pc.and_(pc.equal(queries["split"], split), pc.greater(pc.list_value_length(queries["answers"]), 0))
-    found = queries.filter(has)["query_id"].to_pylist()
-    if not found:
+    found = queries.filter(has)
+    if not len(found):
         raise UserError(f"measures: Answer@k needs queries with answers, and no query of the split {split!r} has one")
     return found
 

@@ -1,7 +1,8 @@
 """Read a source into the three tables of a collection, and check that they fit together.
 
-A collection may be larger than memory: records pass in batches, and of the ids only 64-bit hashes are kept. Where two
-hashes are equal the table is written once more, this time looking at the ids themselves.
+A collection may be larger than memory: records pass in batches, and of the ids only 64-bit hashes are kept (of the
+queries that a sample is drawn from, the ids). Where two hashes are equal the table is written once more, this time
+looking at the ids themselves.
 """
 
 from array import array
@@ -68,15 +69,14 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
 
 def _sample(source: Source) -> dict[str, set[str]]:
     """The queries that stay, of each split that is sampled."""
-
-    def of(split: str) -> Iterator[str]:
-        return (r.query_id for r in source.read_queries() if isinstance(r, Query) and r.split == split)
-
-    kept = {split: draws.sample(of(split), count, "sample") for split, count in source.sample.items()}
-    for split, names in kept.items():
-        if not names:
+    names: dict[str, list[str]] = {split: [] for split in source.sample}
+    for record in source.read_queries() if names else ():
+        if isinstance(record, Query) and record.split in names:
+            names[record.split].append(record.query_id)
+    for split, of_split in names.items():
+        if not of_split:
             raise UserError(f"data.sample: there are no queries in {split!r}")
-    return kept
+    return {split: draws.sample(names[split], count, "sample") for split, count in source.sample.items()}
 
 
 def _of_sample(records: Iterator[Any], kept: dict[str, set[str]]) -> Iterator[Any]:

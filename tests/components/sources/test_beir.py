@@ -1,0 +1,37 @@
+"""BEIR folders."""
+
+from pathlib import Path
+
+import pytest
+
+from components.sources.records import UNJUDGED
+from tests.sources import beir, source, without_place
+
+
+@pytest.mark.parametrize("gz", ["", ".gz"])
+def test_beir(tmp_path: Path, gz: str) -> None:
+    found = source(format="beir", path=str(beir(tmp_path, gz=gz)))
+    names = [f"corpus.jsonl{gz}", f"queries.jsonl{gz}", f"qrels/test.tsv{gz}", f"qrels/train.tsv{gz}"]
+    assert list(found.files()) == names
+    assert without_place(found.read_documents()) == [
+        ("d1", "One", "first"),
+        ("d2", "", "second\u2028line"),
+        ("3", "Three", ""),
+    ]
+    assert without_place(found.read_queries()) == [
+        ("q1", "one?", ["1", "I"], "train"),
+        ("q2", "two?", [], "test"),
+        ("q3", "?", [], UNJUDGED),
+    ]
+    assert list(found.read_qrels()) == [
+        ("q2", "d2", 2, "test", f"{tmp_path}/qrels/test.tsv{gz}:2"),
+        ("q2", "3", 0, "test", f"{tmp_path}/qrels/test.tsv{gz}:3"),
+        ("q1", "d1", 1, "train", f"{tmp_path}/qrels/train.tsv{gz}:2"),
+    ]
+
+
+def test_beir_reads_chosen_splits_under_our_names(tmp_path: Path) -> None:
+    found = source(format="beir", path=str(beir(tmp_path)), splits={"dev": "test"})
+    assert list(found.files()) == ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"]
+    assert without_place(found.read_queries()) == [("q2", "two?", [], "dev")]
+    assert {record[3] for record in found.read_qrels()} == {"dev"}

@@ -1,0 +1,48 @@
+"""Data sets of Hugging Face."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.config import UserError
+from components.sources.records import UNJUDGED
+from tests.sources import source, without_place
+
+
+def test_huggingface_saved_to_disk(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    corpus = datasets.Dataset.from_dict({"_id": ["a", "b"], "title": ["A", "B"], "text": ["x", "y"]})
+    corpus.save_to_disk(tmp_path / "corpus")
+    parts = {"train": {"qid": [1], "did": ["a"], "score": [1]}, "test": {"qid": [2], "did": ["b"], "score": [3]}}
+    datasets.DatasetDict({name: datasets.Dataset.from_dict(columns) for name, columns in parts.items()}).save_to_disk(
+        tmp_path / "qrels"
+    )
+    queries = {"query_id": [1, 2, 3], "text": ["one", "two", "three"]}
+    datasets.Dataset.from_dict(queries).save_to_disk(tmp_path / "queries")
+    columns = {"query_id": "qid", "doc_id": "did", "relevance": "score"}
+    keys: dict[str, Any] = {
+        "documents": {"path": str(tmp_path / "corpus"), "columns": {"doc_id": "_id"}},
+        "queries": {"path": str(tmp_path / "queries")},
+        "qrels": {
+            split: {"path": str(tmp_path / "qrels"), "split": split, "columns": columns} for split in ("train", "test")
+        },
+    }
+    found = source(format="huggingface", **keys)
+    assert any(name.endswith(".arrow") for name in found.files())
+    assert without_place(found.read_documents()) == [("a", "A", "x"), ("b", "B", "y")]
+    assert without_place(found.read_queries()) == [
+        ("1", "one", [], "train"),
+        ("2", "two", [], "test"),
+        ("3", "three", [], UNJUDGED),
+    ]
+    assert without_place(found.read_qrels()) == [("1", "a", 1, "train"), ("2", "b", 3, "test")]
+    wrong = {"dev": {"path": str(tmp_path / "qrels"), "split": "dev"}}
+    with pytest.raises(UserError, match="no split 'dev'; it has train, test"):
+        list(source(format="huggingface", **(keys | {"qrels": wrong})).read_qrels())
+    with pytest.raises(
+        UserError, match="corpus: wrong columns: no column 'doc_id' for doc_id; it has _id, title, text"
+    ):
+        list(
+            source(format="huggingface", **(keys | {"documents": {"path": str(tmp_path / "corpus")}})).read_documents()
+        )

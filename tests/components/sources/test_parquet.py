@@ -1,0 +1,81 @@
+"""Parquet files: our own tables and those of others."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from components.config import UserError
+from components.sources.records import Bad
+from tests.sources import source, without_place, write
+
+DOCUMENTS: dict[str, list[Any]] = {"doc_id": ["a", "b"], "title": ["A", None], "text": ["x", "y"]}
+QUERIES: dict[str, list[Any]] = {
+    "query_id": ["p", "q"],
+    "text": ["p?", "q?"],
+    "answers": [["1"], None],
+    "split": ["train", "test"],
+}
+QRELS: dict[str, list[Any]] = {
+    "query_id": ["p", "q"],
+    "doc_id": ["a", "b"],
+    "relevance": [1, 2],
+    "split": ["train", "test"],
+}
+
+
+def table(columns: dict[str, list[Any]], *, renamed: dict[str, str] | None = None, without: str = "") -> pa.Table:
+    """A table, some columns under other names."""
+    return pa.table({(renamed or {}).get(name, name): cells for name, cells in columns.items() if name != without})
+
+
+def test_parquet_of_our_own_tables(tmp_path: Path) -> None:
+    for name, columns in {"documents": DOCUMENTS, "queries": QUERIES, "qrels": QRELS}.items():
+        pq.write_table(table(columns), tmp_path / f"{name}.parquet")
+    found = source(format="parquet", path=str(tmp_path))
+    assert list(found.files()) == ["documents.parquet", "queries.parquet", "qrels.parquet"]
+    assert list(found.read_documents()) == [
+        ("a", "A", "x", f"{tmp_path}/documents.parquet: row 1"),
+        ("b", "", "y", f"{tmp_path}/documents.parquet: row 2"),
+    ]
+    assert without_place(found.read_queries()) == [("p", "p?", ["1"], "train"), ("q", "q?", [], "test")]
+    assert without_place(found.read_qrels()) == [("p", "a", 1, "train"), ("q", "b", 2, "test")]
+    chosen = source(format="parquet", path=str(tmp_path), splits={"dev": "test"})
+    assert without_place(chosen.read_queries()) == [("q", "q?", [], "dev")]
+    assert without_place(chosen.read_qrels()) == [("q", "b", 2, "dev")]
+
+
+def test_parquet_of_other_tables(tmp_path: Path) -> None:
+    for part in range(2):
+        rows = table({name: cells[part : part + 1] for name, cells in DOCUMENTS.items()}, renamed={"doc_id": "id"})
+        pq.write_table(rows, tmp_path / f"part-{part}.parquet")
+    pq.write_table(table(QUERIES, without="split"), tmp_path / "queries.parquet")
+    pq.write_table(table(QRELS, without="split"), tmp_path / "qrels.parquet")
+    keys: dict[str, Any] = {"documents": "part-*.parquet", "columns": {"documents": {"doc_id": "id"}}}
+    found = source(format="parquet", path=str(tmp_path), split="test", **keys)
+    assert without_place(found.read_documents()) == [("a", "A", "x"), ("b", "", "y")]
+    assert without_place(found.read_queries()) == [("p", "p?", ["1"], "test"), ("q", "q?", [], "test")]
+    with pytest.raises(UserError, match=r"qrels\.parquet: row 1: no split"):
+        list(source(format="parquet", path=str(tmp_path), **keys).read_queries())
+    with pytest.raises(UserError, match=r"part-0\.parquet: wrong columns: no column 'doc_id'.*id, title, text"):
+        list(source(format="parquet", path=str(tmp_path), documents="part-*.parquet").read_documents())
+    wrong = {"documents": {"doc": "id"}}
+    with pytest.raises(UserError, match="no column of ours is 'doc'; accepted: doc_id, text, title"):
+        list(source(format="parquet", path=str(tmp_path), **(keys | {"columns": wrong})).read_documents())
+
+
+def test_parquet_that_is_none(tmp_path: Path) -> None:
+    write(tmp_path / "documents.parquet", "doc_id")
+    with pytest.raises(UserError, match=r"documents\.parquet: not a Parquet file"):
+        list(source(format="parquet", path=str(tmp_path)).read_documents())
+
+
+def test_parquet_text_that_is_not_utf8(tmp_path: Path) -> None:
+    ids, texts = pa.array(["a", "b"]), pa.array([b"fine", b"\xff"]).view(pa.string())
+    pq.write_table(pa.table({"doc_id": ids, "text": texts}), tmp_path / "documents.parquet")
+    good, bad = source(format="parquet", path=str(tmp_path)).read_documents()
+    assert not isinstance(good, Bad)
+    assert isinstance(bad, Bad)
+    assert (bad.reason, bad.id) == ("text that is not UTF-8", "b")

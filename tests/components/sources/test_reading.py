@@ -1,0 +1,78 @@
+"""Text and JSON files, line by line and piece by piece, and where they are wrong."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from components.config import UserError
+from components.sources.reading import Item, fields, read_array, read_lines
+from components.sources.records import Bad
+
+
+@pytest.mark.parametrize("chunk_chars", [1, 7, 1000])
+def test_an_array_is_read_piece_by_piece(tmp_path: Path, chunk_chars: int) -> None:
+    values = [{"a": "x\\u00e9 \\n}]" * n, "b": [n, 1.5, None, True, {"c": "]"}]} for n in range(6)]
+    path = tmp_path / "a.json"
+    path.write_text(" \n" + json.dumps(values, indent=1) + "\n")
+    items = list(read_array(path, chunk_chars=chunk_chars))
+    assert [item.value for item in items if isinstance(item, Item)] == values
+    starts = [n for n, line in enumerate(path.read_text().split("\n"), start=1) if line == " {"]
+    assert [item.place for item in items] == [f"{path}:{n}" for n in starts]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": 1}', ":1: expected a JSON array"),
+        ('[{"a": 1},\n {"a": 2\n', ":3: not JSON: Expecting ',' delimiter"),
+        ('[{"a": 1},\n {"a": "x', ":2: not JSON: Unterminated string"),
+        ('[{"a": 1}\n {"a": 2}]', ":2: not JSON: expected , or ]"),
+        ('[{"a": 1}', ":1: not JSON: expected , or ]"),
+        ('[{"a": nope}, ' + " " * 100 + "]", ":1: not JSON: Expecting value"),
+    ],
+)
+def test_a_broken_array_names_its_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        list(read_array(path, chunk_chars=8))
+    assert str(caught.value).startswith(f"{path}{message}")
+
+
+def test_an_array_of_other_things(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('[1, {"a": 2}]')
+    bad, item = read_array(path)
+    assert isinstance(bad, Bad)
+    assert isinstance(item, Item)
+    path.write_text("[]")
+    assert list(read_array(path)) == []
+
+
+def test_lines_keep_their_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbffirst\r\n\n\xff\nsec\xe2\x80\xa8ond")
+    first, bad, second = read_lines(path)
+    assert first == ("first", f"{path}:1")
+    assert isinstance(bad, Bad)
+    assert (bad.reason, bad.place) == ("text that is not UTF-8", f"{path}:3")
+    assert second == ("sec\u2028ond", f"{path}:4")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no such file"):
+        list(read_lines(tmp_path / "none.txt"))
+    whole = gzip.compress(b"line\n" * 1000)
+    for name, raw in {"cut.gz": whole[:-20], "other.gz": b"no archive"}.items():
+        (tmp_path / name).write_bytes(raw)
+        with pytest.raises(UserError, match=f"{name}: damaged archive"):
+            list(read_lines(tmp_path / name))
+        with pytest.raises(UserError, match=f"{name}: cannot be read"):
+            list(read_array(tmp_path / name))
+
+
+def test_cells_may_be_quoted_and_long() -> None:
+    assert fields('a\t"b\t""c"""\td') == ["a", 'b\t"c"', "d"]
+    assert fields(f'"{"x" * 300_000}"\ty') == ["x" * 300_000, "y"]

@@ -1,0 +1,80 @@
+"""The course of a training: how fast it learns at each step, and from which rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from components.training import learning_rate, rows_of_step, share
+from tests import toy
+
+
+class TestSchedule:
+    def config(self, **options: Any) -> Any:
+        return toy.train_config(**{"steps": 10, "learning_rate": 1.0, **options})
+
+    def rates(self, config: Any, count: int) -> list[float]:
+        return [round(learning_rate(config, step), 6) for step in range(count)]
+
+    def test_the_warm_up_takes_its_share_and_the_rest_falls_evenly(self) -> None:
+        assert self.rates(self.config(warmup=0.4), 10) == [
+            0.25, 0.5, 0.75, 1.0, 1.0, round(5 / 6, 6), round(4 / 6, 6), 0.5, round(2 / 6, 6), round(1 / 6, 6),
+        ]  # fmt: skip
+
+    def test_without_a_warm_up_it_begins_at_the_top(self) -> None:
+        assert self.rates(self.config(warmup=0.0), 10) == [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
+
+    def test_constant_stays_after_the_warm_up(self) -> None:
+        assert self.rates(self.config(warmup=0.2, schedule="constant"), 5) == [0.5, 1.0, 1.0, 1.0, 1.0]
+
+    @pytest.mark.parametrize("warmup", [0.0, 0.05, 0.13, 0.25, 1.0])
+    @pytest.mark.parametrize("steps", [1, 7, 30])
+    def test_it_is_never_above_the_learning_rate_and_never_below_nothing(self, warmup: float, steps: int) -> None:
+        config = self.config(steps=steps, warmup=warmup)
+        rates = self.rates(config, steps)
+        assert all(0 < rate <= 1 for rate in rates)
+        peak = rates.index(max(rates))
+        assert rates[: peak + 1] == sorted(rates[: peak + 1])
+        assert rates[peak:] == sorted(rates[peak:], reverse=True)
+
+    def test_several_trainings_share_one_schedule(self) -> None:
+        config = self.config(steps=5, schedule_steps=20, warmup=0.5)
+        assert self.rates(config, 5) == [0.1, 0.2, 0.3, 0.4, 0.5]
+        assert learning_rate(config, 19) == pytest.approx(0.1)
+        assert learning_rate(config, 20) == 0
+        assert learning_rate(config, 35) == 0
+
+
+class TestRowsOfAStep:
+    def test_each_pass_has_every_row_once_in_an_order_of_its_own(self) -> None:
+        config = toy.train_config(batch=4)
+        found = [row for step in range(15) for row in rows_of_step(config, 12, seed=3, step=step)]
+        passes = [found[i : i + 12] for i in range(0, 60, 12)]
+        assert all(sorted(one) == list(range(12)) for one in passes)
+        assert len({tuple(one) for one in passes}) == 5
+
+    def test_a_batch_may_span_two_passes(self) -> None:
+        config = toy.train_config(batch=5)
+        found = [row for step in range(7) for row in rows_of_step(config, 7, seed=3, step=step)]
+        assert len(found) == 35
+        assert set(Counter(found).values()) == {5}
+
+    def test_a_batch_may_be_larger_than_the_table(self) -> None:
+        found = rows_of_step(toy.train_config(batch=10), 4, seed=3, step=0)
+        assert sorted(found[:4]) == sorted(found[4:8]) == [0, 1, 2, 3]
+
+    def test_a_step_is_known_without_those_before_it_and_depends_on_the_seed(self) -> None:
+        config = toy.train_config(batch=4)
+        late = rows_of_step(config, 10, seed=3, step=9)
+        [rows_of_step(config, 10, seed=3, step=step) for step in range(9)]
+        assert rows_of_step(config, 10, seed=3, step=9) == late
+        assert rows_of_step(config, 10, seed=4, step=9) != late
+
+    def test_workers_take_consecutive_shares_of_the_same_rows(self) -> None:
+        rows = list(range(12))
+        assert [share(rows, 3, part) for part in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+        assert share(rows, 1, 0) == rows
+        with pytest.raises(ValueError, match="12 groups cannot be shared among 5"):
+            share(rows, 5, 0)

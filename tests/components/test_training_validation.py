@@ -1,0 +1,67 @@
+"""Validation: what is measured while a model is trained, which one is kept, and that looking changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from components import training
+from components.training import best_rank
+from tests.trainings import lines, weights
+
+
+def test_validation_keeps_the_best_and_stops_when_it_waited_long_enough(run: Any, tmp_path: Path) -> None:
+    """The measure is made to rise until step 4 and to fall then."""
+    values = iter([0.1, 0.5, 0.4, 0.3, 0.9])
+    real = training._validate
+
+    def scripted(objective: Any, dev: Any, config: Any, state: dict[str, Any], out: Path, device: Any) -> None:
+        value = next(values)
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(training, "total", lambda tensor: torch.tensor([value, 1.0]))
+            real(objective, dev, config, state, out, device)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "_validate", scripted)
+        summary = run("a", steps=20, schedule_steps=20, dev=True, validate_on_dev={"every": 2, "patience": 2})
+    assert summary["steps"] == 8
+    assert summary["best"] == {"value": pytest.approx(0.5), "step": 4}
+    run("b", steps=4, schedule_steps=20)
+    a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert [line["dev RR"] for line in lines(tmp_path / "a") if "dev RR" in line] == pytest.approx([0.1, 0.5, 0.4, 0.3])
+
+
+def test_validation_measures_each_querys_own_candidates(run: Any, tmp_path: Path) -> None:
+    run("a", steps=2, dev=True, validate_on_dev={"every": 1, "measure": "accuracy"}, learning_rate=1e-12)
+    run("b", steps=2, dev=True, validate_on_dev={"every": 2}, learning_rate=1e-12)
+    accuracy = [line["dev accuracy"] for line in lines(tmp_path / "a") if "dev accuracy" in line]
+    assert len(accuracy) == 2
+    assert accuracy[0] == accuracy[1]
+    assert accuracy[0] * 6 == pytest.approx(round(accuracy[0] * 6))  # six queries, each right or wrong
+    (ranks,) = (line["dev RR"] for line in lines(tmp_path / "b") if "dev RR" in line)
+    assert accuracy[0] <= ranks <= 1
+
+
+def test_validating_does_not_change_the_training(run: Any, tmp_path: Path) -> None:
+    run("a", steps=4)
+    run("b", steps=4, dev=True, validate_on_dev={"every": 1, "measure": "accuracy"})
+    a, b = (load_file(tmp_path / place / "state/optimizer.safetensors") for place in ("a", "b"))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize(
+    ("scores", "targets", "rank"),
+    [
+        ([3.0, 2.0, 1.0], [1.0, 0.0, 0.0], 1),
+        ([1.0, 2.0, 3.0], [1.0, 0.0, 0.0], 3),
+        ([2.0, 2.0, 1.0], [1.0, 0.0, 0.0], 2),  # a tie counts against it
+        ([1.0, 5.0, 3.0, 4.0], [1.0, 0.0, 0.5, 0.0], 3),  # of two targets the better
+    ],
+)
+def test_rank_of_the_best_target(scores: list[float], targets: list[float], rank: int) -> None:
+    assert best_rank(torch.tensor(scores), torch.tensor(targets)) == rank

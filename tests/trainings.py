@@ -1,0 +1,68 @@
+"""Trainings of a moment: the groups they see, what kills them, and what they left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+
+def groups(count: int, *, negatives: int = 2, teacher: bool = False) -> list[dict[str, Any]]:
+    """Groups of the toy queries in turn, with documents that are not relevant as negatives."""
+    return [
+        {
+            "query_id": f"q{i % 24}", "visit": i // 24,
+            "doc_ids": [f"d{i % 24}", *(f"d{(i % 24 + 11 + 2 * k + i // 24) % 40}" for k in range(negatives))],
+            **({"teacher": [float((i + k) % 5) for k in range(negatives + 1)]} if teacher else {}),
+        }
+        for i in range(count)
+    ]  # fmt: skip
+
+
+class Interrupted(Exception):
+    """Stands for whatever kills a training."""
+
+
+def weights(place: Path) -> dict[str, torch.Tensor]:
+    """The weights of its model, of all towers."""
+    return {
+        f"{path.parent.name}/{name}": value
+        for path in sorted((place / "model").rglob("*.safetensors"))
+        for name, value in load_file(path).items()
+    }
+
+
+def lines(place: Path) -> list[dict[str, Any]]:
+    """What it logged, but for the time it took."""
+    found = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in found]
+
+
+def assert_close(one: Path, other: Path) -> None:
+    """The same losses, gradient norms, and means of gradients.
+
+    Weights are not compared: where a gradient is 0 but for rounding (the bias of a softmax), Adam takes steps of full
+    length in directions that mean nothing.
+    """
+    for a, b in zip(lines(one), lines(other), strict=True):
+        assert a == pytest.approx(b, rel=1e-3, abs=1e-5)
+    moments = [load_file(place / "state" / "optimizer.safetensors") for place in (one, other)]
+    assert moments[0].keys() == moments[1].keys()
+    for name, value in moments[0].items():
+        if name.endswith("exp_avg"):
+            torch.testing.assert_close(moments[1][name], value, rtol=2e-3, atol=2e-5, msg=name)
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """Bitwise the same model, optimizer, and lines of metrics."""
+    a, b = weights(one), weights(other)
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    a, b = (load_file(place / "state" / "optimizer.safetensors") for place in (one, other))
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert lines(one) == lines(other)

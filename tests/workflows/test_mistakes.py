@@ -1,0 +1,226 @@
+"""A mistake at the command line is one clear line and status 2, and nothing was changed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests import tiny
+from tests.tiny import ROOT, Place, Said
+
+# Configs
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("recipe: [", r"tiny\.yaml:1: not YAML"),
+        ("recipe: dpr\nk: 1\nk: 2\n", r"tiny\.yaml:3: not YAML: the key 'k' stands twice"),
+        ("- a\n", r"tiny\.yaml: expected keys and values, got list"),
+        ("", r"tiny\.yaml: expected keys and values, got NoneType"),
+        ("k: 3\n", r"tiny\.yaml: recipe: missing; accepted: ar2, compare, dpr"),
+        ("recipe: bm25\n", r"tiny\.yaml: recipe: 'bm25'; accepted: ar2, compare, dpr"),
+        ("recipe: \x00\n", r"tiny\.yaml: not YAML: "),
+    ],
+)
+def test_a_file_that_is_no_config(tmp_path: Path, said: Said, text: str, says: str) -> None:
+    place = tiny.place(tmp_path, {})
+    place.config.write_text(text)
+    for command in ("plan", "run", "show", "clean"):
+        assert place(command) == 2
+        assert re.fullmatch(rf"error: .*{says}.*\n", said()[1])
+    assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", "inline.yaml"}
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, said: Said) -> None:
+    place = tiny.place(tmp_path / "x", {})
+    place.config.unlink()
+    assert place("plan") == 2
+    assert said()[1] == f"error: {place.config}: there is no such file\n"
+    place.config.mkdir()
+    assert place("plan") == 2
+    assert said()[1] == f"error: {place.config}: is a directory, not a file\n"
+    place.config.rmdir()
+    place.config.write_bytes(b"recipe: \xff\n")
+    assert place("plan") == 2
+    assert re.fullmatch(r"error: .*tiny\.yaml: not UTF-8 text \(.* at byte 8\)\n", said()[1])
+
+
+@pytest.mark.parametrize(
+    ("assignment", "says"),
+    [
+        ("rounds", r"--set rounds: expected key\.path=value"),
+        ("rounds=[", r"--set rounds=\[: not YAML: "),
+        ("rounds=0", r"rounds: .*greater than or equal to 1, got 0"),
+        ("rounds=two", r"rounds: .*valid integer.*, got 'two'"),
+        ("round=2", r"round: unknown key; accepted: recipe, data, seeds, k, "),
+        ("rounds.x=2", r"--set rounds\.x=2: 'rounds' holds a value, not keys"),
+        ("seeds=[]", r"seeds: .*at least 1 item"),
+        ("seeds=[1,1]", r"seeds: a seed stands twice"),
+        ("k=0", r"k: .*greater than or equal to 1, got 0"),
+        ("retriever.game.train.step=3", r"retriever\.game\.train\.step: unknown key; accepted: steps, batch, "),
+        ("retriever.game.train.steps=0", r"retriever\.game\.train\.steps: .*greater than or equal to 1"),
+        ("retriever.game.train.losses.1.weight=3", r"'1' is not a position in a list of 1"),
+        ("retriever.game.train.losses.0.function=components.losses.listwise.cros",
+         r"losses\.0\.function: components\.losses\.listwise has no function 'cros'; accepted: .*cross_entropy"),
+        ("retriever.game.train.losses.0.function=components.loss.cross_entropy",
+         r"losses\.0\.function: no module 'components\.loss'"),
+        ("retriever.game.train.losses.0.options={heat: 1}", r"has no option 'heat'; accepted: "),
+        ("controls.ance=[]", r"controls: ance is played, and ance names no losses"),
+        ("controls.play=[random]", r"controls\.play\.0: Input should be 'in-batch' or 'ance', got 'random'"),
+        ("controls.play=[ance, ance]", r"controls: play: a control stands twice"),
+        ("evaluate.measures=[RR@10, MRR]x", r"not YAML"),
+        ("evaluate.measures=[BLEU@4]", r"evaluate\.measures: measure 'BLEU@4': not known; accepted: RR@k"),
+        ("data.format=bier", r"data: unknown format 'bier'; accepted: beir, "),
+        ("data.pth=x", r"data\.pth: unknown key; accepted: format, on_bad, sha256, sample, path, splits"),
+        ("data=null", r"data: "),
+        ("order=sideways", r"order: Input should be 'released' or 'paper', got 'sideways'"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_config_is_one_line(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said, assignment: str, says: str
+) -> None:
+    place = tiny.place(tmp_path, tiny.ar2(beir, encoder))
+    assert place("run", "--set", assignment) == 2
+    out, err = said()
+    assert out == ""
+    assert re.fullmatch(rf"error: .*{says}.*\n", err)
+    assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", "inline.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("until", "assignment", "says"),
+    [
+        ("start ranking", "k=41", r"k: 41 documents a query are asked for; accepted: 1 to 40, all there are"),
+        ("start ranking", "evaluate.split=tset",
+         r"splits: there are no queries in 'tset'; accepted: .*test"),
+        ("start retriever", "retriever.model=./nowhere", r"model: \./nowhere: there is no such directory"),
+        ("start retriever", "retriever.model=package:no-such-model", r"no package 'no_such_model' is installed"),
+        ("start retriever", "retriever.layers=3", r"layers: 3: the model has 2 layers; accepted: 1 to 2"),
+        ("retriever", "train.batch=3", r"batch: 3 groups cannot be shared evenly among 1 workers in 2 parts"),
+    ],
+)  # fmt: skip
+def test_a_mistake_that_shows_while_running_is_one_line(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said, until: str, assignment: str, says: str
+) -> None:
+    tree = tiny.dpr(beir, encoder)
+    tree["train"]["accumulate"] = 2
+    tree["negatives"] = {"negatives": 0}
+    place = tiny.place(tmp_path, tree)
+    assert place("run", "--set", assignment, "--until", until) == 2
+    assert re.fullmatch(rf"error: .*{says}.*", said()[1].splitlines()[-1])
+    assert place("run", "--until", until) == 0
+
+
+# Profiles
+
+
+@pytest.mark.parametrize(
+    ("profile", "says"),
+    [
+        ({"mode": "rya"}, r"inline\.yaml: mode: Input should be 'ray' or 'inline', got 'rya'"),
+        ({"worker": 3}, r"inline\.yaml: worker: unknown key; accepted: mode, address, device, "),
+        ({"map": {"worker": 3}}, r"inline\.yaml: map\.worker: unknown key; accepted: workers, threads"),
+    ],
+)
+def test_a_mistake_in_a_profile_is_one_line(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said, profile: dict[str, Any], says: str
+) -> None:
+    place = tiny.place(tmp_path, tiny.ar2(beir, encoder), **profile)
+    assert place("run") == 2
+    assert re.fullmatch(rf"error: .*{says}.*\n", said()[1])
+    assert not place.store.exists()
+
+
+def test_a_profile_that_asks_for_what_is_not_there(
+    played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()), device="cuda")
+    assert place("run", "--until", "start vectors") == 2
+    assert re.fullmatch(r"error: .*device: cuda is asked for, .*; accepted: auto, cpu", said()[1].splitlines()[-1])
+
+
+# Files to evaluate
+
+
+RUN = "q1 Q0 d1 1 2.0 x\nq1 Q0 d2 2 1.0 x\n"
+QRELS = "q1 0 d2 1\n"
+
+
+@pytest.mark.parametrize(
+    ("run", "qrels", "measure", "says"),
+    [
+        (RUN + "q1 Q0 d3 3\n", QRELS, "RR@10", r"run:3: expected 6 columns .*, got 4"),
+        (RUN + "q1 Q0 d3 3 high x\n", QRELS, "RR@10", r"run:3: the score 'high' is not a number"),
+        (RUN + "q1 Q0 d3 3 nan x\n", QRELS, "RR@10", r"run:3: the score 'nan' is not a number"),
+        (RUN + "q1 Q0 d2 3 0.5 x\n", QRELS, "RR@10", r"run: query q1 ranks a document twice"),
+        (RUN, "q1 0 d2 yes\n", "RR@10", r"qrels:1: the relevance 'yes' is not a whole number"),
+        (RUN, "q1 d2\n", "RR@10", r"qrels:1: expected 4 columns"),
+        (RUN, "", "RR@10", r"qrels: no judgement in it"),
+        (RUN, "q1 0 d2 0\n", "RR@10", r"qrels: no query has a relevant document"),
+        (RUN, QRELS, "RR@ten", r"measure 'RR@ten': not known; accepted: RR@k, "),
+        (None, QRELS, "RR@10", r"run: there is no such file"),
+        (RUN, None, "RR@10", r"qrels: there is no such file"),
+    ],
+)
+def test_evaluate_says_what_is_wrong_with_a_file(
+    played: Place, tmp_path: Path, said: Said, run: str | None, qrels: str | None, measure: str, says: str
+) -> None:
+    for name, text in (("run", run), ("qrels", qrels)):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    assert played("evaluate", str(tmp_path / "run"), str(tmp_path / "qrels"), "--measures", measure) == 2
+    out, err = said()
+    assert out == ""
+    assert re.fullmatch(rf"error: .*{says}.*\n", err)
+
+
+def test_evaluate_takes_directories_for_no_file(played: Place, tmp_path: Path, said: Said) -> None:
+    assert played("evaluate", str(tmp_path), str(tmp_path)) == 2
+    assert said()[1] == f"error: {tmp_path}: is a directory, not a file\n"
+
+
+# Words and places
+
+
+def test_a_word_that_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["fly"], ["plan"], ["run", "x", "--resume"]):
+        with pytest.raises(SystemExit) as caught:
+            tiny.main(words)
+        assert caught.value.code == 2
+        assert "usage: " in capsys.readouterr().err
+
+
+def test_it_is_run_from_the_root(tmp_path: Path) -> None:
+    """From elsewhere paths would mean other things, and the `workflows` found might be another distribution's."""
+    environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    command = [sys.executable, "-m", "workflows", "plan", "x"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: run this from the repository's root: cd {ROOT} && python -m workflows ...\n"
+    )  # fmt: skip
+
+
+def test_another_distributions_package_is_not_taken_for_ours(tmp_path: Path) -> None:
+    (tmp_path / "components").mkdir()
+    (tmp_path / "components" / "__init__.py").touch()
+    command = [sys.executable, "-c", f"""
+import runpy, sys
+sys.path.insert(0, {str(ROOT)!r})
+sys.path.insert(0, {str(tmp_path)!r})
+runpy.run_module("workflows", run_name="__main__", alter_sys=True)
+"""]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: 'components' is found in {tmp_path / 'components'}, and ours is in {ROOT}; "
+        "run it as `python -m workflows`, without PYTHONPATH\n"
+    )  # fmt: skip

@@ -1,0 +1,202 @@
+"""The store: where artifacts lie, what of a graph is finished, and filling what is not.
+
+Resume is "run again": an artifact is finished when its record is there, and the record is written last.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from components import clock
+from components.config import UserError
+from components.files import sweep, write_json
+from workflows.dag import Step, canonical, graph
+
+RECORD = "artifact.json"
+FAILURE = "failure.txt"
+
+State = Literal["done", "partial", "to do", "not needed"]
+
+
+class StepFailed(Exception):
+    """A step failed for a reason that is not the user's: its label, and where the whole story is."""
+
+
+class Store:
+    """Where artifacts lie: `root/<function>-<12 hex>/`, each with its record."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+
+    def path(self, node: Step) -> Path:
+        """The artifact's directory, whether or not it is there."""
+        return self.root / node.name
+
+    def record(self, node: Step) -> dict[str, Any] | None:
+        """The finished artifact's record, or None."""
+        try:
+            return json.loads((self.path(node) / RECORD).read_text())
+        except FileNotFoundError:
+            return None
+
+    def done(self, node: Step) -> bool:
+        """Whether the artifact is finished, even if parts of it were dropped since."""
+        return self.record(node) is not None
+
+    def whole(self, node: Step) -> bool:
+        """Whether the artifact is finished and nothing of it was dropped, so that a step can stand on it."""
+        record = self.record(node)
+        return record is not None and not record["dropped"]
+
+    def drop(self, node: Step, parts: list[str]) -> int:
+        """Drop parts (glob patterns) of a finished artifact, saying so in its record first; bytes freed."""
+        record = self.record(node)
+        assert record is not None, node.name
+        write_json(self.path(node) / RECORD, {**record, "dropped": sorted({*record["dropped"], *parts})})
+        freed = 0
+        for pattern in parts:
+            for path in sorted(self.path(node).glob(pattern)):
+                for file in [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
+                    freed += file.stat().st_size
+                    file.unlink()
+        return freed
+
+
+def todo(wanted: Iterable[Step], store: Store, *, whole: bool = False) -> list[Step]:
+    """The steps that have to run for the wanted ones, inputs first: nothing that nothing wanted needs.
+
+    A wanted step of which parts were dropped counts as done, unless it is wanted whole.
+    """
+    ordered: dict[str, Step] = {}
+
+    def need(node: Step) -> None:
+        if node.fingerprint in ordered:
+            return
+        for before in node.upstream:
+            if not store.whole(before):
+                need(before)
+        ordered[node.fingerprint] = node
+
+    for node in wanted:
+        if not (store.whole(node) if whole else store.done(node)):
+            need(node)
+    return list(ordered.values())
+
+
+def states(wanted: list[Step], store: Store) -> list[tuple[Step, State]]:
+    """Every step of the graph with its state."""
+    waiting = {node.fingerprint for node in todo(wanted, store)}
+
+    def state(node: Step) -> State:
+        if node.fingerprint in waiting:
+            started = store.path(node).is_dir() and any(
+                path.name not in ("lock", FAILURE) for path in store.path(node).iterdir()
+            )
+            return "partial" if started else "to do"
+        return "done" if store.done(node) else "not needed"
+
+    return [(node, state(node)) for node in graph(wanted)]
+
+
+def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], None]) -> bool:
+    """Fill one artifact and write its record last; False if another driver had done it meanwhile."""
+    out = store.path(node)
+    out.mkdir(parents=True, exist_ok=True)
+    with _locked(out / "lock", on_wait):
+        if store.whole(node):
+            return False
+        sweep(out)
+        record = store.record(node)
+        if record is not None:  # parts were dropped, all of them or, by a driver that was killed, some
+            store.drop(node, record["dropped"])
+            (out / RECORD).unlink()
+        started = time.time()
+        clock.drain()  # of what a failed step was at
+        try:
+            with clock.at("compute"):
+                summary = node.function(out, cluster, **_places(node.inputs, store))
+        except (UserError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            (out / FAILURE).write_text(traceback.format_exc())
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise StepFailed(f"step {node.label!r} failed: {reason[-1]} (the whole story: {out / FAILURE})") from error
+        (out / FAILURE).unlink(missing_ok=True)
+        (out / "progress.json").unlink(missing_ok=True)
+        sweep(out)  # of workers that died while the step went on
+        write_json(out / RECORD, _record(node, summary or {}, started, cluster))
+    return True
+
+
+def _places(value: Any, store: Store) -> Any:
+    """Inputs as the step function gets them: upstream steps become their directories."""
+    if isinstance(value, Step):
+        return store.path(value)
+    if isinstance(value, Mapping):
+        return {key: _places(item, store) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_places(item, store) for item in value]
+    return value
+
+
+def _record(node: Step, summary: dict[str, Any], started: float, cluster: Any) -> dict[str, Any]:
+    return {
+        "function": f"{node.function.__module__}.{node.function.__qualname__}",
+        "version": getattr(node.function, "version", 1),
+        "fingerprint": node.fingerprint,
+        "label": node.label,
+        "inputs": canonical(node.inputs),
+        "upstream": [before.name for before in node.upstream],
+        "summary": summary,
+        "dropped": [],
+        "started": started,
+        "seconds": time.time() - started,
+        "time": clock.spent(clock.drain()),
+        "host": socket.gethostname(),
+        "cluster": cluster.model_dump(mode="json") if isinstance(cluster, BaseModel) else None,
+        "code": _code(),
+    }
+
+
+def _code() -> dict[str, Any]:
+    """The commit that the code is at, and whether it was changed since; empty outside a checkout."""
+    import subprocess  # only when something ran
+
+    def git(*words: str) -> str | None:
+        root = Path(__file__).parent
+        done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    try:
+        commit = git("rev-parse", "HEAD")
+        return {"commit": commit, "changed": bool(git("status", "--porcelain", "-uno"))} if commit else {}
+    except FileNotFoundError:
+        return {}
+
+
+@contextmanager
+def _locked(path: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
+    """Hold an artifact for this driver alone. The kernel lets go when the driver dies, however it dies."""
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            on_wait(file.read().strip() or "another driver")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            raise UserError(f"{path}: this filesystem has no locks ({error.strerror}); use a store that has") from None
+        file.seek(0)
+        file.truncate()
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        yield
