@@ -226,7 +226,8 @@ def _batch(parts: list[_Part], padding: int, *, segments: bool, multiple: int = 
             types.reshape(-1)[where] = np.resize(part.segment, len(where))
         at = at + part.lengths
     mask = (np.arange(width) < lengths[:, None]).astype(np.int64)
-    return Batch(*(torch.from_numpy(array) for array in (ids, mask)), torch.from_numpy(types) if segments else None)
+    kinds = torch.from_numpy(types) if types is not None else None
+    return Batch(torch.from_numpy(ids), torch.from_numpy(mask), kinds)
 
 
 def _spans(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

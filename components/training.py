@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from components import checkpoints, draws
 from components.clock import at
+from components.cpu_training import quicken
 from components.files import replacing, write_json
 from components.gather import rank, sum_gradients, total, workers
 from components.objectives.terms import Objective
@@ -52,7 +53,8 @@ def train(
     if finished.exists():  # killed between the last write of the training and the step's record
         return json.loads(finished.read_text())["summary"]
     objective.to(device)
-    _choose_attention(objective, device)
+    if device.type == "cpu":
+        quicken(objective)
     optimizer = _optimizer(objective, config)
     state = checkpoints.load(out / "checkpoints", objective, optimizer, device)
     first = 0
@@ -82,14 +84,6 @@ def train(
             on_step(state["step"], f"loss {sum(values.values()):.3f}")
     floor = state["operations"] / objective.rate(device=device.type, precision=config.precision)
     return _finish(objective, optimizer, config, out, state, first, floor)
-
-
-def _choose_attention(objective: nn.Module, device: torch.device) -> None:
-    """On a CPU the plain attention, whose backward pass is there twice as fast as the fused one's."""
-    module: Any
-    for module in objective.modules():
-        if device.type == "cpu" and hasattr(module, "set_attn_implementation"):
-            module.set_attn_implementation("eager")
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:

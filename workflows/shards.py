@@ -176,7 +176,7 @@ def _fill(batch: dict[str, Any], *, made_from: dict[str, Any], run: str) -> dict
 
     An error that passed through Ray would be one of Ray's, and end in Ray's advice.
     """
-    row = {"size": int(batch["size"][0]), "counts": "", "time": "", "mistake": "", "failure": ""}
+    row: dict[str, Any] = {"size": int(batch["size"][0]), "counts": "", "time": "", "mistake": "", "failure": ""}
     try:
         shard = Shard(batch["file"][0], row["size"], json.loads(batch["task"][0]))
         clock.drain()  # of a shard that failed

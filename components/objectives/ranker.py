@@ -58,7 +58,7 @@ class Ranker(nn.Module):
 
         def spread(values: list[Any], kind: type) -> Tensor:
             """(Q, C) the groups' values, 0 where a group is shorter."""
-            full = np.zeros(where.shape, kind)
+            full: np.ndarray = np.zeros(where.shape, kind)
             full[where] = np.concatenate(values)
             return torch.from_numpy(full)
 

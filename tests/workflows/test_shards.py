@@ -77,9 +77,9 @@ def test_a_shard_that_is_there_is_not_done_again(out: Path) -> None:
 
 def test_no_worker_is_made_for_nothing(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "Filler", None)
-    assert run(out, []) == 0.0
+    assert run(out, []) == {}
     (out / "part-0").write_text("mine")
-    assert run(out, pieces(1)) == 0.0
+    assert run(out, pieces(1)) == {}
     assert progress(out) == {"done": 10, "first": 10, "total": 10, "unit": "texts", "note": ""}
 
 

@@ -22,7 +22,7 @@ def test_tokens_are_those_of_the_models_tokenizer(data: Path, tokens: Path, retr
     written = [document_text(row["title"], row["text"]) for row in documents]
     asked = pq.read_table(data / "queries.parquet")["text"].to_pylist()
     for name, texts in (("documents", written), ("queries", asked)):
-        store = Tokens(tokens, name)
+        store = Tokens.open(tokens, name)
         assert len(store) == len(texts)
         for i, text in enumerate(texts):
             assert store[i].tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -37,7 +37,7 @@ def test_documents_with_the_same_text_are_known(tokens: Path) -> None:
 
 def test_long_texts_are_cut_and_short_ones_are_not(tmp_path: Path, data: Path, tokens: Path, retriever: Path) -> None:
     summary = tokenize(tmp_path, toy.INLINE, data=data, model=retriever, config=TokenizeConfig(max_tokens=5))
-    whole, cut = Tokens(tokens, "documents"), Tokens(tmp_path, "documents")
+    whole, cut = Tokens.open(tokens, "documents"), Tokens.open(tmp_path, "documents")
     assert [cut[i].tolist() for i in range(40)] == [whole[i][:5].tolist() for i in range(40)]
     assert max(whole.lengths()) > 5
     assert summary["documents"] == {"texts": 40, "tokens": int(np.minimum(whole.lengths(), 5).sum())}

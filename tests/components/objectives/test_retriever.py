@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -108,7 +109,7 @@ def test_scores_over_the_group_are_each_query_with_its_own(objective: Any, data:
 
     def alone(text: int, side: str) -> torch.Tensor:
         texts, limit = (store.queries, 8) if side == "query" else (store.documents, 24)
-        single = retriever._texts(texts, [text], limit)
+        single = store.template.texts(texts, np.array([text]), limit)
         return retriever.model(single, side)[0]
 
     for i, row in enumerate((0, 1, 4)):

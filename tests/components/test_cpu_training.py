@@ -1,0 +1,119 @@
+"""Attention and dropout for training on a CPU: the same mathematics, the same resuming, other random numbers."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from components.cpu_training import Dropout, _Attention, kept, quicken
+from components.dual_encoder import DualEncoder
+from components.text import Batch
+from tests import toy
+
+
+def inputs(dtype: torch.dtype = torch.float64, length: int = 5) -> list[Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    return [torch.randn(2, 3, length, 4, generator=draw, dtype=dtype, requires_grad=True) for _ in range(3)]
+
+
+def mask(length: int = 5, dtype: torch.dtype = torch.float64) -> Tensor:
+    """The first text has two tokens fewer."""
+    hidden = torch.zeros(2, 1, length, length, dtype=dtype)
+    hidden[0, :, :, -2:] = torch.finfo(dtype).min
+    return hidden
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_is_torchs(masked: bool) -> None:
+    query, key, value = inputs()
+    where = mask() if masked else None
+    wanted = functional.scaled_dot_product_attention(query, key, value, attn_mask=where, scale=0.3)
+    torch.testing.assert_close(_Attention.apply(query, key, value, where, 0.3, 0.0), wanted)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_the_gradient_is_that_of_the_forward_pass(dropout: float) -> None:
+    def attended(*parts: Tensor) -> Tensor:
+        torch.manual_seed(1)
+        return _Attention.apply(*parts, mask(), 0.3, dropout)
+
+    assert torch.autograd.gradcheck(attended, inputs())
+
+
+def test_with_dropout_attention_is_that_of_the_weights_that_stay() -> None:
+    query, key, value = inputs()
+    torch.manual_seed(1)
+    found = _Attention.apply(query, key, value, None, 0.3, 0.4)
+    torch.manual_seed(1)
+    weights = torch.softmax(query @ key.mT * 0.3, -1)
+    torch.testing.assert_close(found, (weights * kept(weights.shape, 0.4) / 0.6) @ value)
+
+
+def test_what_is_dropped_is_the_share_asked_for_and_hangs_on_the_seed() -> None:
+    def drawn(seed: int, p: float = 0.1) -> Tensor:
+        torch.manual_seed(seed)
+        return kept(torch.Size((401, 997)), p)
+
+    first = drawn(3)
+    assert torch.equal(first, drawn(3))
+    assert not torch.equal(first, drawn(4))
+    for p in (0.0, 0.1, 0.5, 0.9):
+        spread = math.sqrt(p * (1 - p) / first.numel())
+        assert abs(float((~drawn(3, p)).float().mean()) - p) <= 4 * spread + 2**-16
+    rows = first.double()
+    assert abs(float(torch.corrcoef(torch.stack([rows[:, :-1].reshape(-1), rows[:, 1:].reshape(-1)]))[0, 1])) < 0.01
+
+
+def test_dropout_keeps_the_mean_and_is_off_when_judging() -> None:
+    torch.manual_seed(0)
+    states = torch.ones(300, 300)
+    dropout = Dropout(0.25)
+    dropped = dropout(states)
+    assert dropped.unique().tolist() == pytest.approx([0, 4 / 3])
+    assert float(dropped.mean()) == pytest.approx(1.0, abs=0.02)
+    assert dropout.eval()(states) is states
+    assert Dropout(0.0)(states) is states
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "distilbert"])
+def test_a_model_trains_as_it_did(toys: Path, kind: str) -> None:
+    """Vectors and gradients without dropout are those of the plain model; with it each has a fast one."""
+    folder = toy.write_encoder(toys / f"quick {kind}", kind)
+    plain = DualEncoder.start(toy.retriever_config(folder, pooling="mean", dropout=None))[0].train()
+    quick = copy.deepcopy(plain)
+    quicken(quick)
+    drops = [part for part in quick.modules() if isinstance(part, torch.nn.Dropout)]
+    assert drops
+    assert all(type(part) is Dropout for part in drops)
+    lengths = torch.tensor([12, 7, 3])
+    ids = torch.arange(36).view(3, 12) % 30 + 5
+    batch = Batch(ids, (torch.arange(12) < lengths[:, None]).long())
+    found = []
+    for model in (plain.eval(), quick.eval()):  # eval: no dropout
+        vectors = model(batch, "query")
+        vectors.pow(2).sum().backward()
+        found.append((vectors.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}))
+    torch.testing.assert_close(found[1][0], found[0][0])
+    assert found[0][1].keys() == found[1][1].keys()
+    for name, gradient in found[0][1].items():
+        torch.testing.assert_close(found[1][1][name], gradient, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_under_autocast_a_step_is_close_to_fp32(encoder: Path) -> None:
+    model = DualEncoder.start(toy.retriever_config(encoder, pooling="mean", dropout=0.0))[0].train()
+    quicken(model)
+    ids = torch.arange(48).view(4, 12) % 30 + 5
+    batch, found = Batch(ids, torch.ones_like(ids)), []
+    for lowered in (False, True):
+        model.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=lowered):
+            vectors = model(batch, "query")
+        vectors.pow(2).sum().backward()
+        found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    assert float(functional.cosine_similarity(found[0], found[1], dim=0)) > 0.999
