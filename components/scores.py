@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,22 @@ class Block:
     scores: Tensor
     where: Tensor
     """(Q, N) bool: which pairs count."""
+
+
+class Blocks(dict[str, Block]):
+    """Blocks that are made when a loss first asks for them: what no loss looks at costs nothing.
+
+    Making one may gather from all workers, so every worker must ask for the same ones in the same order; losses do,
+    as what they ask for depends on their options and never on values.
+    """
+
+    def __init__(self, make: dict[str, Callable[[], Block]]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, name: str) -> Block:
+        self[name] = self._make[name]()
+        return self[name]
 
 
 @dataclass(frozen=True)
@@ -35,5 +51,32 @@ class Scores:
     target are False."""
     teacher: Tensor | None = None
     """(Q, C) scores of a frozen teacher, or None."""
-    others: dict[str, Block] = field(default_factory=dict)
-    """Named blocks for same-tower and reverse terms."""
+    others: Mapping[str, Block] = field(default_factory=dict)
+    """Named blocks for same-tower and reverse terms. A row's query against the other rows' queries (`query-query`);
+    its document, which is the candidate that it targets most, against the other rows' queries (`document-query`),
+    against the other rows' documents (`document-document`), and against all candidates of the batch that the row does
+    not target, mined ones too (`document-candidate`)."""
+
+    def positives(self) -> Scores:
+        """Of the candidates only those that a row targets."""
+        return replace(self, where=self.where & (self.target > 0))
+
+    def joined(self, *names: str) -> Scores:
+        """The blocks of these names as further candidates, which no row targets: one denominator for all."""
+        blocks = [self._block(name) for name in names]
+        if not blocks:
+            return self
+        further = [torch.zeros_like(block.scores, dtype=self.target.dtype) for block in blocks]
+        return Scores(
+            student=torch.cat([self.student, *(block.scores for block in blocks)], -1),
+            target=torch.cat([self.target, *further], -1),
+            where=torch.cat([self.where, *(block.where for block in blocks)], -1),
+        )
+
+    def _block(self, name: str) -> Block:
+        try:
+            return self.others[name]
+        except KeyError:
+            raise ValueError(
+                f"there are no {name} scores here: this loss looks over the batch (`over: batch`)"
+            ) from None

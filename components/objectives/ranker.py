@@ -84,7 +84,8 @@ class Ranker(nn.Module):
 
     def terms(self, representations: Tensor, batch: RankerBatch) -> dict[str, Sum]:
         """The losses over each group."""
-        return evaluate(self._losses, {"group": self._scores(representations, batch)})
+        scores = self._scores(representations, batch)
+        return evaluate(self._losses, lambda _: scores)
 
     def judge(self, representations: Tensor, batch: RankerBatch) -> list[tuple[Tensor, Tensor]]:
         """Scores and targets of each query's own candidates."""

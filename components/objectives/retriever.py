@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,29 +13,11 @@ from torch import Tensor, nn
 from components.chunked import in_chunks
 from components.dual_encoder import DualEncoder
 from components.floor import Products
-from components.gather import gather, most
-from components.groups import Group, Groups, positives
-from components.objectives.terms import Sum, Term, evaluate
+from components.groups import Groups, positives
+from components.objectives.scoring import RetrieverBatch, batch_scores, group_scores
+from components.objectives.terms import Duplicates, Sum, Term, evaluate
 from components.scores import Scores
 from components.text import Batch, TokenStore
-
-
-class RetrieverBatch(NamedTuple):
-    """Some groups: each query once, each distinct document once."""
-
-    queries: Batch
-    documents: Batch
-    keys: Tensor
-    """(U,) which text each document is: documents with the same text share a key."""
-    columns: Tensor
-    """(Q, C) where each candidate stands among the documents."""
-    target: Tensor
-    """(Q, C)."""
-    where: Tensor
-    """(Q, C) False for padding and for a text that the group has already."""
-    known: Tensor
-    """(Q, P) keys of every relevant document of the query, padded with -1."""
-    teacher: Tensor | None
 
 
 class Retriever(nn.Module):
@@ -47,9 +30,11 @@ class Retriever(nn.Module):
         self.model = DualEncoder.load(model)
         self._products = Products(self.model.tower("document"))
         self._from, self._losses, self._piece, self._recompute = model, losses, piece, recompute
-        self._groups, self._positives = Groups(rows, data), positives(data)
+        self._groups = Groups(rows, data)
         self._tokens = TokenStore(tokens, model)
         self._same = np.load(tokens / "documents.same.npy", mmap_mode="r")
+        self._same_queries = np.load(tokens / "queries.same.npy")
+        self._relevant = _relevant(data, self._same_queries.tolist())
 
     def rows(self) -> int:
         """How many groups there are."""
@@ -77,24 +62,18 @@ class Retriever(nn.Module):
                 teacher[i, :count] = group.teacher
         queries = np.asarray([group.query for group in groups])
         limits, template = self.model.config, self._tokens.template
+        asked = self._same_queries[queries]
         return RetrieverBatch(
             queries=template.texts(self._tokens.queries, queries, limits.query_tokens),
             documents=template.texts(self._tokens.documents, documents, limits.document_tokens),
+            asked=torch.from_numpy(asked),
             keys=torch.from_numpy(keys.astype(np.int64)),
             columns=torch.from_numpy(at),
             target=torch.from_numpy(target),
             where=torch.from_numpy(where),
-            known=torch.from_numpy(self._known(groups)),
+            known=torch.from_numpy(_padded([self._same[self._relevant.get(key, _NONE)] for key in asked.tolist()])),
             teacher=torch.from_numpy(teacher) if teacher is not None else None,
         )
-
-    def _known(self, groups: list[Group]) -> np.ndarray:
-        none = np.empty(0, np.int64)
-        found = [self._same[self._positives.get(group.query, none)] for group in groups]
-        known = np.full((len(groups), max(1, max(map(len, found)))), -1, np.int64)
-        for row, keys in enumerate(found):
-            known[row, : len(keys)] = keys
-        return known
 
     def operations(self, batch: RetrieverBatch) -> float:
         """Of encoding all queries and documents."""
@@ -115,9 +94,14 @@ class Retriever(nn.Module):
 
     def terms(self, representations: tuple[Tensor, Tensor], batch: RetrieverBatch) -> dict[str, Sum]:
         """The losses over the group, the batch, or both, as each asks."""
-        views = {"group": group_scores, "batch": batch_scores}
-        wanted = {term.over for term in self._losses}
-        return evaluate(self._losses, {over: views[over](*representations, batch) for over in sorted(wanted)})
+
+        @cache
+        def scores(over: str, duplicates: Duplicates) -> Scores:
+            if over == "group":
+                return group_scores(*representations, batch)
+            return batch_scores(*representations, batch, duplicates)
+
+        return evaluate(self._losses, lambda term: scores(term.over, term.duplicates))
 
     def judge(self, representations: tuple[Tensor, Tensor], batch: RetrieverBatch) -> list[tuple[Tensor, Tensor]]:
         """Scores and targets of each query's own candidates."""
@@ -129,42 +113,24 @@ class Retriever(nn.Module):
         self.model.save(folder, self._from)
 
 
-def group_scores(queries: Tensor, documents: Tensor, batch: RetrieverBatch) -> Scores:
-    """Each query against its own candidates."""
-    student = torch.einsum("qd,qcd->qc", queries, documents[batch.columns])
-    return Scores(student=student, target=batch.target, where=batch.where, teacher=batch.teacher)
+_NONE = np.empty(0, np.int64)
 
 
-def batch_scores(queries: Tensor, documents: Tensor, batch: RetrieverBatch) -> Scores:
-    """Each query against every document of the batch, of every worker: `(Q, all documents)`.
-
-    A text that several workers hold counts once, and a document that is relevant to the query without being the
-    target of its row does not count at all.
-    """
-    rows = most(len(documents), documents.device)
-    documents = gather(documents, rows=rows)
-    keys = gather(batch.keys + 1, rows=rows) - 1  # padding becomes -1
-    order = torch.argsort(keys, stable=True)
-    ordered = keys[order]
-    first = torch.ones_like(keys, dtype=torch.bool)
-    first[order[1:]] = ordered[1:] != ordered[:-1]
-    counts = first & (keys >= 0)
-
-    student = queries @ documents.T
-    own = torch.where(batch.where, batch.keys[batch.columns], -2)
-    target = _spread(own, batch.target, order, ordered)
-    known = _spread(
-        batch.known.where(batch.known >= 0, -2), torch.ones_like(batch.known, dtype=target.dtype), order, ordered
-    )
-    return Scores(student=student, target=target, where=counts & ~((known > 0) & (target <= 0)))
+def _relevant(data: Path, same: list[int]) -> dict[int, np.ndarray]:
+    """Rows of the relevant documents of each query text: what answers one query answers its duplicates."""
+    relevant: dict[int, np.ndarray] = {}
+    for query, documents in positives(data).items():
+        found = relevant.get(same[query])
+        relevant[same[query]] = documents if found is None else np.concatenate([found, documents])
+    return relevant
 
 
-def _spread(wanted: Tensor, values: Tensor, order: Tensor, ordered: Tensor) -> Tensor:
-    """(Q, N) values put at the first column that holds each wanted key; keys that no column holds are left out."""
-    place = torch.searchsorted(ordered, wanted).clamp_max(len(ordered) - 1)
-    found = ordered[place] == wanted
-    spread = values.new_zeros((len(wanted), len(ordered)))
-    return spread.scatter_add_(1, order[place], values * found)
+def _padded(lists: list[np.ndarray]) -> np.ndarray:
+    """Lists of keys as rows of one array, padded with -1."""
+    padded = np.full((len(lists), max(1, max(map(len, lists)))), -1, np.int64)
+    for row, keys in enumerate(lists):
+        padded[row, : len(keys)] = keys
+    return padded
 
 
 Objective = Retriever

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
+
+from pydantic import model_validator
 
 from components.config import Call
 
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from components.scores import Scores
 
 
+Duplicates = Literal["mask", "count"]
+
+
 class Term(Call):
     """A loss, its weight, and what it looks over."""
 
@@ -25,6 +30,17 @@ class Term(Call):
     """`group`: a query's own candidates. `batch`: the candidates of every query of the batch, of every worker."""
     reduce: Literal["mean", "sum"] = "mean"
     """Over the queries of the batch, of every worker."""
+    duplicates: Duplicates = "mask"
+    """Over the batch: what becomes of a text that stands there more than once, under whatever ids. `mask`: it counts
+    once, and where it is what the row's own text says not at all. `count`: as often as it stands there, a copy of the
+    row's own as a negative, as in paper 000 and in SimLM's public code. Other documents that are known to be relevant
+    never count."""
+
+    @model_validator(mode="after")
+    def _has_duplicates(self) -> Self:
+        if self.over == "group" and self.duplicates == "count":
+            raise ValueError("duplicates: only the batch has any; accepted with `over: group`: mask")
+        return self
 
     @property
     def name(self) -> str:
@@ -71,11 +87,11 @@ class Objective(Protocol):
         """Write the model as the next step loads it."""
 
 
-def evaluate(losses: list[Term], scores: dict[str, Scores]) -> dict[str, Sum]:
-    """Weighted sums of each loss over the rows."""
+def evaluate(losses: list[Term], scores: Callable[[Term], Scores]) -> dict[str, Sum]:
+    """Weighted sums of each loss over the rows of the scores it looks over."""
     found: dict[str, Sum] = {}
     for term in losses:
-        values = term.resolve()(scores[term.over], **term.options)
+        values = term.resolve()(scores(term), **term.options)
         name = next(name for name in _names(term.name) if name not in found)
         found[name] = Sum(term.weight * values.sum(), len(values) if term.reduce == "mean" else None)
     return found

@@ -146,6 +146,10 @@ class TestCalls:
                 {"function": CROSS_ENTROPY, "over": "all"},
                 "losses.0.over: Input should be 'group' or 'batch', got 'all'",
             ),
+            (
+                {"function": CROSS_ENTROPY, "duplicates": "count"},
+                "losses.0: duplicates: only the batch has any; accepted with `over: group`: mask",
+            ),
         ],
     )
     def test_a_typo_is_found_when_the_file_is_read(self, term: dict[str, Any], message: str) -> None:

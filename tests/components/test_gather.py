@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from components import training
 from components.gather import gather, most, sum_gradients, total, workers
-from components.objectives.retriever import batch_scores
+from components.objectives.scoring import batch_scores
 from components.text import to_device
 from components.training import objective_named, train
 from tests import toy
@@ -28,6 +28,7 @@ CPU = torch.device("cpu")
 BATCH = {"function": toy.CROSS_ENTROPY, "over": "batch"}
 GROUP = {"function": "components.losses.listwise.distillation"}
 GAME = {"function": "components.losses.adversarial.expected_reward", "weight": 0.5}
+SIMLM = {"function": "components.losses.simlm.released", "over": "batch", "options": {"temperature": 0.5}}
 
 RUNS: dict[str, dict[str, Any]] = {
     "over the batch": {"losses": [BATCH], "clip": 0.05},
@@ -35,6 +36,24 @@ RUNS: dict[str, dict[str, Any]] = {
     "a sum in two parts": {"losses": [GROUP, {**GAME, "reduce": "sum"}], "accumulate": 2},
     "over both, in pieces, recomputed, in two parts": {
         "losses": [BATCH, GROUP], "accumulate": 2, "piece": 40, "recompute": True, "clip": 0.05,
+    },
+    "same tower": {
+        "losses": [
+            {"function": "components.losses.same_tower.samtone", "over": "batch",
+             "options": {"temperature": 0.5, "document_side": True}},
+            {"function": "components.losses.same_tower.pair", "over": "batch", "options": {"temperature": 0.5}},
+        ],
+        "table": "repeats", "clip": 0.05,
+    },
+    "same tower, in pieces, recomputed, in two parts": {
+        "losses": [SIMLM], "table": "repeats", "accumulate": 2, "piece": 40, "recompute": True,
+    },
+    "same tower, where duplicates count": {
+        "losses": [
+            {**SIMLM, "duplicates": "count"}, SIMLM,
+            {"function": "components.losses.same_tower.pair", "over": "batch", "duplicates": "count"},
+        ],
+        "table": "repeats",
     },
     "ranker": {"kind": "ranker", "clip": 0.05},
     "with validation": {"losses": [GROUP], "validate_on_dev": {"every": 1}},
@@ -67,6 +86,17 @@ def rows() -> list[dict[str, Any]]:
     return found
 
 
+def repeats() -> list[dict[str, Any]]:
+    """Groups in which queries and documents stand again, in the same share of a batch and in the other one."""
+    queries = [0, 1, 2, 0, 3, 1, 6, 6, 4, 0, 4, 9, 2, 2, 3, 1]
+    found = []
+    for i, query in enumerate(queries):
+        document = query + 9 if query % 3 == 0 and i % 2 else query  # of a query with two positives now one, now both
+        negatives = [f"d{(i + 11 + k) % 40}" for k in range(i % 4)]
+        found.append({"query_id": f"q{query}", "doc_ids": [f"d{document}", *negatives, "d30"]})
+    return found
+
+
 def objective(places: dict[str, str], table: str, options: dict[str, Any], losses: list[Any]) -> Any:
     kind = options.get("kind", "retriever")
     return objective_named(kind)(
@@ -77,7 +107,7 @@ def objective(places: dict[str, str], table: str, options: dict[str, Any], losse
 
 
 def config_of(options: dict[str, Any]) -> Any:
-    known = {k: v for k, v in options.items() if k not in ("kind", "piece", "recompute", "stop")}
+    known = {k: v for k, v in options.items() if k not in ("kind", "table", "piece", "recompute", "stop")}
     return toy.train_config(**{"steps": 3, "batch": 8, "log_every": 1, **known})
 
 
@@ -103,19 +133,21 @@ def everything(places: dict[str, str], out: Path) -> None:
         config = config_of(options)
         place = out / name
         place.mkdir(parents=True, exist_ok=True)
-        made = objective(places, "rows", options, config.losses)
+        table = options.get("table", "rows")
+        made = objective(places, table, options, config.losses)
         keep = Keeping(made, place / f"gradients-{rank}.safetensors")
         training._update(made, keep, config, seed=1, step=0, rate=0.0, device=CPU)
 
         def again(
-            stop: int | None, place: Path = place, config: Any = config, options: dict[str, Any] = options
-        ) -> None:
+            stop: int | None, place: Path = place, config: Any = config, options: dict[str, Any] = options,
+            table: str = table,
+        ) -> None:  # fmt: skip
             def on_step(step: int, note: str) -> None:
                 if step == stop:
                     raise Interrupted
 
             train(
-                objective(places, "rows", options, config.losses), config, out=place, seed=1, start=None, device=CPU,
+                objective(places, table, options, config.losses), config, out=place, seed=1, start=None, device=CPU,
                 dev=objective(places, "dev", options, config.losses), save_seconds=-1.0, on_step=on_step,
             )  # fmt: skip
 
@@ -175,6 +207,7 @@ def both(
     places = {
         "data": str(data), "tokens": str(tokens), "retriever": str(retriever), "ranker": str(ranker),
         "rows": str(toy.write_groups(folder / "rows", rows())),
+        "repeats": str(toy.write_groups(folder / "repeats", repeats())),
         "dev": str(toy.write_groups(folder / "dev", dev)),
     }  # fmt: skip
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

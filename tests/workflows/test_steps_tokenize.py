@@ -35,6 +35,12 @@ def test_documents_with_the_same_text_are_known(tokens: Path) -> None:
     assert same.tolist() == wanted.tolist()
 
 
+def test_queries_with_the_same_text_are_known(data: Path, tokens: Path) -> None:
+    asked = pq.read_table(data / "queries.parquet")["text"].to_pylist()
+    same = np.load(tokens / "queries.same.npy")
+    assert same.tolist() == [asked.index(text) for text in asked]
+
+
 def test_long_texts_are_cut_and_short_ones_are_not(tmp_path: Path, data: Path, tokens: Path, retriever: Path) -> None:
     summary = tokenize(tmp_path, toy.INLINE, data=data, model=retriever, config=TokenizeConfig(max_tokens=5))
     whole, cut = Tokens.open(tokens, "documents"), Tokens.open(tmp_path, "documents")
@@ -48,7 +54,9 @@ def test_any_number_of_row_groups_gives_the_same_store(tmp_path: Path, tokens: P
     data = toy.write_data(tmp_path / "data", row_group=1000)
     (tmp_path / "out").mkdir()
     tokenize(tmp_path / "out", toy.INLINE, data=data, model=retriever, config=TokenizeConfig())
-    for name in ("documents.ids", "documents.offsets", "documents.same", "queries.ids", "queries.offsets"):
+    for name in (
+        "documents.ids", "documents.offsets", "documents.same", "queries.ids", "queries.offsets", "queries.same",
+    ):  # fmt: skip
         assert np.array_equal(np.load(tmp_path / "out" / f"{name}.npy"), np.load(tokens / f"{name}.npy")), name
 
 

@@ -24,11 +24,11 @@ class TokenizeConfig(Config):
     """Tokens kept of a text; models cut further."""
 
 
-@version(2)
+@version(3)
 def tokenize(out: Path, cluster: Cluster, *, data: Path, model: Path, config: TokenizeConfig) -> dict[str, Any]:
     """Token ids of documents and queries, without special tokens, as `components.text.TokenStore` reads them.
 
-    `documents.same.npy` names, for each document, the first one with the same tokens.
+    `documents.same.npy` names, for each document, the first one with the same tokens; `queries.same.npy` likewise.
     """
     shards = []
     for table in ("documents", "queries"):
@@ -46,7 +46,7 @@ def tokenize(out: Path, cluster: Cluster, *, data: Path, model: Path, config: To
         _join(out, table, parts)
         offsets = np.load(out / f"{table}.offsets.npy", mmap_mode="r")
         summary[table] = {"texts": len(offsets) - 1, "tokens": int(offsets[-1])}
-    _same(out)
+        _same(out, table)
     summary["tokenizer"] = fingerprint_of(model / "model")
     write_json(out / TOKENIZER, summary["tokenizer"])
     return summary
@@ -98,10 +98,10 @@ def _join(out: Path, table: str, parts: list[Path]) -> None:
         joined.flush()
 
 
-def _same(out: Path) -> None:
-    """For each document, the row of the first one with the same tokens."""
-    ids = np.load(out / "documents.ids.npy", mmap_mode="r")
-    offsets = np.load(out / "documents.offsets.npy")
+def _same(out: Path, table: str) -> None:
+    """For each text, the row of the first one with the same tokens."""
+    ids = np.load(out / f"{table}.ids.npy", mmap_mode="r")
+    offsets = np.load(out / f"{table}.offsets.npy")
     digests = np.asarray(
         [
             int.from_bytes(hashlib.blake2b(ids[a:b].tobytes(), digest_size=8).digest(), "little")
@@ -110,5 +110,5 @@ def _same(out: Path) -> None:
         dtype=np.uint64,
     )
     _, first, inverse = np.unique(digests, return_index=True, return_inverse=True)
-    with replacing(out / "documents.same.npy") as path, path.open("wb") as file:
+    with replacing(out / f"{table}.same.npy") as path, path.open("wb") as file:
         np.save(file, first[inverse].astype(np.int64))

@@ -51,12 +51,18 @@ def some_scores(*, seed: int = 0, queries: int = 5, candidates: int = 6) -> Scor
         name: Block(normal(queries, queries), ~torch.eye(queries, dtype=torch.bool))
         for name in ("query-query", "document-query", "document-document")
     }
+    blocks["document-candidate"] = Block(normal(queries, candidates), where & (target <= 0))
     return Scores(normal(queries, candidates), target, where, teacher=normal(queries, candidates), others=blocks)
 
 
 def changed(scores: Scores, **parts: Any) -> Scores:
     """The same scores with other parts."""
     return Scores(**{**vars(scores), **parts})
+
+
+def with_blocks(scores: Scores, change: Callable[[Block], Block]) -> Scores:
+    """The same scores with changed blocks."""
+    return changed(scores, others={name: change(block) for name, block in scores.others.items()})
 
 
 def test_losses_were_found() -> None:
@@ -131,7 +137,8 @@ def test_extreme_scores_give_finite_values_and_gradients(loss: Callable[..., Ten
         for dtype in (torch.float32, torch.bfloat16):
             student = (scores.student * 1e4 * sign).to(dtype).requires_grad_()
             parts = {"target": scores.target.to(dtype), "teacher": (scores.teacher * 1e4).to(dtype)}
-            values = loss(changed(scores, student=student, **parts))
+            large = with_blocks(scores, lambda block, to=dtype: Block((block.scores * 1e4).to(to), block.where))
+            values = loss(changed(large, student=student, **parts))
             assert values.isfinite().all()
             values.sum().backward()
             assert student.grad.isfinite().all()
@@ -166,10 +173,67 @@ def test_a_row_without_a_positive_or_without_a_negative_is_harmless(loss: Callab
 
 @ALL
 def test_gradients_are_those_of_finite_differences(loss: Callable[..., Tensor]) -> None:
+    if loss.__name__ == "hardness_weighted":
+        pytest.skip("no gradient flows through its weights: see its own test")
     scores = some_scores(queries=3, candidates=4)
-    assert torch.autograd.gradcheck(
-        lambda student: loss(changed(scores, student=student)), scores.student.clone().requires_grad_()
+    names = list(scores.others)
+
+    def values(student: Tensor, *blocks: Tensor) -> Tensor:
+        others = {name: Block(block, scores.others[name].where) for name, block in zip(names, blocks, strict=True)}
+        return loss(changed(scores, student=student, others=others))
+
+    parts = (scores.student, *(scores.others[name].scores for name in names))
+    assert torch.autograd.gradcheck(values, tuple(part.clone().requires_grad_() for part in parts))
+
+
+@ALL
+@pytest.mark.parametrize("value", [1e9, -1e9, float("nan"), float("inf")])
+def test_what_stands_at_a_masked_pair_of_a_block_does_not_matter(loss: Callable[..., Tensor], value: float) -> None:
+    """Nor does it get a gradient: what is masked is as what is not there."""
+    scores = some_scores()
+    filled = with_blocks(
+        scores, lambda block: Block(block.scores.masked_fill(~block.where, value).requires_grad_(), block.where)
     )
+    values = loss(changed(filled, student=scores.student.clone().requires_grad_()))
+    torch.testing.assert_close(values.detach(), loss(scores), rtol=0, atol=0)
+    values.sum().backward()
+    for block in filled.others.values():
+        if block.scores.grad is not None:
+            assert (block.scores.grad[~block.where] == 0).all()
+            assert block.scores.grad.isfinite().all()
+
+
+@ALL
+def test_a_block_is_a_set_and_its_rows_are_the_scores_rows(loss: Callable[..., Tensor]) -> None:
+    """The order of its columns does not matter, a masked column is as none, and a row sees its own row alone."""
+    scores = some_scores()
+    columns = torch.tensor([2, 0, 3, 1, 4])
+    order = with_blocks(scores, lambda block: Block(block.scores[:, columns], block.where[:, columns]))
+    short = {name: block for name, block in order.others.items() if name != "document-candidate"}
+    again = changed(scores, others={**scores.others, **short})
+    torch.testing.assert_close(loss(again), loss(scores), rtol=0, atol=1e-12)
+
+    column = torch.full((5, 1), 50.0, dtype=torch.float64)
+    nothing = torch.zeros(5, 1, dtype=torch.bool)
+    wider = with_blocks(
+        scores, lambda block: Block(torch.cat([block.scores, column], 1), torch.cat([block.where, nothing], 1))
+    )
+    torch.testing.assert_close(loss(wider), loss(scores), rtol=0, atol=1e-12)
+
+    row = torch.zeros(5, 1, dtype=torch.float64)
+    row[3] = 7
+    other = loss(with_blocks(scores, lambda block: Block(block.scores + row, block.where)))
+    kept = torch.tensor([0, 1, 2, 4])
+    torch.testing.assert_close(other[kept], loss(scores)[kept], rtol=0, atol=0)
+
+
+@ALL
+def test_the_order_of_queries_does_not_matter(loss: Callable[..., Tensor]) -> None:
+    scores = some_scores()
+    order = torch.tensor([3, 0, 4, 1, 2])
+    parts = {name: getattr(scores, name)[order] for name in ("student", "target", "where", "teacher")}
+    moved = with_blocks(changed(scores, **parts), lambda block: Block(block.scores[order], block.where[order]))
+    torch.testing.assert_close(loss(moved), loss(scores)[order], rtol=0, atol=1e-12)
 
 
 @ALL

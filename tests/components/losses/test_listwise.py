@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from components.losses.listwise import cross_entropy, distillation
+from components.losses.listwise import cross_entropy, distillation, kl, listnet
 from components.losses.masking import log_softmax, softmax
 from components.scores import Scores
 
@@ -126,6 +126,70 @@ def test_distillation_does_not_look_at_the_targets_and_wants_a_teacher() -> None
     torch.testing.assert_close(one, other)
     with pytest.raises(ValueError, match="needs a teacher"):
         distillation(Scores(student, rows([1, 0, 0]), all_of(student)))
+
+
+def test_kl_by_hand() -> None:
+    """The teacher 3/4 and 1/4, the student 1/2 and 1/2: 3/4 ln 3/2 + 1/4 ln 1/2. At half the temperature the student
+    of odds 1 : 3 is one of 1 : 9."""
+    teacher = rows([math.log(3), 0])
+    where = all_of(teacher)
+    value = kl(Scores(rows([5, 5]), rows([1, 0]), where, teacher=teacher))
+    assert value.item() == pytest.approx(0.75 * math.log(1.5) + 0.25 * math.log(0.5))
+    cold = kl(Scores(rows([0, math.log(3)]), rows([1, 0]), where, teacher=teacher), temperature=0.5)
+    assert cold.item() == pytest.approx(0.75 * math.log(7.5) + 0.25 * math.log(0.25 / 0.9))
+    hot = kl(Scores(rows([5, 5]), rows([1, 0]), where, teacher=2 * teacher), teacher_temperature=2.0)
+    torch.testing.assert_close(hot, value)
+
+
+def test_kl_is_distillation_without_the_teachers_entropy() -> None:
+    """So that it is 0 where the two agree; gradients are the same."""
+    draw = torch.Generator().manual_seed(3)
+    teacher, student = (torch.randn(4, 5, generator=draw, dtype=torch.float64) for _ in range(2))
+    where = torch.rand(4, 5, generator=draw) < 0.7
+    where[:, 0] = True
+    options = {"temperature": 0.5, "teacher_temperature": 2.0}
+    gradients = []
+    for loss in (kl, distillation):
+        leaf = student.clone().requires_grad_()
+        loss(Scores(leaf, torch.zeros_like(leaf), where, teacher=teacher), **options).sum().backward()
+        gradients.append(leaf.grad)
+    torch.testing.assert_close(*gradients)
+    values = kl(Scores(student, torch.zeros_like(student), where, teacher=teacher))
+    assert (values >= 0).all()
+    agreed = kl(Scores(teacher, torch.zeros_like(student), where, teacher=teacher + 7))
+    torch.testing.assert_close(agreed, torch.zeros_like(agreed))
+    with pytest.raises(ValueError, match="needs a teacher"):
+        kl(Scores(student, torch.zeros_like(student), where))
+
+
+def test_listnet_by_hand() -> None:
+    """Labels ln 2, 0, 0 are odds 2 : 1 : 1; the student has 1 : 2 : 5. At target temperature 1/2 they are 4 : 1 : 1."""
+    student, target = rows([0, math.log(2), math.log(5)]), rows([math.log(2), 0, 0])
+    scores = Scores(student, target, all_of(student))
+    assert listnet(scores).item() == pytest.approx(math.log(8) / 2 + math.log(4) / 4 + math.log(8 / 5) / 4)
+    cold = listnet(scores, target_temperature=0.5)
+    assert cold.item() == pytest.approx((4 * math.log(8) + math.log(4) + math.log(8 / 5)) / 6)
+    assert listnet(scores, temperature=0.5).item() == pytest.approx(
+        math.log(30) / 2 + math.log(30 / 4) / 4 + math.log(30 / 25) / 4
+    )
+
+
+def test_listnet_with_a_least_target() -> None:
+    """Candidates below it have no probability under the targets, and stay in the student's denominator."""
+    student, target = rows([0, math.log(2), math.log(5)]), rows([math.log(3), 0, -1])
+    scores = Scores(student, target, all_of(student))
+    assert listnet(scores, least=0.0).item() == pytest.approx(0.75 * math.log(8) + 0.25 * math.log(4))
+    assert listnet(scores, least=0.5).item() == pytest.approx(math.log(8))
+    assert listnet(scores, least=5.0).item() == 0
+    one = Scores(student, rows([1, 0, 0]), all_of(student))
+    torch.testing.assert_close(listnet(one, least=1.0), cross_entropy(one))
+
+
+def test_listnet_is_least_where_the_student_has_the_order_and_the_distances_of_the_targets() -> None:
+    target = rows([2, 0, 1])
+    student = (target + 5).requires_grad_()
+    listnet(Scores(student, target, all_of(target))).sum().backward()
+    torch.testing.assert_close(student.grad, torch.zeros_like(target))
 
 
 def test_softmax_over_the_pairs_that_count() -> None:

@@ -10,7 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from components.objectives.retriever import Retriever, RetrieverBatch, batch_scores, group_scores
+from components.objectives import scoring
+from components.objectives.retriever import Retriever
+from components.objectives.scoring import RetrieverBatch, batch_scores, group_scores
 from components.scores import Scores
 from components.text import document_text
 from tests import toy
@@ -177,11 +179,10 @@ def test_a_group_of_an_unknown_document_is_an_error_that_names_it(objective: Any
 
 def test_padding_of_other_workers_never_counts() -> None:
     """What a worker with fewer documents is filled up with has key -1; it has no score in any row."""
-    from components.objectives import retriever as module
-
     queries, documents = torch.eye(2), torch.eye(3, 2)
     batch = RetrieverBatch(
-        queries=None, documents=None, keys=torch.tensor([4, 7, 9]), columns=torch.tensor([[0, 1], [2, 0]]),
+        queries=None, documents=None, asked=torch.arange(2), keys=torch.tensor([4, 7, 9]),
+        columns=torch.tensor([[0, 1], [2, 0]]),
         target=torch.tensor([[1.0, 0.0], [1.0, 0.0]]), where=torch.ones(2, 2, dtype=torch.bool),
         known=torch.tensor([[4, 9], [9, -1]]), teacher=None,
     )  # fmt: skip
@@ -193,7 +194,7 @@ def test_padding_of_other_workers_never_counts() -> None:
         return torch.cat([torch.full((3, 2), 5.0), local])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "gather", gathered)
+        patch.setattr(scoring, "gather", gathered)
         scores: Scores = batch_scores(queries, documents, batch)
     # Columns: the other's 7, its padding twice, then our 4, 7, 9. The text 7 counts at its first place.
     assert scores.where.tolist() == [
@@ -204,15 +205,13 @@ def test_padding_of_other_workers_never_counts() -> None:
 
 
 def test_a_target_lands_on_the_first_column_of_its_text() -> None:
-    from components.objectives import retriever as module
-
     batch = RetrieverBatch(
-        queries=None, documents=None, keys=torch.tensor([2, 5]), columns=torch.tensor([[1, 0]]),
-        target=torch.tensor([[1.0, 0.0]]), where=torch.ones(1, 2, dtype=torch.bool), known=torch.tensor([[5]]),
-        teacher=None,
+        queries=None, documents=None, asked=torch.arange(1), keys=torch.tensor([2, 5]),
+        columns=torch.tensor([[1, 0]]), target=torch.tensor([[1.0, 0.0]]), where=torch.ones(1, 2, dtype=torch.bool),
+        known=torch.tensor([[5]]), teacher=None,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "gather", lambda local, *, rows: torch.cat([local, local]))
+        patch.setattr(scoring, "gather", lambda local, *, rows: torch.cat([local, local]))
         scores = batch_scores(torch.ones(1, 2), torch.ones(2, 2), batch)
     assert scores.target.tolist() == [[0, 1, 0, 0]]
     assert scores.where.tolist() == [[True, True, False, False]]

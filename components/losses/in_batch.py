@@ -1,0 +1,35 @@
+"""Softmax over the documents of the batch, beyond the plain one, which is `listwise.cross_entropy` over the batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from components.losses.listwise import cross_entropy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from components.scores import Scores
+
+
+def both_directions(scores: Scores, *, temperature: float = 1.0) -> Tensor:
+    """From each query to its document, and from the document back to its query (Yang et al. 2019; paper 000, Sec. 2).
+
+    `-log e^{s(q_i, d_i)} / sum_j e^{s(q_i, d_j)} - log e^{s(q_i, d_i)} / sum_j e^{s(d_i, q_j)}`. Mined negatives stand
+    in the first alone: no query asks for them. It is the sum of the two, as in the code that paper 000 grew from; for
+    their mean give the term a weight of .5.
+    """
+    back = scores.positives().joined("document-query")
+    return cross_entropy(scores, temperature=temperature) + cross_entropy(back, temperature=temperature)
+
+
+def hardness_weighted(scores: Scores, *, temperature: float = 1.0, strength: float = 1.0) -> Tensor:
+    """Softmax in which a negative weighs the more the closer it is (Lan et al. 2025, LLaVE, who take a strength of 9).
+
+    `-log e^{s_i / t} / (e^{s_i / t} + sum_j w_j e^{s_j / t})` with `w_j = e^{strength s_j}`, by the cosine before any
+    temperature and through which no gradient flows: it is as if there were w_j such negatives. What a row targets
+    weighs 1.
+    """
+    weight = (strength * scores.student.detach()).masked_fill(scores.target > 0, 0.0)
+    return cross_entropy(replace(scores, student=scores.student + temperature * weight), temperature=temperature)

@@ -1,0 +1,225 @@
+"""What a retriever's batch is, and its scores: of each group by itself, and over the batch of all workers."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from components.gather import gather, most, rank
+from components.objectives.terms import Duplicates
+from components.scores import Block, Blocks, Scores
+from components.text import Batch
+
+
+class RetrieverBatch(NamedTuple):
+    """Some groups: each query once, each distinct document once."""
+
+    queries: Batch
+    documents: Batch
+    asked: Tensor
+    """(Q,) which text each query is: queries with the same text share a key."""
+    keys: Tensor
+    """(U,) which text each document is, likewise."""
+    columns: Tensor
+    """(Q, C) where each candidate stands among the documents."""
+    target: Tensor
+    """(Q, C)."""
+    where: Tensor
+    """(Q, C) False for padding and for a text that the group has already."""
+    known: Tensor
+    """(Q, P) keys of every relevant document of the query's text, padded with -1."""
+    teacher: Tensor | None
+
+
+def group_scores(queries: Tensor, documents: Tensor, batch: RetrieverBatch) -> Scores:
+    """Each query against its own candidates."""
+    student = torch.einsum("qd,qcd->qc", queries, documents[batch.columns])
+    return Scores(student=student, target=batch.target, where=batch.where, teacher=batch.teacher)
+
+
+def batch_scores(queries: Tensor, documents: Tensor, batch: RetrieverBatch, duplicates: Duplicates = "mask") -> Scores:
+    """Each query against every document of the batch, of every worker: `(Q, all documents)`.
+
+    A text that several rows hold is one column; where duplicates count it has one for each row, and only the row's own
+    is its target. A document that is relevant to the query without being the target of its row does not count at all.
+    The blocks beside them follow the same rule: a text is there once, and not at all where any row that holds it is
+    the row itself, asks or says the same, or is relevant to it.
+    """
+    whole = _whole(documents, batch)
+    columns = (_of_texts if duplicates == "mask" else _of_candidates)(whole, batch)
+    own = _own(batch)
+    mine = documents[own.clamp_min(0)]
+
+    @cache
+    def rows() -> _Rows:
+        return _rows(queries, whole, own, batch)
+
+    def block(mine: Tensor, theirs: Tensor, texts: _Texts, same: Tensor, relevant: Tensor) -> Block:
+        if duplicates == "mask":
+            where = texts.real & texts.first & ~texts.anywhere(rows().itself | same | relevant)
+        else:
+            where = texts.real & ~(rows().itself | (relevant & ~same))
+        return Block(mine @ theirs.T, where)
+
+    # In these three a column is another row, and two rows are alike if they share what makes one a positive of the
+    # other: between queries the query, else the query or the document.
+
+    def query_query() -> Block:
+        them = rows()
+        return block(queries, them.queries, them.asked, them.same_query, torch.zeros_like(them.itself))
+
+    def document_query() -> Block:
+        them = rows()
+        return block(mine, them.queries, them.asked, them.same_query | them.same_document, them.wants_mine)
+
+    def document_document() -> Block:
+        them = rows()
+        return block(mine, them.documents, them.said, them.same_query | them.same_document, them.wanted)
+
+    def document_candidate() -> Block:
+        return Block(mine @ columns.vectors.T, columns.where & (columns.target <= 0))
+
+    others = Blocks(
+        {
+            "query-query": query_query,
+            "document-query": document_query,
+            "document-document": document_document,
+            "document-candidate": document_candidate,
+        }
+    )
+    student = queries @ columns.vectors.T
+    return Scores(student=student, target=columns.target, where=columns.where, others=others)
+
+
+class _Texts:
+    """Which texts columns stand for, by key: a text may have several columns, and padding, whose key is -1, is none."""
+
+    def __init__(self, keys: Tensor) -> None:
+        self._order = torch.argsort(keys, stable=True)
+        self._sorted = keys[self._order]
+        self._leader = self._order[torch.searchsorted(self._sorted, keys)]
+        self.keys = keys
+        self.real = keys >= 0
+        self.first = self._leader == torch.arange(len(keys), device=keys.device)
+        """(N,) whether a column is the first of its text."""
+
+    def spread(self, wanted: Tensor, values: Tensor) -> Tensor:
+        """(R, N) values put at every column that holds the key wanted; keys that no column holds are left out."""
+        place = torch.searchsorted(self._sorted, wanted).clamp_max(len(self._sorted) - 1)
+        found = (self._sorted[place] == wanted) & (wanted >= 0)
+        spread = values.new_zeros((len(wanted), len(self._sorted)))
+        return spread.scatter_add_(1, self._order[place], values * found)[:, self._leader]
+
+    def hold(self, wanted: Tensor) -> Tensor:
+        """(R, N) whether a column's text is among the keys that a row wants."""
+        return self.spread(wanted, torch.ones_like(wanted)) > 0
+
+    def anywhere(self, where: Tensor) -> Tensor:
+        """(R, N) whether any column of the same text is so."""
+        return torch.zeros_like(where, dtype=torch.int32).index_add_(1, self._leader, where.int())[:, self._leader] > 0
+
+
+class _Whole(NamedTuple):
+    """The documents of all workers, one worker's after another's."""
+
+    vectors: Tensor
+    keys: Tensor
+    start: int
+    """Where this worker's begin."""
+
+
+def _whole(documents: Tensor, batch: RetrieverBatch) -> _Whole:
+    rows = most(len(documents), documents.device)
+    return _Whole(gather(documents, rows=rows), _gather(batch.keys, rows), rank() * rows)
+
+
+class _Columns(NamedTuple):
+    """The documents that rows are scored against, and what they are to them."""
+
+    vectors: Tensor
+    target: Tensor
+    where: Tensor
+
+
+def _of_texts(whole: _Whole, batch: RetrieverBatch) -> _Columns:
+    """One column for each text."""
+    texts = _Texts(whole.keys)
+    target = texts.spread(_held(batch), batch.target) * texts.first
+    where = texts.real & texts.first & ~(texts.hold(batch.known) & (target <= 0))
+    return _Columns(whole.vectors, target, where)
+
+
+def _of_candidates(whole: _Whole, batch: RetrieverBatch) -> _Columns:
+    """One column for each candidate of each row."""
+    places = (batch.columns + whole.start).where(batch.where, -1).flatten()
+    count = most(len(places), places.device)
+    everywhere = _gather(places, count)
+    texts = _Texts(_at(whole.keys, everywhere))
+    here = rank() * count + torch.arange(len(places), device=places.device).view_as(batch.columns)
+    repeated = texts.spread(_held(batch), batch.target)
+    target = torch.zeros_like(repeated).scatter_(1, here, batch.target * batch.where)
+    where = texts.real & ~(texts.hold(batch.known) & (repeated <= 0))
+    return _Columns(whole.vectors[everywhere.clamp_min(0)], target, where)
+
+
+class _Rows(NamedTuple):
+    """This worker's rows against the rows of all workers, one worker's after another's: `(Q, N)`."""
+
+    queries: Tensor
+    """(N, d)."""
+    documents: Tensor
+    """(N, d) each row's own: the one that it targets most."""
+    asked: _Texts
+    said: _Texts
+    itself: Tensor
+    """The other is the row."""
+    same_query: Tensor
+    same_document: Tensor
+    wanted: Tensor
+    """The other's document is relevant to the row's query."""
+    wants_mine: Tensor
+    """The row's document is relevant to the other's query."""
+
+
+def _rows(queries: Tensor, whole: _Whole, own: Tensor, batch: RetrieverBatch) -> _Rows:
+    count, width = most(len(queries), queries.device), most(batch.known.shape[1], queries.device)
+    places = _gather((own + whole.start).where(own >= 0, -1), count)
+    said_here = batch.keys[own.clamp_min(0)].where(own >= 0, -1)
+    asked, said = _Texts(_gather(batch.asked, count)), _Texts(_at(whole.keys, places))
+    known = torch.nn.functional.pad(batch.known, (0, width - batch.known.shape[1]), value=-1)
+    here = rank() * count + torch.arange(len(queries), device=queries.device)
+    return _Rows(
+        queries=gather(queries, rows=count),
+        documents=whole.vectors[places.clamp_min(0)],
+        asked=asked,
+        said=said,
+        itself=here.unsqueeze(1) == torch.arange(len(asked.keys), device=queries.device),
+        same_query=batch.asked.unsqueeze(1) == asked.keys,
+        same_document=said_here.unsqueeze(1) == said.keys,
+        wanted=said.hold(batch.known),
+        wants_mine=_Texts(said_here).hold(_gather(known, count)).T,
+    )
+
+
+def _held(batch: RetrieverBatch) -> Tensor:
+    """(Q, C) keys of each row's candidates; -1 for what does not count."""
+    return batch.keys[batch.columns].where(batch.where, -1)
+
+
+def _own(batch: RetrieverBatch) -> Tensor:
+    """(Q,) where the document that each row targets most stands among this worker's; -1 where it targets none."""
+    most_targeted = batch.target.masked_fill(~batch.where, 0.0).max(-1, keepdim=True)
+    return batch.columns.gather(1, most_targeted.indices).where(most_targeted.values > 0, -1).squeeze(1)
+
+
+def _gather(numbers: Tensor, rows: int) -> Tensor:
+    """Keys or places, -1 for none, of all workers; what a worker with fewer is filled up with is -1 too."""
+    return gather(numbers + 1, rows=rows) - 1
+
+
+def _at(keys: Tensor, places: Tensor) -> Tensor:
+    """(N,) keys at places; -1 where a place is none."""
+    return keys[places.clamp_min(0)].where(places >= 0, -1)

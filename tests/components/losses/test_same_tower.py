@@ -1,0 +1,219 @@
+"""SamToNe and PAIR against the paper's equations: by hand, by loops, and what they are at their limits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from components.config import Call
+from components.losses import simlm
+from components.losses.in_batch import both_directions, hardness_weighted
+from components.losses.listwise import cross_entropy, distillation
+from components.losses.same_tower import pair, samtone
+from components.scores import Block, Scores
+from tests.vectors import batch, one_row, unit
+
+SIDES = [{"query_side": q, "document_side": d} for q, d in itertools.product((True, False), repeat=2)]
+
+
+def similarity(a: Tensor, b: Tensor, temperature: float) -> float:
+    return math.exp(a @ b / temperature)
+
+
+def test_samtone_by_hand() -> None:
+    """From the query odds 1 : 2 : 5, of which 5 is another query: ln 8. Back, 1 : 3 : 4, of which 4 is another
+    document, where the document side is on: ln 8, else ln 4."""
+    scores = one_row(
+        0, [math.log(2)], query_query=[math.log(5)], document_query=[math.log(3)], document_document=[math.log(4)]
+    )
+    assert samtone(scores, temperature=1.0, both_directions=False).item() == pytest.approx(math.log(8))
+    assert samtone(scores, temperature=1.0).item() == pytest.approx(math.log(8) + math.log(4))
+    both = samtone(scores, temperature=1.0, document_side=True)
+    assert both.item() == pytest.approx(math.log(8) + math.log(8))
+    document = samtone(scores, temperature=1.0, query_side=False, document_side=True)
+    assert document.item() == pytest.approx(math.log(3) + math.log(8))
+    joint = samtone(scores, temperature=1.0, document_side=True, both_directions=False)
+    assert joint.item() == pytest.approx(math.log(1 + 2 + 5 + 4))
+
+
+@pytest.mark.parametrize("sides", SIDES, ids=str)
+def test_samtone_is_the_equation_in_both_directions(sides: dict[str, bool]) -> None:
+    t, (q, d) = 0.3, (unit(4, seed=1), unit(4, seed=2))
+    values = samtone(batch(q, d), temperature=t, **sides)
+    for i in range(4):
+        others = [j for j in range(4) if j != i]
+        own = similarity(q[i], d[i], t)
+        there = sum(similarity(q[i], d[j], t) for j in range(4))
+        back = sum(similarity(d[i], q[j], t) for j in range(4))
+        there += sides["query_side"] * sum(similarity(q[i], q[j], t) for j in others)
+        back += sides["document_side"] * sum(similarity(d[i], d[j], t) for j in others)
+        assert values[i].item() == pytest.approx(-math.log(own / there) - math.log(own / back))
+
+
+def test_samtone_of_one_direction_is_equation_2() -> None:
+    t, (q, d) = 0.3, (unit(4, seed=1), unit(6, seed=2))  # two mined negatives
+    values = samtone(batch(q, d), temperature=t, both_directions=False)
+    for i in range(4):
+        below = sum(similarity(q[i], d[j], t) for j in range(6))
+        below += sum(similarity(q[i], q[j], t) for j in range(4) if j != i)
+        assert values[i].item() == pytest.approx(-math.log(similarity(q[i], d[i], t) / below))
+
+
+def test_the_papers_temperature_is_the_default() -> None:
+    scores = batch(unit(4, seed=1), unit(4, seed=2))
+    torch.testing.assert_close(samtone(scores), samtone(scores, temperature=0.01))
+
+
+def test_samtone_without_its_terms_is_the_plain_softmax() -> None:
+    scores = batch(unit(4, seed=1), unit(6, seed=2))
+    none = {"query_side": False, "document_side": False, "temperature": 0.2}
+    torch.testing.assert_close(samtone(scores, **none), both_directions(scores, temperature=0.2))
+    torch.testing.assert_close(samtone(scores, both_directions=False, **none), cross_entropy(scores, temperature=0.2))
+
+
+def test_the_two_sides_are_mirror_images() -> None:
+    """Queries called documents and documents queries, the document side is the query side."""
+    a, b = unit(5, seed=3), unit(5, seed=4)
+    query = samtone(batch(a, b), temperature=0.2)
+    document = samtone(batch(b, a), temperature=0.2, query_side=False, document_side=True)
+    torch.testing.assert_close(query, document)
+
+
+def test_samtone_pushes_queries_apart() -> None:
+    """Two queries close to each other and far from all documents: the regulariser dominates, as in Section 2."""
+    q = torch.tensor([[1.0, 0, 0], [0.98, 0.199, 0]], dtype=torch.float64).requires_grad_()
+    d = torch.tensor([[0, 0, 1.0], [0, 0.1, 0.995]], dtype=torch.float64)
+    samtone(batch(q, d), temperature=0.1).sum().backward()
+    assert q.grad is not None
+    step = q.detach() - 0.01 * q.grad
+    plain = torch.autograd.grad(both_directions(batch(q, d), temperature=0.1).sum(), q)[0]
+    other = q.detach() - 0.01 * plain
+    assert torch.cosine_similarity(step[0], step[1], dim=0) < torch.cosine_similarity(other[0], other[1], dim=0)
+
+
+# PAIR
+
+
+def test_pair_by_hand() -> None:
+    """Odds 1 : 3 among documents, 1 : 7 where the document takes its query's place: .9 ln 4 + .1 ln 8."""
+    scores = one_row(0, [math.log(3)], document_candidate=[math.log(5), math.log(2)])
+    assert pair(scores, temperature=1.0).item() == pytest.approx(0.9 * math.log(4) + 0.1 * math.log(8))
+    assert pair(scores, temperature=1.0, alpha=1.0).item() == pytest.approx(math.log(8))
+
+
+def test_pair_is_the_equation() -> None:
+    """Documents against all others, those of other rows and mined ones, with the positive in the denominator."""
+    t, (q, d) = 0.3, (unit(4, seed=1), unit(6, seed=2))
+    values = pair(batch(q, d), temperature=t, alpha=0.25)
+    for i in range(4):
+        own = similarity(q[i], d[i], t)
+        plain = sum(similarity(q[i], d[j], t) for j in range(6))
+        among = own + sum(similarity(d[i], d[j], t) for j in range(6) if j != i)
+        assert values[i].item() == pytest.approx(-0.75 * math.log(own / plain) - 0.25 * math.log(own / among))
+
+
+def test_the_second_stage_of_pair_is_the_plain_softmax() -> None:
+    scores = batch(unit(4, seed=1), unit(6, seed=2))
+    torch.testing.assert_close(pair(scores, temperature=0.2, alpha=0.0), cross_entropy(scores, temperature=0.2))
+
+
+def test_as_printed_without_the_positive_the_loss_would_have_no_lower_bound() -> None:
+    """Which is why a same-tower term without it cannot be had."""
+    scores = one_row(5, [-5.0], document_candidate=[-5.0])
+    assert -math.log(math.exp(5) / math.exp(-5)) == -10
+    assert 0 < pair(scores, temperature=1.0, alpha=1.0).item() < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("function", "option"), [("same_tower.samtone", "positive"), ("simlm.released", "query_document")]
+)
+def test_a_config_cannot_leave_the_positive_out(function: str, option: str) -> None:
+    with pytest.raises(ValueError, match=f"has no option '{option}'"):
+        Call(function=f"components.losses.{function}", options={option: False})
+
+
+# All of them
+
+LOSSES: dict[str, Callable[[Scores], Tensor]] = {
+    **{
+        f"samtone {s} {b}": lambda x, s=s, b=b: samtone(x, both_directions=b, **s) for s in SIDES for b in (True, False)
+    },
+    "pair": pair,
+    "pair of documents alone": partial(pair, alpha=1.0),
+    "both directions": both_directions,
+    "hardness weighted": hardness_weighted,
+    "SimLM's paper": simlm.contrastive,
+    "SimLM as released": simlm.released,
+}
+ALL = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
+
+
+@ALL
+@given(
+    seed=st.integers(0, 2**32), queries=st.integers(1, 5), mined=st.integers(0, 3),
+    scale=st.sampled_from([1e-3, 1.0, 30.0]), kept=st.floats(0, 1),
+)  # fmt: skip
+def test_the_loss_is_never_negative(
+    loss: Callable[[Scores], Tensor], seed: int, queries: int, mined: int, scale: float, kept: float
+) -> None:
+    """Whatever the vectors and whatever is masked."""
+    draw = torch.Generator().manual_seed(seed)
+    whole = batch(scale * unit(queries, seed=seed), unit(queries + mined, seed=seed + 1))
+
+    def some(where: Tensor) -> Tensor:
+        return where & (torch.rand(where.shape, generator=draw) < kept)
+
+    others = {name: Block(block.scores, some(block.where)) for name, block in whole.others.items()}
+    values = loss(Scores(whole.student, whole.target, some(whole.where), others=others))
+    assert values.isfinite().all()
+    assert (values >= 0).all()
+
+
+@ALL
+def test_the_order_of_the_batch_does_not_matter(loss: Callable[[Scores], Tensor]) -> None:
+    q, d = unit(5, seed=1), unit(5, seed=2)
+    order = torch.tensor([3, 0, 4, 1, 2])
+    torch.testing.assert_close(loss(batch(q[order], d[order])), loss(batch(q, d))[order])
+
+
+@ALL
+def test_gradients_of_vectors_are_those_of_finite_differences(loss: Callable[[Scores], Tensor]) -> None:
+    """Scores and blocks are made of the same vectors, which is where their gradients meet."""
+    if loss is hardness_weighted:
+        pytest.skip("no gradient flows through its weights")
+    vectors = (0.05 * unit(3, seed=5)).requires_grad_(), unit(4, seed=6).requires_grad_()
+    assert torch.autograd.gradcheck(lambda q, d: loss(batch(q, d)), vectors)
+
+
+@ALL
+def test_turning_all_vectors_together_changes_nothing(loss: Callable[[Scores], Tensor]) -> None:
+    q, d = unit(4, seed=1), unit(5, seed=2)
+    turn, _ = torch.linalg.qr(unit(4, seed=3))
+    torch.testing.assert_close(loss(batch(q @ turn, d @ turn)), loss(batch(q, d)))
+
+
+def test_a_loss_that_wants_what_the_group_has_not_says_so() -> None:
+    student = torch.zeros(1, 2)
+    group = Scores(student, torch.tensor([[1.0, 0]]), torch.ones(1, 2, dtype=torch.bool))
+    for loss in (samtone, pair, both_directions, simlm.released, simlm.contrastive):
+        with pytest.raises(ValueError, match="over: batch"):
+            loss(group)
+    assert samtone(group, query_side=False, both_directions=False).item() == pytest.approx(math.log(2))
+
+
+def test_blocks_join_what_has_no_teacher() -> None:
+    """A teacher judged a row's own candidates and knows no block: distilling over the joint list is an error."""
+    scores = batch(unit(3, seed=1), unit(3, seed=2))
+    wide: Any = Scores(**{**vars(scores), "teacher": scores.student}).joined("query-query")
+    assert wide.student.shape == (3, 6)
+    with pytest.raises(ValueError, match="needs a teacher"):
+        distillation(wide)

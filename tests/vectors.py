@@ -1,0 +1,49 @@
+"""Scores of a batch out of its vectors, as the objective makes them where no text stands twice."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from components.scores import Block, Scores
+
+
+def unit(rows: int, *, seed: int, size: int = 4) -> Tensor:
+    """Random vectors of length 1, in float64."""
+    draw = torch.Generator().manual_seed(seed)
+    return torch.nn.functional.normalize(torch.randn(rows, size, generator=draw, dtype=torch.float64), dim=-1)
+
+
+def batch(queries: Tensor, documents: Tensor) -> Scores:
+    """Query i asks for document i; documents beyond those are mined negatives."""
+    count = len(queries)
+    own = documents[:count]
+    other = ~torch.eye(count, dtype=torch.bool)
+    student = queries @ documents.T
+    target = torch.eye(count, len(documents), dtype=student.dtype)
+    return Scores(
+        student=student,
+        target=target,
+        where=torch.ones_like(student, dtype=torch.bool),
+        others={
+            "query-query": Block(queries @ queries.T, other),
+            "document-query": Block(own @ queries.T, other),
+            "document-document": Block(own @ own.T, other),
+            "document-candidate": Block(own @ documents.T, target == 0),
+        },
+    )
+
+
+def one_row(positive: float, negatives: list[float], **blocks: list[float]) -> Scores:
+    """A single query: what its positive, its negatives and the blocks score."""
+
+    def row(*values: float) -> Tensor:
+        return torch.tensor([values], dtype=torch.float64)
+
+    def all_of(values: Tensor) -> Tensor:
+        return torch.ones_like(values, dtype=torch.bool)
+
+    student = row(positive, *negatives)
+    target = row(1, *(0 for _ in negatives))
+    others = {name.replace("_", "-"): Block(row(*values), all_of(row(*values))) for name, values in blocks.items()}
+    return Scores(student, target, all_of(student), others=others)
