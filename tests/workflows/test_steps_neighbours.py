@@ -158,7 +158,6 @@ def same(rows: list[dict[str, Any]], others: list[dict[str, Any]]) -> bool:
     return rows == others and scores[0] == pytest.approx(scores[1], abs=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:`ray_remote_args` is deprecated")
 def test_through_ray_the_same(monkeypatch: pytest.MonkeyPatch, ray: Cluster, reranked: Any) -> None:
     wanted = reranked()
     monkeypatch.setattr(step, "QUERIES", 5)

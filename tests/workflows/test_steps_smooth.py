@@ -142,7 +142,6 @@ def test_how_the_work_is_cut_does_not_matter(monkeypatch: pytest.MonkeyPatch, sm
         assert row["targets"] == pytest.approx(other["targets"], abs=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:`ray_remote_args` is deprecated")
 def test_through_ray_the_same(monkeypatch: pytest.MonkeyPatch, ray: Cluster, smoothed: Any) -> None:
     wanted = smoothed(name="wanted")
     monkeypatch.setattr(step, "GROUPS_AT_ONCE", 2)

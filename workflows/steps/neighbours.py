@@ -67,12 +67,9 @@ def rerank_by_neighbours(
 
 def _scores(out: Path, cluster: Cluster, vectors: Path, offsets: np.ndarray, config: NeighboursConfig) -> np.ndarray:
     """(documents,) the new scores, list after list."""
-    starts = range(0, len(offsets) - 1, QUERIES)
-    stops = [min(start + QUERIES, len(offsets) - 1) for start in starts]
-    shards = [
-        Shard(f"part-{i:05d}.npy", stop - start, {"start": start, "stop": stop})
-        for i, (start, stop) in enumerate(zip(starts, stops, strict=True))
-    ]
+    count = len(offsets) - 1
+    cuts = [(start, min(start + QUERIES, count)) for start in range(0, count, QUERIES)]
+    shards = [Shard(f"part-{start:08d}.npy", stop - start, {"start": start, "stop": stop}) for start, stop in cuts]
     cuda = cluster.cuda()
     map_shards(
         Reranker, shards, out=out, cluster=cluster, pool=cluster.map, unit="queries", gpu=cuda, lists=out,

@@ -123,12 +123,9 @@ def smooth(
 
 def _targets(out: Path, cluster: Cluster, vectors: Path, offsets: np.ndarray, config: SmoothConfig) -> np.ndarray:
     """(candidates,) the new targets, group after group."""
-    starts = range(0, len(offsets) - 1, GROUPS_AT_ONCE)
-    stops = [min(start + GROUPS_AT_ONCE, len(offsets) - 1) for start in starts]
-    shards = [
-        Shard(f"part-{i:05d}.npy", stop - start, {"start": start, "stop": stop})
-        for i, (start, stop) in enumerate(zip(starts, stops, strict=True))
-    ]
+    count = len(offsets) - 1
+    cuts = [(start, min(start + GROUPS_AT_ONCE, count)) for start in range(0, count, GROUPS_AT_ONCE)]
+    shards = [Shard(f"part-{start:08d}.npy", stop - start, {"start": start, "stop": stop}) for start, stop in cuts]
     cuda = cluster.cuda()
     map_shards(
         Smoother, shards, out=out, cluster=cluster, pool=cluster.map, unit="groups", gpu=cuda, work=out,
