@@ -15,8 +15,10 @@ from components.text import Batch
 from tests import toy
 from workflows.cluster import Cluster
 from workflows.steps.encode import EncodeConfig, encode
+from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
 from workflows.steps.score import RerankConfig, rerank
 from workflows.steps.search import SearchConfig, search
+from workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
 from workflows.steps.train import train
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
@@ -62,6 +64,25 @@ def test_rankings(tmp_path: Path, data: Path, tokens: Path, ranker: Path, vector
     cpu, gpu = (pq.read_table(again[where] / "ranking.parquet") for where in BOTH)
     assert cpu["doc_id"].equals(gpu["doc_id"])
     np.testing.assert_allclose(gpu["score"].to_numpy(), cpu["score"].to_numpy(), atol=1e-4)
+
+
+def test_neighbours_and_soft_labels(tmp_path: Path, data: Path, tokens: Path, vectors: dict[str, Path]) -> None:
+    """All elements are neighbours: which of two copies of a text is nearer, rounding decides, here and there."""
+    (found := tmp_path / "found").mkdir()
+    inputs: dict[str, Any] = {"data": data, "vectors": vectors["cpu"]}
+    search(found, toy.INLINE, **inputs, splits=["train"], k=20, config=SearchConfig())
+    again = on_both(
+        tmp_path, rerank_by_neighbours, **inputs, ranking=found, splits=["train"],
+        config=NeighboursRerankConfig(k=20, k_exp=1, context=12),
+    )  # fmt: skip
+    cpu, gpu = (pq.read_table(again[where] / "ranking.parquet") for where in BOTH)
+    np.testing.assert_allclose(gpu["score"].to_numpy(), cpu["score"].to_numpy(), atol=1e-4)
+    (groups := tmp_path / "groups").mkdir()
+    contexts(groups, toy.INLINE, data=data, tokens=tokens, ranking=found, split="train", config=ContextConfig(size=12))
+    config = SmoothConfig.model_validate({"similarity": {"k": 20, "k_exp": 1}})
+    soft = on_both(tmp_path, smooth, **inputs, groups=groups, config=config)
+    cpu, gpu = (pq.read_table(soft[where] / "groups.parquet")["targets"].combine_chunks().flatten() for where in BOTH)
+    np.testing.assert_allclose(gpu.to_numpy(), cpu.to_numpy(), atol=1e-4)
 
 
 @pytest.mark.parametrize("recompute", [False, True])

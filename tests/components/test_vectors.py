@@ -1,0 +1,92 @@
+"""Vectors read by rows: those that are asked for, from whichever file, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from components import vectors as module
+from components.config import UserError
+from components.vectors import Lists, Vectors, query_rows
+
+DOCUMENTS = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float16)
+QUERIES = np.random.default_rng(1).standard_normal((6, 4)).astype(np.float16)
+
+
+def write(folder: Path, documents: np.ndarray = DOCUMENTS, cuts: tuple[int, ...] = (20, 27)) -> Path:
+    for number, part in enumerate(np.split(documents, cuts)):
+        np.save(folder / f"documents-{number:05d}.npy", part)
+    np.save(folder / "queries.npy", QUERIES)
+    (folder / "queries.json").write_text(json.dumps([f"q{i}" for i in range(len(QUERIES))]))
+    return folder
+
+
+def test_rows_come_from_whichever_file_has_them(tmp_path: Path) -> None:
+    vectors = Vectors(write(tmp_path))
+    assert len(vectors) == 50
+    for rows in ([0], [19, 20], [0, 19, 20, 26, 27, 49], [30, 31], list(range(50))):
+        found = vectors.documents(np.array(rows))
+        assert found.dtype == np.float16
+        np.testing.assert_array_equal(found, DOCUMENTS[rows])
+    np.testing.assert_array_equal(vectors.queries(np.array([5, 0, 5])), QUERIES[[5, 0, 5]])
+    with pytest.raises(IndexError, match="row 50 of the vectors of 50 documents"):
+        vectors.documents(np.array([3, 50]))
+
+
+def test_files_without_asked_rows_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, opened, load = Vectors(write(tmp_path)), [], np.load
+    monkeypatch.setattr(np, "load", lambda path, **options: opened.append(path.name) or load(path, **options))
+    vectors.documents(np.array([3, 40, 41]))
+    assert opened == ["documents-00000.npy", "documents-00002.npy"]
+
+
+@pytest.mark.parametrize("held", [1, 40, 2**20])
+@pytest.mark.parametrize("batch", [1, 2, 100])
+def test_contexts_are_all_queries_with_their_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int, batch: int
+) -> None:
+    monkeypatch.setattr(module, "HELD", held)
+    queries, documents = np.array([5, 2, 2, 0, 1]), np.random.default_rng(2).integers(0, 50, (5, 3))
+    parts: list[Any] = list(Vectors(write(tmp_path)).contexts(queries, documents, batch))
+    assert [i for part, _, _ in parts for i in range(5)[part]] == [0, 1, 2, 3, 4]
+    assert all(len(asked) == len(found) <= batch for _, asked, found in parts)
+    np.testing.assert_array_equal(np.concatenate([asked for _, asked, _ in parts]), QUERIES[queries])
+    np.testing.assert_array_equal(np.concatenate([found for _, _, found in parts]), DOCUMENTS[documents])
+
+
+def test_what_is_no_finite_number_is_refused(tmp_path: Path) -> None:
+    documents = DOCUMENTS.copy()
+    documents[7, 2] = np.nan
+    vectors = Vectors(write(tmp_path, documents))
+    assert list(vectors.contexts(np.array([0]), np.array([[6, 8]]), 4))
+    with pytest.raises(ValueError, match="the vectors of the documents hold values that are not finite"):
+        list(vectors.contexts(np.array([0]), np.array([[6, 7]]), 4))
+
+
+def test_queries_are_found_by_id_and_one_that_is_missing_is_named(tmp_path: Path) -> None:
+    write(tmp_path)
+    assert query_rows(tmp_path, pa.array(["q3", "q0", "q3"])).tolist() == [3, 0, 3]
+    assert query_rows(tmp_path, pa.chunked_array([["q3"], ["q1"]])).tolist() == [3, 1]
+    with pytest.raises(UserError, match=r"^query q9 was not encoded"):
+        query_rows(tmp_path, pa.array(["q3", "q9"]))
+
+
+def test_no_vectors_is_an_error_with_the_place(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no documents-\*\.npy"):
+        Vectors(tmp_path)
+
+
+def test_lists_are_read_by_parts_and_padded(tmp_path: Path) -> None:
+    Lists(np.array([4, 5, 6]), np.array([10, 11, 20, 30, 31, 32]), np.array([0, 2, 3, 6])).save(tmp_path)
+    lists = Lists.load(tmp_path, 1, 3)
+    assert lists.queries.tolist() == [5, 6]
+    assert lists.there.tolist() == [[True, False, False], [True, True, True]]
+    assert lists.padded(lists.documents).tolist() == [[20, 0, 0], [30, 31, 32]]
+    assert lists.padded(lists.documents)[lists.there].tolist() == [20, 30, 31, 32]
+    assert Lists.load(tmp_path, 0, 3).padded(np.ones(6, bool)).tolist() == Lists.load(tmp_path, 0, 3).there.tolist()
+    assert Lists.load(tmp_path, 2, 2).there.shape == (0, 0)

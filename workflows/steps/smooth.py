@@ -1,0 +1,211 @@
+"""Groups of whole ranking contexts, and soft labels for their candidates, on Ray Data (paper 003, section 3.2)."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from components.config import Config
+from components.files import replacing
+from components.groups import ids_of, positives, rows_of
+from components.neighbours import at_once
+from components.processor import settle
+from components.smoothing import SmoothingConfig
+from components.tables import GROUPS, check
+from components.vectors import Lists, Vectors, query_rows
+from workflows.cluster import Cluster
+from workflows.progress import Progress
+from workflows.shards import Shard, map_shards
+
+GROUPS_AT_ONCE = 512
+"""Of one piece of work; changes no result."""
+
+
+class ContextConfig(Config):
+    """What belongs to a query's ranking context."""
+
+    size: int = Field(100, ge=1)
+    """Candidates of a query: all relevant documents, and the first others of the ranking up to so many in all."""
+
+
+class SmoothConfig(SmoothingConfig):
+    """How groups get soft labels."""
+
+    context: int | None = Field(None, ge=1)
+    """N: candidates of a group among which similarities are taken: the ground truth, and its first others up to so many
+    in all; those beyond get target 0 (but from `uniform`). Null for all of the group. The paper finds some tens
+    enough."""
+
+
+def contexts(
+    out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path, split: str, config: ContextConfig
+) -> dict[str, Any]:
+    """Write `groups.parquet`: of each query of the split its ranking context, every relevant document with target 1.
+
+    The relevant documents stand first, then the others as they are ranked. A text that stands there already is left
+    out. Queries without a relevant document or a ranking are left out too.
+    """
+    document_ids = ids_of(data / "documents.parquet", "doc_id")
+    query_ids, same = ids_of(data / "queries.parquet", "query_id"), np.load(tokens / "documents.same.npy")
+    relevant, ranked = positives(data), _ranked(ranking, data, config.size)
+    splits = pq.read_table(data / "queries.parquet", columns=["split"])["split"]
+    wanted = np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)).tolist()
+    queries = [row for row in wanted if row in relevant and row in ranked]
+    if not queries:
+        raise ValueError(f"no query of the split {split!r} has a relevant document and a ranking")
+    candidates = 0
+    with (
+        replacing(out / "groups.parquet") as path,
+        pq.ParquetWriter(path, GROUPS) as writer,
+        Progress(out, len(queries), "groups") as progress,
+    ):
+        for start in range(0, len(queries), 5_000):
+            rows = []
+            for query in queries[start : start + 5_000]:
+                known = relevant[query]
+                documents = np.concatenate([known, ranked[query]])
+                first = np.sort(np.unique(same[documents], return_index=True)[1])
+                chosen = first[: max(config.size, int((first < len(known)).sum()))]
+                rows.append(
+                    {
+                        "query_id": query_ids[query].as_py(), "visit": 0,
+                        "doc_ids": document_ids.take(pa.array(documents[chosen])).to_pylist(),
+                        "targets": (chosen < len(known)).astype(np.float32), "teacher": None,
+                    }
+                )  # fmt: skip
+                candidates += len(chosen)
+            writer.write_table(pa.Table.from_pylist(rows, schema=GROUPS))
+            progress.add(len(rows))
+    return {"groups": len(queries), "of": len(wanted), "candidates": candidates}
+
+
+def _ranked(ranking: Path, data: Path, size: int) -> dict[int, np.ndarray]:
+    """Rows of what the ranking has of each query row, best first, to twice the depth asked for: texts repeat."""
+    table = pq.read_table(
+        ranking / "ranking.parquet", columns=["query_id", "doc_id"], filters=[("rank", "<=", 2 * size)]
+    )
+    queries = rows_of(table["query_id"], ids_of(data / "queries.parquet", "query_id"), what=str(ranking))
+    documents = rows_of(table["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what=str(ranking))
+    starts = np.flatnonzero(np.r_[True, queries[1:] != queries[:-1]]) if len(queries) else np.empty(0, int)
+    return dict(zip(queries[starts].tolist(), np.split(documents, starts[1:]), strict=True)) if len(queries) else {}
+
+
+def smooth(
+    out: Path, cluster: Cluster, *, data: Path, vectors: Path, groups: Path, config: SmoothConfig
+) -> dict[str, Any]:  # fmt: skip
+    """The same groups with soft labels as targets, each group's summing to 1 (Algorithm 1).
+
+    The ground truth are the candidates whose target is above 0; a group without any keeps targets of 0. The summary
+    says how the targets are spread, on average over the groups that have some: the entropy (natural logarithm), how
+    many candidates have a share, and the ground truth's.
+    """
+    table = check(pq.read_table(groups / "groups.parquet"), GROUPS, what=str(groups)).combine_chunks()
+    lists = table["doc_ids"].combine_chunks()
+    offsets = lists.offsets.to_numpy().astype(np.int64) - lists.offsets[0].as_py()
+    documents = rows_of(lists.flatten(), ids_of(data / "documents.parquet", "doc_id"), what=str(groups))
+    truth = table["targets"].combine_chunks().flatten().to_numpy() > 0
+    Lists(query_rows(vectors, table["query_id"]), documents, offsets).save(out)
+    with replacing(out / "truth.npy") as path, path.open("wb") as file:
+        np.save(file, truth)
+    targets = _targets(out, cluster, vectors, offsets, config)
+    at = table.schema.get_field_index("targets")
+    column = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(targets))
+    with replacing(out / "groups.parquet") as path:
+        pq.write_table(check(table.set_column(at, "targets", column), GROUPS, what="groups"), path)
+    for path in [*out.glob("lists.*.npy"), *out.glob("part-*.npy"), out / "truth.npy"]:
+        path.unlink()
+    return {"groups": len(table), "candidates": len(targets), **_spread(targets, truth, offsets)}
+
+
+def _targets(out: Path, cluster: Cluster, vectors: Path, offsets: np.ndarray, config: SmoothConfig) -> np.ndarray:
+    """(candidates,) the new targets, group after group."""
+    count = len(offsets) - 1
+    cuts = [(start, min(start + GROUPS_AT_ONCE, count)) for start in range(0, count, GROUPS_AT_ONCE)]
+    shards = [Shard(f"part-{start:08d}.npy", stop - start, {"start": start, "stop": stop}) for start, stop in cuts]
+    cuda = cluster.cuda()
+    map_shards(
+        Smoother, shards, out=out, cluster=cluster, pool=cluster.map, unit="groups", gpu=cuda, work=out,
+        vectors=vectors, config=config, cuda=cuda,
+    )  # fmt: skip
+    return np.concatenate([np.empty(0, np.float32), *(np.load(out / shard.file) for shard in shards)])
+
+
+def _spread(targets: np.ndarray, truth: np.ndarray, offsets: np.ndarray) -> dict[str, float]:
+    """How targets are spread, in means over the groups that have some."""
+    group = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    some = max(1, len(np.unique(group[truth])))
+    shares = targets[targets > 0].astype(np.float64)
+    return {
+        "labelled": len(np.unique(group[truth])),
+        "entropy": float(-(shares * np.log(shares)).sum()) / some,
+        "with_a_share": len(shares) / some,
+        "ground_truth": float(targets[truth].astype(np.float64).sum()) / some,
+    }
+
+
+class Smoother:
+    """Gives groups their soft labels."""
+
+    def __init__(self, *, work: Path, vectors: Path, config: SmoothConfig, cuda: bool, threads: int) -> None:
+        settle(threads)
+        self._work, self._vectors, self._config = work, Vectors(vectors), config
+        self._device = "cuda" if cuda else "cpu"
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        """Write the targets of some groups."""
+        lists = Lists.load(self._work, task["start"], task["stop"])
+        first = np.load(self._work / "lists.offsets.npy", mmap_mode="r")[task["start"]]
+        truth = np.load(self._work / "truth.npy", mmap_mode="r")[first : first + len(lists.documents)]
+        targets = self.targets(lists, lists.padded(truth))[lists.there]
+        with path.open("wb") as file:
+            np.save(file, targets)
+
+    def targets(self, lists: Lists, truth: np.ndarray) -> np.ndarray:
+        """(Q, N) fp32 targets, 0 behind the shorter groups; `truth` (Q, N) says what is ground truth."""
+        import torch
+
+        from components.smoothing import uniform
+
+        config = self._config
+        if config.labels != "uniform":
+            return self._similar(lists, truth)
+        if config.epsilon is None:
+            similar = self._similar(lists, truth).astype(np.float64)
+            epsilon = torch.from_numpy((similar * ~truth).sum(1))
+        else:
+            epsilon = torch.full((len(truth),), config.epsilon, dtype=torch.float64)
+        return uniform(torch.from_numpy(truth), torch.from_numpy(lists.there), epsilon).float().numpy()
+
+    def _similar(self, lists: Lists, truth: np.ndarray) -> np.ndarray:
+        """(Q, N) fp32 targets by similarity within each group's context."""
+        import torch
+
+        from components.smoothing import targets
+
+        found = np.zeros(truth.shape, np.float32)
+        chosen = self._context(lists.there, truth)
+        places = np.argsort(~chosen, axis=1, kind="stable")[:, : chosen.sum(1).max()]
+        documents, true, there = (
+            np.take_along_axis(array, places, 1) for array in (lists.padded(lists.documents), truth, chosen)
+        )
+        batch = at_once(documents.shape[1], self._device)
+        with torch.inference_mode():
+            for part, *vectors in self._vectors.contexts(lists.queries, documents, batch):
+                asked, held, at, those = (
+                    torch.from_numpy(one).to(self._device) for one in (*vectors, true[part], there[part])
+                )
+                shares = targets(asked.float(), held.float(), at, those, self._config).cpu().numpy()
+                np.put_along_axis(found[part], places[part], shares, 1)
+        return found
+
+    def _context(self, there: np.ndarray, truth: np.ndarray) -> np.ndarray:
+        """(Q, N) the candidates among which similarities are taken."""
+        if self._config.context is None:
+            return there
+        others = there & ~truth
+        left = self._config.context - truth.sum(1, keepdims=True)
+        return truth | (others & (np.cumsum(others, 1) <= left))
