@@ -194,7 +194,7 @@ def _look(probe: str, packages: dict[str, str]) -> str:
     if not Path(probe).exists():
         return f"does not see {Path(probe).parent}; the store must be on a filesystem that all nodes share"
     other = [
-        f"{name} {there} (lock: {version})"
+        f"{name} {there or 'missing'} (lock: {version})"
         for name, version in packages.items()
         if (there := _version("faiss-gpu" if name == "faiss-cpu" else name) or _version(name)) != version
     ]
@@ -230,7 +230,8 @@ def _start(ray: Any, cluster: Cluster) -> None:
 def _own_token() -> None:
     """Make the token of this user's Ray readable for this user alone: Ray would make it a file as any other."""
     path = Path.home() / ".ray" / "auth_token"
-    if path.exists() or any(os.environ.get(f"RAY_AUTH_{name}") for name in ("MODE", "TOKEN", "TOKEN_PATH")):
+    elsewhere = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if path.exists() or elsewhere or os.environ.get("RAY_AUTH_MODE") == "disabled":
         return
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}")
     with suppress(OSError):  # a home that cannot be written to is for Ray to speak about

@@ -16,6 +16,7 @@ import re
 import secrets
 import shlex
 import shutil
+import ssl
 import sys
 import tempfile
 import time
@@ -93,6 +94,8 @@ def _answers(address: str) -> None:
         said = None
     except OSError as error:
         reason = getattr(error, "reason", error)
+        if isinstance(reason, ssl.SSLError):
+            return  # whose certificates are good is for Ray's client to say: it has a list of its own
         raise UserError(
             f"--address {address}: does not answer ({reason}); is the cluster there, and the port?"
         ) from None
