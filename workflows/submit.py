@@ -174,8 +174,8 @@ def _client(address: str) -> Any:
     from ray.exceptions import AuthenticationError
     from ray.job_submission import JobSubmissionClient
 
-    for name in ("modules.job.sdk", "modules.dashboard_sdk"):
-        logging.getLogger(f"ray.dashboard.{name}").setLevel(logging.ERROR)
+    for name in ("dashboard.modules.job.sdk", "dashboard.modules.dashboard_sdk", "_private.runtime_env.packaging"):
+        logging.getLogger(f"ray.{name}").setLevel(logging.ERROR)  # each asks for INFO
     try:
         return JobSubmissionClient(address)
     except AuthenticationError:
