@@ -133,8 +133,8 @@ def test_a_mistake_is_found_before_anything_is_sent(
     [
         ({"mode": "inline"}, "mode: 'inline' is for one process; accepted for a job: ray"),
         (
-            {"mode": "ray", "address": "10.0.0.1:6379"},
-            "address: a job joins the cluster it runs on, got '10.0.0.1:6379'",
+            {"mode": "ray", "address": "head:6379"},
+            "address: a job joins the cluster it runs on, got 'head:6379'",
         ),
     ],
 )
