@@ -43,7 +43,8 @@ def kept(shape: torch.Size, p: float) -> Tensor:
 
 def either(which: Tensor, yes: float, no: float, dtype: torch.dtype) -> Tensor:
     """One of two numbers at each place."""
-    return torch.where(which, *torch.tensor([yes, no], dtype=dtype))
+    numbers = torch.tensor([yes, no], dtype=dtype)
+    return torch.where(which, numbers[0], numbers[1])
 
 
 class Dropout(nn.Dropout):

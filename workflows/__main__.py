@@ -45,8 +45,9 @@ def main(words: list[str] | None = None) -> int:
     except StepFailed as error:
         print(f"failed: {error}\nWhat was finished stays finished; the same command goes on.", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("\ninterrupted; what was finished stays finished, and the same command goes on", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        said = str(stop) or "interrupted; what was finished stays finished, and the same command goes on"
+        print(f"\n{said}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # whoever read has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -87,6 +88,14 @@ def parser() -> argparse.ArgumentParser:
     sub = command("run", commands.run, "run what is not done; the same command again goes on where it was")
     on_cluster(sub)
     sub.add_argument("--until", metavar="LABEL", help="stop when the step with this label is done")
+    sub = command("submit", commands.submit, "run it on a Ray cluster, as one job, following its log")
+    on_cluster(sub)
+    sub.add_argument("--address", required=True, metavar="URL", help="the job server, such as http://127.0.0.1:8265")
+    sub.add_argument("--no-wait", action="store_true", help="do not follow the log")
+    sub.add_argument(
+        "--install", action="store_true",
+        help="install the lock for this job on every node (minutes); for nodes that were not made from it",
+    )  # fmt: skip
     sub = command("show", commands.show, "print the measures, or the record of one step")
     sub.add_argument("label", nargs="?", metavar="LABEL", help="a step's label as `plan` prints it")
     sub.add_argument("--json", action="store_true", help="print JSON")

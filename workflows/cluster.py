@@ -1,14 +1,32 @@
 """What a run runs on: the profile from `cluster/*.yaml`, and starting or joining Ray. Never changes a result."""
 
+import importlib.metadata
 import os
+import secrets
+import sys
+import time
+import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
 from components.clock import at
-from components.config import Config, UserError, parse, read_yaml
+from components.config import Config, UserError, listing, parse, read_yaml
 
+LOCK = Path(__file__).resolve().parent.parent / "cluster" / "requirements.lock"
+SETTINGS = {
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S": "600",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # What Ray's C++ side has to say to a user (a process died, say) comes as an exception too, and reads better there.
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""What Ray is told through the environment of this process, where that does not say otherwise."""
 SPARE = 2
 """Logical CPUs that a Ray started here has beyond the cores and the training workers, for Ray Data's own tasks."""
 
@@ -28,7 +46,11 @@ class Cluster(Config):
     mode: Literal["ray", "inline"] = "ray"
     """`inline` runs everything in one process (the JVM in one child): for unit tests and debuggers."""
     address: str | None = None
-    """A running Ray cluster to join; null starts Ray on this machine alone."""
+    """A running Ray cluster to join, `auto` for the one that this machine or job belongs to; null starts Ray on this
+    machine alone."""
+    patience: int = Field(300, ge=0)
+    """Seconds that a cluster which was joined has to come to the size that `train` asks for: its nodes may still be
+    starting."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """What models run on; `auto` takes the GPU where there is one."""
     train: Pool = Pool(workers=1, threads=0)
@@ -71,6 +93,12 @@ class Cluster(Config):
         """Threads of one training worker."""
         return self.train.threads or max(1, cores() // (self.train.workers or 1))
 
+    def machine(self) -> int:
+        """Cores of one machine: of this one, or of the largest of a cluster that was joined."""
+        if self.mode == "inline" or not self.address:
+            return cores()
+        return max(1, *(int(node["Resources"].get("CPU", 0)) for node in ray_session(self).nodes() if node["Alive"]))
+
     def reserved(self) -> int:
         """Logical CPUs of a Ray that is started here that are not for the map over shards."""
         return 0 if self.address else SPARE + (self.train.workers or 1)
@@ -96,14 +124,8 @@ def read(path: Path) -> Cluster:
 
 def ray_session(cluster: Cluster) -> Any:
     """The `ray` module, joined to the profile's cluster; the first call starts or joins it."""
-    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
-    os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S", "600")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # What Ray's C++ side has to say to a user (a process died, say) comes as an exception too, and reads better there.
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
     import logging
 
     with at("start"):
@@ -115,12 +137,86 @@ def ray_session(cluster: Cluster) -> Any:
     return ray
 
 
+def meet(cluster: Cluster, store: Path) -> None:
+    """UserError unless a cluster that was joined can do the work: on each of its nodes the store is there and the
+    packages are the lock's, and there are as many GPUs or CPUs as training asks for."""
+    if not store.parent.is_dir():
+        raise UserError(
+            f"--store {store}: there is no {store.parent} on the cluster; accepted: a path in a directory that all its "
+            "nodes share"
+        )
+    store.mkdir(exist_ok=True)
+    ray = ray_session(cluster)
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    _wait(ray, cluster)
+    probe = store / f".seen-{uuid.uuid4().hex[:8]}"
+    probe.touch()
+    try:
+        names = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+        looks = [
+            ray.remote(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))(_look).remote(
+                str(probe), locked()
+            )
+            for node in names
+        ]
+        for address, wrong in zip(names.values(), ray.get(looks), strict=True):
+            if wrong:
+                raise UserError(f"the cluster's node {address}: {wrong}")
+    finally:
+        probe.unlink()
+
+
+def _wait(ray: Any, cluster: Cluster) -> None:
+    """Wait for the nodes that training needs, saying so; UserError when they do not come."""
+    kind, needed = "GPU" if cluster.device == "cuda" else "CPU", cluster.train.workers or 1
+    began, said = time.monotonic(), False
+    while (there := int(ray.cluster_resources().get(kind, 0))) < needed:
+        if time.monotonic() - began >= cluster.patience:
+            raise UserError(
+                f"cluster: train.workers: {needed} workers with a {kind} each are asked for, and the cluster has "
+                f"{there} {kind}s; accepted: 1 to {there}"
+            )
+        if not said:
+            print(f"waiting for nodes: training asks for {needed} {kind}s, there are {there}", file=sys.stderr)
+            said = True
+        time.sleep(1.0)
+
+
+def locked() -> dict[str, str]:
+    """Name to version of every package of the lock."""
+    lines = LOCK.read_text().splitlines()
+    return {name: version for name, equals, version in (line.partition("==") for line in lines) if equals}
+
+
+def _look(probe: str, packages: dict[str, str]) -> str:
+    """What is wrong with the node that this runs on, in words."""
+    if not Path(probe).exists():
+        return f"does not see {Path(probe).parent}; the store must be on a filesystem that all nodes share"
+    other = [
+        f"{name} {there or 'missing'} (lock: {version})"
+        for name, version in packages.items()
+        if (there := _version("faiss-gpu" if name == "faiss-cpu" else name) or _version(name)) != version
+    ]
+    more = f" and {len(other) - 3} more" if len(other) > 3 else ""
+    return f"its packages are not those of cluster/requirements.lock: {listing(other[:3])}{more}" if other else ""
+
+
+def _version(name: str) -> str | None:
+    """An installed package's version, whatever build of it."""
+    try:
+        return importlib.metadata.version(name).partition("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def _start(ray: Any, cluster: Cluster) -> None:
     """Join the profile's cluster, or start Ray on this machine."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if cluster.address:
         ray.init(address=cluster.address, **quiet)
         return
+    _own_token()
     ray.init(
         address="local",  # never a stray cluster that happens to run on this host
         include_dashboard=False,
@@ -131,10 +227,22 @@ def _start(ray: Any, cluster: Cluster) -> None:
     )
 
 
+def _own_token() -> None:
+    """Make the token of this user's Ray readable for this user alone: Ray would make it a file as any other."""
+    path = Path.home() / ".ray" / "auth_token"
+    elsewhere = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if path.exists() or elsewhere or os.environ.get("RAY_AUTH_MODE") == "disabled":
+        return
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}")
+    with suppress(OSError):  # a home that cannot be written to is for Ray to speak about
+        path.parent.mkdir(exist_ok=True)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+        temporary.replace(path)
+
+
 def stop_ray() -> None:
     """Leave Ray if this process joined it."""
-    import sys
-
     if "ray" in sys.modules:
         import ray
 

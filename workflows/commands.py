@@ -69,6 +69,8 @@ def run(arguments: argparse.Namespace) -> None:
         wanted = [labelled(experiment, arguments.until)]
     cluster = clusters.read(arguments.cluster)
     waiting = todo(wanted, store, whole=bool(arguments.until))  # asked for by name: what was dropped comes back
+    if waiting and cluster.mode == "ray" and cluster.address:
+        clusters.meet(cluster, store.root)
     _write_run(experiment, store)
     started = time.monotonic()
     executed: set[str] = set()
@@ -87,6 +89,13 @@ def run(arguments: argparse.Namespace) -> None:
     words = ["python -m workflows", *_options(arguments), f'search {arguments.config} "your question"']
     words += [f"--set {shlex.quote(assignment)}" for assignment in arguments.assignments]
     print(f"try:    {' '.join(words)}" + (" --rank" if experiment.outcome.ranker is not None else ""))
+
+
+def submit(arguments: argparse.Namespace) -> None:
+    """Run on a Ray cluster, as one job of it."""
+    from workflows import submit as submission
+
+    submission.submit(arguments)
 
 
 def _options(arguments: argparse.Namespace) -> list[str]:

@@ -163,13 +163,19 @@ def _record(node: Step, summary: dict[str, Any], started: float, cluster: Any) -
         "time": clock.spent(clock.drain()),
         "host": socket.gethostname(),
         "cluster": cluster.model_dump(mode="json") if isinstance(cluster, BaseModel) else None,
-        "code": _code(),
+        "code": code(),
     }
 
 
-def _code() -> dict[str, Any]:
-    """The commit that the code is at, and whether it was changed since; empty outside a checkout."""
+def code() -> dict[str, Any]:
+    """The commit that the code is at, and whether it was changed since; empty outside a checkout.
+
+    Code that was sent to a cluster is no checkout: `$SPARRING_CODE` says there what it was sent from.
+    """
     import subprocess  # only when something ran
+
+    if sent := os.environ.get("SPARRING_CODE"):
+        return dict(json.loads(sent))
 
     def git(*words: str) -> str | None:
         root = Path(__file__).parent

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ from workflows.cluster import Cluster, Pool
 @pytest.mark.parametrize("path", sorted((ROOT / "cluster").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_profile_is_one(path: Path) -> None:
     text = path.read_text()
-    if "kind: Ray" in text or "cluster_name:" in text:
+    if "kind: Ray" in text or "cluster_name:" in text:  # tests/test_cluster_files.py
         pytest.skip("for another launcher")
     assert text.startswith("# ")
     clusters.read(path)
@@ -53,6 +55,22 @@ def test_as_many_workers_as_the_cluster_has_cores_or_gpus(monkeypatch: pytest.Mo
     assert Cluster().workers(Pool(), 2) == 2
 
 
+def test_the_cores_of_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What asks for more than the largest machine has would wait for ever."""
+
+    class Ray:
+        @staticmethod
+        def nodes() -> list[dict[str, Any]]:
+            sizes = [(0.0, True), (8.0, True), (2.0, True), (64.0, False)]
+            return [{"Alive": alive, "Resources": {"CPU": size}} for size, alive in sizes]
+
+    monkeypatch.setattr(clusters, "cores", lambda: 96)
+    monkeypatch.setattr(clusters, "ray_session", lambda cluster: Ray)
+    assert Cluster().machine() == 96
+    assert Cluster(mode="inline", address="auto").machine() == 96
+    assert Cluster(address="auto").machine() == 8
+
+
 def test_cores_are_those_this_process_may_use() -> None:
     assert clusters.cores() == len(os.sched_getaffinity(0))
 
@@ -75,3 +93,112 @@ def test_leaving_ray_where_it_was_never_joined(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delitem(sys.modules, "ray", raising=False)
     clusters.stop_ray()
     assert "ray" not in sys.modules
+
+
+# A cluster that is joined
+
+
+def test_a_cluster_that_can_do_the_work(ray: Cluster, tmp_path: Path) -> None:
+    clusters.meet(ray, tmp_path / "store")
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+def test_a_store_in_a_directory_that_is_not_there(ray: Cluster, tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=rf"--store {tmp_path}/a/b: there is no {tmp_path}/a on the cluster; accepted: "
+    ):
+        clusters.meet(ray, tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_node_that_does_not_see_the_store(tmp_path: Path) -> None:
+    said = clusters._look(str(tmp_path / "probe"), {})
+    assert said == f"does not see {tmp_path}; the store must be on a filesystem that all nodes share"
+
+
+def test_a_node_with_other_packages(ray: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = {**clusters.locked(), "ray": "1.0", "no-such-package": "2.0"}
+    monkeypatch.setattr(clusters, "locked", lambda: lock)
+    with pytest.raises(UserError) as caught:
+        clusters.meet(ray, tmp_path / "store")
+    assert re.fullmatch(
+        r"the cluster's node [\d.]+: its packages are not those of cluster/requirements\.lock: "
+        r"ray 2\.60\.0 \(lock: 1\.0\), no-such-package missing \(lock: 2\.0\)",
+        str(caught.value),
+    )
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+def test_only_the_first_of_many_other_packages_are_named(tmp_path: Path) -> None:
+    (tmp_path / "probe").touch()
+    said = clusters._look(str(tmp_path / "probe"), {f"no-such-package-{i}": "1" for i in range(5)})
+    assert said.endswith("no-such-package-2 missing (lock: 1) and 2 more")
+
+
+def test_faiss_for_gpus_takes_the_place_of_the_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "probe").touch()
+    monkeypatch.setattr(clusters, "_version", {"faiss-gpu": "1.0"}.get)
+    assert clusters._look(str(tmp_path / "probe"), {"faiss-cpu": "1.0"}) == ""
+
+
+@pytest.mark.parametrize(("device", "kind"), [("cpu", "CPU"), ("cuda", "GPU")])
+def test_a_cluster_that_stays_too_small(
+    ray: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], device: str, kind: str
+) -> None:
+    cluster = ray.model_copy(update={"device": device, "train": Pool(workers=999), "patience": 0})
+    with pytest.raises(
+        UserError, match=rf"train\.workers: 999 workers with a {kind} each are asked for, and the cluster"
+    ):
+        clusters.meet(cluster, tmp_path / "store")
+
+
+def test_nodes_that_come_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Ray:
+        sizes = iter([0.0, 8.0, 16.0])
+
+        def cluster_resources(self) -> dict[str, float]:
+            return {"GPU": next(self.sizes)}
+
+    monkeypatch.setattr(clusters.time, "sleep", lambda seconds: None)
+    clusters._wait(Ray(), Cluster(device="cuda", train=Pool(workers=16)))
+    assert capsys.readouterr().err == "waiting for nodes: training asks for 16 GPUs, there are 0\n"
+
+
+# The token
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("MODE", "TOKEN", "TOKEN_PATH"):
+        monkeypatch.delenv(f"RAY_AUTH_{name}", raising=False)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    return tmp_path
+
+
+def test_the_token_of_our_own_ray_is_for_its_user_alone(home: Path) -> None:
+    clusters._own_token()
+    path = home / ".ray" / "auth_token"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert re.fullmatch(r"[0-9a-f]{64}", path.read_text())
+    assert [one.name for one in path.parent.iterdir()] == ["auth_token"]
+    token = path.read_text()
+    clusters._own_token()
+    assert path.read_text() == token
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("RAY_AUTH_TOKEN", "x"), ("RAY_AUTH_TOKEN_PATH", "x"), ("RAY_AUTH_MODE", "disabled")]
+)
+def test_no_token_is_made_where_none_is_wanted(
+    home: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    clusters._own_token()
+    assert list(home.iterdir()) == []
+
+
+def test_a_home_that_cannot_be_written_to(home: Path) -> None:
+    (home / ".ray").write_text("")
+    clusters._own_token()  # Ray will say what it makes of that

@@ -21,7 +21,7 @@ from components import lucene
 from components.config import Config, UserError, listing
 from components.files import replacing, write_json
 from components.tables import RANKING
-from workflows.cluster import Cluster, Pool, cores
+from workflows.cluster import Cluster, Pool
 from workflows.progress import Progress
 from workflows.shards import Shard, map_shards
 
@@ -50,7 +50,8 @@ class BM25Config(Config):
 def lucene_index(out: Path, cluster: Cluster, *, data: Path, config: LuceneIndexConfig) -> dict[str, Any]:
     """Write `index/`, a Lucene index of title and text that Pyserini opens."""
     lucene.check()
-    pool = Pool(workers=1, threads=min(cores(), (cluster.java.workers or cores()) * cluster.java.threads))
+    most = cluster.machine()
+    pool = Pool(workers=1, threads=min(most, (cluster.java.workers or most) * cluster.java.threads))
     documents = pq.read_metadata(data / "documents.parquet").num_rows
     map_shards(
         _InChild,

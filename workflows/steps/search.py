@@ -17,7 +17,7 @@ from components.files import replacing, write_json
 from components.groups import ids_of, places_of
 from components.processor import settle
 from components.tables import RANKING
-from workflows.cluster import Cluster, Pool, cores
+from workflows.cluster import Cluster, Pool
 from workflows.progress import Progress
 from workflows.shards import Shard, map_shards
 
@@ -50,7 +50,8 @@ def faiss_index(out: Path, cluster: Cluster, *, vectors: Path, factory: str) -> 
     shards = _shards(vectors)
     rows, dimension = sum(len(shard) for shard in shards), shards[0].shape[1]
     index.empty(factory, dimension)
-    pool = Pool(workers=1, threads=min(cores(), (cluster.map.workers or cores()) * cluster.map.threads))
+    most = cluster.machine()
+    pool = Pool(workers=1, threads=min(most, (cluster.map.workers or most) * cluster.map.threads))
     map_shards(
         _Indexing, [Shard(INDEX, rows, {})],
         out=out, cluster=cluster, pool=pool, unit="documents", vectors=str(vectors), factory=factory,

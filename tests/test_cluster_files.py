@@ -1,0 +1,198 @@
+"""What lies in `cluster/` for other launchers: KubeRay's manifests, Ray's launcher, and the image."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.tiny import ROOT
+from workflows import cluster as clusters
+
+FILES = ROOT / "cluster"
+SCHEMA = json.loads((ROOT / "tests" / "data" / "kuberay.json").read_text())
+MANIFESTS = ("raycluster", "rayjob")
+
+
+def manifest(name: str) -> Any:
+    return yaml.safe_load((FILES / f"{name}.yaml").read_text())
+
+
+def spec(name: str) -> Any:
+    """A manifest's cluster."""
+    tree = manifest(name)["spec"]
+    return tree.get("rayClusterSpec", tree)
+
+
+def pods(name: str) -> list[Any]:
+    groups = [spec(name)["headGroupSpec"], *spec(name)["workerGroupSpecs"]]
+    return [group["template"]["spec"] for group in groups]
+
+
+# Kubernetes
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_a_manifest_says_what_kuberay_knows(name: str) -> None:
+    jsonschema.validate(manifest(name), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("spec", "authOption"), {"mode": "token"}),
+        (("spec", "authOptions", "mode"), "tokens"),
+        (("spec", "headGroupSpec", "rayStartParams", "num-cpus"), 0),
+        (("spec", "workerGroupSpecs", 0, "replicas"), "2"),
+        (("spec", "workerGroupSpecs", 0, "template", "spec", "containers", 0, "volumeMount"), []),
+    ],
+)
+def test_a_manifest_with_a_mistake_would_be_found(path: tuple[Any, ...], value: Any) -> None:
+    tree = node = manifest("raycluster")
+    for part in path[:-1]:
+        node = node[part]
+    node[path[-1]] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(tree, SCHEMA)
+
+
+def test_a_job_has_the_cluster_that_stands_alone() -> None:
+    assert spec("rayjob") == spec("raycluster")
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_a_manifest_agrees_with_the_lock_and_the_profile(name: str) -> None:
+    tree, profile = spec(name), clusters.read(FILES / "nodes.yaml")
+    assert tree["rayVersion"] == clusters.locked()["ray"]
+    (workers,) = tree["workerGroupSpecs"]
+    assert workers["replicas"] == workers["minReplicas"] == workers["maxReplicas"]
+    (container,) = workers["template"]["spec"]["containers"]
+    assert int(container["resources"]["limits"]["nvidia.com/gpu"]) * workers["replicas"] == profile.train.workers
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_pods_ask_for_a_token_and_have_no_rights(name: str) -> None:
+    assert spec(name)["authOptions"] == {"mode": "token"}
+    assert spec(name)["headGroupSpec"]["serviceType"] == "ClusterIP"  # nobody outside the cluster reaches it
+    for pod in pods(name):
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]},
+            }  # fmt: skip
+            assert {mount["name"] for mount in container["volumeMounts"]} <= {one["name"] for one in pod["volumes"]}
+            mounted = tuple(mount["mountPath"] + "/" for mount in container["volumeMounts"])
+            assert all(variable["value"].startswith(mounted) for variable in container["env"])
+
+
+def test_the_job_is_a_run_of_a_config_that_is_there() -> None:
+    words = manifest("rayjob")["spec"]["entrypoint"].split()
+    assert words[:3] == ["cd", "/sparring", "&&"]
+    assert "WORKDIR /sparring\n" in (FILES / "Dockerfile").read_text()
+    from workflows import recipes
+    from workflows.__main__ import parser
+
+    arguments = parser().parse_args(words[words.index("workflows") + 1 :])
+    assert arguments.command == "run"
+    assert arguments.store.is_absolute()
+    assert arguments.runs.is_absolute()
+    recipes.read(ROOT / arguments.config, [], arguments.runs)
+    assert clusters.read(ROOT / arguments.cluster).address == "auto"
+
+
+# Ray's launcher
+
+
+def test_rays_launcher_takes_its_file() -> None:
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    tree = yaml.safe_load((FILES / "ray-up.yaml").read_text())
+    schema = json.loads((Path(sys.modules["ray.autoscaler"].__path__[0]) / "ray-schema.json").read_text())
+    jsonschema.validate(tree, schema)
+    validate_config(prepare_config(tree))
+    for source in tree["file_mounts"].values():
+        assert source.startswith("~") or (ROOT / source).exists()
+    assert tree["max_workers"] == len(tree["provider"]["worker_ips"])
+
+
+def test_rays_launcher_starts_it_with_a_token_and_on_loopback() -> None:
+    tree = yaml.safe_load((FILES / "ray-up.yaml").read_text())
+    starts = [
+        command
+        for key in ("head_start_ray_commands", "worker_start_ray_commands")
+        for command in tree[key]
+        if "ray start" in command
+    ]
+    assert len(starts) == 2
+    assert all("RAY_AUTH_MODE=token" in command for command in starts)
+    assert "--dashboard-host=127.0.0.1" in starts[0]
+
+
+# The image
+
+
+def instructions() -> list[str]:
+    """The image's instructions, each on one line."""
+    text = (FILES / "Dockerfile").read_text()
+    lines = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    return [line for line in re.sub(r"\\\n\s*", "", lines).splitlines() if line]
+
+
+def test_the_image_is_of_the_locks_python() -> None:
+    assert instructions()[0].startswith("FROM python:3.11-")
+    assert instructions()[-1] == "USER 1000:1000"
+    assert pods("raycluster")[0]["securityContext"]["runAsUser"] == 1000
+
+
+def test_the_image_gets_the_code_and_nothing_else() -> None:
+    from workflows.submit import CODE
+
+    copied = [line.split()[1] for line in instructions() if line.startswith("COPY")]
+    assert sorted(copied) == sorted([*CODE, "cluster/requirements.lock"])
+    ignored = (FILES / "Dockerfile.dockerignore").read_text().splitlines()
+    assert [line for line in ignored if not line.startswith("#")] == [
+        "*",
+        *(f"!{name}" for name in CODE),
+        "**/__pycache__",
+    ]
+
+
+def test_the_image_pleases_the_linter() -> None:
+    linter = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    assert linter, "hadolint comes with the development packages: make setup"
+    done = subprocess.run(
+        [linter, "--no-color", str(FILES / "Dockerfile")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.install
+@pytest.mark.timeout(1800)
+def test_the_images_packages_install_in_a_clean_environment(tmp_path: Path) -> None:
+    """Its own install lines, with whatever index pip finds: for a CPU here or CUDA there, the same lock."""
+    lines = [line.removeprefix("RUN ") for line in instructions() if line.startswith("RUN pip ")]
+    assert lines
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    environment["PATH"] = f"{tmp_path / 'venv' / 'bin'}{os.pathsep}{environment['PATH']}"
+    for line in lines:
+        subprocess.run(["sh", "-euc", line], cwd=ROOT, env={**environment, "TORCH_WHEELS": ""}, check=True)
+    (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    there = {
+        re.sub(r"[-_.]+", "-", one.metadata["Name"]).lower(): one.version.partition("+")[0]
+        for one in metadata.distributions(path=[str(site)])
+    }
+    assert clusters.locked().items() <= there.items()
+    checks = ["-m", "workflows", "plan", "configs/demo.yaml"]
+    subprocess.run([tmp_path / "venv" / "bin" / "python", *checks], cwd=ROOT, env=environment, check=True)

@@ -1,0 +1,279 @@
+"""Jobs on a real Ray cluster of one node, with token authentication and its dashboard on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests import tiny
+from tests.tiny import ROOT, Place
+from workflows import recipes
+from workflows.dag import graph
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+TOKEN = "a-token-of-sixteen-bytes-or-more-for-the-tests"
+
+
+@dataclass(frozen=True)
+class Head:
+    """A cluster: its job server, and what a user who may submit has in the environment."""
+
+    address: str
+    environment: dict[str, str]
+    folder: Path
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def answers(address: str) -> bool:
+    """Whether a job server is there, whatever it answers."""
+    try:
+        urllib.request.urlopen(f"{address}/api/version", timeout=1)
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def below(process: int) -> list[int]:
+    """A process and all that it started, by id."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    found = [process]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Head]:
+    folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short: sockets have a name of at most 107 bytes
+    token = folder / "token"
+    token.touch(mode=0o600)
+    token.write_text(TOKEN)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "SPARRING_"))}
+    environment = {**clean, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "OMP_NUM_THREADS": "1"}
+    binaries = Path(sys.executable).parent
+    environment["PATH"] = f"{binaries}{os.pathsep}{environment['PATH']}"
+    port, *other = (free_port() for _ in range(3))
+    command = [
+        str(binaries / "ray"), "start", "--head", "--block", f"--port={other[0]}", "--dashboard-host=127.0.0.1",
+        f"--dashboard-port={port}", "--dashboard-agent-listen-port=0", f"--ray-client-server-port={other[1]}",
+        f"--temp-dir={folder}", "--num-cpus=4", f"--object-store-memory={200 * 2**20}", "--disable-usage-stats",
+    ]  # fmt: skip
+    with (folder / "said").open("w") as said:
+        # Not in the repository: the code must come with the job.
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=said, stderr=said)
+    try:
+        address = f"http://127.0.0.1:{port}"
+        for _ in range(300):
+            if answers(address):
+                break
+            assert process.poll() is None, (folder / "said").read_text()
+            time.sleep(0.2)
+        yield Head(address, environment, folder)
+    finally:
+        mine = below(process.pid)
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+        for one in mine:  # not all go by themselves
+            with suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def place(played: Place, beir: Path, encoder: Path, tmp_path: Path) -> Place:
+    """A toy experiment with its collection and BM25's index made, and a profile for the cluster."""
+    place = tiny.place(tmp_path / "shared", tiny.dpr(beir, encoder))
+    for label in ("data", "bm25 index"):
+        shutil.copytree(played.artifact(label), place.store / played.artifact(label).name)
+    profile = {
+        "mode": "ray", "device": "cpu", "pass_tokens": 256, "retries": 0, "train": {"workers": 1, "threads": 1},
+        "map": {"workers": 2, "threads": 1},
+    }  # fmt: skip
+    tiny.write(place.folder / "cluster.yaml", profile)
+    return place
+
+
+def words(place: Place, head: Head, *more: str) -> list[str]:
+    found = place.words("submit", "--address", head.address, "--cluster", str(place.folder / "cluster.yaml"), *more)
+    return [sys.executable, "-m", "workflows", *found]
+
+
+def submitted(place: Place, head: Head, *more: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {**head.environment, **environment}
+    return subprocess.run(
+        words(place, head, *more), cwd=ROOT, env=variables, capture_output=True, text=True, check=False
+    )
+
+
+def ray(head: Head, *command: str) -> str:
+    """What one of Ray's own commands says."""
+    done = subprocess.run(command, env=head.environment, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def test_a_whole_run(place: Place, head: Head) -> None:
+    """Followed to its end; every artifact of its plan is there, and no secret in what is said or kept."""
+    done = submitted(place, head)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert re.fullmatch(rf"job tiny-[0-9a-f]{{6}}: done in \d+ s; .*: {place.runs}/tiny/report\.html", lines[-1])
+    assert re.fullmatch(r"job tiny-[0-9a-f]{6} was sent\n", done.stderr)
+    assert any(line.startswith("toy, test split: 4 queries") for line in lines)
+    assert not [line for line in lines if "\r" in line or "\033" in line]  # no bars that are drawn in place
+    assert len(lines) < 150
+    wanted = recipes.read(place.config, [], place.runs).wanted
+    assert {path.name for path in place.store.iterdir()} == {node.name for node in graph(wanted)}
+    assert {"BM25", "start model", "retriever"} <= {row["system"] for row in place.metrics()["rows"]}
+    assert (place.runs / "tiny" / "report.html").exists()
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    record = json.loads((place.artifact("retriever") / "artifact.json").read_text())
+    assert record["code"].get("commit") == (commit.stdout.strip() or None)
+    assert record["cluster"]["address"] == "auto"
+    assert TOKEN not in done.stdout + done.stderr
+    for path in (*place.folder.rglob("*"), *head.folder.rglob("*")):
+        if path.is_file() and path != head.folder / "token":
+            assert TOKEN.encode() not in path.read_bytes(), path
+    again = submitted(place, head)
+    assert again.returncode == 0
+    assert "nothing to run" in again.stdout
+
+
+def test_a_run_of_the_images_own_code(place: Place, head: Head) -> None:
+    """As cluster/rayjob.yaml has it: nothing is sent, the code is where the entrypoint goes to."""
+    profile = yaml.safe_load((place.folder / "cluster.yaml").read_text())
+    path = tiny.write(place.folder / "joining.yaml", {**profile, "address": "auto"})
+    run = place.words("run", "--until", "start vectors")
+    run[run.index("--cluster") + 1] = str(path)
+    entrypoint = f"cd {ROOT} && python -m workflows {shlex.join(run)}"
+    said = ray(head, "ray", "job", "submit", "--address", head.address, "--", "sh", "-c", entrypoint)
+    assert "succeeded" in said.lower(), said
+    assert list(place.store.glob("encode-*/artifact.json"))
+
+
+def test_a_mistake_that_shows_in_the_job(place: Place, head: Head) -> None:
+    shutil.rmtree(place.store)
+    done = submitted(place, head, "--set", "data.path=nowhere/here")
+    assert done.returncode == 2
+    assert re.fullmatch(
+        r"job tiny-\w+-[0-9a-f]{6} was sent\nerror: job tiny-\w+-[0-9a-f]{6}: format beir: source missing: .*\n",
+        done.stderr,
+    )
+
+
+def test_a_job_that_fails(place: Place, head: Head) -> None:
+    """The step's own words, and status 1; what was finished stays finished."""
+    (data,) = place.store.glob("ingest-*")
+    (data / "documents.parquet").write_bytes(b"half a file")
+    done = submitted(place, head)
+    assert done.returncode == 1
+    _, failed, last = done.stderr.splitlines()
+    assert re.fullmatch(
+        r"failed: job tiny-[0-9a-f]{6}: step '.*' failed: .*\(the whole story: .*/failure\.txt\)", failed
+    )
+    assert last == "What was finished stays finished; the same command goes on."
+    assert (data / "artifact.json").exists()
+
+
+def test_a_store_on_this_machine_alone(place: Place, head: Head) -> None:
+    command = words(place, head)
+    command[command.index("--store") + 1] = "/of-nobody/sparring/store"
+    done = subprocess.run(command, cwd=ROOT, env=head.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "there is no /of-nobody/sparring on the cluster; accepted: " in done.stderr.splitlines()[-1]
+
+
+def test_a_cluster_that_is_too_small(place: Place, head: Head) -> None:
+    tree = yaml.safe_load((place.folder / "cluster.yaml").read_text())
+    tiny.write(place.folder / "cluster.yaml", {**tree, "train": {"workers": 64}, "patience": 1})
+    done = submitted(place, head)
+    assert done.returncode == 2
+    assert "waiting for nodes: training asks for 64 CPUs, there are 4" in done.stdout
+    assert "64 workers with a CPU each are asked for, and the cluster has 4 CPUs" in done.stderr.splitlines()[-1]
+
+
+def test_who_has_no_token(place: Place, head: Head) -> None:
+    done = submitted(place, head, RAY_AUTH_MODE="disabled")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"error: --address {head.address}: the cluster asks for a token; set RAY_AUTH_MODE=token, and "
+        "RAY_AUTH_TOKEN_PATH to the file that holds it\n"
+    )
+
+
+def test_who_has_another_token(place: Place, head: Head, tmp_path: Path) -> None:
+    wrong = tmp_path / "token"
+    wrong.write_text("swordfish")
+    done = submitted(place, head, RAY_AUTH_TOKEN_PATH=str(wrong))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: --address {head.address}: the cluster does not take the token in {wrong}\n"
+    assert "swordfish" not in done.stderr
+
+
+def test_rays_own_variables_do_not_move_the_address(place: Place, head: Head) -> None:
+    done = submitted(place, head, "--until", RAY_ADDRESS="http://127.0.0.1:9")
+    assert done.returncode == 2  # no such option: a job is a whole run
+    done = submitted(place, head, "--no-wait", RAY_ADDRESS="http://127.0.0.1:9")
+    assert done.returncode == 0, done.stderr
+    stop = done.stdout.splitlines()[1].removeprefix("stop it: ")
+    ray(head, *stop.split())
+
+
+def test_interrupted_it_runs_on(place: Place, head: Head) -> None:
+    """Ctrl-C stops following; the same command follows again; Ray's own command stops it."""
+    with subprocess.Popen(
+        words(place, head), cwd=ROOT, env=head.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("[1/"):
+                break
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, out + err
+    sent, *_, runs, follow, stop = err.splitlines()
+    job = sent.split()[1]
+    assert runs == f"The job {job} runs on; the same command follows it again."
+    assert follow == f"its log: ray job logs --address {head.address} --follow {job}"
+    assert stop == f"stop it: ray job stop --address {head.address} {job}"
+    assert "RUNNING" in ray(head, "ray", "job", "status", "--address", head.address, job)
+    again = submitted(place, head, "--no-wait")
+    assert again.stderr == f"job {job} is at this already\n"
+    with subprocess.Popen(
+        words(place, head), cwd=ROOT, env=head.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == f"job {job} is at this already\n"
+        assert f"Job '{job}' was stopped" in ray(head, *stop.removeprefix("stop it: ").split())
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert err.startswith(f"failed: job {job} was stopped\n")
