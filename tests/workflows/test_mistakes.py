@@ -125,7 +125,7 @@ def test_a_mistake_that_shows_while_running_is_one_line(
     ("profile", "says"),
     [
         ({"mode": "rya"}, r"inline\.yaml: mode: Input should be 'ray' or 'inline', got 'rya'"),
-        ({"worker": 3}, r"inline\.yaml: worker: unknown key; accepted: mode, address, device, "),
+        ({"worker": 3}, r"inline\.yaml: worker: unknown key; accepted: mode, address, patience, device, "),
         ({"map": {"worker": 3}}, r"inline\.yaml: map\.worker: unknown key; accepted: workers, threads"),
     ],
 )
