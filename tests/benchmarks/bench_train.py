@@ -88,7 +88,7 @@ def test_retriever(world: World) -> None:
         SentenceTransformerTrainer,
         SentenceTransformerTrainingArguments,
     )
-    from sentence_transformers.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
     groups = mined(world, BATCH * STEPS, 0)
     told = written(world, groups)
