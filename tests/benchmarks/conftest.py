@@ -1,7 +1,8 @@
 """What the benchmarks share: a real collection, a model of six layers, tokens, and where they lie.
 
 Every benchmark is `make bench ARGS="-k name"`; all of them write their tables to RESULTS.md. Environment variables make
-them smaller or move them: SPARRING_BENCH_DEVICE (auto, cpu, cuda) and SPARRING_BENCH_DOCUMENTS.
+them smaller or move them: SPARRING_BENCH_DEVICE (auto, cpu, cuda) and SPARRING_BENCH_DOCUMENTS. SPARRING_TEST_DATA
+names a folder of collections in BEIR's layout; where `squad` is among them, it is measured too.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,16 +53,43 @@ class World:
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """The documentation of all seven packages, and the whole start model as retriever and as ranker."""
-    from components.sources.docstrings import Source
+def docstrings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documentation of all seven packages: some 18,000 documents, and as many queries."""
+    return _ingested(tmp_path_factory.mktemp("docstrings"), {"format": "docstrings", "packages": PACKAGES})
+
+
+@pytest.fixture(scope="session")
+def squad(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SQuAD's paragraphs and questions, whose answers it knows."""
+    folder = Path(os.environ.get("SPARRING_TEST_DATA", "nowhere")) / "squad"
+    if not folder.is_dir():
+        pytest.skip("SPARRING_TEST_DATA names no folder with squad in it")
+    return _ingested(tmp_path_factory.mktemp("squad"), {"format": "beir", "path": str(folder)})
+
+
+def _ingested(place: Path, source: dict[str, Any]) -> Path:
+    from components.sources.base import declared
     from workflows.steps.ingest import ingest
+
+    ingest(place, None, source=declared(source))
+    return place
+
+
+@pytest.fixture(scope="session", params=["docstrings", "squad"])
+def collection(request: pytest.FixtureRequest) -> tuple[str, Path]:
+    """Each collection by its name."""
+    return request.param, request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory, docstrings: Path) -> World:
+    """The documentation of all seven packages, and the whole start model as retriever and as ranker."""
     from workflows.steps.start import start
     from workflows.steps.tokenize import TokenizeConfig, tokenize
 
     root = tmp_path_factory.mktemp("world")
     cluster = Cluster(mode="inline", device=DEVICE, map=Pool(workers=1, threads=cores()))
-    names = ("data", "retriever", "ranker", "tokens")
+    names = ("retriever", "ranker", "tokens")
     places = {name: root / name for name in names}
     for place in places.values():
         place.mkdir()
@@ -68,8 +97,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         model=MODEL, pooling="mean", similarity="cosine", query_tokens=64, document_tokens=LENGTH
     )
     ranker = CrossEncoderConfig(model=MODEL, pooling="mean", pair_tokens=LENGTH)
-    ingest(places["data"], cluster, source=Source(format="docstrings", packages=PACKAGES))
     start(places["retriever"], cluster, config=retriever)
     start(places["ranker"], cluster, config=ranker)
-    tokenize(places["tokens"], cluster, data=places["data"], model=places["retriever"], config=TokenizeConfig())
-    return World(root=root, cluster=cluster, **places)
+    tokenize(places["tokens"], cluster, data=docstrings, model=places["retriever"], config=TokenizeConfig())
+    return World(root=root, cluster=cluster, data=docstrings, **places)
