@@ -26,7 +26,7 @@ _TOKEN = regex.compile(r"(?<![\p{L}\p{N}\p{M}])[\p{L}\p{N}\p{M}]+|[^\p{L}\p{N}\p
 
 def prepared(text: str, mode: Mode = "tokens") -> str:
     """A text in the form that a matcher looks at; worth keeping where many questions ask about it."""
-    text = unicodedata.normalize("NFD", text)
+    text = text if text.isascii() else unicodedata.normalize("NFD", text)
     return text if mode == "regex" else _lowered(text)
 
 
@@ -42,8 +42,10 @@ def matcher(answers: Sequence[str], mode: Mode = "tokens") -> Callable[[str], bo
     wanted = [(max(answer, key=len), answer) for answer in tokens if answer]
 
     def found(text: str) -> bool:
-        likely = [answer for longest, answer in wanted if longest in text]  # faster than a generator, and mostly empty
-        return bool(likely) and any(_stands(answer, text) for answer in likely)
+        for longest, answer in wanted:  # noqa: SIM110  (a generator costs half as much as all else here)
+            if longest in text and _stands(answer, text):
+                return True
+        return False
 
     return found
 
@@ -52,10 +54,15 @@ def _stands(answer: list[str], text: str) -> bool:
     """Whether tokens stand one after another in a prepared text."""
     if not all(token in text for token in answer):
         return False
-    first, at = answer[0], -1
-    while (at := text.find(first, at + 1)) >= 0:
-        tokens = _TOKEN.finditer(text, at)
-        if all((token := next(tokens, None)) and token.group() == wanted for wanted in answer):
+    at = -1
+    while (at := text.find(answer[0], at + 1)) >= 0:
+        end = at
+        for wanted in answer:
+            token = _TOKEN.search(text, end)
+            if token is None or token.group() != wanted:
+                break
+            end = token.end()
+        else:
             return True
     return False
 

@@ -52,13 +52,16 @@ def test_answers(collection: tuple[str, Path], tmp_path: Path) -> None:
 class _Ours:
     def __init__(self, data: Path, ranking: Path, place: Path) -> None:
         self._data, self._ranking, self._place = data, ranking, place
-        self.hits: list[bool] = []
+        self._out = place
 
     def __call__(self) -> None:
-        out = self._place / f"answered-{len(list(self._place.glob('answered-*')))}"
-        out.mkdir()
-        answering(out, CLUSTER, data=self._data, ranking=self._ranking, splits=["test"], config=AnswerConfig())
-        self.hits = pq.read_table(out / "ranking.parquet")["hit"].to_pylist()
+        self._out = self._place / f"answered-{len(list(self._place.glob('answered-*')))}"
+        self._out.mkdir()
+        answering(self._out, CLUSTER, data=self._data, ranking=self._ranking, splits=["test"], config=AnswerConfig())
+
+    @property
+    def hits(self) -> list[bool]:
+        return pq.read_table(self._out / "ranking.parquet")["hit"].to_pylist()
 
 
 class _Theirs:
