@@ -86,7 +86,7 @@ def test_topk(world: World) -> None:
 
 def test_topk_peak(world: World) -> None:
     place, peaks = _collection(world), {}
-    for count in (COUNT // 4, COUNT):
+    for count in (COUNT // 4 // SHARD * SHARD, COUNT):
         part, out = _first(place, count, world), world.place("searched")
         command = [sys.executable, "-c", SEARCH, str(part), str(out), str(cores()), str(K)]
         _, peaks[count] = watched(command, cwd=ROOT)
@@ -136,7 +136,7 @@ def _mixed(base: np.ndarray, count: int, *seed: int) -> np.ndarray:
 def _first(place: Path, count: int, world: World) -> Path:
     """The first documents of a collection."""
     part = world.place("part")
-    for path in [*sorted(place.glob("documents-*.npy"))[: count // SHARD], *place.glob("queries.*")]:
+    for path in [*sorted(place.glob("documents-*.npy"))[: -(-count // SHARD)], *place.glob("queries.*")]:
         (part / path.name).symlink_to(path)
     ids = [f"d{at}" for at in range(count)]
     pq.write_table(pa.table({"doc_id": ids, "title": ids, "text": ids}, schema=DOCUMENTS), part / "documents.parquet")
