@@ -86,7 +86,7 @@ class Matcher:
         """Write whether each pair is a hit."""
         pairs = np.array(self._pairs[task["start"] : task["stop"]])
         sought, inverse = np.unique(pairs[:, 1] - task["first"], return_inverse=True)
-        ready = [prepared(text, self._config.mode) for text in self._texts(task["group"], sought)]
+        ready = [prepared(text, self._config.mode) for text in self._texts(task["group"], sought.tolist())]
         asked = pairs[:, 0].tolist()
         self._make_ready(set(asked))
         matchers = self._matchers
@@ -94,12 +94,14 @@ class Matcher:
         with path.open("wb") as file:
             np.save(file, np.asarray(hits, bool))
 
-    def _texts(self, group: int, rows: np.ndarray) -> list[str]:
+    def _texts(self, group: int, rows: list[int]) -> list[str]:
         """Where an answer is looked for in some documents of a row group."""
         fields = ["title", "text"] if self._config.fields == "title and text" else ["text"]
-        table = pq.ParquetFile(self._documents).read_row_group(group, columns=fields).take(pa.array(rows))
+        table = pq.ParquetFile(self._documents).read_row_group(group, columns=fields)
         columns = [table[field].to_pylist() for field in fields]
-        return [document_text(*pair) for pair in zip(*columns, strict=True)] if len(fields) > 1 else columns[0]
+        if len(fields) == 1:
+            return [columns[0][row] for row in rows]
+        return [document_text(columns[0][row], columns[1][row]) for row in rows]
 
     def _make_ready(self, queries: set[int]) -> None:
         """See that there is a matcher of each query's answers."""
