@@ -3,6 +3,9 @@
 `tokens`: the answer's tokens stand one after another among the text's, both in Unicode's decomposed form (NFD) and
 lower case; a token is a run of letters, digits and marks, or any other character that is no space. `regex`: each
 answer is a pattern, as CuratedTREC has them, searched in the decomposed text without regard to case.
+
+A text is never cut into all its tokens: where the longest token of an answer does not occur in it, as is so for most
+documents, nothing else is looked at.
 """
 
 from __future__ import annotations
@@ -17,14 +20,14 @@ from components.config import UserError
 
 Mode = Literal["tokens", "regex"]
 
-_TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
-_BETWEEN = "\x1f"  # a control character, and so never part of a token
+# Begun inside a word, a search goes on to the next token.
+_TOKEN = regex.compile(r"(?<![\p{L}\p{N}\p{M}])[\p{L}\p{N}\p{M}]+|[^\p{L}\p{N}\p{M}\p{Z}\p{C}]")
 
 
 def prepared(text: str, mode: Mode = "tokens") -> str:
     """A text in the form that a matcher looks at; worth keeping where many questions ask about it."""
-    text = unicodedata.normalize("NFD", text)
-    return text if mode == "regex" else _joined(text)
+    text = text if text.isascii() else unicodedata.normalize("NFD", text)
+    return text if mode == "regex" else _lowered(text)
 
 
 def matcher(answers: Sequence[str], mode: Mode = "tokens") -> Callable[[str], bool]:
@@ -35,14 +38,38 @@ def matcher(answers: Sequence[str], mode: Mode = "tokens") -> Callable[[str], bo
     if mode == "regex":
         patterns = [_pattern(answer) for answer in answers if answer]
         return lambda text: any(pattern.search(text) for pattern in patterns)
-    wanted = [_joined(unicodedata.normalize("NFD", answer)) for answer in answers]
-    wanted = [answer for answer in dict.fromkeys(wanted) if answer != _BETWEEN]
-    return lambda text: any(answer in text for answer in wanted)
+    tokens = [_TOKEN.findall(prepared(answer)) for answer in dict.fromkeys(answers)]
+    wanted = [(max(answer, key=len), answer) for answer in tokens if answer]
+
+    def found(text: str) -> bool:
+        for longest, answer in wanted:  # noqa: SIM110  (a generator costs half as much as all else here)
+            if longest in text and _stands(answer, text):
+                return True
+        return False
+
+    return found
 
 
-def _joined(text: str) -> str:
-    """The tokens with a separator before, between and after them: a run of tokens is then a substring."""
-    return _BETWEEN + "".join(token.lower() + _BETWEEN for token in _TOKEN.findall(text))
+def _stands(answer: list[str], text: str) -> bool:
+    """Whether tokens stand one after another in a prepared text."""
+    if not all(token in text for token in answer):
+        return False
+    at = -1
+    while (at := text.find(answer[0], at + 1)) >= 0:
+        end = at
+        for wanted in answer:
+            token = _TOKEN.search(text, end)
+            if token is None or token.group() != wanted:
+                break
+            end = token.end()
+        else:
+            return True
+    return False
+
+
+def _lowered(text: str) -> str:
+    """Lower case as each token has it by itself: Greek's sigma alone is lowered by what stands beside it."""
+    return _TOKEN.sub(lambda token: token.group().lower(), text) if "\u03a3" in text else text.lower()
 
 
 def _pattern(answer: str) -> regex.Pattern[str]:

@@ -56,25 +56,42 @@ def top_k(
     scratch = torch.empty(min(many, len(queries)) * step, device=device)
     lists = [_Lists(part, min(k, count), scratch, step) for part in vectors.split(many)]
     places = _Places(order, device)
-    for shard in documents:
-        for start, stop in _blocks(len(shard), places.seen, step):
-            # Torch takes no read-only memory. float16 goes to the device as it is stored: half the bytes.
-            block = torch.from_numpy(np.require(shard[start:stop], requirements="W")).to(device).float()
-            _finite(block, "documents")
-            where = places.take(len(block))
-            for part in lists:
-                part.add(block, where)
+    for rows in _blocks(documents, step):
+        # Torch takes no read-only memory. float16 goes to the device as it is stored: half the bytes.
+        block = torch.from_numpy(np.require(rows, requirements="W")).to(device).float()
+        _finite(block, "documents")
+        where = places.take(len(block))
+        for part in lists:
+            part.add(block, where)
     return np.concatenate([part.best().cpu().numpy() for part in lists])
 
 
-def _blocks(count: int, seen: int, largest: int) -> Iterator[tuple[int, int]]:
-    """Cuts of a shard into whole runs and a rest: short at first, when every document passes the bar."""
-    start = 0
-    while start < count:
-        wanted = min(count - start, largest, max(FIRST, seen + start))
-        stop = start + (wanted // RUN * RUN or wanted)
-        yield start, stop
-        start = stop
+def _blocks(documents: Sequence[npt.NDArray], largest: int) -> Iterator[npt.NDArray]:
+    """All shards' rows in blocks of whole runs, and a rest: short at first, when every document passes the bar.
+
+    A block may begin in one shard and end in another: short ones would cost as much as long ones beside their products.
+    """
+    parts: list[npt.NDArray] = []
+    count = seen = 0
+    for shard in documents:
+        start = 0
+        while start < len(shard):
+            wanted = _runs(min(largest, max(FIRST, seen)))
+            parts.append(shard[start : start + wanted - count])
+            start, count = start + len(parts[-1]), count + len(parts[-1])
+            if count == wanted:
+                yield parts[0] if len(parts) == 1 else np.concatenate(parts)
+                seen, count, parts = seen + count, 0, []
+    if count:
+        rest = np.concatenate(parts)
+        yield rest[: _runs(count)]
+        if _runs(count) < count:
+            yield rest[_runs(count) :]
+
+
+def _runs(count: int) -> int:
+    """As much of a count as is whole runs, or all of what is less than one."""
+    return count // RUN * RUN or count
 
 
 def merge(partials: Sequence[Keys], k: int) -> Keys:

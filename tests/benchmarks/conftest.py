@@ -1,15 +1,16 @@
 """What the benchmarks share: a real collection, a model of six layers, tokens, and where they lie.
 
 Every benchmark is `make bench ARGS="-k name"`; all of them write their tables to RESULTS.md. Environment variables make
-them smaller or move them: SPARRING_BENCH_DEVICE (auto, cpu, cuda) and SPARRING_BENCH_DOCUMENTS.
+them smaller or move them: SPARRING_BENCH_DEVICE (auto, cpu, cuda) and SPARRING_BENCH_DOCUMENTS. SPARRING_TEST_DATA
+names a folder of collections in BEIR's layout; where `squad` is among them, it is measured too.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -62,38 +63,60 @@ class World:
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """The documentation of seven packages, and the whole start model as retriever and as ranker.
+def docstrings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documentation of all seven packages: some 18,000 documents, and as many queries."""
+    return _ingested(tmp_path_factory.mktemp("docstrings"), {"format": "docstrings", "packages": PACKAGES})
+
+
+@pytest.fixture(scope="session")
+def squad(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SQuAD's paragraphs and questions, whose answers it knows."""
+    folder = Path(os.environ.get("SPARRING_TEST_DATA", "nowhere")) / "squad"
+    if not folder.is_dir():
+        pytest.skip("SPARRING_TEST_DATA names no folder with squad in it")
+    return _ingested(tmp_path_factory.mktemp("squad"), {"format": "beir", "path": str(folder)})
+
+
+def _ingested(place: Path, source: dict[str, Any]) -> Path:
+    from components.sources.base import declared
+    from workflows.steps.ingest import ingest
+
+    ingest(place, None, source=declared(source))
+    return place
+
+
+@pytest.fixture(scope="session", params=["docstrings", "squad"])
+def collection(request: pytest.FixtureRequest) -> tuple[str, Path]:
+    """Each collection by its name."""
+    return request.param, request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory, docstrings: Path) -> World:
+    """The documentation of all seven packages, and the whole start model as retriever and as ranker.
 
     On a GPU a BERT of the base size with random weights takes the model's place.
     """
-    from components.sources.docstrings import Source
-    from workflows.steps.ingest import ingest
-
     root = tmp_path_factory.mktemp("world")
     cluster = Cluster(mode="inline", device=DEVICE, map=Pool(workers=1, threads=cores()))
-    model = base_sized(root / "base") if cluster.cuda() else MODEL
-    return made(
-        root, cluster, model, lambda out: ingest(out, cluster, source=Source(format="docstrings", packages=PACKAGES))
-    )
+    return made(root, cluster, base_sized(root / "base") if cluster.cuda() else MODEL, docstrings)
 
 
-def made(root: Path, cluster: Cluster, model: str, write_data: Callable[[Path], object]) -> World:
+def made(root: Path, cluster: Cluster, model: str, data: Path) -> World:
     """Models and tokens for a collection."""
     from workflows.steps.start import start
     from workflows.steps.tokenize import TokenizeConfig, tokenize
 
-    places = {name: root / name for name in ("data", "retriever", "ranker", "tokens")}
+    places = {name: root / name for name in ("retriever", "ranker", "tokens")}
     for place in places.values():
         place.mkdir()
     retriever = DualEncoderConfig(
         model=model, pooling="mean", similarity="cosine", query_tokens=QUERY_LENGTH, document_tokens=LENGTH
     )
-    write_data(places["data"])
     start(places["retriever"], cluster, config=retriever)
     start(places["ranker"], cluster, config=CrossEncoderConfig(model=model, pooling="cls", pair_tokens=LENGTH))
-    tokenize(places["tokens"], cluster, data=places["data"], model=places["retriever"], config=TokenizeConfig())
-    return World(root=root, cluster=cluster, **places)
+    tokenize(places["tokens"], cluster, data=data, model=places["retriever"], config=TokenizeConfig())
+    return World(root=root, cluster=cluster, data=data, **places)
 
 
 def base_sized(folder: Path) -> str:
@@ -110,14 +133,13 @@ def few(world: World, tmp_path_factory: pytest.TempPathFactory) -> World:
     """The first `DOCUMENTS` documents, and the queries that have a relevant one among them."""
     root = tmp_path_factory.mktemp("few")
 
-    def write_data(out: Path) -> None:
-        documents = pq.read_table(world.data / "documents.parquet").slice(0, DOCUMENTS)
-        qrels = pq.read_table(world.data / "qrels.parquet")
-        qrels = qrels.filter(pc.is_in(qrels["doc_id"], value_set=documents["doc_id"].combine_chunks()))
-        queries = pq.read_table(world.data / "queries.parquet")
-        queries = queries.filter(pc.is_in(queries["query_id"], value_set=pc.unique(qrels["query_id"])))
-        for name, table in {"documents": documents, "qrels": qrels, "queries": queries}.items():
-            pq.write_table(table, out / f"{name}.parquet")
-
-    model = str(world.root / "base") if world.cluster.cuda() else MODEL
-    return made(root, world.cluster, model, write_data)
+    data = root / "data"
+    data.mkdir()
+    documents = pq.read_table(world.data / "documents.parquet").slice(0, DOCUMENTS)
+    qrels = pq.read_table(world.data / "qrels.parquet")
+    qrels = qrels.filter(pc.is_in(qrels["doc_id"], value_set=documents["doc_id"].combine_chunks()))
+    queries = pq.read_table(world.data / "queries.parquet")
+    queries = queries.filter(pc.is_in(queries["query_id"], value_set=pc.unique(qrels["query_id"])))
+    for name, table in {"documents": documents, "qrels": qrels, "queries": queries}.items():
+        pq.write_table(table, data / f"{name}.parquet")
+    return made(root, world.cluster, str(world.root / "base") if world.cluster.cuda() else MODEL, data)

@@ -10,13 +10,13 @@ from pathlib import Path
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
 
-def machine(root: Path) -> str:
-    """The machine, the versions, the commit and the day."""
+def machine(root: Path, *peers: str) -> str:
+    """The machine, the versions, also those of the peers' distributions, the commit and the day."""
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True, check=True
     )
-    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "ray", "transformers"))
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "ray", "transformers", *peers))
     cores = len(os.sched_getaffinity(0))
     return (
         f"{cores} cores of {model.group(1) if model else 'an unknown processor'}; {versions}; "

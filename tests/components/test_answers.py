@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
 
 import pytest
@@ -43,18 +44,34 @@ def found(answers: list[str], text: str, mode: str = "tokens") -> bool:
         ("", "anything", False),
         (" \u200b", "anything \u200b", False),
         ("a", "", False),
+        ("York", "NewYork, York", True),  # the first place is inside a word
+        ("the of the", "The end of the, of the house of the", False),
+        ("of the house", "of the, house of the", False),
+        ("of the house", "the of the of  the\u200b house", True),
+        ("\u039f\u0394\u039f\u03a3", "\u039f\u0394\u039f\u03a3.\u0391", True),  # ends its token, not the word
+        ("\u039f\u03a3\u0391", "\u039f\u03c3\u0391", True),
     ],
 )
 def test_examples(answer: str, text: str, wanted: bool) -> None:
     assert found([answer], text) is naive(answer, text) is wanted
 
 
-LETTERS = st.text(alphabet="ab ,.\u00e9e\u0301A1\u200b\n", max_size=12)
+LETTERS = st.text(alphabet="ab ,.\u00e9e\u0301A1\u200b\n\u03a3\u03c3\u03c2", max_size=12)
 
 
 @given(LETTERS, LETTERS)
 def test_it_is_what_the_naive_comparison_says(answer: str, text: str) -> None:
     assert found([answer], text) == naive(answer, text)
+
+
+def test_whatever_has_a_lower_case_is_the_token_that_it_was() -> None:
+    """Texts are lowered as a whole, and then looked at by token."""
+    capitals = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).lower() != chr(code)]
+    assert len(capitals) > 1_000
+    for one in capitals:
+        for text in (f"a{one}", f"{one}.a", f"a {one}a", f"{one}, {one}"):
+            for answer in (one, f"a{one}", f"{one}."):
+                assert found([answer], text) == naive(answer, text), (answer, text)
 
 
 def test_any_of_several_answers_will_do() -> None:

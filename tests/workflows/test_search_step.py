@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import faiss
@@ -178,6 +179,15 @@ def test_recall_is_of_the_sampled_queries(data, vectors, tmp_path):
     config = SearchConfig(index="Flat", sample=5)
     summary, _ = ranked(tmp_path / "out", INLINE, data, other, config=config, index=tmp_path / "index")
     assert summary[f"recall@{K} of exact"] == 1.0
+
+
+def test_vectors_are_mapped_while_they_are_looked_at(vectors):
+    """So that memory does not grow with the collection."""
+    shards = step._shards(vectors)
+    assert [len(shard) for shard in shards[6:]] == [70, 10]
+    looked_at = [weakref.ref(shard) for shard in shards]
+    assert len(looked_at) == 8
+    assert [array for array in looked_at if array() is not None] == []
 
 
 @pytest.mark.parametrize(("options", "says"), [

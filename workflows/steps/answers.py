@@ -1,5 +1,6 @@
 """Which retrieved documents bear an answer to their query, on Ray Data: for measures, positives and negatives."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -79,25 +80,33 @@ class Matcher:
         self._pairs = np.load(pairs, mmap_mode="r")
         queries = pq.read_table(data / "queries.parquet", columns=["query_id", "answers"])
         self._ids, self._answers = queries["query_id"], queries["answers"]
-        self._matchers: dict[int, Any] = {}
+        self._matchers: dict[int, Callable[[str], bool]] = {}
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         """Write whether each pair is a hit."""
         pairs = np.array(self._pairs[task["start"] : task["stop"]])
-        group = pq.ParquetFile(self._documents).read_row_group(task["group"], columns=["title", "text"])
         sought, inverse = np.unique(pairs[:, 1] - task["first"], return_inverse=True)
-        titles, texts = (group[name].take(pa.array(sought)).to_pylist() for name in ("title", "text"))
-        if self._config.fields == "title and text":
-            texts = [document_text(title, text) for title, text in zip(titles, texts, strict=True)]
-        ready = [prepared(text, self._config.mode) for text in texts]
-        hits = [self._matcher(query)(ready[at]) for query, at in zip(pairs[:, 0].tolist(), inverse, strict=True)]
+        ready = [prepared(text, self._config.mode) for text in self._texts(task["group"], sought.tolist())]
+        asked = pairs[:, 0].tolist()
+        self._make_ready(set(asked))
+        matchers = self._matchers
+        hits = [matchers[query](ready[at]) for query, at in zip(asked, inverse.tolist(), strict=True)]
         with path.open("wb") as file:
             np.save(file, np.asarray(hits, bool))
 
-    def _matcher(self, query: int) -> Any:
-        if query not in self._matchers:
+    def _texts(self, group: int, rows: list[int]) -> list[str]:
+        """Where an answer is looked for in some documents of a row group."""
+        fields = ["title", "text"] if self._config.fields == "title and text" else ["text"]
+        table = pq.ParquetFile(self._documents).read_row_group(group, columns=fields)
+        columns = [table[field].to_pylist() for field in fields]
+        if len(fields) == 1:
+            return [columns[0][row] for row in rows]
+        return [document_text(columns[0][row], columns[1][row]) for row in rows]
+
+    def _make_ready(self, queries: set[int]) -> None:
+        """See that there is a matcher of each query's answers."""
+        for query in queries - self._matchers.keys():
             try:
                 self._matchers[query] = matcher(self._answers[query].as_py(), self._config.mode)
             except UserError as error:
                 raise UserError(f"query {self._ids[query]}: {error}") from None
-        return self._matchers[query]

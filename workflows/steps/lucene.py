@@ -7,6 +7,8 @@ a child for it.
 import json
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
@@ -179,31 +181,38 @@ class _InChild:
     """The work in a child process that lives as long as this object, or as this process."""
 
     def __init__(self, *, work: Callable[..., Any], **constructor: Any) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would carry over Ray's and torch's threads
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, work, constructor), daemon=True)
-        self._process.start()
+        self._pipe, theirs = multiprocessing.Pipe()
+        # A fork would carry over Ray's and torch's threads; multiprocessing's own fresh start would run this process's
+        # main module again, which in one of Ray's workers imports Ray.
+        child = "import sys; sys.path[:] = sys.argv[2:]; from workflows.steps import lucene; lucene.serve(sys.argv[1])"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", child, str(theirs.fileno()), *sys.path], pass_fds=[theirs.fileno()],
+            stdin=subprocess.PIPE,
+        )  # fmt: skip
         theirs.close()
+        self._pipe.send((work, constructor))
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
-        self._pipe.send((task, path))
         try:
+            self._pipe.send((task, path))
             failure = self._pipe.recv()
-        except EOFError:
-            self._process.join()
-            raise RuntimeError(f"the Java process died (exit status {self._process.exitcode})") from None
+        except (EOFError, OSError):
+            raise RuntimeError(f"the Java process died (exit status {self._process.wait()})") from None
         if failure is not None:
             raise failure
 
     def close(self) -> None:
         self._pipe.close()
-        self._process.join()
-        self._process.close()
+        self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
 
-def _serve(pipe: Connection, make: Callable[..., Any], constructor: dict[str, Any]) -> None:
-    """The child: answers each task with None or with the exception that it met."""
+def serve(handle: str) -> None:
+    """The child of `_InChild`: makes the worker it is told of, and answers each task with None or what it met."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    pipe = Connection(int(handle))
+    make, constructor = pipe.recv()
     work: Any = None
     while True:
         try:
@@ -222,7 +231,5 @@ def _serve(pipe: Connection, make: Callable[..., Any], constructor: dict[str, An
 
 def _die_with_parent() -> None:
     """End with a driver that was killed, instead of finishing what no one waits for."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
+    os.read(0, 1)  # nothing is ever written there: it ends with the parent
     os._exit(1)

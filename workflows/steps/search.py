@@ -1,7 +1,7 @@
 """Dense retrieval: the k best documents of every query by inner product, exactly or with a FAISS index."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +95,28 @@ def search(
     return {"queries": len(query_ids), **_counts(ranking), **json.loads(about.read_text())}
 
 
-def _shards(vectors: Path) -> list[np.ndarray]:
-    """The documents' vectors, mapped, in order."""
+class _Mapped(Sequence[np.ndarray]):
+    """Arrays in files, each mapped when it is looked at and for no longer: what was read of a mapping counts as the
+    process's memory for as long as that lasts, and would grow with the collection."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self._paths = paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return _Mapped(self._paths[at])
+        return np.load(self._paths[at], mmap_mode="c")  # copy on write: torch takes no read-only memory
+
+
+def _shards(vectors: Path) -> _Mapped:
+    """The documents' vectors, in order."""
     paths = sorted(vectors.glob("documents-*.npy"))
     if not paths:
         raise FileNotFoundError(f"{vectors}: no documents-*.npy")
-    return [np.load(path, mmap_mode="c") for path in paths]  # copy on write: torch takes no read-only memory
+    return _Mapped(paths)
 
 
 def _queries(data: Path, vectors: Path, splits: list[str]) -> tuple[pa.Array, np.ndarray]:
@@ -246,7 +262,6 @@ class _Found:
             _save(path, self._exact(queries, order, task["first"], task["last"]))
 
     def _exact(self, queries: np.ndarray, order: np.ndarray, first: int, last: int) -> topk.Keys:
-
         settle(self._threads)
         shards = _shards(self._vectors)
         start = sum(len(shard) for shard in shards[:first])

@@ -1,0 +1,143 @@
+"""Exact top-k: `components.topk` against faiss IndexFlatIP, and the memory of the search step.
+
+    make bench ARGS="-k topk"      (SPARRING_BENCH_VECTORS, SPARRING_BENCH_ASKED: how many; SPARRING_BENCH_DEVICE)
+
+Vectors are mixtures of those that the start model makes of real docstrings, and queries mixtures of those of first
+sentences, in fp32 on both sides. Ours lie in files, as `encode` leaves them; theirs are in faiss's memory already. On a
+GPU theirs is there too where faiss was built for one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from components import topk
+from components.processor import settle
+from components.tables import DOCUMENTS, QUERIES
+from tests.benchmarks.conftest import DOCUMENTS as ENCODED
+from tests.benchmarks.conftest import World
+from tests.benchmarks.measure import HEAD, by_turns
+from tests.benchmarks.processes import watched
+from tests.benchmarks.table import machine, write
+from workflows.cluster import cores
+from workflows.steps.encode import EncodeConfig, Encoder
+
+ROOT = Path(__file__).parents[2]
+COUNT = int(os.environ.get("SPARRING_BENCH_VECTORS", "1000000"))
+ASKED = int(os.environ.get("SPARRING_BENCH_ASKED", "10000"))
+K = 100
+SHARD = EncodeConfig().shard
+COMMAND = 'make bench ARGS="-k topk"'
+FLAT = 1.1
+"""How much more memory four times the documents may take."""
+
+SEARCH = """
+import sys
+from pathlib import Path
+from workflows.cluster import Cluster, Pool
+from workflows.steps.search import SearchConfig, search
+
+place, out = Path(sys.argv[1]), Path(sys.argv[2])
+cluster = Cluster(mode="inline", device="cpu", map=Pool(workers=1, threads=int(sys.argv[3])))
+search(out, cluster, data=place, vectors=place, splits=["test"], k=int(sys.argv[4]), config=SearchConfig())
+"""
+
+
+def test_topk(world: World) -> None:
+    import faiss
+
+    place = _collection(world)
+    settle(cores())
+    faiss.omp_set_num_threads(cores())
+    device = "cuda" if world.cluster.cuda() else "cpu"
+    documents = [np.load(path, mmap_mode="c") for path in sorted(place.glob("documents-*.npy"))]
+    queries = np.load(place / "queries.npy")
+    index = faiss.IndexFlatIP(queries.shape[1])
+    for shard in documents:
+        index.add(shard)
+    on_gpu = device == "cuda" and hasattr(faiss, "get_num_gpus") and faiss.get_num_gpus() > 0
+    if on_gpu:
+        index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
+    found: dict[str, Any] = {}
+
+    def ours() -> None:
+        found["ours"] = topk.top_k(queries, documents, None, K, device=device)
+
+    def theirs() -> None:
+        found["theirs"] = index.search(queries, K)
+
+    compared = by_turns(ours, theirs)
+    scores, rows = found["theirs"]
+    np.testing.assert_allclose(topk.scores(found["ours"]), scores, rtol=1e-4)
+    assert np.mean(topk.places(found["ours"]) == rows) > 0.99  # sums in another order change places now and then
+    against = f"faiss IndexFlatIP{' on the GPU' if on_gpu else ''}, {cores()} threads"
+    job = f"exact top-{K}{' on a GPU' if device == 'cuda' else ''}"
+    lines = [f"{COUNT:,} vectors of {queries.shape[1]} numbers.", machine(ROOT)]
+    write("Exact top-k", COMMAND, HEAD, [compared.row(job, against, "queries/s", ASKED, 0.95)], lines)
+
+
+def test_topk_peak(world: World) -> None:
+    place, peaks = _collection(world), {}
+    for count in (COUNT // 4 // SHARD * SHARD, COUNT):
+        part, out = _first(place, count, world), world.place("searched")
+        command = [sys.executable, "-c", SEARCH, str(part), str(out), str(cores()), str(K)]
+        _, peaks[count] = watched(command, cwd=ROOT)
+    few, many = peaks.values()
+    rows = [[f"{count:,}", f"{peak / 2**20:,.0f} MiB"] for count, peak in peaks.items()]
+    lines = [
+        f"The step `search`, exact, {ASKED:,} queries, vectors of {COUNT * 384 * 4 / 2**20:,.0f} MiB in all: "
+        f"{many / few:.2f}x the memory for 4x the documents; wanted: {FLAT}x at most; "
+        f"reached: {'yes' if many <= FLAT * few else 'no'}.",
+        machine(ROOT),
+    ]
+    write("Memory of exact top-k", COMMAND, ["documents", "peak memory (PSS)"], rows, lines)
+
+
+def _collection(world: World) -> Path:
+    """Vectors and ids as the step finds them; made once."""
+    place = world.root / "mixed"
+    if place.exists():
+        return place
+    place.mkdir()
+    rows = np.arange(ENCODED)
+    np.save(world.root / "mixed.npy", rows)
+    encoder = Encoder(
+        tokens=world.tokens, model=world.retriever / "model", rows=world.root / "mixed.npy", config=EncodeConfig(),
+        batch_tokens=world.cluster.tokens_at_once(cuda=False), cuda=False, threads=cores(),
+    )  # fmt: skip
+    base = encoder.vectors("document", rows)
+    for number, start in enumerate(range(0, COUNT, SHARD)):
+        np.save(place / f"documents-{number:05d}.npy", _mixed(base, min(SHARD, COUNT - start), 0, start))
+    np.save(place / "queries.npy", _mixed(encoder.vectors("query", rows), ASKED, 1, 0))
+    ids = [f"q{at}" for at in range(ASKED)]
+    (place / "queries.json").write_text(json.dumps(ids))
+    columns = {"query_id": ids, "text": ids, "answers": [[]] * ASKED, "split": ["test"] * ASKED}
+    pq.write_table(pa.table(columns, schema=QUERIES), place / "queries.parquet")
+    return place
+
+
+def _mixed(base: np.ndarray, count: int, *seed: int) -> np.ndarray:
+    """Vectors of length 1, each between two of the base."""
+    draw = np.random.default_rng(seed)
+    one, other = base[draw.integers(len(base), size=(2, count))]
+    share = draw.random((count, 1), np.float32)
+    mixture = share * one + (1 - share) * other
+    return mixture / np.linalg.norm(mixture, axis=1, keepdims=True)
+
+
+def _first(place: Path, count: int, world: World) -> Path:
+    """The first documents of a collection."""
+    part = world.place("part")
+    for path in [*sorted(place.glob("documents-*.npy"))[: -(-count // SHARD)], *place.glob("queries.*")]:
+        (part / path.name).symlink_to(path)
+    ids = [f"d{at}" for at in range(count)]
+    pq.write_table(pa.table({"doc_id": ids, "title": ids, "text": ids}, schema=DOCUMENTS), part / "documents.parquet")
+    return part
