@@ -17,7 +17,7 @@ from torch.nn import functional
 Model = Any
 """A dual encoder or a cross encoder."""
 
-PACKED_FOR = 2_048
+PACKED_FOR = 4_096
 """Rows that weights are laid out for; other numbers of rows give the same results."""
 
 

@@ -62,9 +62,8 @@ class Cluster(Config):
     object_store_mb: int = 300
     """Shared memory of a Ray that is started here. Tables and vectors travel by file, so little is needed."""
     pass_tokens: int | None = Field(None, ge=8)
-    """Tokens in one pass through a model (padding counted); moves memory and speed alone. Null for 65,536 on a GPU; on
-    a CPU for 2,048 where nothing is learnt, as more falls out of its caches, and 4,096 in training, which has costs of
-    its own for each pass."""
+    """Tokens in one pass through a model (padding counted); moves memory and speed alone. Null for 65,536 on a GPU and
+    4,096 on a CPU, where more falls out of its caches and less pays its own costs too often."""
     recompute: bool = False
     """Keep only vectors and scores of a training batch and run each pass again for its gradient (gradient
     caching): a batch of any size in the memory of one pass."""
@@ -85,9 +84,9 @@ class Cluster(Config):
             raise UserError("cluster: device: cuda is asked for, and there is no GPU; accepted: auto, cpu")
         return found
 
-    def tokens_at_once(self, *, cuda: bool, training: bool = False) -> int:
+    def tokens_at_once(self, *, cuda: bool) -> int:
         """Tokens in one pass through a model."""
-        return self.pass_tokens or (65_536 if cuda else 4_096 if training else 2_048)
+        return self.pass_tokens or (65_536 if cuda else 4_096)
 
     def train_threads(self) -> int:
         """Threads of one training worker."""

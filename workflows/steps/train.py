@@ -60,7 +60,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     def build(rows: str) -> Any:
         return objective_named(task["objective"])(
             model, rows=Path(rows), data=Path(task["data"]), tokens=Path(task["tokens"]), losses=config.losses,
-            piece=cluster.tokens_at_once(cuda=task["cuda"], training=True), recompute=cluster.recompute,
+            piece=cluster.tokens_at_once(cuda=task["cuda"]), recompute=cluster.recompute,
         )  # fmt: skip
 
     out = Path(task["out"])
