@@ -19,7 +19,7 @@ import torch
 
 from components.train_config import TrainConfig
 from tests.benchmarks.conftest import LENGTH, ROOT, World
-from tests.benchmarks.measure import HEAD, PAIRS, Compared, by_turns, figure
+from tests.benchmarks.measure import HEAD, PAIRS, by_turns, figure
 from tests.benchmarks.table import machine, write
 from workflows.cluster import Cluster, cores
 from workflows.steps.mine import MineConfig, mine
@@ -71,16 +71,6 @@ def arguments(world: World, kind: Any, batch: int) -> Any:
     )  # fmt: skip
 
 
-def turns(ours: Any, theirs: Any) -> Compared:
-    """Sides that say themselves how long they took."""
-    ours(), theirs()
-    found = []
-    for pair in range(PAIRS):
-        taken = {side: side() for side in ((ours, theirs) if pair % 2 == 0 else (theirs, ours))}
-        found.append((taken[ours], taken[theirs]))
-    return Compared(found)
-
-
 def test_retriever(world: World) -> None:
     from datasets import Dataset
     from sentence_transformers import (
@@ -107,7 +97,7 @@ def test_retriever(world: World) -> None:
         )  # fmt: skip
         return float(trainer.train().metrics["train_runtime"])
 
-    found = turns(ours, theirs)
+    found = by_turns(ours, theirs)
     row = found.row(
         "train the retriever",
         "SentenceTransformerTrainer, MultipleNegativesRankingLoss, bf16",
@@ -143,7 +133,7 @@ def test_ranker(world: World) -> None:
         )  # fmt: skip
         return float(trainer.train().metrics["train_runtime"])
 
-    found = turns(ours, theirs)
+    found = by_turns(ours, theirs)
     row = found.row("train the ranker", "CrossEncoderTrainer, ListNetLoss, bf16", "groups/s", GROUPS * STEPS, 1.3)
     lines = [
         f"Batches of {GROUPS} groups of {1 + NEGATIVES} documents; {STEPS} updates a turn, inside the loop.",

@@ -45,8 +45,8 @@ class Compared:
         return [job, against, unit, ours, theirs, spread, f"{wanted:g}x", reached]
 
 
-Side = Callable[[], float | None]
-"""One side's work; it returns its seconds where not all that a call takes is to count."""
+Side = Callable[[], object]
+"""One side's work; it returns its seconds, a float, where not all that a call takes is to count."""
 
 
 def by_turns(ours: Side, theirs: Side, *, pairs: int = PAIRS) -> Compared:
@@ -63,7 +63,7 @@ def seconds_of(side: Side) -> float:
     """Seconds of a call, or those that it returns."""
     began = time.perf_counter()
     counted = side()
-    return time.perf_counter() - began if counted is None else counted
+    return counted if isinstance(counted, float) else time.perf_counter() - began
 
 
 def figure(value: float) -> str:
