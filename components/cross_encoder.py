@@ -61,6 +61,10 @@ class CrossEncoder(nn.Module):
         vectors = pool(states, batch.mask, "mean", False)
         return functional.linear(vectors, self.head.weight, self.head.bias).float().squeeze(-1)
 
+    def encoder(self) -> Any:
+        """The encoder below the score."""
+        return self.backbone.base_model
+
     def lowered(self, dtype: torch.dtype) -> Self:
         """This ranker with its encoder in another precision. What makes a score of the encoder's states stays in fp32:
         of two documents with scores of 8 bits many would tie."""

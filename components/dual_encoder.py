@@ -49,6 +49,10 @@ class DualEncoder(nn.Module):
         """The encoder of a side."""
         return self.towers["shared" if "shared" in self.towers else side]
 
+    def encoder(self) -> Any:
+        """The encoder that stands for both sides where only its shape counts."""
+        return self.tower("document")
+
     def lowered(self, dtype: torch.dtype) -> Self:
         """This retriever with its towers in another precision; what makes a vector of their states stays in fp32."""
         self.towers.to(dtype)

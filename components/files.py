@@ -1,5 +1,7 @@
 """Writing files so that a half-written one is never taken for finished."""
 
+from __future__ import annotations
+
 import json
 import os
 import shutil
@@ -7,9 +9,12 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from components.clock import at
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @contextmanager
@@ -35,6 +40,20 @@ def replacing(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.unlink(missing_ok=True)
         raise
+
+
+def save_array(path: Path, array: np.ndarray) -> None:
+    """`numpy.save` at exactly this place: by its name numpy would add .npy to it."""
+    import numpy as np
+
+    with at("files"), path.open("wb") as file:
+        np.save(file, array)
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Write a `.npy` file by one atomic rename."""
+    with replacing(path) as temporary:
+        save_array(temporary, array)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -9,7 +9,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from components import draws
-from components.tables import GROUPS, check
+from components.clock import at
+from components.config import UserError, listing
+from components.tables import GROUPS, QRELS, QUERIES, read
 
 
 class Group(NamedTuple):
@@ -25,7 +27,7 @@ class Groups:
     """A groups table with ids resolved against a collection."""
 
     def __init__(self, path: Path, data: Path) -> None:
-        table = check(pq.read_table(path), GROUPS, what=str(path)).combine_chunks()
+        table = read(path, GROUPS).combine_chunks()
         self.query_ids = table["query_id"]
         self.queries = rows_of(table["query_id"], ids_of(data / "queries.parquet", "query_id"), what=str(path))
         lists = table["doc_ids"].combine_chunks()
@@ -46,7 +48,18 @@ class Groups:
 
 def ids_of(path: Path, column: str) -> pa.Array:
     """One id column of a Parquet table."""
-    return pq.read_table(path, columns=[column])[column].combine_chunks()
+    with at("files"):
+        return pq.read_table(path, columns=[column])[column].combine_chunks()
+
+
+def queries_of(data: Path, splits: list[str], columns: list[str]) -> pa.Table:
+    """Columns of the queries of some splits, in the artifact's order; UserError for a split without any."""
+    table = read(data / "queries.parquet", QUERIES, columns=dict.fromkeys([*columns, "split"]))
+    there = pc.unique(table["split"]).to_pylist()
+    for split in splits:
+        if split not in there:
+            raise UserError(f"splits: there are no queries in {split!r}; accepted: {listing(there)}")
+    return table.filter(pc.is_in(table["split"], pa.array(splits, pa.string()))).select(columns)
 
 
 def rows_of(ids: pa.Array | pa.ChunkedArray, among: pa.Array, *, what: str) -> np.ndarray:
@@ -64,12 +77,12 @@ def measured(data: Path, split: str, count: int | None) -> list[str]:
     Those are the queries with a relevant document, or where a split has none of them (questions alone), with an answer.
     The sample depends on ids alone, so that every system of every run is measured on the same.
     """
-    asked = {"columns": ["query_id", "answers"], "filters": [("split", "=", split)]}
+    of_split = [("split", "=", split)]
     if count is None:
-        return pq.read_table(data / "queries.parquet", **asked)["query_id"].to_pylist()
-    known = pq.read_table(data / "qrels.parquet", filters=[("split", "=", split), ("relevance", ">", 0)])
+        return read(data / "queries.parquet", QUERIES, columns=["query_id"], filters=of_split)["query_id"].to_pylist()
+    known = read(data / "qrels.parquet", QRELS, filters=[*of_split, ("relevance", ">", 0)])
     if not len(known):
-        queries = pq.read_table(data / "queries.parquet", **asked)
+        queries = read(data / "queries.parquet", QUERIES, columns=["query_id", "answers"], filters=of_split)
         known = queries.filter(pc.greater(pc.list_value_length(queries["answers"]), 0))
     can_be = pc.unique(known["query_id"]).to_pylist()
     kept = draws.sample(can_be, count, "measured")
@@ -86,8 +99,7 @@ def places_of(ids: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
 
 def positives(data: Path) -> dict[int, np.ndarray]:
     """Rows of the relevant documents of each query row, over all splits."""
-    qrels = pq.read_table(data / "qrels.parquet")
-    qrels = qrels.filter(pc.greater(qrels["relevance"], 0))
+    qrels = read(data / "qrels.parquet", QRELS, filters=[("relevance", ">", 0)])
     queries = rows_of(qrels["query_id"], ids_of(data / "queries.parquet", "query_id"), what="qrels")
     documents = rows_of(qrels["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what="qrels")
     order = np.argsort(queries, kind="stable")

@@ -3,11 +3,16 @@
 Column names follow ir_datasets. On disk they are Parquet.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from components.clock import at
+from components.files import replacing
 
 DOCUMENTS = pa.schema([("doc_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
 """A document. `title` is empty where there is none and stays apart from `text`."""
@@ -52,6 +57,29 @@ def check(table: pa.Table, schema: pa.Schema, *, what: str) -> pa.Table:
         if got != field.type and not _same_but_wider(got, field.type):
             raise ValueError(f"{what}: column {field.name!r} is {got}, expected {field.type}")
     return table.select(schema.names).cast(schema)
+
+
+def read(
+    path: Path, schema: pa.Schema, *, columns: Iterable[str] | None = None, filters: list[Any] | None = None
+) -> pa.Table:
+    """A table, or some columns and rows of it (`filters` as pyarrow takes them); ValueError where it is another one."""
+    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+    with at("files"):
+        return check(pq.read_table(path, columns=columns and wanted.names, filters=filters), wanted, what=str(path))
+
+
+def write(path: Path, table: pa.Table, schema: pa.Schema) -> None:
+    """Write a table by one atomic rename; ValueError, and no file, where it is not the schema's."""
+    with replacing(path) as temporary:
+        pq.write_table(check(table, schema, what=path.name), temporary)
+
+
+def counts(ranking: Path) -> dict[str, int]:
+    """How many queries a ranking has documents for, and how many documents in all; read a piece at a time."""
+    with at("files"), pq.ParquetFile(ranking) as file:
+        ranks = (batch["rank"] for batch in file.iter_batches(columns=["rank"]))
+        answered = sum(pc.sum(pc.equal(rank, 1)).as_py() or 0 for rank in ranks)
+        return {"answered": answered, "rows": file.metadata.num_rows}
 
 
 def records(path: Path, key: str, ids: list[str]) -> dict[str, dict[str, Any]]:

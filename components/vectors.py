@@ -1,9 +1,9 @@
 """The vectors that `encode` left: `documents-*.npy` in the order of the documents, `queries.npy` and `queries.json`."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.config import UserError
-from components.files import replacing
+from components.files import write_array
 
 HELD = 2**26
 """Numbers of vectors in memory at once; moves nothing but memory and speed."""
@@ -19,16 +19,37 @@ HELD = 2**26
 Rows = npt.NDArray[np.int64]
 
 
+class Shards(Sequence[npt.NDArray]):
+    """Arrays in files, each mapped when it is looked at and for no longer: what was read of a mapping counts as the
+    process's memory for as long as that lasts, and would grow with the collection."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self._paths = paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return Shards(self._paths[at])
+        return np.load(self._paths[at], mmap_mode="c")  # copy on write: torch takes no read-only memory
+
+
+def documents_of(folder: Path) -> Shards:
+    """The documents' vectors, in order."""
+    paths = sorted(folder.glob("documents-*.npy"))
+    if not paths:
+        raise FileNotFoundError(f"{folder}: no documents-*.npy")
+    return Shards(paths)
+
+
 class Vectors:
     """Rows of them, read where they are asked for: memory grows with the question, not with the collection."""
 
     def __init__(self, folder: Path) -> None:
         self._queries = folder / "queries.npy"
-        self._documents = sorted(folder.glob("documents-*.npy"))
-        if not self._documents:
-            raise FileNotFoundError(f"{folder}: no documents-*.npy")
-        lengths = [len(np.load(path, mmap_mode="r")) for path in self._documents]
-        self._starts = np.cumsum([0, *lengths])
+        self._documents = documents_of(folder)
+        self._starts = np.cumsum([0, *(len(shard) for shard in self._documents)])
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -38,17 +59,13 @@ class Vectors:
         return np.load(self._queries, mmap_mode="r")[rows]
 
     def documents(self, rows: Rows) -> npt.NDArray:
-        """(n, d) those of some documents, as they are stored; rows ascend.
-
-        A file is mapped only while it is looked at: what was read of a mapping counts as memory as long as that lasts.
-        """
+        """(n, d) those of some documents, as they are stored; rows ascend."""
         if len(rows) and rows[-1] >= len(self):
             raise IndexError(f"row {rows[-1]} of the vectors of {len(self)} documents")
         cuts = np.searchsorted(rows, self._starts)
         found = []
-        for path, first, start, stop in zip(self._documents, self._starts, cuts, cuts[1:], strict=False):
-            if stop > start:
-                found.append(np.load(path, mmap_mode="r")[rows[start:stop] - first])
+        for i in np.flatnonzero(np.diff(cuts)):
+            found.append(self._documents[i][rows[cuts[i] : cuts[i + 1]] - self._starts[i]])
         return np.concatenate(found)
 
     def contexts(self, queries: Rows, documents: Rows, batch: int) -> Iterator[tuple[slice, npt.NDArray, npt.NDArray]]:
@@ -94,8 +111,7 @@ class Lists(NamedTuple):
     def save(self, folder: Path) -> None:
         """Write them as `lists.<field>.npy`."""
         for name, array in self._asdict().items():
-            with replacing(folder / f"lists.{name}.npy") as path, path.open("wb") as file:
-                np.save(file, array)
+            write_array(folder / f"lists.{name}.npy", array)
 
     @classmethod
     def load(cls, folder: Path, start: int, stop: int) -> Self:

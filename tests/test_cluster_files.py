@@ -18,6 +18,7 @@ import yaml
 
 from tests.tiny import ROOT
 from workflows import cluster as clusters
+from workflows import nodes
 
 FILES = ROOT / "cluster"
 SCHEMA = json.loads((ROOT / "tests" / "data" / "kuberay.json").read_text())
@@ -73,7 +74,7 @@ def test_a_job_has_the_cluster_that_stands_alone() -> None:
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_a_manifest_agrees_with_the_lock_and_the_profile(name: str) -> None:
     tree, profile = spec(name), clusters.read(FILES / "nodes.yaml")
-    assert tree["rayVersion"] == clusters.locked()["ray"]
+    assert tree["rayVersion"] == nodes.locked()["ray"]
     (workers,) = tree["workerGroupSpecs"]
     assert workers["replicas"] == workers["minReplicas"] == workers["maxReplicas"]
     (container,) = workers["template"]["spec"]["containers"]
@@ -193,6 +194,6 @@ def test_the_images_packages_install_in_a_clean_environment(tmp_path: Path) -> N
         re.sub(r"[-_.]+", "-", one.metadata["Name"]).lower(): one.version.partition("+")[0]
         for one in metadata.distributions(path=[str(site)])
     }
-    assert clusters.locked().items() <= there.items()
+    assert nodes.locked().items() <= there.items()
     checks = ["-m", "workflows", "plan", "configs/demo.yaml"]
     subprocess.run([tmp_path / "venv" / "bin" / "python", *checks], cwd=ROOT, env=environment, check=True)

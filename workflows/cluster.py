@@ -1,10 +1,8 @@
 """What a run runs on: the profile from `cluster/*.yaml`, and starting or joining Ray. Never changes a result."""
 
-import importlib.metadata
 import os
 import secrets
 import sys
-import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -13,9 +11,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from components.clock import at
-from components.config import Config, UserError, listing, parse, read_yaml
+from components.config import Config, UserError, parse, read_yaml
 
-LOCK = Path(__file__).resolve().parent.parent / "cluster" / "requirements.lock"
 SETTINGS = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
@@ -134,79 +131,6 @@ def ray_session(cluster: Cluster) -> Any:
             logging.getLogger("ray").setLevel(logging.ERROR)
             _start(ray, cluster)
     return ray
-
-
-def meet(cluster: Cluster, store: Path) -> None:
-    """UserError unless a cluster that was joined can do the work: on each of its nodes the store is there and the
-    packages are the lock's, and there are as many GPUs or CPUs as training asks for."""
-    if not store.parent.is_dir():
-        raise UserError(
-            f"--store {store}: there is no {store.parent} on the cluster; accepted: a path in a directory that all its "
-            "nodes share"
-        )
-    store.mkdir(exist_ok=True)
-    ray = ray_session(cluster)
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    _wait(ray, cluster)
-    probe = store / f".seen-{uuid.uuid4().hex[:8]}"
-    probe.touch()
-    try:
-        names = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-        looks = [
-            ray.remote(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))(_look).remote(
-                str(probe), locked()
-            )
-            for node in names
-        ]
-        for address, wrong in zip(names.values(), ray.get(looks), strict=True):
-            if wrong:
-                raise UserError(f"the cluster's node {address}: {wrong}")
-    finally:
-        probe.unlink()
-
-
-def _wait(ray: Any, cluster: Cluster) -> None:
-    """Wait for the nodes that training needs, saying so; UserError when they do not come."""
-    kind, needed = "GPU" if cluster.device == "cuda" else "CPU", cluster.train.workers or 1
-    began, said = time.monotonic(), False
-    while (there := int(ray.cluster_resources().get(kind, 0))) < needed:
-        if time.monotonic() - began >= cluster.patience:
-            raise UserError(
-                f"cluster: train.workers: {needed} workers with a {kind} each are asked for, and the cluster has "
-                f"{there} {kind}s; accepted: 1 to {there}"
-            )
-        if not said:
-            print(f"waiting for nodes: training asks for {needed} {kind}s, there are {there}", file=sys.stderr)
-            said = True
-        time.sleep(1.0)
-
-
-def locked() -> dict[str, str]:
-    """Name to version of every package of the lock."""
-    lines = LOCK.read_text().splitlines()
-    return {name: version for name, equals, version in (line.partition("==") for line in lines) if equals}
-
-
-def _look(probe: str, packages: dict[str, str]) -> str:
-    """What is wrong with the node that this runs on, in words."""
-    if not Path(probe).exists():
-        return f"does not see {Path(probe).parent}; the store must be on a filesystem that all nodes share"
-    other = [
-        f"{name} {there or 'missing'} (lock: {version})"
-        for name, version in packages.items()
-        if (there := _version("faiss-gpu" if name == "faiss-cpu" else name) or _version(name)) != version
-    ]
-    more = f" and {len(other) - 3} more" if len(other) > 3 else ""
-    return f"its packages are not those of cluster/requirements.lock: {listing(other[:3])}{more}" if other else ""
-
-
-def _version(name: str) -> str | None:
-    """An installed package's version, whatever build of it."""
-    try:
-        return importlib.metadata.version(name).partition("+")[0]
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _start(ray: Any, cluster: Cluster) -> None:

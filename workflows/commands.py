@@ -14,8 +14,8 @@ import yaml
 
 from components.config import UserError, listing
 from components.files import write_json
+from workflows import cleaning, nodes, recipes
 from workflows import cluster as clusters
-from workflows import recipes
 from workflows import report as reports
 from workflows.dag import Step, graph
 from workflows.progress import shown
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
     cluster = clusters.read(arguments.cluster)
     waiting = todo(wanted, store, whole=bool(arguments.until))  # asked for by name: what was dropped comes back
     if waiting and cluster.mode == "ray" and cluster.address:
-        clusters.meet(cluster, store.root)
+        nodes.meet(cluster, store.root)
     _write_run(experiment, store)
     started = time.monotonic()
     executed: set[str] = set()
@@ -84,7 +84,10 @@ def run(arguments: argparse.Namespace) -> None:
         return
     metrics = _report(experiment, store, executed)
     print(reports.table(metrics))
-    print(reports.where(metrics, time.monotonic() - started) or "nothing to run: every step that this needs is done")
+    if not waiting:
+        print("nothing to run: every step that this needs is done")
+    elif executed:  # otherwise another driver did it all
+        print(reports.where(metrics, time.monotonic() - started))
     print(f"\nreport: {experiment.run / 'report.html'}")
     words = ["python -m workflows", *_options(arguments), f'search {arguments.config} "your question"']
     words += [f"--set {shlex.quote(assignment)}" for assignment in arguments.assignments]
@@ -246,13 +249,7 @@ def clean(arguments: argparse.Namespace) -> None:
     if todo(experiment.wanted, store):
         raise UserError("the run is not finished; clean drops what only an unfinished run still needs")
     freed = 0
-    for node, parts in _superseded(experiment):
-        record = store.record(node)
-        if record is None:
-            continue
-        size = sum(f.stat().st_size for p in parts for f in _files(store.path(node), p))
-        if not size:
-            continue
+    for node, parts, size in cleaning.superseded(experiment, store):
         freed += size
         print(
             f"{'would drop' if arguments.dry_run else 'dropped'} {size / 2**20:8.1f} MB  {node.label}: {listing(parts)}"
@@ -260,27 +257,6 @@ def clean(arguments: argparse.Namespace) -> None:
         if not arguments.dry_run:
             store.drop(node, parts)
     print(f"{freed / 2**20:.1f} MB {'to free' if arguments.dry_run else 'freed'}")
-
-
-def _files(folder: Path, pattern: str) -> list[Path]:
-    return [f for p in folder.glob(pattern) for f in ([p] if p.is_file() else p.rglob("*")) if f.is_file()]
-
-
-def _superseded(experiment: Experiment) -> list[tuple[Step, list[str]]]:
-    """Vectors and indexes of all but the last refresh, and optimizer states that a later training took up."""
-    found = experiment.outcome.found
-    keep = {node.fingerprint for node in (found.vectors, found.index) if node is not None}
-    nodes = graph(experiment.wanted)
-    taken_up = {
-        node.inputs["start"].fingerprint for node in nodes if node.function.__name__ == "train"
-    }  # fmt: skip
-    parts = {"encode": ["documents-*.npy", "queries.npy"], "faiss_index": ["index.faiss"], "train": ["state"]}
-    return [
-        (node, parts[node.function.__name__])
-        for node in nodes
-        if node.function.__name__ in parts
-        and (node.fingerprint in taken_up if node.function.__name__ == "train" else node.fingerprint not in keep)
-    ]
 
 
 def evaluate(arguments: argparse.Namespace) -> None:

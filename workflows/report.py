@@ -167,7 +167,9 @@ def where(metrics: Json, seconds: float) -> str:
 
 def _trainings(done: list[tuple[Step, Json]]) -> Iterator[tuple[str, Json]]:
     """Labels and summaries of trainings, with what the ranker took to judge one of their batches."""
-    judged = {node.fingerprint: r["time"]["compute"] for node, r in done if node.function.__name__ == "judge"}
+    judged = {
+        node.fingerprint: r.get("time", {}).get("compute", 0.0) for node, r in done if node.function.__name__ == "judge"
+    }
     for node, record in done:
         summary = record["summary"]
         if "seconds_per_step" in summary:

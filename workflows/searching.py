@@ -13,6 +13,7 @@ from components import topk
 from components.config import UserError
 from components.groups import ids_of, places_of
 from components.tables import records
+from components.vectors import documents_of
 from workflows.cluster import Cluster
 from workflows.store import Store
 
@@ -69,8 +70,7 @@ def _nearest(vectors: Path, data: Path, query: np.ndarray, *, k: int) -> list[di
     table = data / "documents.parquet"
     ids = ids_of(table, "doc_id")
     by_id, places = places_of(ids)
-    shards = [np.load(path, mmap_mode="c") for path in sorted(vectors.glob("documents-*.npy"))]
-    found = topk.top_k(query[None], shards, places, k)[0]
+    found = topk.top_k(query[None], documents_of(vectors), places, k)[0]
     chosen = ids.take(pa.array(by_id[topk.places(found)])).to_pylist()
     texts = records(table, "doc_id", chosen)
     return [{**texts[i], "score": float(score)} for i, score in zip(chosen, topk.scores(found), strict=True)]

@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
+import numpy as np
+
 from components import clock
 from components.config import UserError
 from components.files import replacing, sweep
@@ -42,6 +44,18 @@ class Shard(NamedTuple):
     """Units of work in it, for the bar."""
     task: dict[str, Any]
     """What the worker needs to know: plain values."""
+
+
+def runs(count: int, size: int, file: str, **task: Any) -> list[Shard]:
+    """Shards of so many consecutive rows, `size` each: the task has `start` and `stop`, `file` a place for a number."""
+    cuts = [(start, min(start + size, count)) for start in range(0, count, size)]
+    return [Shard(file.format(i), b - a, {**task, "start": a, "stop": b}) for i, (a, b) in enumerate(cuts)]
+
+
+def joined(out: Path, shards: list[Shard], dtype: Any) -> np.ndarray:
+    """The arrays in the shards' files, one after another."""
+    with clock.at("files"):
+        return np.concatenate([np.empty(0, dtype), *(np.load(out / shard.file) for shard in shards)])
 
 
 class Worker(Protocol):

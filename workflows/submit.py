@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 
 from components.config import UserError, read_based
 from workflows import cluster as clusters
-from workflows import recipes
+from workflows import nodes, recipes
 from workflows.cluster import Cluster
 from workflows.store import StepFailed, code
 
@@ -201,7 +201,7 @@ def _send(client: Any, name: str, command: str, folder: Path, *, install: bool) 
     """The job that does this, and whether it was found at work: the same command again goes on, here too."""
     environment: dict[str, Any] = {"working_dir": str(folder), "env_vars": _environment()}
     if install:
-        packages = [f"{name}=={version}" for name, version in clusters.locked().items()]
+        packages = [f"{name}=={version}" for name, version in nodes.locked().items()]
         environment["pip"] = {"packages": packages, "pip_check": False}
     digest = _digest(folder, [command, json.dumps(environment["env_vars"], sort_keys=True), str(install)])
     for job in client.list_jobs():

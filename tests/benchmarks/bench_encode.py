@@ -34,7 +34,7 @@ def test_encode(few: World) -> None:
     encoder = an_encoder(few)
 
     def ours() -> np.ndarray:
-        return encoder.vectors("document", rows)
+        return encoder.vectors("document", rows)[0]
 
     def with_tokens() -> np.ndarray:
         tokenize(few.place("tokens"), few.cluster, data=few.data, model=few.retriever, config=TokenizeConfig())
@@ -70,12 +70,12 @@ def test_encode(few: World) -> None:
 
 def of_floor(encoder: Encoder, ours: Callable[[], Any], rows: np.ndarray) -> Compared:
     """Ours against the products alone; the ratio is the share of the floor that is reached."""
-    operations = encoder.products.operations(encoder.lengths("document", rows))
-    tokens, device = encoder.batch_tokens, encoder.device.type
+    operations = encoder.inference.products.operations(encoder.lengths("document", rows))
+    tokens, device = encoder.inference.batch_tokens, encoder.inference.device.type
     seconds = []
     for _ in range(PAIRS):
         floor._rate.cache_clear()
-        rate = encoder.products.rate(tokens=tokens, device=device, precision="bf16")
+        rate = encoder.inference.products.rate(tokens=tokens, device=device, precision="bf16")
         seconds.append((seconds_of(ours), operations / rate))
     return Compared(seconds)
 
@@ -175,6 +175,6 @@ def test_batches(few: World) -> None:
     """How much of the tokens in the batches is padding."""
     encoder = an_encoder(few)
     lengths = encoder.lengths("document", np.arange(len(few.documents())))
-    batches = token_batches(lengths, encoder.batch_tokens)
+    batches = token_batches(lengths, encoder.inference.batch_tokens)
     padded = sum(len(batch) * -(-int(lengths[batch].max()) // 8) * 8 for batch in batches)
     print(f"{lengths.sum():,} tokens, {padded:,} with padding ({padded / lengths.sum() - 1:.1%} more)")

@@ -113,10 +113,10 @@ def _collection(world: World) -> Path:
         tokens=world.tokens, model=world.retriever / "model", rows=world.root / "mixed.npy", config=EncodeConfig(),
         batch_tokens=world.cluster.tokens_at_once(cuda=False), cuda=False, threads=cores(),
     )  # fmt: skip
-    base = encoder.vectors("document", rows)
+    base = encoder.vectors("document", rows)[0]
     for number, start in enumerate(range(0, COUNT, SHARD)):
         np.save(place / f"documents-{number:05d}.npy", _mixed(base, min(SHARD, COUNT - start), 0, start))
-    np.save(place / "queries.npy", _mixed(encoder.vectors("query", rows), ASKED, 1, 0))
+    np.save(place / "queries.npy", _mixed(encoder.vectors("query", rows)[0], ASKED, 1, 0))
     ids = [f"q{at}" for at in range(ASKED)]
     (place / "queries.json").write_text(json.dumps(ids))
     columns = {"query_id": ids, "text": ids, "answers": [[]] * ASKED, "split": ["test"] * ASKED}

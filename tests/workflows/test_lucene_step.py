@@ -121,8 +121,8 @@ def test_goes_on_where_it_was(monkeypatch, collection, index, ranking, tmp_path)
     """A finished part is taken as it is, here with a mark in it; a half-written one is swept away."""
     monkeypatch.setattr(step, "QUERIES_A_SHARD", 15)
     marked = pa.table({"query_id": ["marked"], "doc_id": ["d"], "rank": [1], "score": [1.0]}, schema=RANKING)
-    pq.write_table(marked, tmp_path / "found-00000015.parquet")
-    (tmp_path / ".found-00000000.parquet.0123abcd").write_text("half")
+    pq.write_table(marked, tmp_path / "found-00001.parquet")
+    (tmp_path / ".found-00000.parquet.0123abcd").write_text("half")
     found = retrieved(tmp_path, INLINE, collection, index).to_pylist()
     kept = [row for row in ranking.to_pylist() if not 15 <= int(row["query_id"][1:]) < 30]
     at = sum(int(row["query_id"][1:]) < 15 for row in kept)

@@ -15,6 +15,7 @@ import pytest
 from components import topk
 from components.config import UserError
 from components.tables import DOCUMENTS, QUERIES, RANKING
+from components.vectors import documents_of
 from workflows.cluster import Cluster, Pool
 from workflows.steps import search as step
 from workflows.steps.search import SearchConfig, faiss_index, search
@@ -183,7 +184,7 @@ def test_recall_is_of_the_sampled_queries(data, vectors, tmp_path):
 
 def test_vectors_are_mapped_while_they_are_looked_at(vectors):
     """So that memory does not grow with the collection."""
-    shards = step._shards(vectors)
+    shards = documents_of(vectors)
     assert [len(shard) for shard in shards[6:]] == [70, 10]
     looked_at = [weakref.ref(shard) for shard in shards]
     assert len(looked_at) == 8
@@ -194,7 +195,7 @@ def test_vectors_are_mapped_while_they_are_looked_at(vectors):
     ({"k": 501}, r"^k: 501 documents .* accepted: 1 to 500"),
     ({"k": 0}, r"^k: 0 documents"),
     ({"splits": ["tset"]}, r"^splits: there are no queries in 'tset'; accepted: dev, test, train"),
-    ({"splits": ["dev", "train"]}, r"^splits: train was not encoded \(query q2 is missing\)"),
+    ({"splits": ["dev", "train"]}, r"^query q2 was not encoded: its split is not"),
 ])  # fmt: skip
 def test_mistakes_change_nothing(data, vectors, tmp_path, options, says):
     wanted = {"splits": ["dev"], "k": 5, **options}

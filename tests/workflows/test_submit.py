@@ -16,7 +16,7 @@ from components.config import UserError, read_yaml
 from tests import tiny
 from tests.tiny import ROOT, Place
 from workflows import cluster as clusters
-from workflows import recipes, submit
+from workflows import nodes, recipes, submit
 from workflows.cluster import Cluster
 from workflows.store import StepFailed, code
 
@@ -341,8 +341,8 @@ def test_the_lock_is_installed_where_that_is_asked_for(tmp_path: Path) -> None:
     sent(client, tmp_path)
     assert client.sent["runtime_env"].keys() == {"working_dir", "env_vars"}
     sent(client, tmp_path, install=True)
-    assert f"ray=={clusters.locked()['ray']}" in client.sent["runtime_env"]["pip"]["packages"]
-    assert len(client.sent["runtime_env"]["pip"]["packages"]) == len(clusters.locked())
+    assert f"ray=={nodes.locked()['ray']}" in client.sent["runtime_env"]["pip"]["packages"]
+    assert len(client.sent["runtime_env"]["pip"]["packages"]) == len(nodes.locked())
 
 
 async def quick(seconds: float) -> None:

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 
 from components.answers import Mode, matcher, prepared
 from components.config import Config, UserError
-from components.files import replacing
-from components.groups import ids_of, rows_of
-from components.tables import ANSWERED, RANKING, check
+from components.files import save_array, write_array
+from components.groups import ids_of, queries_of, rows_of
+from components.tables import ANSWERED, QUERIES, RANKING, read, write
 from components.text import document_text
 from workflows.cluster import Cluster
-from workflows.shards import Shard, map_shards
+from workflows.shards import Shard, joined, map_shards
 
 
 class AnswerConfig(Config):
@@ -35,24 +35,21 @@ def answering(
 
     The collection is read once, a row group at a time, each by the worker that looks into it.
     """
-    queries = pq.read_table(data / "queries.parquet", columns=["query_id", "split"])
-    wanted = queries.filter(pc.is_in(queries["split"], value_set=pa.array(splits, pa.string())))["query_id"]
-    table = check(pq.read_table(ranking / "ranking.parquet"), RANKING, what=str(ranking))
+    wanted = queries_of(data, splits, ["query_id"])["query_id"]
+    table = read(ranking / "ranking.parquet", RANKING)
     table = table.filter(pc.is_in(table["query_id"], value_set=wanted.combine_chunks()))
-    asked = rows_of(table["query_id"], queries["query_id"].combine_chunks(), what=str(ranking))
+    asked = rows_of(table["query_id"], ids_of(data / "queries.parquet", "query_id"), what=str(ranking))
     documents = rows_of(table["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what=str(ranking))
     order = np.argsort(documents, kind="stable")
-    with replacing(out / "pairs.npy") as path, path.open("wb") as file:
-        np.save(file, np.stack([asked[order], documents[order]], 1))
+    write_array(out / "pairs.npy", np.stack([asked[order], documents[order]], 1))
     shards = _shards(data / "documents.parquet", documents[order])
     map_shards(
         Matcher, shards, out=out, cluster=cluster, pool=cluster.map, unit="documents", data=data,
         pairs=out / "pairs.npy", config=config,
     )  # fmt: skip
     hits = np.empty(len(order), bool)
-    hits[order] = np.concatenate([np.empty(0, bool), *(np.load(out / shard.file) for shard in shards)])
-    with replacing(out / "ranking.parquet") as path:
-        pq.write_table(check(table.append_column("hit", pa.array(hits)), ANSWERED, what="ranking"), path)
+    hits[order] = joined(out, shards, bool)
+    write(out / "ranking.parquet", table.append_column("hit", pa.array(hits)), ANSWERED)
     for shard in shards:
         (out / shard.file).unlink()
     (out / "pairs.npy").unlink()
@@ -78,7 +75,7 @@ class Matcher:
     def __init__(self, *, data: Path, pairs: Path, config: AnswerConfig, threads: int) -> None:
         self._documents, self._config = data / "documents.parquet", config
         self._pairs = np.load(pairs, mmap_mode="r")
-        queries = pq.read_table(data / "queries.parquet", columns=["query_id", "answers"])
+        queries = read(data / "queries.parquet", QUERIES, columns=["query_id", "answers"])
         self._ids, self._answers = queries["query_id"], queries["answers"]
         self._matchers: dict[int, Callable[[str], bool]] = {}
 
@@ -91,8 +88,7 @@ class Matcher:
         self._make_ready(set(asked))
         matchers = self._matchers
         hits = [matchers[query](ready[at]) for query, at in zip(asked, inverse.tolist(), strict=True)]
-        with path.open("wb") as file:
-            np.save(file, np.asarray(hits, bool))
+        save_array(path, np.asarray(hits, bool))
 
     def _texts(self, group: int, rows: list[int]) -> list[str]:
         """Where an answer is looked for in some documents of a row group."""

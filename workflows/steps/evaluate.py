@@ -19,7 +19,7 @@ from components.measures import (
     means,
     per_query,
 )
-from components.tables import ANSWERED, QRELS, RANKING, check
+from components.tables import ANSWERED, QRELS, QUERIES, RANKING, read
 
 PER_QUERY = "per_query.parquet"
 
@@ -51,7 +51,7 @@ def evaluate(
     by_answer = [name for name in measures if asks_for_answers(name)]
     judged = [name for name in measures if name not in by_answer]
     schema = ANSWERED if by_answer else RANKING
-    documents = check(pq.read_table(ranking / "ranking.parquet"), schema, what="ranking.parquet")
+    documents = read(ranking / "ranking.parquet", schema)
     sample = None if queries is None else pa.array(measured(data, split, queries), pa.string())
 
     def asked_for(table: pa.Table) -> pa.Table:
@@ -82,7 +82,7 @@ def evaluate(
 
 def _judgements(data: Path, split: str) -> pa.Table:
     """A split's; UserError where none of them is relevant."""
-    judgements = check(pq.read_table(data / "qrels.parquet"), QRELS, what="qrels.parquet")
+    judgements = read(data / "qrels.parquet", QRELS)
     of_split = judgements.filter(pc.equal(judgements["split"], split))
     if not len(of_split.filter(pc.greater(of_split["relevance"], 0))):
         splits = listing(sorted(pc.unique(judgements["split"]).to_pylist()))
@@ -92,7 +92,7 @@ def _judgements(data: Path, split: str) -> pa.Table:
 
 def _with_answers(data: Path, split: str) -> pa.Table:
     """A split's queries that have an answer; UserError where none has."""
-    queries = pq.read_table(data / "queries.parquet", columns=["query_id", "answers", "split"])
+    queries = read(data / "queries.parquet", QUERIES, columns=["query_id", "answers", "split"])
     has = pc.and_(pc.equal(queries["split"], split), pc.greater(pc.list_value_length(queries["answers"]), 0))
     found = queries.filter(has)
     if not len(found):

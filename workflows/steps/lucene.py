@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from components import lucene
-from components.config import Config, UserError, listing
+from components.config import Config, UserError
 from components.files import replacing, write_json
-from components.tables import RANKING
+from components.groups import queries_of
+from components.tables import RANKING, counts, read
 from workflows.cluster import Cluster, Pool
 from workflows.progress import Progress
-from workflows.shards import Shard, map_shards
+from workflows.shards import Shard, map_shards, runs
 
 INDEX = "index"
 ABOUT = "sparring.json"
@@ -74,11 +74,8 @@ def lucene_search(
     documents = pq.read_metadata(data / "documents.parquet").num_rows
     if not 1 <= k <= documents:
         raise UserError(f"k: {k} documents a query are asked for; accepted: 1 to {documents}, all there are")
-    queries = len(_queries(data, splits))
-    shards = []
-    for start in range(0, queries, QUERIES_A_SHARD):
-        stop = min(start + QUERIES_A_SHARD, queries)
-        shards.append(Shard(f"found-{start:08d}.parquet", stop - start, {"start": start, "stop": stop}))
+    queries = len(queries_of(data, splits, ["query_id"]))
+    shards = runs(queries, QUERIES_A_SHARD, "found-{:05d}.parquet")
     ranking = out / "ranking.parquet"
     if not ranking.exists():
         lucene.check()
@@ -89,32 +86,14 @@ def lucene_search(
         _join([out / shard.file for shard in shards], ranking)
     for shard in shards:
         (out / shard.file).unlink(missing_ok=True)
-    return {"queries": queries, **_counts(ranking)}
-
-
-def _queries(data: Path, splits: list[str]) -> pa.Table:
-    """Ids and texts of the queries of some splits, in the artifact's order; UserError for a split without any."""
-    table = pq.read_table(data / "queries.parquet", columns=["query_id", "text", "split"])
-    there = pc.unique(table["split"]).to_pylist()
-    for split in splits:
-        if split not in there:
-            raise UserError(f"splits: there are no queries in {split!r}; accepted: {listing(there)}")
-    return table.filter(pc.is_in(table["split"], pa.array(splits, pa.string())))
+    return {"queries": queries, **counts(ranking)}
 
 
 def _join(parts: Iterable[Path], to: Path) -> None:
     """One Parquet file of all the parts' rows, a part in memory at a time."""
     with replacing(to) as path, pq.ParquetWriter(path, RANKING) as writer:
         for part in parts:
-            writer.write_table(pq.read_table(part))
-
-
-def _counts(ranking: Path) -> dict[str, int]:
-    """How many queries found something, and how many documents in all."""
-    with pq.ParquetFile(ranking) as file:
-        ranks = (batch["rank"] for batch in file.iter_batches(columns=["rank"]))
-        answered = sum(pc.sum(pc.equal(rank, 1)).as_py() or 0 for rank in ranks)
-        return {"answered": answered, "rows": file.metadata.num_rows}
+            writer.write_table(read(part, RANKING))
 
 
 def _about(index: Path) -> dict[str, Any]:
@@ -159,7 +138,7 @@ class _Retrieval:
     ) -> None:  # fmt: skip
         analysis = lucene.Analysis.model_validate(_about(Path(index))["analysis"])
         self._searcher = lucene.Searcher(Path(index) / INDEX, analysis, k1=k1, b=b, threads=threads)
-        self._queries = _queries(Path(data), splits)
+        self._queries = queries_of(Path(data), splits, ["query_id", "text"])
         self._k = k
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:

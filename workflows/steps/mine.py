@@ -13,7 +13,7 @@ from components import draws
 from components.config import Call, Config
 from components.files import replacing
 from components.groups import ids_of, positives, rows_of
-from components.tables import GROUPS
+from components.tables import ANSWERED, GROUPS, QUERIES, RANKING, read
 from workflows.cluster import Cluster
 from workflows.progress import Progress
 
@@ -99,7 +99,7 @@ class _Pool:
         self._same = np.load(tokens / "documents.same.npy", mmap_mode="r")
         self._positives = positives(data)
         self._ranked = self._read(ranking, data) if ranking is not None else None
-        splits = pq.read_table(data / "queries.parquet", columns=["split"])["split"]
+        splits = read(data / "queries.parquet", QUERIES, columns=["split"])["split"]
         wanted = np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)).tolist()
         if self._ranked is not None:
             wanted = [row for row in wanted if row in self._ranked]
@@ -119,10 +119,8 @@ class _Pool:
         """What the ranking has of each query row, to the depth asked for and as many positives more."""
         asked = self._config.asks_for_answers()
         most = max((len(found) for found in self._positives.values()), default=0)
-        table = pq.read_table(
-            ranking / "ranking.parquet", columns=["query_id", "doc_id", "score", *(["hit"] if asked else [])],
-            filters=[("rank", "<=", self._config.depth + most)],
-        )  # fmt: skip
+        first = [("rank", "<=", self._config.depth + most)]
+        table = read(ranking / "ranking.parquet", ANSWERED if asked else RANKING, filters=first)
         queries = rows_of(table["query_id"], self._query_ids, what=str(ranking))
         documents = rows_of(table["doc_id"], self._document_ids, what=str(ranking))
         scores = table["score"].to_numpy()

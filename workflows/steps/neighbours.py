@@ -6,17 +6,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pydantic import Field
 
-from components.files import replacing
-from components.groups import ids_of, places_of, rows_of
+from components.files import save_array
+from components.groups import ids_of, places_of, queries_of, rows_of
 from components.neighbours import NeighboursConfig, at_once
 from components.processor import settle
-from components.tables import RANKING, check
+from components.tables import RANKING, read, write
 from components.vectors import Lists, Vectors, query_rows
 from workflows.cluster import Cluster
-from workflows.shards import Shard, map_shards
+from workflows.shards import joined, map_shards, runs
 
 QUERIES = 1024
 """Of one piece of work; changes no result."""
@@ -39,9 +38,8 @@ def rerank_by_neighbours(
     Only the vectors of those documents are read. Documents beyond the context follow in their old order, with scores
     below the last.
     """
-    queries = pq.read_table(data / "queries.parquet", columns=["query_id", "split"])
-    wanted = queries.filter(pc.is_in(queries["split"], value_set=pa.array(splits, pa.string())))["query_id"]
-    table = check(pq.read_table(ranking / "ranking.parquet"), RANKING, what=str(ranking))
+    wanted = queries_of(data, splits, ["query_id"])["query_id"]
+    table = read(ranking / "ranking.parquet", RANKING)
     table = table.filter(pc.is_in(table["query_id"], value_set=wanted.combine_chunks()))
     doc_ids = ids_of(data / "documents.parquet", "doc_id")
     rows = rows_of(table["doc_id"], doc_ids, what=str(ranking))
@@ -58,8 +56,7 @@ def rerank_by_neighbours(
     order = np.lexsort((places_of(doc_ids)[1][rows], -scores, number))
     changed = int((order[begins] != begins).sum())
     columns = [table["query_id"], table["doc_id"].take(order), table["rank"], pa.array(scores[order])]
-    with replacing(out / "ranking.parquet") as path:
-        pq.write_table(check(pa.table(columns, names=RANKING.names), RANKING, what="ranking"), path)
+    write(out / "ranking.parquet", pa.table(columns, names=RANKING.names), RANKING)
     for path in [*out.glob("lists.*.npy"), *out.glob("part-*.npy")]:
         path.unlink()
     return {"queries": len(begins), "documents": int(first.sum()), "first_changed": changed}
@@ -67,15 +64,13 @@ def rerank_by_neighbours(
 
 def _scores(out: Path, cluster: Cluster, vectors: Path, offsets: np.ndarray, config: NeighboursConfig) -> np.ndarray:
     """(documents,) the new scores, list after list."""
-    count = len(offsets) - 1
-    cuts = [(start, min(start + QUERIES, count)) for start in range(0, count, QUERIES)]
-    shards = [Shard(f"part-{start:08d}.npy", stop - start, {"start": start, "stop": stop}) for start, stop in cuts]
+    shards = runs(len(offsets) - 1, QUERIES, "part-{:05d}.npy")
     cuda = cluster.cuda()
     map_shards(
         Reranker, shards, out=out, cluster=cluster, pool=cluster.map, unit="queries", gpu=cuda, lists=out,
         vectors=vectors, config=config, cuda=cuda,
     )  # fmt: skip
-    return np.concatenate([np.empty(0, np.float32), *(np.load(out / shard.file) for shard in shards)])
+    return joined(out, shards, np.float32)
 
 
 class Reranker:
@@ -90,8 +85,7 @@ class Reranker:
         """Write the scores of some queries' lists."""
         lists = Lists.load(self._lists, task["start"], task["stop"])
         scores = self.scores(lists)[lists.there]
-        with path.open("wb") as file:
-            np.save(file, scores)
+        save_array(path, scores)
 
     def scores(self, lists: Lists) -> np.ndarray:
         """(Q, N) fp32 scores, of no meaning behind the shorter lists."""

@@ -1,23 +1,20 @@
 """Score query-document pairs with a ranker, on Ray Data: to judge groups, or to rerank a ranking."""
 
-import time
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pydantic import Field
 
-from components.clock import at
 from components.config import Config
-from components.files import replacing
+from components.files import save_array, write_array
 from components.groups import ids_of, measured, rows_of
 from components.processor import settle
-from components.tables import GROUPS, RANKING, check
+from components.tables import GROUPS, RANKING, read, write
 from workflows.cluster import Cluster
-from workflows.shards import Shard, map_shards
+from workflows.shards import joined, map_shards, runs
 
 
 class ScoreConfig(Config):
@@ -42,7 +39,7 @@ def judge(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, groups: Path, ranker: Path, config: ScoreConfig
 ) -> dict[str, Any]:
     """The same groups with the ranker's scores as teacher."""
-    table = check(pq.read_table(groups / "groups.parquet"), GROUPS, what=str(groups))
+    table = read(groups / "groups.parquet", GROUPS)
     lists = table["doc_ids"].combine_chunks()
     parents = pc.list_parent_indices(lists)
     pairs = pa.table({"query_id": table["query_id"].take(parents), "doc_id": lists.flatten()})
@@ -51,8 +48,7 @@ def judge(
         pa.array(lists.offsets.to_numpy() - lists.offsets[0].as_py(), pa.int32()), scores
     )
     at = table.schema.get_field_index("teacher")
-    with replacing(out / "groups.parquet") as path:
-        pq.write_table(check(table.set_column(at, "teacher", teacher), GROUPS, what="groups"), path)
+    write(out / "groups.parquet", table.set_column(at, "teacher", teacher), GROUPS)
     return {"pairs": len(pairs), **counted}
 
 
@@ -64,7 +60,7 @@ def rerank(
 
     Documents beyond the depth follow in their old order, with scores below the ranker's last.
     """
-    table = check(pq.read_table(ranking / "ranking.parquet"), RANKING, what=str(ranking))
+    table = read(ranking / "ranking.parquet", RANKING)
     wanted = pa.array(measured(data, split, config.queries), pa.string())
     table = table.filter(pc.is_in(table["query_id"], value_set=wanted))
     first = pc.less_equal(table["rank"], config.depth)
@@ -72,21 +68,20 @@ def rerank(
     scores, counted = _score(out, cluster, data, tokens, ranker, top.select(["query_id", "doc_id"]), config)
     lowest = float(pc.min(scores).as_py()) if len(scores) else 0.0
     behind = pa.array(lowest - rest["rank"].to_numpy().astype(np.float32), pa.float32())
-    joined = pa.concat_tables(
+    table = pa.concat_tables(
         [
             top.set_column(3, "score", scores).append_column("before", top["rank"]),
             rest.set_column(3, "score", behind).append_column("before", rest["rank"]),
         ]
     )
-    place = pc.index_in(joined["query_id"], value_set=wanted)
-    joined = joined.append_column("place", place)
-    joined = joined.sort_by([("place", "ascending"), ("score", "descending"), ("before", "ascending")])
-    places = joined["place"].to_numpy()
+    place = pc.index_in(table["query_id"], value_set=wanted)
+    table = table.append_column("place", place)
+    table = table.sort_by([("place", "ascending"), ("score", "descending"), ("before", "ascending")])
+    places = table["place"].to_numpy()
     starts = np.flatnonzero(np.r_[True, places[1:] != places[:-1]]) if len(places) else np.empty(0, int)
     ranks = np.arange(len(places)) - np.repeat(starts, np.diff(np.r_[starts, len(places)])) + 1
-    joined = joined.set_column(2, "rank", pa.array(ranks, pa.int32())).select(RANKING.names)
-    with replacing(out / "ranking.parquet") as path:
-        pq.write_table(check(joined, RANKING, what="ranking"), path)
+    table = table.set_column(2, "rank", pa.array(ranks, pa.int32())).select(RANKING.names)
+    write(out / "ranking.parquet", table, RANKING)
     return {"pairs": len(top), "queries": len(starts), **counted}
 
 
@@ -97,20 +92,15 @@ def _score(
     queries = rows_of(pairs["query_id"], ids_of(data / "queries.parquet", "query_id"), what="pairs")
     documents = rows_of(pairs["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what="pairs")
     distinct, inverse = np.unique(np.stack([queries, documents], 1), axis=0, return_inverse=True)
-    with replacing(out / "pairs.npy") as path, path.open("wb") as file:
-        np.save(file, distinct)
-    shards = [
-        Shard(f"part-{i:05d}.npy", min(config.shard, len(distinct) - start), {"start": start})
-        for i, start in enumerate(range(0, len(distinct), config.shard))
-    ]
+    write_array(out / "pairs.npy", distinct)
+    shards = runs(len(distinct), config.shard, "part-{:05d}.npy")
     cuda = cluster.cuda()
     counted = map_shards(
         Scorer, shards, out=out, cluster=cluster, pool=cluster.map, unit="pairs", gpu=cuda, tokens=tokens,
         model=ranker / "model", pairs=out / "pairs.npy", config=config,
         batch_tokens=cluster.tokens_at_once(cuda=cuda), cuda=cuda,
     )  # fmt: skip
-    values = np.concatenate([np.empty(0, np.float32), *(np.load(out / shard.file) for shard in shards)])
-    return pa.array(values[inverse.reshape(-1)], pa.float32()), counted
+    return pa.array(joined(out, shards, np.float32)[inverse.reshape(-1)], pa.float32()), counted
 
 
 class Scorer:
@@ -120,53 +110,24 @@ class Scorer:
         self, *, tokens: Path, model: Path, pairs: Path, config: ScoreConfig, batch_tokens: int, cuda: bool,
         threads: int,
     ) -> None:  # fmt: skip
-        import torch
-
-        from components import inference
         from components.cross_encoder import CrossEncoder
-        from components.floor import Products
+        from components.inference import Inference
         from components.text import TokenStore
 
         settle(threads)
-        self.device = torch.device("cuda" if cuda else "cpu")
         ranker = CrossEncoder.load(model)
-        self.products = Products(ranker.backbone)
-        self._rate = self.products.rate(tokens=batch_tokens, device=self.device.type, precision=config.precision)
-        self._model = inference.ready(ranker, device=self.device, precision=config.precision)
-        self._tokens = TokenStore(tokens, model)
-        self._pairs, self._config, self.batch_tokens = np.load(pairs, mmap_mode="r"), config, batch_tokens
+        self.inference = Inference(ranker, cuda=cuda, precision=config.precision, batch_tokens=batch_tokens)
+        self._tokens, self._limit = TokenStore(tokens, model), ranker.config.pair_tokens
+        self._pairs = np.load(pairs, mmap_mode="r")
 
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
         """Write the scores of one shard; how long it took, and could not have been shorter."""
-        chosen = np.array(self._pairs[task["start"] : task["start"] + self._config.shard])
-        began = time.perf_counter()
-        scores = self.scores(chosen)
-        seconds = time.perf_counter() - began
-        with at("files"), path.open("wb") as file:
-            np.save(file, scores)
-        return {
-            "model_seconds": seconds,
-            "floor_seconds": self.products.operations(self.lengths(chosen)) / self._rate,
-        }
+        scores, took = self.scores(np.array(self._pairs[task["start"] : task["stop"]]))
+        save_array(path, scores)
+        return took
 
-    def scores(self, rows: np.ndarray) -> np.ndarray:
-        """(N,) fp32 scores of (N, 2) rows of queries and documents."""
-        import torch
-
-        from components.text import to_device, token_batches
-
-        limit, tokens = self._model.config.pair_tokens, self._tokens
-        batches = token_batches(self.lengths(rows), self.batch_tokens)
-        found = []
-        with torch.inference_mode():
-            for chosen in batches:
-                with at("files"):
-                    batch = tokens.template.pairs(tokens.queries, tokens.documents, rows[chosen], limit)
-                found.append(self._model(to_device(batch, self.device)))
-        order = np.argsort(np.concatenate(batches))
-        return torch.cat(found).cpu().numpy()[order]  # fetched once: a GPU goes on while its next batch is put together
-
-    def lengths(self, rows: np.ndarray) -> np.ndarray:
-        """(N,) tokens of (N, 2) rows of queries and documents as the model reads them."""
-        tokens, limit = self._tokens, self._model.config.pair_tokens
-        return tokens.template.pair_lengths(tokens.queries, tokens.documents, rows, limit)
+    def scores(self, rows: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
+        """(N,) fp32 scores of (N, 2) rows of queries and documents, and how long they took."""
+        template, texts = self._tokens.template, (self._tokens.queries, self._tokens.documents)
+        lengths = template.pair_lengths(*texts, rows, self._limit)
+        return self.inference(lengths, lambda at: template.pairs(*texts, rows[at], self._limit))

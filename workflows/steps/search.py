@@ -1,22 +1,22 @@
 """Dense retrieval: the k best documents of every query by inner product, exactly or with a FAISS index."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
 from components import topk
-from components.config import Config, UserError, listing
-from components.files import replacing, write_json
-from components.groups import ids_of, places_of
+from components.config import Config, UserError
+from components.files import replacing, save_array, write_array, write_json
+from components.groups import ids_of, places_of, queries_of
 from components.processor import settle
-from components.tables import RANKING
+from components.tables import RANKING, counts
+from components.vectors import documents_of, query_rows
 from workflows.cluster import Cluster, Pool
 from workflows.progress import Progress
 from workflows.shards import Shard, map_shards
@@ -47,7 +47,7 @@ def faiss_index(out: Path, cluster: Cluster, *, vectors: Path, factory: str) -> 
     """Write `index.faiss`: row i is document i. Takes the factory string alone: probing more cells builds nothing."""
     from components import index
 
-    shards = _shards(vectors)
+    shards = documents_of(vectors)
     rows, dimension = sum(len(shard) for shard in shards), shards[0].shape[1]
     index.empty(factory, dimension)
     most = cluster.machine()
@@ -74,7 +74,8 @@ def search(
     documents = pq.read_metadata(data / "documents.parquet").num_rows
     if not 1 <= k <= documents:
         raise UserError(f"k: {k} documents a query are asked for; accepted: 1 to {documents}, all there are")
-    query_ids, rows = _queries(data, vectors, splits)
+    query_ids = queries_of(data, splits, ["query_id"])["query_id"].combine_chunks()
+    rows = query_rows(vectors, query_ids)
     ranking, about = out / "ranking.parquet", out / "recall.json"
     if not ranking.exists():
         doc_ids = _prepare(out, data, rows, config.sample)
@@ -92,47 +93,7 @@ def search(
         path.unlink()
     for name in ("order.npy", "rows.npy", "sample.npy"):
         (out / name).unlink(missing_ok=True)
-    return {"queries": len(query_ids), **_counts(ranking), **json.loads(about.read_text())}
-
-
-class _Mapped(Sequence[np.ndarray]):
-    """Arrays in files, each mapped when it is looked at and for no longer: what was read of a mapping counts as the
-    process's memory for as long as that lasts, and would grow with the collection."""
-
-    def __init__(self, paths: list[Path]) -> None:
-        self._paths = paths
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return _Mapped(self._paths[at])
-        return np.load(self._paths[at], mmap_mode="c")  # copy on write: torch takes no read-only memory
-
-
-def _shards(vectors: Path) -> _Mapped:
-    """The documents' vectors, in order."""
-    paths = sorted(vectors.glob("documents-*.npy"))
-    if not paths:
-        raise FileNotFoundError(f"{vectors}: no documents-*.npy")
-    return _Mapped(paths)
-
-
-def _queries(data: Path, vectors: Path, splits: list[str]) -> tuple[pa.Array, np.ndarray]:
-    """Ids of the splits' queries in the artifact's order, and their rows among the vectors."""
-    table = pq.read_table(data / "queries.parquet", columns=["query_id", "split"])
-    there = pc.unique(table["split"]).to_pylist()
-    for split in splits:
-        if split not in there:
-            raise UserError(f"splits: there are no queries in {split!r}; accepted: {listing(there)}")
-    wanted = table.filter(pc.is_in(table["split"], pa.array(splits, pa.string())))
-    encoded = pa.array(json.loads((vectors / "queries.json").read_text()), pa.string())
-    rows = pc.index_in(wanted["query_id"], encoded)
-    if rows.null_count:
-        missing = wanted.filter(pc.is_null(rows))
-        raise UserError(f"splits: {missing['split'][0]} was not encoded (query {missing['query_id'][0]!s} is missing)")
-    return wanted["query_id"].combine_chunks(), rows.to_numpy().astype(np.int64)
+    return {"queries": len(query_ids), **counts(ranking), **json.loads(about.read_text())}
 
 
 def _prepare(out: Path, data: Path, rows: np.ndarray, sample: int) -> pa.Array:
@@ -141,8 +102,7 @@ def _prepare(out: Path, data: Path, rows: np.ndarray, sample: int) -> pa.Array:
     by_id, order = places_of(doc_ids)
     chosen = rows[_sampled(len(rows), sample)]
     for name, array in {"order.npy": order, "rows.npy": rows, "sample.npy": chosen}.items():
-        with replacing(out / name) as path:
-            _save(path, array)
+        write_array(out / name, array)
     return doc_ids.take(pa.array(by_id))
 
 
@@ -155,7 +115,7 @@ def _pieces(
     vectors: Path, documents: int, queries: int, *, name: str = "rows", approximate: bool = False
 ) -> list[Shard]:  # fmt: skip
     """The work, cut into blocks of queries and, for exact search, runs of document shards."""
-    lengths = [len(shard) for shard in _shards(vectors)]
+    lengths = [len(shard) for shard in documents_of(vectors)]
     if sum(lengths) != documents:
         raise ValueError(f"{vectors}: vectors of {sum(lengths)} documents, and the collection has {documents}")
     many = QUERIES_OF_INDEX if approximate else QUERIES
@@ -228,19 +188,6 @@ def _write_ranking(to: Path, query_ids: pa.Array, doc_ids: pa.Array, found: Iter
             at += len(lists)
 
 
-def _counts(ranking: Path) -> dict[str, int]:
-    """How many queries found something, and how many documents in all."""
-    with pq.ParquetFile(ranking) as file:
-        ranks = (batch["rank"] for batch in file.iter_batches(columns=["rank"]))
-        answered = sum(pc.sum(pc.equal(rank, 1)).as_py() or 0 for rank in ranks)
-        return {"answered": answered, "rows": file.metadata.num_rows}
-
-
-def _save(path: Path, array: np.ndarray) -> None:
-    with path.open("wb") as file:  # by name numpy would add .npy to it
-        np.save(file, array)
-
-
 class _Found:
     """Lists of the best documents for a block of queries: exactly, of a run of document shards, or by the index."""
 
@@ -257,13 +204,13 @@ class _Found:
         queries = np.load(self._vectors / "queries.npy", mmap_mode="r")[rows]
         order = np.load(self._work / "order.npy", mmap_mode="r")
         if task["approximate"]:
-            _save(path, self._approximate(queries, order))
+            save_array(path, self._approximate(queries, order))
         else:
-            _save(path, self._exact(queries, order, task["first"], task["last"]))
+            save_array(path, self._exact(queries, order, task["first"], task["last"]))
 
     def _exact(self, queries: np.ndarray, order: np.ndarray, first: int, last: int) -> topk.Keys:
         settle(self._threads)
-        shards = _shards(self._vectors)
+        shards = documents_of(self._vectors)
         start = sum(len(shard) for shard in shards[:first])
         run = shards[first:last]
         places = order[start : start + sum(len(shard) for shard in run)]
@@ -289,7 +236,7 @@ class _Indexing:
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         from components import index
 
-        shards = _shards(self._vectors)
+        shards = documents_of(self._vectors)
         with Progress(path.parent, sum(len(shard) for shard in shards), "documents") as progress:
             built = index.build(self._factory, shards, threads=self._threads, added=progress.add)
         index.write(built, path)

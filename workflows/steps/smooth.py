@@ -10,16 +10,16 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from components.config import Config
-from components.files import replacing
+from components.files import replacing, save_array, write_array
 from components.groups import ids_of, positives, rows_of
 from components.neighbours import at_once
 from components.processor import settle
 from components.smoothing import SmoothingConfig
-from components.tables import GROUPS, check
+from components.tables import GROUPS, QUERIES, RANKING, read, write
 from components.vectors import Lists, Vectors, query_rows
 from workflows.cluster import Cluster
 from workflows.progress import Progress
-from workflows.shards import Shard, map_shards
+from workflows.shards import joined, map_shards, runs
 
 GROUPS_AT_ONCE = 512
 """Of one piece of work; changes no result."""
@@ -52,7 +52,7 @@ def contexts(
     document_ids = ids_of(data / "documents.parquet", "doc_id")
     query_ids, same = ids_of(data / "queries.parquet", "query_id"), np.load(tokens / "documents.same.npy")
     relevant, ranked = positives(data), _ranked(ranking, data, config.size)
-    splits = pq.read_table(data / "queries.parquet", columns=["split"])["split"]
+    splits = read(data / "queries.parquet", QUERIES, columns=["split"])["split"]
     wanted = np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)).tolist()
     queries = [row for row in wanted if row in relevant and row in ranked]
     if not queries:
@@ -85,9 +85,7 @@ def contexts(
 
 def _ranked(ranking: Path, data: Path, size: int) -> dict[int, np.ndarray]:
     """Rows of what the ranking has of each query row, best first, to twice the depth asked for: texts repeat."""
-    table = pq.read_table(
-        ranking / "ranking.parquet", columns=["query_id", "doc_id"], filters=[("rank", "<=", 2 * size)]
-    )
+    table = read(ranking / "ranking.parquet", RANKING, filters=[("rank", "<=", 2 * size)])
     queries = rows_of(table["query_id"], ids_of(data / "queries.parquet", "query_id"), what=str(ranking))
     documents = rows_of(table["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what=str(ranking))
     starts = np.flatnonzero(np.r_[True, queries[1:] != queries[:-1]]) if len(queries) else np.empty(0, int)
@@ -103,19 +101,17 @@ def smooth(
     says how the targets are spread, on average over the groups that have some: the entropy (natural logarithm), how
     many candidates have a share, and the ground truth's.
     """
-    table = check(pq.read_table(groups / "groups.parquet"), GROUPS, what=str(groups)).combine_chunks()
+    table = read(groups / "groups.parquet", GROUPS).combine_chunks()
     lists = table["doc_ids"].combine_chunks()
     offsets = lists.offsets.to_numpy().astype(np.int64) - lists.offsets[0].as_py()
     documents = rows_of(lists.flatten(), ids_of(data / "documents.parquet", "doc_id"), what=str(groups))
     truth = table["targets"].combine_chunks().flatten().to_numpy() > 0
     Lists(query_rows(vectors, table["query_id"]), documents, offsets).save(out)
-    with replacing(out / "truth.npy") as path, path.open("wb") as file:
-        np.save(file, truth)
+    write_array(out / "truth.npy", truth)
     targets = _targets(out, cluster, vectors, offsets, config)
     at = table.schema.get_field_index("targets")
     column = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(targets))
-    with replacing(out / "groups.parquet") as path:
-        pq.write_table(check(table.set_column(at, "targets", column), GROUPS, what="groups"), path)
+    write(out / "groups.parquet", table.set_column(at, "targets", column), GROUPS)
     for path in [*out.glob("lists.*.npy"), *out.glob("part-*.npy"), out / "truth.npy"]:
         path.unlink()
     return {"groups": len(table), "candidates": len(targets), **_spread(targets, truth, offsets)}
@@ -123,15 +119,13 @@ def smooth(
 
 def _targets(out: Path, cluster: Cluster, vectors: Path, offsets: np.ndarray, config: SmoothConfig) -> np.ndarray:
     """(candidates,) the new targets, group after group."""
-    count = len(offsets) - 1
-    cuts = [(start, min(start + GROUPS_AT_ONCE, count)) for start in range(0, count, GROUPS_AT_ONCE)]
-    shards = [Shard(f"part-{start:08d}.npy", stop - start, {"start": start, "stop": stop}) for start, stop in cuts]
+    shards = runs(len(offsets) - 1, GROUPS_AT_ONCE, "part-{:05d}.npy")
     cuda = cluster.cuda()
     map_shards(
         Smoother, shards, out=out, cluster=cluster, pool=cluster.map, unit="groups", gpu=cuda, work=out,
         vectors=vectors, config=config, cuda=cuda,
     )  # fmt: skip
-    return np.concatenate([np.empty(0, np.float32), *(np.load(out / shard.file) for shard in shards)])
+    return joined(out, shards, np.float32)
 
 
 def _spread(targets: np.ndarray, truth: np.ndarray, offsets: np.ndarray) -> dict[str, float]:
@@ -161,8 +155,7 @@ class Smoother:
         first = np.load(self._work / "lists.offsets.npy", mmap_mode="r")[task["start"]]
         truth = np.load(self._work / "truth.npy", mmap_mode="r")[first : first + len(lists.documents)]
         targets = self.targets(lists, lists.padded(truth))[lists.there]
-        with path.open("wb") as file:
-            np.save(file, targets)
+        save_array(path, targets)
 
     def targets(self, lists: Lists, truth: np.ndarray) -> np.ndarray:
         """(Q, N) fp32 targets, 0 behind the shorter groups; `truth` (Q, N) says what is ground truth."""

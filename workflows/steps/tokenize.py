@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from components.config import Config
-from components.files import replacing, write_json
+from components.files import replacing, write_array, write_json
 from components.text import TOKENIZER, document_text, fingerprint_of, tokenizer_file
 from workflows.cluster import Cluster
 from workflows.dag import version
@@ -85,8 +85,7 @@ def _join(out: Path, table: str, parts: list[Path]) -> None:
     """One memory-mapped column of ids, and where each text begins, out of the parts."""
     lengths = np.concatenate([np.load(part / "lengths.npy") for part in parts])
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    with replacing(out / f"{table}.offsets.npy") as path, path.open("wb") as file:
-        np.save(file, offsets)
+    write_array(out / f"{table}.offsets.npy", offsets)
     with replacing(out / f"{table}.ids.npy") as path:
         dtype = np.load(parts[0] / "ids.npy", mmap_mode="r").dtype
         joined = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(int(offsets[-1]),))
@@ -110,5 +109,4 @@ def _same(out: Path, table: str) -> None:
         dtype=np.uint64,
     )
     _, first, inverse = np.unique(digests, return_index=True, return_inverse=True)
-    with replacing(out / f"{table}.same.npy") as path, path.open("wb") as file:
-        np.save(file, first[inverse].astype(np.int64))
+    write_array(out / f"{table}.same.npy", first[inverse].astype(np.int64))
