@@ -29,7 +29,6 @@ class Interval(NamedTuple):
     ended: float
 
 
-_noted: list[Interval] = []
 _here = threading.local()
 
 
@@ -56,16 +55,15 @@ def _change(stack: list[tuple[Kind, float]]) -> None:
 
 def add(intervals: Iterable[Interval]) -> None:
     """Note what another process was at."""
-    global _noted
-    _noted += [interval for interval in intervals if interval.ended > interval.began]
-    if len(_noted) > MOST:
-        _noted = end_to_end(_noted)
+    noted: list[Interval] = _here.__dict__.setdefault("noted", [])
+    noted += [interval for interval in intervals if interval.ended > interval.began]
+    if len(noted) > MOST:
+        noted[:] = end_to_end(noted)
 
 
 def drain() -> list[Interval]:
-    """All that was noted in this process since the last time."""
-    global _noted
-    taken, _noted = _noted, []
+    """All that was noted in this thread since the last time: a step keeps to one, and others may run beside it."""
+    taken: list[Interval] = _here.__dict__.pop("noted", [])
     return taken
 
 

@@ -4,7 +4,8 @@
 
 Vectors are mixtures of those that the start model makes of real docstrings, and queries mixtures of those of first
 sentences, in fp32 on both sides. Ours lie in files, as `encode` leaves them; theirs are in faiss's memory already. On a
-GPU theirs is there too where faiss was built for one.
+GPU both sides have halves, and theirs is there too where faiss was built for one; of 8 million of BERT-base's 768:
+SPARRING_BENCH_VECTORS=8000000.
 """
 
 from __future__ import annotations
@@ -62,10 +63,12 @@ def test_topk(world: World) -> None:
     queries = np.load(place / "queries.npy")
     index = faiss.IndexFlatIP(queries.shape[1])
     for shard in documents:
-        index.add(shard)
+        index.add(np.asarray(shard, np.float32))
     on_gpu = device == "cuda" and hasattr(faiss, "get_num_gpus") and faiss.get_num_gpus() > 0
     if on_gpu:
-        index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
+        options = faiss.GpuClonerOptions()
+        options.useFloat16 = True
+        index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index, options)
     found: dict[str, Any] = {}
 
     def ours() -> None:
@@ -76,11 +79,12 @@ def test_topk(world: World) -> None:
 
     compared = by_turns(ours, theirs)
     scores, rows = found["theirs"]
-    np.testing.assert_allclose(topk.scores(found["ours"]), scores, rtol=1e-4)
-    assert np.mean(topk.places(found["ours"]) == rows) > 0.99  # sums in another order change places now and then
+    close, alike = (1e-2, 0.9) if on_gpu else (1e-4, 0.99)
+    np.testing.assert_allclose(topk.scores(found["ours"]), scores, rtol=close)
+    assert np.mean(topk.places(found["ours"]) == rows) > alike  # sums in another order change places now and then
     against = f"faiss IndexFlatIP{' on the GPU' if on_gpu else ''}, {cores()} threads"
     job = f"exact top-{K}{' on a GPU' if device == 'cuda' else ''}"
-    lines = [f"{COUNT:,} vectors of {queries.shape[1]} numbers.", machine(ROOT)]
+    lines = [f"{COUNT:,} vectors of {queries.shape[1]} numbers in {documents[0].dtype}.", machine(ROOT)]
     write("Exact top-k", COMMAND, HEAD, [compared.row(job, against, "queries/s", ASKED, 0.95)], lines)
 
 
@@ -91,9 +95,10 @@ def test_topk_peak(world: World) -> None:
         command = [sys.executable, "-c", SEARCH, str(part), str(out), str(cores()), str(K)]
         _, peaks[count] = watched(command, cwd=ROOT)
     few, many = peaks.values()
+    size = sum(path.stat().st_size for path in place.glob("documents-*.npy"))
     rows = [[f"{count:,}", f"{peak / 2**20:,.0f} MiB"] for count, peak in peaks.items()]
     lines = [
-        f"The step `search`, exact, {ASKED:,} queries, vectors of {COUNT * 384 * 4 / 2**20:,.0f} MiB in all: "
+        f"The step `search`, exact, {ASKED:,} queries, vectors of {size / 2**20:,.0f} MiB in all: "
         f"{many / few:.2f}x the memory for 4x the documents; wanted: {FLAT}x at most; "
         f"reached: {'yes' if many <= FLAT * few else 'no'}.",
         machine(ROOT),
@@ -114,8 +119,10 @@ def _collection(world: World) -> Path:
         batch_tokens=world.cluster.tokens_at_once(cuda=False), cuda=False, threads=cores(),
     )  # fmt: skip
     base = encoder.vectors("document", rows)[0]
+    kind = np.float16 if world.cluster.cuda() else np.float32
     for number, start in enumerate(range(0, COUNT, SHARD)):
-        np.save(place / f"documents-{number:05d}.npy", _mixed(base, min(SHARD, COUNT - start), 0, start))
+        mixed = _mixed(base, min(SHARD, COUNT - start), 0, start)
+        np.save(place / f"documents-{number:05d}.npy", mixed.astype(kind))
     np.save(place / "queries.npy", _mixed(encoder.vectors("query", rows)[0], ASKED, 1, 0))
     ids = [f"q{at}" for at in range(ASKED)]
     (place / "queries.json").write_text(json.dumps(ids))

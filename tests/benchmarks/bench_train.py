@@ -184,6 +184,7 @@ def test_scores(few: World) -> None:
 LARGE = 1024
 ONE = """
 import json, resource, sys
+import torch
 from pathlib import Path
 from tests.benchmarks.bench_train import seconds_of_ours
 from tests.benchmarks.conftest import World
@@ -192,12 +193,13 @@ told = json.loads(sys.argv[1])
 cluster = Cluster(**told["cluster"])
 world = World(**{name: Path(path) for name, path in told["world"].items()}, cluster=cluster)
 seconds = seconds_of_ours(world, "retriever", Path(told["groups"]), cluster, **told["config"])
-print(json.dumps([seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps([seconds, torch.cuda.max_memory_allocated() if cluster.cuda() else peak]))
 """
 
 
 def test_large_batches(world: World) -> None:
-    """Each training in a process of its own, for its memory."""
+    """Each training in a process of its own, for its memory: the process's, or on a GPU the GPU's."""
     groups = mined(world, LARGE, 0)
     loss = {"function": CROSS_ENTROPY, "over": "batch", "options": {"temperature": 0.05}}
     places = {name: str(getattr(world, name)) for name in ("root", "data", "retriever", "ranker", "tokens")}
