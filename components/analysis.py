@@ -112,6 +112,31 @@ def efficiency(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [*rows, {**_row("total", list(steps), total), "counts": []}]
 
 
+def course(spans: Sequence[tuple[float, float]]) -> tuple[list[float], float]:
+    """When each step began, and how long all took, times left out in which none was under way.
+
+    A span is when a step began and how long it took, in seconds; they ascend.
+    """
+    at, busy, reached = [], 0.0, float("-inf")
+    for began, seconds in spans:
+        at.append(busy - max(0.0, reached - began))
+        busy += max(0.0, began + seconds - max(began, reached))
+        reached = max(reached, began + seconds)
+    return at, busy
+
+
+def longest_chain(steps: Sequence[dict[str, Any]]) -> tuple[float, int]:
+    """The critical path: seconds and number of the steps that need one another and together take longest.
+
+    A step is {name, seconds, upstream}, upstream the names of those it needs; inputs come first.
+    """
+    chains: dict[str, tuple[float, int]] = {}
+    for step in steps:
+        seconds, count = max((chains[name] for name in step["upstream"] if name in chains), default=(0.0, 0))
+        chains[step["name"]] = seconds + step["seconds"], count + 1
+    return max(chains.values(), default=(0.0, 0))
+
+
 def of_floor(steps: Sequence[dict[str, Any]]) -> float | None:
     """The share of the floor that models reached: the time that their matrix products alone would have taken, of that
     which they took; None where no model was at work."""

@@ -22,19 +22,26 @@ Shape = tuple[int, int]
 
 
 class Products:
-    """The matrix products of an encoder's layers."""
+    """The matrix products of an encoder's layers; with `first_only`, those that the last state of a text's first token
+    takes: of the last layer the keys and values of all tokens, and everything of that one."""
 
-    def __init__(self, encoder: Any) -> None:
+    def __init__(self, encoder: Any, *, first_only: bool = False) -> None:
         lists = [module for module in encoder.modules() if isinstance(module, nn.ModuleList)]
         parts = {id(part): part for layers in lists for part in layers.modules() if isinstance(part, nn.Linear)}
         self._shapes = tuple((part.in_features, part.out_features) for part in parts.values())
-        self._attention = 4.0 * encoder.config.num_hidden_layers * encoder.config.hidden_size
+        layers, self._width = encoder.config.num_hidden_layers, encoder.config.hidden_size
+        each = sum(2.0 * rows * columns for rows, columns in self._shapes)
+        self._whole = layers - 1 if first_only else layers
+        self._of_layer, self._last = each / layers, 4.0 * self._width**2 if first_only else 0.0
 
     def operations(self, lengths: np.ndarray) -> float:
         """Floating-point operations of a forward pass over texts of these lengths, padding left out."""
-        each = sum(2.0 * rows * columns for rows, columns in self._shapes)
-        squares = np.square(lengths, dtype=np.float64).sum()
-        return float(each * lengths.sum() + self._attention * squares)
+        tokens, squares = lengths.sum(), np.square(lengths, dtype=np.float64).sum()
+        total = self._whole * (self._of_layer * tokens + 4.0 * self._width * squares)
+        if self._last:
+            of_first = (self._of_layer - self._last) * len(lengths) + 4.0 * self._width * tokens
+            total += self._last * tokens + of_first
+        return float(total)
 
     def rate(self, *, tokens: int, device: str, precision: str) -> float:
         """Operations a second of the layers' products alone, for so many tokens at once, on this process's threads."""

@@ -6,12 +6,13 @@ import sys
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from components.clock import at
 from components.config import Config, UserError, parse, read_yaml
+from workflows.room import Room
 
 SETTINGS = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
@@ -64,8 +65,17 @@ class Cluster(Config):
     recompute: bool = False
     """Keep only vectors and scores of a training batch and run each pass again for its gradient (gradient
     caching): a batch of any size in the memory of one pass."""
+    steps: int = Field(1, ge=1)
+    """Steps under way at once, where none of them needs another. Each waits for the processors that its workers want;
+    so give `map`, `java` and `train` parts of what there is, or they only take turns."""
     retries: int = 3
     """How often a training run is begun again after a worker dies, before the step fails."""
+
+    @model_validator(mode="after")
+    def _one_process_takes_one_step(self) -> Self:
+        if self.mode == "inline" and self.steps > 1:
+            raise ValueError(f"steps: {self.steps} at once are asked for; accepted with mode: inline: 1")
+        return self
 
     def cuda(self) -> bool:
         """Whether models run on GPUs of what this runs on; UserError where they are asked for and there are none."""
@@ -97,7 +107,12 @@ class Cluster(Config):
 
     def reserved(self) -> int:
         """Logical CPUs of a Ray that is started here that are not for the map over shards."""
-        return 0 if self.address else SPARE + (self.train.workers or 1)
+        return 0 if self.address else SPARE + self.steps * (self.train.workers or 1)
+
+    def room(self) -> Room:
+        """Processors of all machines."""
+        found = ray_session(self).cluster_resources()
+        return Room(found.get("CPU", 0) if self.address else cores(), found.get("GPU", 0))
 
     def workers(self, pool: Pool, shards: int, *, gpu: bool = False) -> int:
         """How many workers of a pool the given number of shards keeps busy."""

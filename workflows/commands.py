@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import shlex
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -14,13 +13,12 @@ import yaml
 
 from components.config import UserError, listing
 from components.files import write_json
-from workflows import cleaning, nodes, recipes
+from workflows import cleaning, nodes, recipes, running
 from workflows import cluster as clusters
 from workflows import report as reports
 from workflows.dag import Step, graph
-from workflows.progress import shown
 from workflows.recipes import Experiment
-from workflows.store import Store, execute, states, todo
+from workflows.store import Store, states, todo
 from workflows.worker_group import dismiss
 
 
@@ -73,11 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
         nodes.meet(cluster, store.root)
     _write_run(experiment, store)
     started = time.monotonic()
-    executed: set[str] = set()
-    for number, node in enumerate(waiting, 1):
-        title = f"[{number}/{len(waiting)}] {node.label}"
-        if _execute(title, node, store, cluster, started):
-            executed.add(node.fingerprint)
+    executed = running.run(waiting, store, cluster)
     _link(experiment, store)
     if arguments.until:
         print(f"{arguments.until}: {store.path(wanted[0])}")
@@ -136,26 +130,6 @@ def _report(experiment: Experiment, store: Store, executed: set[str]) -> dict[st
         executed=executed, config=experiment.config.model_dump(mode="json"), note=outcome.note,
         examples=outcome.examples,
     )  # fmt: skip
-
-
-def _execute(title: str, node: Step, store: Store, cluster: clusters.Cluster, started: float) -> bool:
-    """Run one step under the live view, and say when it is done."""
-    began = time.monotonic()
-    store.path(node).mkdir(parents=True, exist_ok=True)
-
-    def waits(holder: str) -> None:
-        print(f"{title}: waiting for {holder}, which is at it", file=sys.stderr, flush=True)
-
-    with shown(title, store.path(node)):
-        ours = execute(node, store, cluster, on_wait=waits)
-    seconds, whole = time.monotonic() - began, time.monotonic() - started
-    done = "done" if ours else "done by another driver"
-    print(f"{title}: {done} in {seconds:.1f} s  ({_clock(whole)} since the start)", file=sys.stderr, flush=True)
-    return ours
-
-
-def _clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def _write_run(experiment: Experiment, store: Store) -> None:

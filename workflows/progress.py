@@ -65,37 +65,68 @@ class Progress:
         self._written = now
 
 
-@contextmanager
-def shown(title: str, out: Path) -> Iterator[None]:
-    """Show a step while it runs: a bar with rate and time left on a terminal, now and then a line elsewhere."""
-    stop = threading.Event()
-    (out / NAME).unlink(missing_ok=True)
-    thread = threading.Thread(target=_show, args=(title, out, stop), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+class View:
+    """The steps that are under way: a bar each, drawn over and over on a terminal; elsewhere a line now and then.
 
+    What is said beside goes through `say`, so that bars and sentences do not run into each other.
+    """
 
-def _show(title: str, out: Path, stop: threading.Event) -> None:
-    """Draw the bar until told to stop: in place on a terminal, a line now and then elsewhere."""
-    live = sys.stderr.isatty()
-    interval = 0.25 if live else 15.0
-    began = time.monotonic()
-    drawn, next_draw = False, began + interval
-    while not stop.wait(0.25):
-        state = _read(out)
-        if state is None or time.monotonic() < next_draw:
-            continue
+    def __init__(self) -> None:
+        self._steps: dict[str, tuple[Path, float]] = {}
+        self._lock, self._stop = threading.Lock(), threading.Event()
+        self._live, self._drawn = sys.stderr.isatty(), 0
+        self._thread = threading.Thread(target=self._draw_until_stopped, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._write("")
+
+    @contextmanager
+    def step(self, title: str, out: Path) -> Iterator[None]:
+        """Show a step while it runs."""
+        (out / NAME).unlink(missing_ok=True)
+        with self._lock:
+            self._steps[title] = out, time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._steps[title]
+
+    def say(self, line: str) -> None:
+        """Print a line that stays."""
+        with self._lock:
+            self._write(f"{line}\n")
+
+    def _draw_until_stopped(self) -> None:
+        interval = 0.25 if self._live else 15.0
         next_draw = time.monotonic() + interval
+        while not self._stop.wait(0.25):
+            if time.monotonic() < next_draw:
+                continue
+            next_draw = time.monotonic() + interval
+            with self._lock:
+                self._draw()
+
+    def _draw(self) -> None:
+        """All bars, in the place of the last ones on a terminal."""
         width = shutil.get_terminal_size((100, 24)).columns - 1
-        line = bar(title, state, time.monotonic() - began, width)
-        print(f"\r{line:<{width}}" if live else line, end="" if live else "\n", file=sys.stderr, flush=True)
-        drawn = live
-    if drawn:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+        states = [(title, _read(out), began) for title, (out, began) in self._steps.items()]
+        bars = [bar(title, state, time.monotonic() - began, width) for title, state, began in states if state]
+        if bars:
+            self._write("\n".join(bars) + ("" if self._live else "\n"))
+            self._drawn = len(bars) if self._live else 0
+
+    def _write(self, text: str) -> None:
+        """Print where the bars were."""
+        up = f"\033[{self._drawn - 1}A" if self._drawn > 1 else ""
+        print(f"{up}\r\033[J" if self._drawn else "", text, sep="", end="", file=sys.stderr, flush=True)
+        self._drawn = 0
 
 
 def bar(title: str, state: dict[str, Any], seconds: float, width: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from components.analysis import Change, changes, efficiency, of_floor, part_of, trainings, work
+from components.analysis import Change, changes, course, efficiency, longest_chain, of_floor, part_of, trainings, work
 from components.clock import KINDS
 from components.files import replacing, write_json
 from components.measures import spread
@@ -118,22 +118,25 @@ def _charts(rows: list[Json]) -> list[Json]:
 
 def _course(done: list[tuple[Step, Json]], store: Store, executed: Collection[str]) -> Json:
     """Time and place of every step and part, and the code and machines they ran on."""
-    steps, at = [], 0.0
-    for node, record in sorted(done, key=lambda pair: pair[1]["started"]):
+    ordered = sorted(done, key=lambda pair: pair[1]["started"])
+    begun, total = course([(record["started"], record["seconds"]) for _, record in ordered])
+    steps = []
+    for at, (node, record) in zip(begun, ordered, strict=True):
         function = node.function.__name__
         steps.append({
             "label": node.label, "function": function, "part": part_of(function, node.label), "name": node.name,
+            "upstream": record["upstream"],
             "at": at, "work": work(record["summary"]), **_time(record),
             "bytes": sum(path.stat().st_size for path in store.path(node).rglob("*") if path.is_file()),
             "executed": node.fingerprint in executed,
         })  # fmt: skip
-        at += record["seconds"]
     codes = dict.fromkeys(_code(record) for _, record in done)
     profiles = dict.fromkeys(str((record["cluster"] or {}).get("mode", "")) for _, record in done)
     finished = max((record["started"] + record["seconds"] for _, record in done), default=0.0)
     return {
         "steps": steps,
-        "total": at,
+        "total": total,
+        "chain": longest_chain(steps),
         "efficiency": efficiency(steps),
         "trainings": trainings(list(_trainings(done))),
         "codes": [code for code in codes if code],

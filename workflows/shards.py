@@ -28,6 +28,7 @@ from components.files import replacing, sweep
 from components.processor import release
 from workflows.cluster import Cluster, Pool, ray_session
 from workflows.progress import Progress
+from workflows.room import Room, held
 
 IDLE_SECONDS = 2.0
 """How long a worker that nothing is asked of keeps its model and its memory."""
@@ -126,18 +127,19 @@ def _through_ray(
         warnings.filterwarnings("ignore", message=".*ray_remote_args.*")
         items = data.from_items(rows, override_num_blocks=len(rows))
         done = items.map_batches(batch_size=1, num_cpus=pool.threads, **how)
-    with clock.at("start"):  # until the first shard is done, but for what the workers say of their own time
-        rows_done = iter(done.iter_rows())
-        row = _next(rows_done)
-    while row is not None:
-        if row["mistake"]:
-            raise UserError(row["mistake"])
-        if row["failure"]:
-            raise _failed(row["failure"])
-        clock.add(clock.Interval(*interval) for interval in json.loads(row["time"]))
-        yield int(row["size"]), json.loads(row["counts"])
-        with clock.at("waiting"):
+    with held(Room(gpus=size) if gpu else Room(cpus=size * pool.threads), cluster.room()):
+        with clock.at("start"):  # until the first shard is done, but for what the workers say of their own time
+            rows_done = iter(done.iter_rows())
             row = _next(rows_done)
+        while row is not None:
+            if row["mistake"]:
+                raise UserError(row["mistake"])
+            if row["failure"]:
+                raise _failed(row["failure"])
+            clock.add(clock.Interval(*interval) for interval in json.loads(row["time"]))
+            yield int(row["size"]), json.loads(row["counts"])
+            with clock.at("waiting"):
+                row = _next(rows_done)
 
 
 def _next(rows: Iterator[dict[str, Any]]) -> dict[str, Any] | None:

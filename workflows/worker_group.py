@@ -16,6 +16,7 @@ from typing import Any
 from components import clock
 from components.config import UserError
 from workflows.cluster import Cluster, ray_session
+from workflows.room import Room, held
 
 Work = Callable[[dict[str, Any]], Any]
 
@@ -32,27 +33,43 @@ def train_together(work: Work, task: dict[str, Any], cluster: Cluster, *, gpu: b
 
     Workers that hold what others wait for, a GPU or a place on a cluster, go home after each task.
     """
-    global _group
     ray_session(cluster)
-    kind = (work, cluster.train.workers or 1, cluster.retries, gpu)
-    if _group is not None and not (_group.kind == kind and _group.sound()):
-        dismiss()
-    _group = _group or _Group(kind, storage)
-    result = _group.run(task)
-    if gpu or cluster.address:
-        dismiss()
-    return result
+    workers = cluster.train.workers or 1
+    needs = Room(gpus=workers) if gpu else Room(cpus=workers * cluster.train_threads())
+    with held(needs, cluster.room()):
+        group = _taken((work, workers, cluster.retries, gpu), storage)
+        try:
+            return group.run(task)
+        finally:
+            group.busy = False
+            if gpu or cluster.address:
+                dismiss(group)
 
 
-def dismiss() -> None:
-    """Send the workers home, if there are any, and wait until they are gone."""
-    global _group
-    if _group is not None:
-        _group.end()
-        _group = None
+def dismiss(*groups: _Group) -> None:
+    """Send groups of workers home, all there are if none is named, and wait until they are gone."""
+    for group in groups or tuple(_groups):
+        group.end()
+        if group in _groups:
+            _groups.remove(group)
 
 
-_group: _Group | None = None
+def _taken(kind: tuple[Any, ...], storage: Path) -> _Group:
+    """A group of a kind that nobody else has: one that waits for a task, or a new one in the place of those."""
+    with _taking:
+        idle = [group for group in _groups if not group.busy]
+        group = next((group for group in idle if group.kind == kind and group.sound()), None)
+        if group is None:
+            if idle:
+                dismiss(*idle)
+            group = _Group(kind, storage)
+            _groups.append(group)
+        group.busy = True
+        return group
+
+
+_groups: list[_Group] = []
+_taking = threading.Lock()
 
 
 class Desk:
@@ -127,7 +144,7 @@ class _Group:
         from ray.train.v2.api.config import LoggingConfig
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        self.kind, self._session = kind, _session()
+        self.kind, self.busy, self._session = kind, False, _session()
         work, workers, retries, gpu = kind
         os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

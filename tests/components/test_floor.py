@@ -32,6 +32,14 @@ def test_operations_are_those_of_the_layers(encoder: Path) -> None:
         assert Products(model).operations(lengths) == sum(map(by_hand, lengths.tolist()))
 
 
+def test_the_first_tokens_last_state_takes_less(encoder: Path) -> None:
+    """Of the last layer: two products of the width for each token, and for one the rest and its attention."""
+    model = CrossEncoder.start(toy.ranker_config(encoder, pooling="cls"))[0].encoder()
+    of_last = lambda n: 2 * (n * 2 * WIDTH**2 + 2 * WIDTH**2 + 2 * WIDTH * MIDDLE + 2 * n * WIDTH)  # noqa: E731
+    whole = by_hand(17) * (LAYERS - 1) / LAYERS + of_last(17)
+    assert Products(model, first_only=True).operations(np.array([17])) == whole
+
+
 def test_operations_are_those_that_torch_counts(encoder: Path) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 

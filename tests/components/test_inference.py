@@ -35,16 +35,21 @@ def asked(model: DualEncoder, batch: Batch) -> torch.Tensor:
 
 
 @FUSES
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("kind", ["bert", "roberta", "electra"])
-def test_fused_layers_are_as_close_to_fp32_as_plain_ones_in_bf16(toys: Path, kind: str) -> None:
-    folder = toy.write_encoder(toys / f"fused {kind}", kind)
-    model = DualEncoder.start(toy.retriever_config(folder, pooling="mean", similarity="cosine"))[0].eval()
+def test_fused_layers_are_as_close_to_fp32_as_plain_ones_in_bf16(toys: Path, kind: str, pooling: str) -> None:
+    """Those of the last layer make the first token's state alone where nothing else counts."""
+    folder = toy.write_encoder(toys / f"fused {kind} {pooling}", kind)
+    model = DualEncoder.start(toy.retriever_config(folder, pooling=pooling, similarity="cosine"))[0].eval()
     batch = a_batch()
     exact = asked(model, batch)
     plain = asked(copy.deepcopy(model).lowered(torch.bfloat16), batch)
     ready = inference.ready(copy.deepcopy(model), device=CPU, precision="bf16")
     layers = [part for part in ready.modules() if isinstance(part, inference.FusedLayer)]
     assert len(layers) == toy.SIZES["num_hidden_layers"]
+    with torch.inference_mode():
+        last = ready.tower("document")(input_ids=batch.ids, attention_mask=batch.mask).last_hidden_state
+    assert last.shape[1] == (1 if pooling == "cls" else batch.ids.shape[1])
     fused = asked(ready, batch)
     assert fused.dtype == torch.float32
     assert (fused - exact).abs().max() <= 1.5 * (plain - exact).abs().max()

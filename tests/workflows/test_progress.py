@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from workflows import progress
-from workflows.progress import NAME, Progress, bar, shown
+from workflows.progress import NAME, Progress, View, bar
 
 
 def state(out: Path) -> dict[str, Any]:
@@ -88,29 +88,58 @@ class Clock:
         return self.now
 
 
+def half_done(out: Path) -> Path:
+    """A step's directory that says 5 of 10."""
+    out.mkdir()
+    with Progress(out, 10, "texts") as counted:
+        counted.add(5)
+    return out
+
+
+def drawing(monkeypatch: pytest.MonkeyPatch, live: bool, looks: int, *titles: str, root: Path) -> View:
+    """A view of some steps that looks so many times, in this thread."""
+    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: live, raising=False)
+    clock, view = Clock(looks), View()
+    monkeypatch.setattr(progress.time, "monotonic", clock.monotonic)
+    view._stop = clock  # type: ignore[assignment]
+    view._steps = {title: (half_done(root / title), 0.0) for title in titles}
+    return view
+
+
 @pytest.mark.parametrize("live", [True, False])
-def test_the_view(
+def test_the_view_of_one_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], live: bool
 ) -> None:
     """On a terminal one line drawn over and over, and gone at the end; elsewhere a line now and then."""
-    with Progress(tmp_path, 10, "texts") as counted:
-        counted.add(5)
-    clock = Clock(3)
-    monkeypatch.setattr(progress.time, "monotonic", clock.monotonic)
-    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: live, raising=False)
-    progress._show("[1/3] vectors", tmp_path, clock)  # type: ignore[arg-type]
+    view = drawing(monkeypatch, live, 3, "vectors", root=tmp_path)
+    view._draw_until_stopped()
+    view.say("vectors: done")
     said = capsys.readouterr().err
     assert said.count("5/10") == 3
-    assert said.count("\n") == (0 if live else 3)
-    assert said.endswith("\r\033[K" if live else "\n")
+    assert said.count("\n") == (1 if live else 4)
+    assert said.endswith("\r\033[Jvectors: done\n" if live else "\nvectors: done\n")
 
 
-def test_the_view_ends_with_its_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("live", [True, False])
+def test_the_view_of_two_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], live: bool
+) -> None:
+    """Two lines, both drawn over."""
+    view = drawing(monkeypatch, live, 2, "vectors", "training", root=tmp_path)
+    view._draw_until_stopped()
+    view._write("")
+    said = capsys.readouterr().err
+    assert said.count("5/10") == 4
+    assert said.count("\033[1A\r\033[J") == (2 if live else 0)
+    assert said.count("\n") == (2 if live else 4)
+
+
+def test_the_view_ends_with_its_steps(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text('{"done": 9}')  # of a run that was killed
     before = threading.active_count()
 
     def work() -> None:
-        with shown("x", tmp_path):
+        with View() as view, view.step("x", tmp_path):
             assert not (tmp_path / NAME).exists()
             assert threading.active_count() == before + 1
             raise KeyboardInterrupt

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from workflows import worker_group
-from workflows.cluster import Cluster, Pool
+from workflows.cluster import Cluster, Pool, cores
 from workflows.worker_group import Desk, train_together
 
 
@@ -64,7 +66,7 @@ def test_who_begins_anew_takes_what_is_open_and_that_is_counted() -> None:
 
 
 def whose(task: dict[str, Any]) -> int:
-    """Which process works; its last one dies or fails first where it is told to."""
+    """Which process works; its last one dies or fails first where it is told to, or waits for that of another task."""
     from components.gather import rank, workers
 
     marker = Path(task["marker"]) if "marker" in task else None
@@ -73,6 +75,11 @@ def whose(task: dict[str, Any]) -> int:
         if task.get("fail"):
             raise ValueError(task["fail"])
         os.kill(os.getpid(), signal.SIGKILL)
+    if "meets" in task:
+        ours, theirs = map(Path, task["meets"])
+        ours.touch()
+        while not theirs.exists():
+            time.sleep(0.02)
     return os.getpid()
 
 
@@ -105,7 +112,25 @@ def test_of_two_one_dies_and_both_begin_again(alone: Cluster, tmp_path: Path) ->
 def test_on_a_cluster_they_go_home_after_each(alone: Cluster, tmp_path: Path) -> None:
     joined = alone.model_copy(update={"address": "a running cluster, as far as the group can tell"})
     assert train_together(whose, {}, joined, gpu=False, storage=tmp_path) > 0
-    assert worker_group._group is None
+    assert worker_group._groups == []
+
+
+@pytest.mark.skipif(cores() < 2, reason="there is room for one")
+def test_two_trainings_at_once_have_workers_of_their_own(alone: Cluster, tmp_path: Path) -> None:
+    """And the next training has those of one of them."""
+    found: dict[int, Any] = {}
+
+    def ask(number: int) -> None:
+        task = {"meets": [str(tmp_path / str(n)) for n in (number, 1 - number)]}
+        found[number] = train_together(whose, task, alone, gpu=False, storage=tmp_path)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found[0] != found[1]
+    assert train_together(whose, {}, alone, gpu=False, storage=tmp_path) in found.values()
 
 
 def test_what_fails_says_so_in_its_own_words(alone: Cluster, tmp_path: Path) -> None:

@@ -1,0 +1,93 @@
+"""Steps one after another and at once: what may begin when, and what a failure leaves."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import steps
+from workflows.cluster import Cluster
+from workflows.dag import Step, graph, step
+from workflows.running import _chains, run
+from workflows.store import StepFailed, Store, todo
+
+TWO = Cluster(steps=2, device="cpu")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def texts(*names: str) -> list[Step]:
+    return [step(name, steps.write, text=name) for name in names]
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_all_are_done_once_inputs_first(store: Store, most: int, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b, c, d = texts("a", "b", "c", "d")
+    ab, cd = (step(f"{x.label}{y.label}", steps.join, parts=[x, y], options=None) for x, y in ((a, b), (c, d)))
+    wanted = step("all", steps.join, parts=[ab, cd], options=None)
+    waiting = todo([wanted], store)
+    executed = run(waiting, store, Cluster(steps=most, device="cpu"))
+    assert executed == {node.fingerprint for node in graph([wanted])}
+    assert (store.path(wanted) / "text").read_text() == "a b c d"
+    assert {steps.calls(store.path(node)) for node in graph([wanted])} == {1}
+    said = capsys.readouterr().err.splitlines()
+    assert sorted(line.partition("]")[0] for line in said) == [f"[{i}/7" for i in range(1, 8)]
+    assert said[-1].startswith("[7/7] all: done in ")
+
+
+def test_what_needs_nothing_of_each_other_is_under_way_at_once(store: Store, tmp_path: Path) -> None:
+    """Each waits, as it would for Ray, until the other has begun."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    nodes = [step("a", meets, ours=str(one), theirs=str(other)), step("b", meets, ours=str(other), theirs=str(one))]
+    assert len(run(nodes, store, TWO)) == 2
+
+
+def meets(out: Path, cluster: Any, *, ours: str, theirs: str) -> None:
+    """Hold nothing of the processors, and wait until another step does too."""
+    from workflows.room import Room, held
+
+    with held(Room(), Room()):
+        Path(ours).touch()
+        while not Path(theirs).exists():
+            time.sleep(0.01)
+
+
+def test_the_longest_chain_comes_first() -> None:
+    a, b, x = texts("a", "b", "x")
+    c = step("c", steps.join, parts=[b], options=None)
+    d = step("d", steps.join, parts=[a, c], options=None)
+    chains = _chains(graph([x, d]))
+    assert [chains[node.fingerprint] for node in (a, b, c, d, x)] == [2, 3, 2, 1, 1]
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_after_a_failure_nothing_is_begun(store: Store, tmp_path: Path, most: int) -> None:
+    """What was under way beside it is finished, and stays."""
+    bad = step("bad", steps.fail, kind="other", until=str(tmp_path / "mended"))
+    good, late = texts("good", "late")
+    after = step("after", steps.join, parts=[bad], options=None)
+    with pytest.raises(StepFailed, match="step 'bad' failed: the reason"):
+        run([bad, good, late, after], store, Cluster(steps=most, device="cpu"))
+    assert [store.done(node) for node in (good, late, after)] == [most == 2, False, False]
+    (tmp_path / "mended").touch()
+    left = todo([bad, good, late], store)
+    assert run(left, store, Cluster(steps=most, device="cpu")) == {node.fingerprint for node in left}
+
+
+def test_a_mistake_of_the_users_comes_as_it_is(store: Store, tmp_path: Path) -> None:
+    from components.config import UserError
+
+    bad = step("bad", steps.fail, kind="user", until=str(tmp_path / "never"))
+    with pytest.raises(UserError, match="k: 9 documents"):
+        run([bad], store, TWO)
+
+
+def test_one_process_takes_one_step() -> None:
+    with pytest.raises(ValueError, match=r"steps: 2 at once are asked for; accepted with mode: inline: 1"):
+        Cluster(mode="inline", steps=2)
