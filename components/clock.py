@@ -7,6 +7,7 @@ is one of computing.
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -27,9 +28,18 @@ class Interval(NamedTuple):
     kind: Kind
     began: float
     ended: float
+    node: str = ""
+    """Where, in a word for people."""
 
 
 _here = threading.local()
+_node = socket.gethostname()
+
+
+def on(node: str) -> None:
+    """Say what node this process is on, where its host has several."""
+    global _node
+    _node = node
 
 
 @contextmanager
@@ -50,7 +60,7 @@ def at(kind: Kind) -> Iterator[None]:
 def _change(stack: list[tuple[Kind, float]]) -> None:
     """Note what the thread was at until now."""
     if stack:
-        add([Interval(*stack[-1], time.time())])
+        add([Interval(*stack[-1], time.time(), _node)])
 
 
 def add(intervals: Iterable[Interval]) -> None:
@@ -69,12 +79,22 @@ def drain() -> list[Interval]:
 
 def end_to_end(intervals: list[Interval]) -> list[Interval]:
     """As much of each kind, one after another from where the first begins; for a process, which does one at a time."""
-    at, found = min((interval.began for interval in intervals), default=0.0), []
-    for kind in KINDS:
-        seconds = sum(ended - began for other, began, ended in intervals if other == kind)
-        found.append(Interval(kind, at, at + seconds))
-        at += seconds
+    found = []
+    for node in dict.fromkeys(interval.node for interval in intervals):
+        here = [interval for interval in intervals if interval.node == node]
+        at = min(interval.began for interval in here)
+        for kind in KINDS:
+            seconds = sum(interval.ended - interval.began for interval in here if interval.kind == kind)
+            found.append(Interval(kind, at, at + seconds, node))
+            at += seconds
     return [interval for interval in found if interval.ended > interval.began]
+
+
+def at_work(intervals: list[Interval]) -> dict[str, float]:
+    """Seconds in which any process of a node computed, for each node that did."""
+    computing = [interval for interval in intervals if interval.kind == "compute"]
+    nodes = sorted({interval.node for interval in computing})
+    return {node: round(_union([one for one in computing if one.node == node]), 3) for node in nodes}
 
 
 def spent(intervals: list[Interval]) -> dict[Kind, float]:
@@ -91,7 +111,7 @@ def spent(intervals: list[Interval]) -> dict[Kind, float]:
 def _union(intervals: list[Interval]) -> float:
     """The length of what some intervals cover."""
     total, reached = 0.0, float("-inf")
-    for _, began, ended in sorted(intervals, key=lambda interval: interval.began):
+    for _, began, ended, _ in sorted(intervals, key=lambda interval: interval.began):
         total += max(0.0, ended - max(began, reached))
         reached = max(reached, ended)
     return total

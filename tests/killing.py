@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from components.scores import Scores
 from tests.tiny import ROOT, Place
 from workflows.steps.encode import Encoder
 
+LOG = "SPARRING_KILLING_LOG"
 ARMED = """
 import sys
 from tests import killing
@@ -61,6 +63,8 @@ def arm(kind: str, number: int) -> None:
         store._record = counted(store._record, after=False)
     elif kind == "encoder":
         encode.Encoder = DyingEncoder  # type: ignore[misc]
+    elif kind == "slowly":
+        encode.Encoder = LoggingEncoder  # type: ignore[misc]
     else:
         assert kind == "never"
 
@@ -97,11 +101,39 @@ updates = 0
 class DyingEncoder(Encoder):
     """An encoder that dies at its second shard, in the first process that comes so far."""
 
-    def __call__(self, task: dict[str, Any], path: Path) -> None:
+    def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
         store = path.parent.parent
         if (store / "first").exists() and not (store / "died").exists():
             (store / "died").touch()
             path.write_text("half")
             die()
         (store / "first").touch()
-        super().__call__(task, path)
+        return super().__call__(task, path)
+
+
+SECONDS = 0.4
+"""What an update or a shard takes at least, where it is `slowly` that a run goes."""
+
+
+def slow(scores: Scores) -> Any:
+    """Cross entropy that takes its time, and notes which update it is for: no two have the same scores."""
+    from components.losses.listwise import cross_entropy
+
+    time.sleep(SECONDS)
+    note(f"update {hashlib.sha256(scores.student.detach().numpy().tobytes()).hexdigest()}")
+    return cross_entropy(scores)
+
+
+class LoggingEncoder(Encoder):
+    """An encoder that takes its time, and notes its shards."""
+
+    def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
+        time.sleep(SECONDS)
+        note(f"shard {path.parent.name} {task['side']} {task['start']}")
+        return super().__call__(task, path)
+
+
+def note(line: str) -> None:
+    """Add a line to the log that the driver's environment names."""
+    with Path(os.environ[LOG]).open("a") as file:
+        file.write(f"{line}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -237,3 +238,17 @@ def test_ar2_through_ray_with_two_training_workers(
     assert place("run") == 0
     assert place.metrics()["rows"] == again
     assert not any(one["executed"] for one in place.metrics()["steps"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("ray")
+def test_steps_at_once_give_the_same(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both controls, the game, BM25 and all that is measured, as processors come free: every bit is the same."""
+    monkeypatch.setattr("workflows.commands.leave", lambda: None)
+    one = {"workers": 1, "threads": 1}
+    place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()), **{**RAY, "map": one}, train=one, steps=3)
+    assert place("run") == 0
+    assert tiny.results(place.store) == tiny.results(played.store)
+    spans = sorted((record["started"], record["seconds"]) for record in tiny.records(place.store))
+    assert any(later < began + seconds for (began, seconds), (later, _) in itertools.pairwise(spans))

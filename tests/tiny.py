@@ -179,3 +179,8 @@ def results(store: Path) -> dict[str, str]:
         for name, digest in contents(store).items()
         if name.rpartition("/")[2] in wanted or ("/model/" in name and name.endswith(".safetensors"))
     }
+
+
+def records(store: Path) -> list[dict[str, Any]]:
+    """The records of all finished artifacts."""
+    return [json.loads(path.read_text()) for path in sorted(store.glob("*/artifact.json"))]

@@ -81,3 +81,28 @@ class Stillborn:
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         raise AssertionError
+
+
+class WhereItRuns:
+    """Writes which process did a shard, and the GPUs that Ray gave it."""
+
+    def __init__(self, *, threads: int) -> None:
+        time.sleep(0.5)  # so that all of them begin before one has done everything
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        path.write_text(json.dumps(_here()))
+        time.sleep(0.2)
+
+
+def where(task: dict[str, Any]) -> int:
+    """The same of a training worker, and its rank; how many they are."""
+    from components.gather import rank, workers
+
+    (Path(task["out"]) / f"rank-{rank()}").write_text(json.dumps({"rank": rank(), **_here()}))
+    return workers()
+
+
+def _here() -> dict[str, Any]:
+    import ray
+
+    return {"process": os.getpid(), "gpus": ray.get_gpu_ids()}

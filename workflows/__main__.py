@@ -84,7 +84,10 @@ def parser() -> argparse.ArgumentParser:
             help="what to run on; never changes a result (default: cluster/laptop.yaml)",
         )  # fmt: skip
 
-    command("plan", commands.plan, "print every step with its state and place; runs nothing")
+    sub = command("plan", commands.plan, "print every step with its state and place; runs nothing")
+    sub.add_argument(
+        "--cluster", type=Path, metavar="FILE", help="see as well whether what this profile speaks of can run it"
+    )
     sub = command("run", commands.run, "run what is not done; the same command again goes on where it was")
     on_cluster(sub)
     sub.add_argument("--until", metavar="LABEL", help="stop when the step with this label is done")

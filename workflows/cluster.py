@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import socket
 import sys
 import uuid
 from contextlib import suppress
@@ -91,6 +92,28 @@ class Cluster(Config):
             raise UserError("cluster: device: cuda is asked for, and there is no GPU; accepted: auto, cpu")
         return found
 
+    def check(self) -> None:
+        """UserError where a step would wait for ever, as what it asks for is not there."""
+        if self.mode == "inline":
+            return
+        there, cuda, most = self.room(), self.cuda(), self.machine()
+        kind, count = ("GPU", int(there.gpus)) if cuda else ("CPU", int(there.cpus))
+        asked = {"map.workers": self.map.workers or 1} if cuda else {}
+        if cuda or self.address:  # on this machine alone each training worker has a logical CPU of its own
+            asked["train.workers"] = self.train.workers or 1
+        for key, workers in asked.items():
+            if workers > count:
+                raise UserError(
+                    f"cluster: {key}: {workers} workers with a {kind} each are asked for, and there are {count} "
+                    f"{kind}s; accepted: 1 to {count}"
+                )
+        for key, pool in {"map.threads": self.map, "java.threads": self.java}.items():
+            if pool.threads > most:
+                raise UserError(
+                    f"cluster: {key}: {pool.threads} for each worker are asked for, and no machine has more than "
+                    f"{most} cores; accepted: 1 to {most}"
+                )
+
     def tokens_at_once(self, *, cuda: bool) -> int:
         """Tokens in one pass through a model."""
         return self.pass_tokens or (65_536 if cuda else 4_096)
@@ -145,6 +168,8 @@ def ray_session(cluster: Cluster) -> Any:
         if not ray.is_initialized():
             logging.getLogger("ray").setLevel(logging.ERROR)
             _start(ray, cluster)
+            if not cluster.address:  # a cluster's nodes may still be coming
+                cluster.check()
     return ray
 
 
@@ -177,6 +202,13 @@ def _own_token() -> None:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_hex(32))
         temporary.replace(path)
+
+
+def node_name() -> str:
+    """What this process of Ray's calls the node that it is on: a host may have several."""
+    import ray
+
+    return f"{socket.gethostname()} ({ray.get_runtime_context().get_node_id()[:8]})"
 
 
 def stop_ray() -> None:

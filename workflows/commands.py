@@ -35,8 +35,10 @@ def leave() -> None:
 
 
 def plan(arguments: argparse.Namespace) -> None:
-    """Print every step: label, function, state, place."""
+    """Print every step: label, function, state, place. With a profile, whether what it speaks of can do the work."""
     experiment, store = opened(arguments)
+    if arguments.cluster:
+        clusters.read(arguments.cluster).check()
     print(plan_text(experiment, store))
     missing = experiment.outcome.data.inputs["source"].missing()
     if missing and not store.done(experiment.outcome.data):

@@ -26,7 +26,7 @@ from components import clock
 from components.config import UserError
 from components.files import replacing, sweep
 from components.processor import release
-from workflows.cluster import Cluster, Pool, ray_session
+from workflows.cluster import Cluster, Pool, node_name, ray_session
 from workflows.progress import Progress
 from workflows.room import Room, held
 
@@ -195,6 +195,7 @@ def _fill(batch: dict[str, Any], *, made_from: dict[str, Any], run: str) -> dict
     row: dict[str, Any] = {"size": int(batch["size"][0]), "counts": "", "time": "", "mistake": "", "failure": ""}
     try:
         shard = Shard(batch["file"][0], row["size"], json.loads(batch["task"][0]))
+        clock.on(node_name())
         clock.drain()  # of a shard that failed
         row["counts"] = json.dumps(_resident.fill(shard, made_from, run))
         row["time"] = json.dumps(clock.drain())

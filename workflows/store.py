@@ -149,6 +149,7 @@ def _places(value: Any, store: Store) -> Any:
 
 
 def _record(node: Step, summary: dict[str, Any], started: float, cluster: Any) -> dict[str, Any]:
+    noted = clock.drain()
     return {
         "function": f"{node.function.__module__}.{node.function.__qualname__}",
         "version": getattr(node.function, "version", 1),
@@ -160,8 +161,9 @@ def _record(node: Step, summary: dict[str, Any], started: float, cluster: Any) -
         "dropped": [],
         "started": started,
         "seconds": time.time() - started,
-        "time": clock.spent(clock.drain()),
+        "time": clock.spent(noted),
         "host": socket.gethostname(),
+        "nodes": clock.at_work(noted),
         "cluster": cluster.model_dump(mode="json") if isinstance(cluster, BaseModel) else None,
         "code": code(),
     }

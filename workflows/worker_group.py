@@ -15,7 +15,7 @@ from typing import Any
 
 from components import clock
 from components.config import UserError
-from workflows.cluster import Cluster, ray_session
+from workflows.cluster import Cluster, node_name, ray_session
 from workflows.room import Room, held
 
 Work = Callable[[dict[str, Any]], Any]
@@ -81,17 +81,19 @@ class Desk:
         self._number, self._open, self._closed = 0, False, False
         self._task: dict[str, Any] = {}
         self._result: Any = None
+        self._time: list[clock.Interval] = []
         self._begun = 0
         self._done: set[int] = set()
 
-    async def give(self, task: dict[str, Any]) -> tuple[Any, int]:
-        """Leave a task; returns when all have done it, with its result and how often it was begun."""
+    async def give(self, task: dict[str, Any]) -> tuple[Any, list[clock.Interval], int]:
+        """Leave a task; returns when all have done it: its result, what all were at, and how often it was begun."""
         async with self._changed:
             self._number, self._task, self._open, self._begun = self._number + 1, task, True, 0
             self._done.clear()
+            self._time = []
             self._changed.notify_all()
             await self._changed.wait_for(lambda: not self._open)
-            return self._result, self._begun
+            return self._result, self._time, self._begun
 
     async def take(self, last: int, *, rank: int) -> tuple[int, dict[str, Any]] | None:
         """The number and the task after the last one, when there is one; None when there will be none."""
@@ -100,12 +102,13 @@ class Desk:
             self._begun += rank == 0
             return None if self._closed else (self._number, self._task)
 
-    async def done(self, number: int, result: Any, *, rank: int) -> None:
+    async def done(self, number: int, result: Any, time: list[clock.Interval], *, rank: int) -> None:
         """A worker has done the task of that number."""
         async with self._changed:
             if number != self._number:
                 return  # one that the driver gave up on
             self._done.add(rank)
+            self._time += time
             if rank == 0:
                 self._result = result
             self._open = len(self._done) < self._workers
@@ -128,10 +131,11 @@ def _serve(config: dict[str, Any]) -> None:
     desk, work, number = config["desk"], config["work"], 0
     while (given := ray.get(desk.take.remote(number, rank=rank()))) is not None:
         number, task = given
+        clock.on(node_name())
         clock.drain()  # of a task that failed
-        result = work(task), clock.end_to_end(clock.drain())
+        result = work(task)
         release()
-        ray.get(desk.done.remote(number, result, rank=rank()))
+        ray.get(desk.done.remote(number, result, clock.end_to_end(clock.drain()), rank=rank()))
 
 
 class _Group:
@@ -186,7 +190,7 @@ class _Group:
             while not ray.wait([outcome], timeout=0.5)[0]:
                 if not self._thread.is_alive():
                     raise _reason(self._error) from self._error
-        (result, time), begun = ray.get(outcome)
+        result, time, begun = ray.get(outcome)
         clock.add(time)
         self._deaths, self._given_up = self._deaths + begun - 1, False
         return result

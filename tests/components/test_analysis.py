@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from components.analysis import changes, efficiency, part_of, trainings, work
+from components.analysis import changes, course, efficiency, longest_chain, part_of, trainings, work
 
 
 def ranking(lists: dict[str, str]) -> pa.Table:
@@ -94,3 +94,19 @@ def test_the_speed_of_a_training_is_the_median_over_its_seeds() -> None:
     assert found[0] == {"training": "n = 7: retriever 1", "seeds": 3, "steps": 100, "seconds_per_step": 4.0,
                         "teacher_seconds_per_step": 2.0, "groups_per_second": 4.0}  # fmt: skip
     assert [(row["training"], row["seeds"]) for row in found] == [("n = 7: retriever 1", 3), ("warm ranker", 1)]
+
+
+def test_the_course_leaves_out_times_in_which_nothing_was_under_way() -> None:
+    """Two one after another, a pause, two at once, and one within another."""
+    assert course([(0, 2), (2, 3), (100, 4), (102, 4), (103, 1)]) == ([0, 2, 5, 7, 8], 11)
+    assert course([]) == ([], 0)
+
+
+def test_the_longest_chain_is_the_slowest_not_the_one_of_most_steps() -> None:
+    steps = [
+        {"name": "a", "seconds": 1.0, "upstream": ["gone"]}, {"name": "b", "seconds": 2.0, "upstream": ["a"]},
+        {"name": "c", "seconds": 9.0, "upstream": []}, {"name": "d", "seconds": 1.0, "upstream": ["c", "b"]},
+        {"name": "e", "seconds": 3.0, "upstream": ["b"]},
+    ]  # fmt: skip
+    assert longest_chain(steps) == (10.0, 2)
+    assert longest_chain([]) == (0.0, 0)

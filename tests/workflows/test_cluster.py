@@ -71,6 +71,44 @@ def test_the_cores_of_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Cluster(address="auto").machine() == 8
 
 
+@pytest.mark.parametrize(
+    ("profile", "says"),
+    [
+        ({}, None),
+        ({"train": {"workers": 8}, "map": {"workers": 8}}, None),
+        ({"train": {"workers": 9}}, "train.workers: 9 workers with a GPU each are asked for, and there are 8 GPUs; "
+         "accepted: 1 to 8"),
+        ({"map": {"workers": 16}}, "map.workers: 16 workers with a GPU each"),
+        ({"device": "cpu", "map": {"workers": 16}}, None),
+        ({"device": "cpu", "address": "auto", "train": {"workers": 40}}, "train.workers: 40 workers with a CPU each"),
+        ({"device": "cpu", "train": {"workers": 40}}, None),
+        ({"java": {"threads": 33}}, "java.threads: 33 for each worker are asked for, and no machine has more than 32"),
+        ({"map": {"threads": 33}}, "map.threads: 33 for each worker"),
+        ({"mode": "inline", "map": {"threads": 99}, "train": {"workers": 99}}, None),
+    ],
+)  # fmt: skip
+def test_what_would_wait_for_ever_is_refused(
+    monkeypatch: pytest.MonkeyPatch, profile: dict[str, Any], says: str | None
+) -> None:
+    class Ray:
+        @staticmethod
+        def cluster_resources() -> dict[str, float]:
+            return {"CPU": 32.0, "GPU": 8.0}
+
+        @staticmethod
+        def nodes() -> list[dict[str, Any]]:
+            return [{"Alive": True, "Resources": {"CPU": 32.0}}]
+
+    monkeypatch.setattr(clusters, "cores", lambda: 32)
+    monkeypatch.setattr(clusters, "ray_session", lambda cluster: Ray)
+    cluster = Cluster.model_validate(profile)
+    if says is None:
+        cluster.check()
+    else:
+        with pytest.raises(UserError, match=f"^cluster: {re.escape(says)}"):
+            cluster.check()
+
+
 def test_cores_are_those_this_process_may_use() -> None:
     assert clusters.cores() == len(os.sched_getaffinity(0))
 

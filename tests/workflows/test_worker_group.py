@@ -29,18 +29,18 @@ def test_a_task_is_taken_by_each_and_done_when_all_have_done_it() -> None:
         given = asyncio.ensure_future(desk.give({"steps": 1}))
         assert await desk.take(0, rank=0) == await desk.take(0, rank=1) == (1, {"steps": 1})
         again = asyncio.ensure_future(desk.take(1, rank=0))
-        await desk.done(1, "trained", rank=0)
+        await desk.done(1, "trained", [], rank=0)
         await asyncio.sleep(0)
         assert not given.done()  # the other may still need its neighbour
-        await desk.done(1, "not the first one's", rank=1)
-        assert await given == ("trained", 1)
+        await desk.done(1, "not the first one's", [], rank=1)
+        assert await given == ("trained", [], 1)
         assert not again.done()
         given = asyncio.ensure_future(desk.give({"steps": 2}))
         assert await again == (2, {"steps": 2})
-        await desk.done(1, "of another task", rank=0)
+        await desk.done(1, "of another task", [], rank=0)
         for rank in (0, 1):
-            await desk.done(2, "trained more", rank=rank)
-        assert await given == ("trained more", 1)
+            await desk.done(2, "trained more", [], rank=rank)
+        assert await given == ("trained more", [], 1)
 
     meet(story())
 
@@ -51,8 +51,8 @@ def test_who_begins_anew_takes_what_is_open_and_that_is_counted() -> None:
         given = asyncio.ensure_future(desk.give({}))
         await desk.take(0, rank=0)
         assert await desk.take(0, rank=0) == (1, {})
-        await desk.done(1, "at last", rank=0)
-        assert await given == ("at last", 2)
+        await desk.done(1, "at last", [], rank=0)
+        assert await given == ("at last", [], 2)
         late = asyncio.ensure_future(desk.take(0, rank=0))
         await asyncio.sleep(0)
         assert not late.done()  # what is done is not begun again
