@@ -13,11 +13,12 @@ import yaml
 
 from components.config import UserError, listing
 from components.files import write_json
-from workflows import cleaning, nodes, recipes, running
+from workflows import cleaning, nodes, recipes
 from workflows import cluster as clusters
 from workflows import report as reports
 from workflows.dag import Step, graph
 from workflows.recipes import Experiment
+from workflows.running import run_steps
 from workflows.store import Store, states, todo
 from workflows.worker_group import dismiss
 
@@ -73,7 +74,7 @@ def run(arguments: argparse.Namespace) -> None:
         nodes.meet(cluster, store.root)
     _write_run(experiment, store)
     started = time.monotonic()
-    executed = running.run(waiting, store, cluster)
+    executed = run_steps(waiting, store, cluster)
     _link(experiment, store)
     if arguments.until:
         print(f"{arguments.until}: {store.path(wanted[0])}")

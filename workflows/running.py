@@ -14,7 +14,7 @@ from workflows.store import Store, execute
 Execute = Callable[[str, Step], bool]
 
 
-def run(waiting: list[Step], store: Store, cluster: Cluster) -> set[str]:
+def run_steps(waiting: list[Step], store: Store, cluster: Cluster) -> set[str]:
     """Execute the steps, inputs first; the fingerprints of those that this driver and not another one did.
 
     Where a step fails none is begun any more, and what is under way beside it is ended first.

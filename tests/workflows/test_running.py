@@ -11,7 +11,7 @@ import pytest
 from tests import steps
 from workflows.cluster import Cluster
 from workflows.dag import Step, graph, step
-from workflows.running import _chains, run
+from workflows.running import _chains, run_steps
 from workflows.store import StepFailed, Store, todo
 
 TWO = Cluster(steps=2, device="cpu")
@@ -32,7 +32,7 @@ def test_all_are_done_once_inputs_first(store: Store, most: int, capsys: pytest.
     ab, cd = (step(f"{x.label}{y.label}", steps.join, parts=[x, y], options=None) for x, y in ((a, b), (c, d)))
     wanted = step("all", steps.join, parts=[ab, cd], options=None)
     waiting = todo([wanted], store)
-    executed = run(waiting, store, Cluster(steps=most, device="cpu"))
+    executed = run_steps(waiting, store, Cluster(steps=most, device="cpu"))
     assert executed == {node.fingerprint for node in graph([wanted])}
     assert (store.path(wanted) / "text").read_text() == "a b c d"
     assert {steps.calls(store.path(node)) for node in graph([wanted])} == {1}
@@ -45,7 +45,7 @@ def test_what_needs_nothing_of_each_other_is_under_way_at_once(store: Store, tmp
     """Each waits, as it would for Ray, until the other has begun."""
     one, other = tmp_path / "one", tmp_path / "other"
     nodes = [step("a", meets, ours=str(one), theirs=str(other)), step("b", meets, ours=str(other), theirs=str(one))]
-    assert len(run(nodes, store, TWO)) == 2
+    assert len(run_steps(nodes, store, TWO)) == 2
 
 
 def meets(out: Path, cluster: Any, *, ours: str, theirs: str) -> None:
@@ -73,11 +73,11 @@ def test_after_a_failure_nothing_is_begun(store: Store, tmp_path: Path, most: in
     good, late = texts("good", "late")
     after = step("after", steps.join, parts=[bad], options=None)
     with pytest.raises(StepFailed, match="step 'bad' failed: the reason"):
-        run([bad, good, late, after], store, Cluster(steps=most, device="cpu"))
+        run_steps([bad, good, late, after], store, Cluster(steps=most, device="cpu"))
     assert [store.done(node) for node in (good, late, after)] == [most == 2, False, False]
     (tmp_path / "mended").touch()
     left = todo([bad, good, late], store)
-    assert run(left, store, Cluster(steps=most, device="cpu")) == {node.fingerprint for node in left}
+    assert run_steps(left, store, Cluster(steps=most, device="cpu")) == {node.fingerprint for node in left}
 
 
 def test_a_mistake_of_the_users_comes_as_it_is(store: Store, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_mistake_of_the_users_comes_as_it_is(store: Store, tmp_path: Path) -> 
 
     bad = step("bad", steps.fail, kind="user", until=str(tmp_path / "never"))
     with pytest.raises(UserError, match="k: 9 documents"):
-        run([bad], store, TWO)
+        run_steps([bad], store, TWO)
 
 
 def test_one_process_takes_one_step() -> None:
