@@ -42,6 +42,7 @@ RUNS: dict[str, dict[str, Any]] = {
             {"function": "components.losses.same_tower.samtone", "over": "batch",
              "options": {"temperature": 0.5, "document_side": True}},
             {"function": "components.losses.same_tower.pair", "over": "batch", "options": {"temperature": 0.5}},
+            {"function": "components.losses.same_tower.released_pair", "over": "batch", "options": {"temperature": 0.5}},
         ],
         "table": "repeats", "clip": 0.05,
     },
@@ -52,6 +53,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "losses": [
             {**SIMLM, "duplicates": "count"}, SIMLM,
             {"function": "components.losses.same_tower.pair", "over": "batch", "duplicates": "count"},
+            {"function": "components.losses.same_tower.released_pair", "over": "batch", "duplicates": "count"},
         ],
         "table": "repeats",
     },
