@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from components import checkpoints, draws
@@ -172,12 +171,15 @@ def autocast(device: torch.device, precision: str) -> Any:
     return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
-def _optimizer(objective: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
+def _optimizer(objective: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     named = [(name, p) for name, p in objective.named_parameters() if p.requires_grad]
     plain = [p for name, p in named if p.ndim < 2]  # biases and norms are not decayed
     decayed = [p for name, p in named if p.ndim >= 2]
     groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=config.learning_rate, fused=True)
+    groups = [group for group in groups if group["params"]]
+    if config.optimizer == "adafactor":
+        return torch.optim.Adafactor(groups, lr=config.learning_rate)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
 
 
 class _Log:
@@ -265,7 +267,7 @@ def _finish(
     best = state["best"]
     if best is not None:
         kept = out / "checkpoints" / f"best-{best['step']:06d}"
-        objective.load_state_dict(load_file(kept / checkpoints.WEIGHTS))
+        checkpoints.read_weights(objective, kept, next(objective.parameters()).device)
     summary = {
         "steps": state["step"],
         "model_seconds": round(state["seconds"], 2),

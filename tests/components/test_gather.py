@@ -42,7 +42,7 @@ RUNS: dict[str, dict[str, Any]] = {
             {"function": "components.losses.same_tower.samtone", "over": "batch",
              "options": {"temperature": 0.5, "document_side": True}},
             {"function": "components.losses.same_tower.pair", "over": "batch", "options": {"temperature": 0.5}},
-            {"function": "components.losses.same_tower.released_pair", "over": "batch", "options": {"temperature": 0.5}},
+            {"function": "components.losses.same_tower.released_pair", "over": "batch"},
         ],
         "table": "repeats", "clip": 0.05,
     },

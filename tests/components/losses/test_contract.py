@@ -210,7 +210,9 @@ def test_a_block_is_a_set_and_its_rows_are_the_scores_rows(loss: Callable[..., T
     scores = some_scores()
     columns = torch.tensor([2, 0, 3, 1, 4])
     order = with_blocks(scores, lambda block: Block(block.scores[:, columns], block.where[:, columns]))
-    short = {name: block for name, block in order.others.items() if name not in ("document-candidate", "document-mined")}
+    short = {
+        name: block for name, block in order.others.items() if name not in ("document-candidate", "document-mined")
+    }
     again = changed(scores, others={**scores.others, **short})
     torch.testing.assert_close(loss(again), loss(scores), rtol=0, atol=1e-12)
 
