@@ -65,6 +65,7 @@ def write(
         "boards": [{**board, "charts": _charts(board["rows"])} for board in boards(metrics)],
         "entropies": _entropies(results, store),
         "examples": _examples(results, store, metrics, examples),
+        "screens": _screens(done, store),
         "config": config,
         **_course(done, store, executed),
     }
@@ -242,6 +243,25 @@ def _texts(chosen: Sequence[Change], data: Path) -> list[Json]:
         }
         for c in chosen
     ]
+
+
+def _screens(done: list[tuple[Step, Json]], store: Store) -> list[Json]:
+    """What false-negative control removed and why, with some cases in words."""
+    found = []
+    for node, record in done:
+        path = store.path(node) / "cases.json"
+        if node.function.__name__ == "screen" and path.exists():
+            cases, data = json.loads(path.read_text()), store.path(node.inputs["data"])
+            queries = records(data / "queries.parquet", "query_id", [case["query_id"] for case in cases])
+            ids = [one for case in cases for one in (case["doc_id"], case["positive"]) if one]
+            documents = records(data / "documents.parquet", "doc_id", ids)
+            words = [
+                {**case, "query": queries[case["query_id"]]["text"], "document": documents[case["doc_id"]],
+                 "right": documents.get(case["positive"] or "")}
+                for case in cases
+            ]  # fmt: skip
+            found.append({"label": node.label, **record["summary"], "cases": words})
+    return found
 
 
 def duration(seconds: float) -> str:
