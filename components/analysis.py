@@ -68,7 +68,7 @@ _PARTS = {
     "mine": "groups and negatives", "answering": "groups and negatives", "screen": "groups and negatives",
     "encode": "encoding", "faiss_index": "search", "search": "search",
     "judge": "scoring by the ranker", "rerank": "scoring by the ranker",
-    "evaluate": "evaluation", "results": "evaluation",
+    "evaluate": "evaluation", "results": "evaluation", "analyse": "evaluation",
 }  # fmt: skip
 _TRAININGS = {
     "control": "training of controls",

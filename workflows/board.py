@@ -6,7 +6,9 @@ from typing import Any
 from components.measures import asks_for_answers
 from workflows.dag import Step, step
 from workflows.parts import Base, Collection, Refreshed, seeded
+from workflows.steps.analyse import analyse
 from workflows.steps.evaluate import evaluate, results
+from workflows.steps.search import search
 
 
 @dataclass
@@ -38,10 +40,16 @@ class Board:
             f"{whose} measures", evaluate, data=self.collection.data, ranking=measured, split=asked.split,
             measures=asked.measures, entropy=asked.entropy if entropy else None, queries=queries,
         )  # fmt: skip
-        self.entries.append(
-            {"system": system, "round": round, "collection": name_of(self.config.data), "split": asked.split,
-             "seed": seed, "metrics": metrics, "answers": answers}
-        )  # fmt: skip
+        entry = {
+            "system": system, "round": round, "collection": name_of(self.config.data), "split": asked.split,
+            "seed": seed, "metrics": metrics, "answers": answers,
+        }  # fmt: skip
+        if self.config.analyse is not None and ranking.function is search:  # what was found by vectors
+            entry["analysis"] = step(
+                f"{whose} analysis", analyse, data=self.collection.data, tokens=self.collection.tokens["retriever"],
+                vectors=ranking.inputs["vectors"], ranking=ranking, split=asked.split, config=self.config.analyse,
+            )  # fmt: skip
+        self.entries.append(entry)
         if seed == self.config.seeds[-1]:
             self.rankings[system] = ranking
 

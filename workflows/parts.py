@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from components.config import Config, UserError
+from components.embedding_space import AnalysisConfig
 from components.measures import canonical
 from components.model_configs import CrossEncoderConfig, DualEncoderConfig
 from components.screening import ScreenConfig
@@ -67,6 +68,8 @@ class Base(Config):
     encode: EncodeConfig = EncodeConfig()
     search: SearchConfig = SearchConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
+    analyse: AnalysisConfig | None = None
+    """What the space of each measured retriever looks like: numbers and pictures in the report; null for none."""
 
     @field_validator("seeds")
     @classmethod

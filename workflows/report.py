@@ -11,11 +11,13 @@ import pyarrow.parquet as pq
 
 from components.analysis import Change, changes, efficiency, of_floor, part_of, trainings, work
 from components.clock import KINDS
+from components.embedding_space import numbers
 from components.files import replacing, write_json
 from components.measures import spread
 from components.plots import charts, svg
 from components.scoreboard import CLEAR, boards, p_text
 from components.scoreboard import table as table  # the plain-text one, for the end of a run
+from components.space_plots import DISTRIBUTIONS, distributions, scatter
 from components.tables import records
 from workflows.dag import Step, graph
 from workflows.store import Store
@@ -66,6 +68,7 @@ def write(
         "entropies": _entropies(results, store),
         "examples": _examples(results, store, metrics, examples),
         "screens": _screens(done, store),
+        "spaces": _spaces(results, store),
         "config": config,
         **_course(done, store, executed),
     }
@@ -199,6 +202,34 @@ def _entropies(results: Step | None, store: Store) -> list[Json]:
             "entropy": (mean, deviation), "choices": math.exp(mean), "even": math.log(documents),
         })  # fmt: skip
     return tables
+
+
+def _spaces(results: Step | None, store: Store) -> list[Json]:
+    """For each collection and split numbers of each system's space, the mean over its seeds, and pictures of the last
+    seed's."""
+    from markupsafe import Markup
+
+    found: dict[tuple[str, str], dict[str, list[Json]]] = {}
+    for entry in _systems(results):
+        path = store.path(entry["analysis"]) / "analysis.json" if "analysis" in entry else None
+        if path is not None and path.exists():
+            boards = found.setdefault((entry["collection"], entry["split"]), {})
+            boards.setdefault(entry["system"], []).append(json.loads(path.read_text()))
+    spaces = []
+    for (collection, split), systems in found.items():
+        last = {system: seeds[-1] for system, seeds in systems.items()}
+        curves = [
+            (title, distributions(title, {system: one[key]["histogram"] for system, one in last.items()}, span))
+            for key, title, span in DISTRIBUTIONS
+        ]
+        maps = [(system, scatter(system, **one["map"])) for system, one in last.items() if one["map"]]
+        spaces.append({
+            "collection": collection, "split": split, "queries": max(one["queries"] for one in last.values()),
+            "systems": [{"system": system, **numbers(seeds)} for system, seeds in systems.items()],
+            "pictures": [{"title": title, "svg": Markup(drawing)} for title, drawing in curves],
+            "maps": [{"system": system, "svg": Markup(drawing)} for system, drawing in maps],
+        })  # fmt: skip
+    return spaces
 
 
 def _systems(results: Step | None) -> list[Json]:

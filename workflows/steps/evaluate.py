@@ -112,7 +112,8 @@ def results(
     """Gather the measures of all systems and compare those asked for: `metrics.json` with rows and comparisons.
 
     A system is {system, round, collection, split, seed, metrics, answers}, where metrics is any artifact with per-query
-    values and answers says how answers were looked for, if they were; a comparison is {system, baseline}, made on every
+    values and answers says how answers were looked for, if they were, and perhaps an analysis of its vectors, which is
+    for the report; a comparison is {system, baseline}, made on every
     collection and split that both were measured on.
     """
     tables = [pq.read_table(entry["metrics"] / PER_QUERY) for entry in systems]
