@@ -69,6 +69,7 @@ _PARTS = {
     "encode": "encoding", "faiss_index": "search", "search": "search",
     "judge": "scoring by the ranker", "rerank": "scoring by the ranker",
     "evaluate": "evaluation", "results": "evaluation", "analyse": "evaluation",
+    "averages": "evaluation", "fuse": "search", "exclude": "search",
 }  # fmt: skip
 _TRAININGS = {
     "control": "training of controls",

@@ -7,7 +7,7 @@ from components.measures import asks_for_answers
 from workflows.dag import Step, step
 from workflows.parts import Base, Collection, Refreshed, seeded
 from workflows.steps.analyse import analyse
-from workflows.steps.evaluate import evaluate, results
+from workflows.steps.evaluate import averages, evaluate, results
 from workflows.steps.search import search
 
 
@@ -19,6 +19,8 @@ class Board:
     config: Base
     entries: list[dict[str, Any]] = field(default_factory=list)
     rankings: dict[str, Step] = field(default_factory=dict)
+    name: str | None = None
+    """What the collection is called in tables; null for what its source is called."""
 
     def add(
         self, system: str, ranking: Step, *, seed: int, round: int | None = None, entropy: bool = False,
@@ -41,8 +43,8 @@ class Board:
             measures=asked.measures, entropy=asked.entropy if entropy else None, queries=queries,
         )  # fmt: skip
         entry = {
-            "system": system, "round": round, "collection": name_of(self.config.data), "split": asked.split,
-            "seed": seed, "metrics": metrics, "answers": answers,
+            "system": system, "round": round, "collection": self.name or name_of(self.config.data),
+            "split": asked.split, "seed": seed, "metrics": metrics, "answers": answers,
         }  # fmt: skip
         if self.config.analyse is not None and ranking.function is search:  # what was found by vectors
             entry["analysis"] = step(
@@ -65,6 +67,12 @@ def gathered(entries: list[dict[str, Any]], comparisons: list[tuple[str, str]]) 
         comparisons=[{"system": system, "baseline": baseline} for system, baseline in comparisons],
         seed=0, rounds=10_000,
     )  # fmt: skip
+
+
+def averaged(entries: list[dict[str, Any]], comparisons: list[tuple[str, str]]) -> Step:
+    """The same with each system's averages over the collections, as if that were one more collection."""
+    steps = gathered(entries, comparisons)
+    return step("results", averages, **steps.inputs)
 
 
 def name_of(source: Any) -> str:

@@ -15,7 +15,7 @@ from components.embedding_space import numbers
 from components.files import replacing, write_json
 from components.measures import spread
 from components.plots import charts, svg
-from components.scoreboard import CLEAR, boards, p_text
+from components.scoreboard import CLEAR, across, boards, p_text
 from components.scoreboard import table as table  # the plain-text one, for the end of a run
 from components.space_plots import DISTRIBUTIONS, distributions, scatter
 from components.tables import records
@@ -65,6 +65,7 @@ def write(
         "about": about,
         "note": note,
         "boards": [{**board, "charts": _charts(board["rows"])} for board in boards(metrics)],
+        "across": across(metrics),
         "entropies": _entropies(results, store),
         "examples": _examples(results, store, metrics, examples),
         "screens": _screens(done, store),

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from components import embedding_space
 from components.embedding_space import AnalysisConfig
 from components.files import write_json
 from components.groups import ids_of, measured, positives, rows_of
+from components.tables import RANKING, read
 from components.vectors import Vectors, query_rows
 from workflows.cluster import Cluster
 
@@ -29,7 +29,7 @@ def analyse(
     query_ids = ids_of(data / "queries.parquet", "query_id")
     document_ids = ids_of(data / "documents.parquet", "doc_id")
     relevant = positives(data)
-    first = pq.read_table(ranking / "ranking.parquet", columns=["query_id", "doc_id"], filters=[("rank", "==", 1)])
+    first = read(ranking / "ranking.parquet", RANKING, columns=["query_id", "doc_id"], filters=[("rank", "==", 1)])
     found = dict(zip(first["query_id"].to_pylist(), first["doc_id"].to_pylist(), strict=True))
     chosen = [query for query in measured(data, split, config.queries) if query in found]
     rows = rows_of(pa.array(chosen, pa.string()), query_ids, what="queries")

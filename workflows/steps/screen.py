@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from components import draws, screening
-from components.files import replacing, write_json
-from components.groups import ids_of, positives, rows_of
+from components.files import write_json
+from components.groups import ids_of, positives, queries_of, rows_of
 from components.screening import REASONS, Found, ScreenConfig
-from components.tables import ANSWERED, RANKING, check
+from components.tables import ANSWERED, RANKING, SCREENED, read, write
 from components.vectors import Lists, Vectors, query_rows
 from workflows.cluster import Cluster
 
@@ -32,14 +32,12 @@ def screen(
     counts candidates before and after, and what was removed by reason; `cases.json` has some of each. A margin is
     taken to the best-ranked relevant document; of queries whose list has none (`without_positive`) it removes nothing.
     """
-    table = pq.read_table(ranking / "ranking.parquet")
-    answered = config.answering or "hit" in table.column_names
-    table = check(table, ANSWERED if answered else RANKING, what=str(ranking))
-    queries = pq.read_table(data / "queries.parquet", columns=["query_id", "split"])
-    wanted = queries.filter(pc.equal(queries["split"], split))["query_id"].combine_chunks()
+    answered = config.answering or "hit" in pq.read_schema(ranking / "ranking.parquet").names
+    table = read(ranking / "ranking.parquet", ANSWERED if answered else RANKING)
+    wanted = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
     table = table.filter(pc.is_in(table["query_id"], value_set=wanted)).combine_chunks()
     found = Found(
-        rows_of(table["query_id"], queries["query_id"].combine_chunks(), what=str(ranking)),
+        rows_of(table["query_id"], ids_of(data / "queries.parquet", "query_id"), what=str(ranking)),
         rows_of(table["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what=str(ranking)),
         table["score"].to_numpy(),
     )
@@ -58,15 +56,15 @@ def screen(
         flags["answer"] = table["hit"].to_numpy()
     if config.vote is not None:
         assert votes is not None
-        flags["ranker's vote"] = _voted(table, pq.read_table(votes / "ranking.parquet"), config.vote)
+        flags["ranker's vote"] = _voted(table, read(votes / "ranking.parquet", RANKING), config.vote)
     if config.reciprocal is not None:
         assert vectors is not None
         rows = query_rows(vectors, table["query_id"])
         flags["reciprocal neighbour"] = _reciprocal(found, rows, of_queries, Vectors(vectors), config.reciprocal)
     reason = screening.first_reason(flags)
     names = pa.array(["", *REASONS]).take(pa.array(reason.astype(np.int64) + 1))
-    with replacing(out / "ranking.parquet") as path:
-        pq.write_table(table.append_column("reason", names), path)
+    told = table.append_column("reason", names)
+    write(out / "ranking.parquet", told, pa.schema([*SCREENED, *([ANSWERED.field("hit")] if answered else [])]))
     write_json(out / CASES, _cases(table, reason, score, place))
     counts = {name: int((reason == number).sum()) for number, name in enumerate(REASONS)}
     lists = np.unique(found.queries)
