@@ -41,19 +41,24 @@ def samtone(
     return there + cross_entropy(back, temperature=temperature)
 
 
-def pair(scores: Scores, *, temperature: float = 0.01, alpha: float = 0.1) -> Tensor:
+def pair(
+    scores: Scores, *, temperature: float = 0.01, alpha: float = 0.1, both_directions: bool = False
+) -> Tensor:
     """PAIR as paper 000 compares it: the plain softmax, and one in which the document takes its query's place.
 
     `-(1 - alpha) log L_c - alpha log L_P`, `L_P = e^{s(q_i, d_i)} / (e^{s(q_i, d_i)} + sum_j e^{s(d_i, d_j)})` over
     all documents of the batch that the query does not target, mined ones too. Paper 000 prints L_P without the
     positive in the denominator (Eq. 3), which has no lower bound; PAIR's own code has it there (`released_pair`).
-    Paper 000 does not say whether its L_c for PAIR is in both directions, as its other losses are; here it is in one.
+    With `both_directions` L_c is the sum of the two directions, as paper 000 has its losses "throughout"; whether its
+    PAIR too it does not say.
 
     PAIR trains in two stages: with this, then from there with alpha 0, which is the plain softmax. In one stage, as
     paper 000 compares it, it is this alone.
     """
     among_documents = scores.positives().joined("document-candidate")
     plain = cross_entropy(scores, temperature=temperature)
+    if both_directions:
+        plain = plain + cross_entropy(scores.positives().joined("document-query"), temperature=temperature)
     return (1 - alpha) * plain + alpha * cross_entropy(among_documents, temperature=temperature)
 
 

@@ -121,6 +121,13 @@ def test_pair_is_the_equation() -> None:
         assert values[i].item() == pytest.approx(-0.75 * math.log(own / plain) - 0.25 * math.log(own / among))
 
 
+def test_pair_in_both_directions_has_them_in_its_plain_part() -> None:
+    scores = batch(unit(4, seed=1), unit(6, seed=2))
+    alone = pair(scores, temperature=0.3, alpha=1.0)
+    wanted = 0.75 * both_directions(scores, temperature=0.3) + 0.25 * alone
+    torch.testing.assert_close(pair(scores, temperature=0.3, alpha=0.25, both_directions=True), wanted)
+
+
 def test_pair_as_released_is_a_loop_over_queries_and_mined_negatives() -> None:
     """The document against its own and the other queries, and against every mined negative; not against other rows'."""
     t, (q, d) = 0.3, (unit(4, seed=1), unit(6, seed=2))
