@@ -33,6 +33,9 @@ RANKING = pa.schema([("query_id", pa.string()), ("doc_id", pa.string()), ("rank"
 ANSWERED = RANKING.append(pa.field("hit", pa.bool_()))
 """A ranking that says of each document whether it bears an answer to the query."""
 
+SCREENED = RANKING.append(pa.field("reason", pa.string()))
+"""A ranking that says of each document why it must not become a negative; empty where it may."""
+
 GROUPS = pa.schema(
     [
         ("query_id", pa.string()),

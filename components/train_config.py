@@ -36,6 +36,9 @@ class TrainConfig(Config):
     """Parts that a batch is cut into; negatives are shared within a part only."""
     learning_rate: float = Field(2.0e-5, gt=0)
     """The highest that the schedule reaches."""
+    optimizer: Literal["adamw", "adafactor"] = "adamw"
+    """Adafactor keeps a matrix's second moments as a row and a column, and scales a step by the matrix's own size
+    (Shazeer and Stern 2018; paper 000's, with a learning rate of 1e-3), so its rates are larger than AdamW's."""
     schedule: Literal["linear", "constant"] = "linear"
     """Linear falls to the 0 that the step after the schedule's last would have."""
     warmup: float = Field(0.1, ge=0, le=1)

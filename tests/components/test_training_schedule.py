@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from components.training import learning_rate, rows_of_step, share
+from components.gradients import share
+from components.training import learning_rate, rows_of_step
 from tests import toy
 
 
