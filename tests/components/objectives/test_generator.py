@@ -101,15 +101,8 @@ def test_it_learns_to_write_a_target(learning: Any, tmp_path: Path, kind: str) -
     pq.write_table(groups, one / "groups.parquet")
     for name in ("documents", "queries"):
         pq.write_table(pq.read_table(places["rows"] / f"{name}.parquet"), one / f"{name}.parquet")
-    trained(
-        tmp_path / "out",
-        {**places, "rows": one},
-        steps=80,
-        batch=1,
-        learning_rate=1e-2,
-        schedule="constant",
-        log_every=20,
-    )
+    long = {"steps": 160, "batch": 1, "learning_rate": 1e-2, "schedule": "constant", "log_every": 20}
+    trained(tmp_path / "out", {**places, "rows": one}, **long)
     losses = [line[name] for line in lines(tmp_path / "out") for name in line if name.startswith("negative")]
     assert losses[-1] < 0.3 < losses[0]
     generator = Generator.load(tmp_path / "out" / "model").eval()

@@ -1,0 +1,107 @@
+"""How good each expansion of a query is, and which of them to take (paper 002, section 3.3)."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from components import query_choice
+from components.config import UserError
+from components.expansions import FILE
+from components.files import replacing
+from components.tables import ANSWER_RANKS, ANSWERED, EXPANSIONS, GROUPS, QRELS, RANKING, check
+from workflows.cluster import Cluster
+
+RANKS, PREDICTED, CHOICES = "ranks.parquet", "predicted.parquet", "choices.parquet"
+
+
+def answer_ranks(out: Path, cluster: Cluster, *, expanded: Path, ranking: Path, by_answer: bool) -> dict[str, Any]:
+    """Write `ranks.parquet`, the minimum answer rank of each expansion; null where the ranking holds none.
+
+    By answer `ranking` is one that `answering` wrote; otherwise relevant documents are what is looked for.
+    """
+    expansions = check(pq.read_table(expanded / FILE), EXPANSIONS, what=str(expanded))
+    table = pq.read_table(ranking / "ranking.parquet")
+    if by_answer:
+        table = check(table, ANSWERED, what=str(ranking))
+    else:
+        qrels = check(pq.read_table(expanded / "qrels.parquet"), QRELS, what=str(expanded))
+        table = query_choice.judged(check(table, RANKING, what=str(ranking)), qrels)
+    ranks = query_choice.answer_ranks(expansions, table)
+    with replacing(out / RANKS) as path:
+        pq.write_table(ranks, path)
+    return {"expansions": len(ranks), "without_an_answer": ranks["rank"].null_count}
+
+
+def rank_groups(
+    out: Path, cluster: Cluster, *, data: Path, ranks: Path, split: str, max_rank: int, queries: int | None
+) -> dict[str, Any]:
+    """Write `groups.parquet`: of each query of the split its expansions, their ranks as targets.
+
+    An expansion without an answer has the rank `max_rank` (paper 002: MAX_RANK, 101 or 250). Queries whose expansions
+    all have the same rank are left out, as no pair of them says anything. With `queries` only the first so many.
+    """
+    table = check(pq.read_table(ranks / RANKS), ANSWER_RANKS, what=str(ranks))
+    asked = pq.read_table(data / "queries.parquet", columns=["query_id", "split"])
+    of_split = asked["query_id"].filter(pc.equal(asked["split"], split))
+    table = table.filter(pc.is_in(table["query_id"], value_set=of_split.combine_chunks()))
+    grouped: dict[str, list[tuple[str, float]]] = {}
+    values = pc.fill_null(table["rank"], max_rank).to_pylist()
+    for doc_id, query, rank in zip(table["doc_id"].to_pylist(), table["query_id"].to_pylist(), values, strict=True):
+        grouped.setdefault(query, []).append((doc_id, float(rank)))
+    rows = [
+        {"query_id": query, "visit": 0, "doc_ids": [one for one, _ in members],
+         "targets": [rank for _, rank in members], "teacher": None}
+        for query, members in grouped.items()
+        if len({rank for _, rank in members}) > 1
+    ]  # fmt: skip
+    if not rows:
+        raise UserError(f"split {split!r}: no query has expansions of which one finds more than another")
+    rows = rows[:queries]
+    with replacing(out / "groups.parquet") as path:
+        pq.write_table(pa.Table.from_pylist(rows, schema=GROUPS), path)
+    return {"groups": len(rows), "of": len(grouped), "candidates": sum(len(row["doc_ids"]) for row in rows)}
+
+
+def choose(
+    out: Path, cluster: Cluster, *, expanded: Path, ranking: Path, scores: Path | None, otherwise: Path, split: str,
+    number: int | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Write `ranking.parquet`, each query's that of the chosen expansion, and `choices.parquet`, which that is.
+
+    `scores` is what `predict` wrote, or for the oracle (`best query`) what `answer_ranks` wrote; without, the
+    generator's own choice stands: the first expansion. Queries without an expansion keep the ranking of `otherwise`.
+    """
+    expansions = check(pq.read_table(expanded / FILE), EXPANSIONS, what=str(expanded))
+    asked = pq.read_table(expanded / "queries.parquet", columns=["query_id", "split"])
+    at = pc.index_in(expansions["doc_id"], value_set=asked["query_id"].combine_chunks())
+    expansions = expansions.filter(pc.equal(asked["split"].take(at), split))
+    choices = query_choice.chosen(expansions, _scores(scores, expansions), number)
+    found = pq.read_table(ranking / "ranking.parquet", filters=[("query_id", "in", choices["doc_id"].to_pylist())])
+    whole = query_choice.as_ranking(choices, found, pq.read_table(otherwise / "ranking.parquet"))
+    with replacing(out / CHOICES) as path:
+        pq.write_table(choices, path)
+    with replacing(out / "ranking.parquet") as path:
+        pq.write_table(whole, path)
+    words = [len(text.split()) for text in choices["text"].to_pylist()]
+    return {
+        "chosen": len(choices),
+        "first": int(pc.sum(pc.equal(choices["number"], 1)).as_py() or 0),
+        "words": round(float(np.mean(words)), 2) if words else 0.0,
+    }
+
+
+def _scores(scores: Path | None, expansions: pa.Table) -> np.ndarray:
+    """What says how good each expansion is; the lowest is the best, one that finds no answer the worst."""
+    if scores is None:
+        return expansions["number"].to_numpy().astype(np.float64)
+    oracle = (scores / RANKS).exists()
+    table = pq.read_table(scores / (RANKS if oracle else PREDICTED))
+    at = pc.index_in(expansions["doc_id"], value_set=table["doc_id"].combine_chunks())
+    if at.null_count:
+        raise ValueError(f"{scores}: says nothing of {at.null_count} expansions")
+    values = table["rank" if oracle else "score"].take(at).cast(pa.float64())
+    return pc.fill_null(values, np.inf).to_numpy()
