@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from components import draws
 from components.config import UserError, listing
 from components.files import replacing
 from components.sources.reading import plain_or_gz, read_objects
 from components.sources.records import Bad
-from components.tables import EXPANSIONS, QRELS, QUERIES, check
+from components.tables import EXPANSIONS, QRELS, QUERIES, read, write
 
 FILE = "expansions.parquet"
 
@@ -61,21 +60,11 @@ def fold_of(query_id: str, folds: int) -> int:
     return draws.number("fold", query_id) % folds
 
 
-def queries_of(data: Path, splits: Sequence[str]) -> pa.Table:
-    """The queries of some splits; UserError for a split without any."""
-    table = check(pq.read_table(data / "queries.parquet"), QUERIES, what="queries.parquet")
-    there = pc.unique(table["split"]).to_pylist()
-    for split in splits:
-        if split not in there:
-            raise UserError(f"splits: there are no queries in {split!r}; accepted: {listing(there)}")
-    return table.filter(pc.is_in(table["split"], pa.array(list(splits), pa.string())))
-
-
 def write_collection(out: Path, data: Path, expansions: pa.Table) -> dict[str, Any]:
     """Write the expansions, and the collection in which each is a query: with the split and answers of the query that
     it expands, and with its judgements. Documents are the same file as those of `data`, or a copy of it.
     """
-    queries = check(pq.read_table(data / "queries.parquet"), QUERIES, what="queries.parquet")
+    queries = read(data / "queries.parquet", QUERIES)
     at = pc.index_in(expansions["query_id"], value_set=queries["query_id"].combine_chunks())
     texts = [
         expanded(question.as_py(), expansion.as_py())
@@ -85,25 +74,22 @@ def write_collection(out: Path, data: Path, expansions: pa.Table) -> dict[str, A
         {"query_id": expansions["doc_id"], "text": pa.array(texts, pa.string()),
          "answers": queries["answers"].take(at), "split": queries["split"].take(at)},
     )  # fmt: skip
-    with replacing(out / "queries.parquet") as path:
-        pq.write_table(check(asked, QUERIES, what="expanded queries"), path)
-    with replacing(out / "qrels.parquet") as path:
-        pq.write_table(_judgements(data, expansions), path)
+    write(out / "queries.parquet", asked, QUERIES)
+    write(out / "qrels.parquet", _judgements(data, expansions), QRELS)
     with replacing(out / "documents.parquet") as path:
         share(data / "documents.parquet", path)
-    with replacing(out / FILE) as path:
-        pq.write_table(check(expansions, EXPANSIONS, what="expansions"), path)
+    write(out / FILE, expansions, EXPANSIONS)
     of = len(pc.unique(expansions["query_id"]))
     return {"expansions": len(expansions), "queries": of, "a_query": round(len(expansions) / max(1, of), 2)}
 
 
 def _judgements(data: Path, expansions: pa.Table) -> pa.Table:
     """Those of the queries, for each of their expansions."""
-    qrels = check(pq.read_table(data / "qrels.parquet"), QRELS, what="qrels.parquet")
+    qrels = read(data / "qrels.parquet", QRELS)
     names = expansions.select(["doc_id", "query_id"]).rename_columns(["expansion", "query_id"])
     joined = names.join(qrels, keys="query_id", join_type="inner")
     joined = joined.drop(["query_id"]).rename_columns({"expansion": "query_id"}).select(QRELS.names)
-    return check(joined.sort_by([("query_id", "ascending"), ("doc_id", "ascending")]), QRELS, what="judgements")
+    return joined.sort_by([("query_id", "ascending"), ("doc_id", "ascending")])
 
 
 def share(source: Path, to: Path) -> None:

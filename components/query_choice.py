@@ -8,6 +8,12 @@ import pyarrow.compute as pc
 
 from components.tables import ANSWER_RANKS, ANSWERED, EXPANSIONS, RANKING, check
 
+PREDICTIONS = pa.schema([("doc_id", pa.string()), ("score", pa.float32())])
+"""What a query reranker says of an expansion: the rank that it predicts, up to a constant."""
+
+CHOICE = EXPANSIONS.append(pa.field("score", pa.float64()))
+"""An expansion that was chosen, and the score for which it was."""
+
 
 def judged(ranking: pa.Table, qrels: pa.Table) -> pa.Table:
     """A ranking that says which documents are relevant, for collections whose queries have no answers."""

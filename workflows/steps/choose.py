@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from components import query_choice
 from components.config import UserError
 from components.expansions import FILE
-from components.files import replacing
-from components.tables import ANSWER_RANKS, ANSWERED, EXPANSIONS, GROUPS, QRELS, RANKING, check
+from components.groups import queries_of
+from components.query_choice import CHOICE, PREDICTIONS
+from components.tables import ANSWER_RANKS, ANSWERED, EXPANSIONS, GROUPS, QRELS, RANKING, read, write
 from workflows.cluster import Cluster
 
 RANKS, PREDICTED, CHOICES = "ranks.parquet", "predicted.parquet", "choices.parquet"
@@ -23,16 +23,12 @@ def answer_ranks(out: Path, cluster: Cluster, *, expanded: Path, ranking: Path, 
 
     By answer `ranking` is one that `answering` wrote; otherwise relevant documents are what is looked for.
     """
-    expansions = check(pq.read_table(expanded / FILE), EXPANSIONS, what=str(expanded))
-    table = pq.read_table(ranking / "ranking.parquet")
-    if by_answer:
-        table = check(table, ANSWERED, what=str(ranking))
-    else:
-        qrels = check(pq.read_table(expanded / "qrels.parquet"), QRELS, what=str(expanded))
-        table = query_choice.judged(check(table, RANKING, what=str(ranking)), qrels)
+    expansions = read(expanded / FILE, EXPANSIONS)
+    table = read(ranking / "ranking.parquet", ANSWERED if by_answer else RANKING)
+    if not by_answer:
+        table = query_choice.judged(table, read(expanded / "qrels.parquet", QRELS))
     ranks = query_choice.answer_ranks(expansions, table)
-    with replacing(out / RANKS) as path:
-        pq.write_table(ranks, path)
+    write(out / RANKS, ranks, ANSWER_RANKS)
     return {"expansions": len(ranks), "without_an_answer": ranks["rank"].null_count}
 
 
@@ -44,26 +40,23 @@ def rank_groups(
     An expansion without an answer has the rank `max_rank` (paper 002: MAX_RANK, 101 or 250). Queries whose expansions
     all have the same rank are left out, as no pair of them says anything. With `queries` only the first so many.
     """
-    table = check(pq.read_table(ranks / RANKS), ANSWER_RANKS, what=str(ranks))
-    asked = pq.read_table(data / "queries.parquet", columns=["query_id", "split"])
-    of_split = asked["query_id"].filter(pc.equal(asked["split"], split))
+    table = read(ranks / RANKS, ANSWER_RANKS)
+    of_split = queries_of(data, [split], ["query_id"])["query_id"]
     table = table.filter(pc.is_in(table["query_id"], value_set=of_split.combine_chunks()))
     grouped: dict[str, list[tuple[str, float]]] = {}
     values = pc.fill_null(table["rank"], max_rank).to_pylist()
     for doc_id, query, rank in zip(table["doc_id"].to_pylist(), table["query_id"].to_pylist(), values, strict=True):
         grouped.setdefault(query, []).append((doc_id, float(rank)))
-    rows = [
-        {"query_id": query, "visit": 0, "doc_ids": [one for one, _ in members],
-         "targets": [rank for _, rank in members], "teacher": None}
-        for query, members in grouped.items()
-        if len({rank for _, rank in members}) > 1
-    ]  # fmt: skip
-    if not rows:
+    kept = [(query, of) for query, of in grouped.items() if len({rank for _, rank in of}) > 1][:queries]
+    if not kept:
         raise UserError(f"split {split!r}: no query has expansions of which one finds more than another")
-    rows = rows[:queries]
-    with replacing(out / "groups.parquet") as path:
-        pq.write_table(pa.Table.from_pylist(rows, schema=GROUPS), path)
-    return {"groups": len(rows), "of": len(grouped), "candidates": sum(len(row["doc_ids"]) for row in rows)}
+    rows = [
+        {"query_id": query, "visit": 0, "doc_ids": [one for one, _ in of], "targets": [rank for _, rank in of],
+         "teacher": None}
+        for query, of in kept
+    ]  # fmt: skip
+    write(out / "groups.parquet", pa.Table.from_pylist(rows, schema=GROUPS), GROUPS)
+    return {"groups": len(kept), "of": len(grouped), "candidates": sum(len(of) for _, of in kept)}
 
 
 def choose(
@@ -75,21 +68,18 @@ def choose(
     `scores` is what `predict` wrote, or for the oracle (`best query`) what `answer_ranks` wrote; without, the
     generator's own choice stands: the first expansion. Queries without an expansion keep the ranking of `otherwise`.
     """
-    expansions = check(pq.read_table(expanded / FILE), EXPANSIONS, what=str(expanded))
-    asked = pq.read_table(expanded / "queries.parquet", columns=["query_id", "split"])
-    at = pc.index_in(expansions["doc_id"], value_set=asked["query_id"].combine_chunks())
-    expansions = expansions.filter(pc.equal(asked["split"].take(at), split))
+    asked = queries_of(expanded, [split], ["query_id"])["query_id"].combine_chunks()
+    expansions = read(expanded / FILE, EXPANSIONS)
+    expansions = expansions.filter(pc.is_in(expansions["doc_id"], value_set=asked))
     choices = query_choice.chosen(expansions, _scores(scores, expansions), number)
-    found = pq.read_table(ranking / "ranking.parquet", filters=[("query_id", "in", choices["doc_id"].to_pylist())])
-    whole = query_choice.as_ranking(choices, found, pq.read_table(otherwise / "ranking.parquet"))
-    with replacing(out / CHOICES) as path:
-        pq.write_table(choices, path)
-    with replacing(out / "ranking.parquet") as path:
-        pq.write_table(whole, path)
-    words = [len(text.split()) for text in choices["text"].to_pylist()]
+    found = read(ranking / "ranking.parquet", RANKING, filters=[("query_id", "in", choices["doc_id"].to_pylist())])
+    whole = query_choice.as_ranking(choices, found, read(otherwise / "ranking.parquet", RANKING))
+    write(out / CHOICES, choices, CHOICE)
+    write(out / "ranking.parquet", whole, RANKING)
+    words = [len(str(text).split()) for text in choices["text"].to_pylist()]
     return {
         "chosen": len(choices),
-        "first": int(pc.sum(pc.equal(choices["number"], 1)).as_py() or 0),
+        "first": choices["number"].to_pylist().count(1),
         "words": round(float(np.mean(words)), 2) if words else 0.0,
     }
 
@@ -99,7 +89,7 @@ def _scores(scores: Path | None, expansions: pa.Table) -> np.ndarray:
     if scores is None:
         return expansions["number"].to_numpy().astype(np.float64)
     oracle = (scores / RANKS).exists()
-    table = pq.read_table(scores / (RANKS if oracle else PREDICTED))
+    table = read(scores / RANKS, ANSWER_RANKS) if oracle else read(scores / PREDICTED, PREDICTIONS)
     at = pc.index_in(expansions["doc_id"], value_set=table["doc_id"].combine_chunks())
     if at.null_count:
         raise ValueError(f"{scores}: says nothing of {at.null_count} expansions")

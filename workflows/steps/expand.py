@@ -20,10 +20,11 @@ from components.config import Config, UserError
 from components.draws import generator
 from components.files import replacing, write_json
 from components.generator_configs import GenerateConfig
+from components.groups import queries_of
 from components.processor import settle
 from components.relevance_model import Document, Frequencies, RelevanceConfig
 from components.sources.base import locate
-from components.tables import EXPANSIONS, RANKING, check
+from components.tables import EXPANSIONS, RANKING, read
 from workflows.cluster import Cluster
 from workflows.shards import Shard, map_shards
 
@@ -53,7 +54,7 @@ def expand_from_file(
     """Write the expansions that a file has of the splits' queries."""
     path = locate(config.path)
     found = expansions.read_expansions(path, config.field, config.separator).by_query
-    queries = expansions.queries_of(data, splits)["query_id"].to_pylist()
+    queries = queries_of(data, splits, ["query_id"])["query_id"].to_pylist()
     rows = [row for query in queries if query in found for row in expansions.rows(query, found[query][: config.number])]
     if not rows:
         raise UserError(f"{path}: no expansion of a query of {', '.join(splits)}")
@@ -69,9 +70,8 @@ def expand_by_relevance(
 
     A query that finds nothing, or nothing that adds to it, has none.
     """
-    asked = expansions.queries_of(data, splits).select(["query_id", "text"])
-    table = pq.read_table(ranking / "ranking.parquet", filters=[("rank", "<=", config.documents)])
-    table = check(table, RANKING, what=str(ranking))
+    asked = queries_of(data, splits, ["query_id", "text"])
+    table = read(ranking / "ranking.parquet", RANKING, filters=[("rank", "<=", config.documents)])
     table = table.filter(pc.is_in(table["query_id"], value_set=asked["query_id"].combine_chunks()))
     _gather_feedback(out / TEXTS, data, table)
     if not (out / COUNTS).exists():
@@ -95,7 +95,7 @@ def expand_by_model(
     Of several models each writes for the part of the queries that it was not trained on (paper 002, section 3.3.3).
     """
     cuda = cluster.cuda()
-    queries = expansions.queries_of(data, splits)["query_id"].to_pylist()
+    queries = queries_of(data, splits, ["query_id"])["query_id"].to_pylist()
     folds = [expansions.fold_of(query, len(models)) for query in queries]
     rows = [[row for row, fold in enumerate(folds) if fold == one] for one in range(len(models))]
     return _mapped(
@@ -158,7 +158,7 @@ class Sampler:
     ) -> None:  # fmt: skip
         settle(threads)
         self._config, self._seed, self._ranking = config, seed, ranking / "ranking.parquet"
-        self._queries = expansions.queries_of(data, splits).select(["query_id", "text"])
+        self._queries = queries_of(data, splits, ["query_id", "text"])
         self._texts = pa.ipc.open_file(pa.memory_map(str(work / TEXTS))).read_all()
         self._ids = self._texts["doc_id"].combine_chunks()
         self._frequencies = Frequencies(**json.loads((work / COUNTS).read_text()))
@@ -179,7 +179,7 @@ class Sampler:
     def _found(self, queries: list[str]) -> dict[str, list[Document]]:
         """The feedback documents of some queries."""
         wanted = [("query_id", "in", queries), ("rank", "<=", self._config.documents)]
-        table = pq.read_table(self._ranking, columns=["query_id", "doc_id", "score"], filters=wanted)
+        table = read(self._ranking, RANKING, columns=["query_id", "doc_id", "score"], filters=wanted)
         texts = self._texts.take(pc.index_in(table["doc_id"].combine_chunks(), value_set=self._ids))
         found: dict[str, list[Document]] = {}
         columns = (table["query_id"], texts["title"], texts["text"], table["score"])
@@ -196,7 +196,7 @@ class Writer:
         batch_tokens: int, cuda: bool, threads: int,
     ) -> None:  # fmt: skip
         settle(threads)
-        self._queries = expansions.queries_of(data, splits).select(["query_id", "text"])
+        self._queries = queries_of(data, splits, ["query_id", "text"])
         self._models, self._device = models, "cuda" if cuda else "cpu"
         self._config, self._seed, self._batch_tokens = config, seed, batch_tokens
         self._fold, self._generator = -1, cast(Any, None)
@@ -224,7 +224,7 @@ class Writer:
 
 def concatenated(out: Path, cluster: Cluster, *, data: Path, expanded: Path) -> dict[str, Any]:
     """Write one expansion a query: all of its expansions one after another (paper 002, Table 3.1, `concat`)."""
-    table = check(pq.read_table(expanded / expansions.FILE), EXPANSIONS, what=str(expanded))
+    table = read(expanded / expansions.FILE, EXPANSIONS)
     whole: dict[str, list[str]] = {}
     for row in table.select(["query_id", "text"]).to_pylist():
         whole.setdefault(row["query_id"], []).append(row["text"])

@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from components import fusion
-from components.files import replacing
 from components.fusion import FusionConfig
-from components.groups import ids_of
+from components.groups import queries_of
+from components.tables import RANKING, read, write
 from workflows.cluster import Cluster
 
 
@@ -17,11 +16,8 @@ def fuse(
     out: Path, cluster: Cluster, *, data: Path, rankings: list[Path], split: str, config: FusionConfig
 ) -> dict[str, Any]:
     """Write `ranking.parquet`, the split's queries' rankings fused (`components.fusion`)."""
-    splits = pq.read_table(data / "queries.parquet", columns=["split"])["split"]
-    wanted = ids_of(data / "queries.parquet", "query_id").filter(pc.equal(splits, split).combine_chunks())
-    tables = [pq.read_table(path / "ranking.parquet") for path in rankings]
-    tables = [table.filter(pc.is_in(table["query_id"], value_set=wanted)) for table in tables]
-    fused = fusion.fuse(tables, config)
-    with replacing(out / "ranking.parquet") as path:
-        pq.write_table(fused, path)
+    wanted = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
+    tables = [read(path / "ranking.parquet", RANKING) for path in rankings]
+    fused = fusion.fuse([table.filter(pc.is_in(table["query_id"], value_set=wanted)) for table in tables], config)
+    write(out / "ranking.parquet", fused, RANKING)
     return {"queries": len(pc.unique(fused["query_id"])), "rows": len(fused)}

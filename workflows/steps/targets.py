@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 from components import expansions
 from components.answers import Mode
 from components.config import UserError
-from components.files import replacing
-from components.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, check
+from components.groups import queries_of
+from components.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, read, write
 from components.targets import TargetConfig, sentence
 from workflows.cluster import Cluster
 
@@ -26,7 +26,7 @@ def targets(
     `leave_out` is a part of the queries and how many parts there are: a generator that has not seen that part can
     write for it (paper 002, section 3.3.3). Queries without a target are left out and counted.
     """
-    queries = expansions.queries_of(data, splits)
+    queries = queries_of(data, splits, QUERIES.names)
     if leave_out is not None:
         fold, folds = leave_out
         kept = [expansions.fold_of(query, folds) != fold for query in queries["query_id"].to_pylist()]
@@ -51,13 +51,12 @@ def targets(
 def _first(data: Path, ranking: Path | None, config: TargetConfig) -> pa.Table:
     """(query_id, doc_id) of the document that each query's target comes from."""
     if config.documents == "judged":
-        found = check(pq.read_table(data / "qrels.parquet"), QRELS, what="qrels.parquet")
-        found = found.filter(pc.greater(found["relevance"], 0))
+        found = read(data / "qrels.parquet", QRELS, filters=[("relevance", ">", 0)])
     else:
         if ranking is None:
             raise UserError("targets: documents: answering are found in a ranking, and there is none here")
-        found = check(pq.read_table(ranking / "ranking.parquet"), ANSWERED, what=str(ranking))
-        found = found.filter(found["hit"]).sort_by([("query_id", "ascending"), ("rank", "ascending")])
+        found = read(ranking / "ranking.parquet", ANSWERED, filters=[("hit", "=", True)])
+        found = found.sort_by([("query_id", "ascending"), ("rank", "ascending")])
     return found.group_by("query_id", use_threads=False).aggregate([("doc_id", "first")])
 
 
@@ -96,5 +95,4 @@ def _write(out: Path, rows: pa.Table, queries: pa.Table) -> None:
             column.cast(field.type) if isinstance(column, (pa.Array, pa.ChunkedArray)) else pa.array(column, field.type)
             for field, column in zip(schema, (columns[name] for name in schema.names), strict=True)
         ]
-        with replacing(out / f"{name}.parquet") as path:
-            pq.write_table(pa.table(arrays, schema=schema), path)
+        write(out / f"{name}.parquet", pa.table(arrays, schema=schema), schema)
