@@ -1,6 +1,7 @@
 """EAR: expand a query in many ways, rerank the expansions, retrieve with the best (paper 002, chapter 3)."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -70,6 +71,8 @@ class Generator(Part):
     learn_from: str | None = None
     """The generator whose expansions of the training queries its rerankers learn from; null for its own. In the paper
     all learn from T0's."""
+    measured: bool = True
+    """Whether its rankings are among those that are fused; false for one that others alone learn from."""
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -139,7 +142,13 @@ class Config(Base):
             of = generator.learn_from
             if of is not None and of not in self.generators:
                 raise ValueError(f"generators: {name}: learn_from: {of!r}; accepted: {', '.join(self.generators)}")
+        if not self.measured():
+            raise ValueError("generators: of none the rankings are measured")
         return self
+
+    def measured(self) -> list[str]:
+        """The generators whose rankings are fused, in their order."""
+        return [name for name, generator in self.generators.items() if generator.measured]
 
     def kinds(self) -> list[tuple[Kind, Reranker]]:
         """The query rerankers that there are."""
@@ -154,7 +163,7 @@ def build(config: Config) -> Outcome:
     board, test = Board(chain.collection, config), [config.evaluate.split]
     dense = "start model" if config.train is None else "retriever"
 
-    issued = {name: chain.issue(name, test) for name in config.generators}
+    issued = {name: chain.issue(name, test) for name in config.measured()}
     plain = {
         "first expansion": [chain.choice(name, one, None, "first") for name, one in issued.items()],
         "concat": [chain.concat(name, one) for name, one in issued.items()],
@@ -196,7 +205,7 @@ def comparisons(config: Config, dense: str) -> list[tuple[str, str]]:
     """What the paper sets side by side; first what the run was made for."""
     ears = [f"EAR-{kind.upper()}" for kind, _ in reversed(config.kinds())]
     found = [(ear, other) for ear in ears for other in ("first expansion", "BM25")]
-    found += list(zip(ears, ears[1:], strict=False))
+    found += pairwise(ears)
     found += [("first expansion", "BM25"), ("concat", "first expansion")]
     found += [("best query", ear) for ear in ears] + [(ear, dense) for ear in ears]
     return found + [(f"{ear} + dense", other) for ear in ears for other in (dense, "BM25 + dense")]
@@ -308,7 +317,6 @@ class Chain:
         config = self.config
         learnt = self.issue(config.generators[name].learn_from or name, self.learning)
         begun = begin(f"start {kind} reranker", reranker.model)
-        label = seeded(f"{name} {kind} reranker", seed, config)
 
         def groups(split: str, most: int | None) -> Step:
             return step(
@@ -317,9 +325,10 @@ class Chain:
             )  # fmt: skip
 
         look = reranker.train.validate_on_dev
+        dev = groups(look.split, look.queries) if look is not None else None
         return step(
-            label, train, objective="query_reranker", rows=groups("train", config.training_queries),
-            dev=groups(look.split, look.queries) if look is not None else None, start=begun, seed=[seed, label, kind],
+            seeded(f"{name} {kind} reranker", seed, config), train, objective="query_reranker", dev=dev,
+            rows=groups("train", config.training_queries), start=begun, seed=[seed, "query reranker", name, kind],
             config=reranker.train, **self.reading(name, learnt, kind, begun),
         )  # fmt: skip
 
