@@ -46,11 +46,19 @@ def test_every_artifact_of_the_plan_is_there(eared: Place) -> None:
 def test_what_the_paper_compares_is_measured(eared: Place) -> None:
     assert systems(eared) == [
         "BM25", "first expansion", "concat", "best query", "start model", "BM25 + dense", "EAR-RI", "EAR-RI + dense",
-        "EAR-RI N=2", "EAR-RD", "EAR-RD + dense", "EAR-RD N=2",
+        "EAR-RI N=2", "EAR-RD", "EAR-RD + dense", "EAR-RD N=2", "first expansion + passages",
+        "first expansion + passages k=4", "EAR-RI + passages", "EAR-RI + passages k=4", "EAR-RD + passages",
+        "EAR-RD + passages k=4",
     ]  # fmt: skip
     compared = [(one["system"], one["baseline"]) for one in eared.metrics()["comparisons"]]
     assert compared[0] == ("EAR-RD", "first expansion")
-    assert {("EAR-RD", "EAR-RI"), ("best query", "EAR-RD"), ("EAR-RD + dense", "BM25 + dense")} <= set(compared)
+    assert {
+        ("EAR-RD", "EAR-RI"),
+        ("best query", "EAR-RD"),
+        ("EAR-RD + dense", "BM25 + dense"),
+        ("EAR-RD + passages", "EAR-RD"),
+        ("EAR-RD", "first expansion + passages k=4"),
+    } <= set(compared)
 
 
 def test_the_oracle_of_each_generator_is_as_good_as_any_choice(eared: Place) -> None:
@@ -81,7 +89,7 @@ def test_rankings_are_cut_and_fused(eared: Place) -> None:
 def test_two_trainings_choose_from_the_same_expansions(eared: Place, tmp_path: Path) -> None:
     """A second seed trains anew and draws nothing anew, and the first one's models stay what they were."""
     place = eared.copy(tmp_path / "seeds")
-    assert place("run", "--set", "seeds=[1,2]", "--set", "fewer=[]") == 0
+    assert place("run", "--set", "seeds=[1,2]", "--set", "fewer=[]", "--set", "passages=null") == 0
     run = next(path.name for path in place.runs.iterdir() if path.name != "tiny")
     executed = {one["label"] for one in place.metrics(run)["steps"] if one["executed"]}
     assert {"terms rd reranker (seed 2)", "sentence ri reranker (seed 2)"} <= executed
@@ -102,7 +110,7 @@ def test_with_language_models(eared: Place, beir: Path, encoder: Path, tmp_path:
                   "learn_from": "taught"},
         "taught": {"writer": {"model": model, "generate": generate, "learn": learn}},
     }  # fmt: skip
-    tree |= {"fewer": [], "rerankers": {"rd": tree["rerankers"]["rd"]}}
+    tree |= {"fewer": [], "passages": None, "rerankers": {"rd": tree["rerankers"]["rd"]}}
     place = tiny.place(tmp_path / "place", tree)
     for label in ("data", "bm25 index", "bm25 ranking", "start retriever", "tokens", "start vectors", "start ranking"):
         shutil.copytree(eared.artifact(label), place.store / eared.artifact(label).name)
@@ -138,6 +146,7 @@ def test_through_ray_it_is_the_same(
     tree = tiny.ear(beir, encoder)
     tree["generators"].pop("sentence")
     tree["rerankers"].pop("ri")
+    tree["passages"] = None
     profile = {"mode": "ray", "retries": 0, "map": {"workers": 2, "threads": 1}, "java": {"workers": 2, "threads": 1}}
     places = [tiny.place(tmp_path / "inline", tree), tiny.place(tmp_path / "ray", tree, **profile)]
     for place in places:

@@ -110,6 +110,13 @@ def ear(beir: Path, encoder: Path) -> dict[str, Any]:
         "rerankers": {"ri": {"model": model, "train": learn}, "rd": {"model": model, "train": learn}},
         "predict": {"precision": "fp32", "shard": 16},
         "fewer": [2],
+        "passages": {
+            "model": model,
+            "mine": {"negatives": 3, "depth": 10},
+            "train": training("components.losses.pointwise.binary_cross_entropy"),
+            "rerank": {"precision": "fp32", "shard": 16, "depth": 12},
+            "as_many": 4,
+        },
     }
 
 

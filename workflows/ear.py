@@ -15,7 +15,7 @@ from components.targets import TargetConfig
 from components.train_config import TrainConfig
 from workflows.board import Board, Outcome, note_on
 from workflows.dag import Step, step
-from workflows.parts import Base, Collection, Phase, begin, phase, refresh, seeded, splits_for
+from workflows.parts import Base, Collection, Phase, begin, phase, refresh, reranked, seeded, splits_for
 from workflows.steps.answers import answering
 from workflows.steps.choose import answer_ranks, choose, rank_groups
 from workflows.steps.expand import FileConfig, concatenated, expand_by_model, expand_by_relevance, expand_from_file
@@ -23,6 +23,7 @@ from workflows.steps.fuse import fuse
 from workflows.steps.lucene import lucene_search
 from workflows.steps.mine import MineConfig
 from workflows.steps.query_rerank import PredictConfig, candidates, predict
+from workflows.steps.score import RerankConfig
 from workflows.steps.start import start
 from workflows.steps.targets import targets
 from workflows.steps.tokenize import tokenize
@@ -106,6 +107,20 @@ class Rerankers(Part):
     """Retrieval-dependent: reads the first passage that it finds too (section 3.3.2)."""
 
 
+class Passages(Part):
+    """A passage reranker, to set beside query rerankers (section 3.5)."""
+
+    model: CrossEncoderConfig
+    mine: MineConfig = MineConfig(negatives=9, depth=10)
+    """Its groups, out of BM25's ranking (Appendix B.2: the first 10)."""
+    train: TrainConfig
+    """Its loss: `components.losses.pointwise.binary_cross_entropy` as in the paper, or one over the list."""
+    rerank: RerankConfig = RerankConfig(depth=100)
+    """How deep it goes."""
+    as_many: int | None = Field(None, ge=1)
+    """Also so deep alone: as many passages as a query reranker has candidates (the paper: 25 and 32)."""
+
+
 class Config(Base):
     """Generators, query rerankers, and the dense retriever that they are fused with."""
 
@@ -135,6 +150,8 @@ class Config(Base):
     """Its training; null to take the start model as it is."""
     dense_fusion: FusionConfig = FusionConfig()
     """Of a ranking with the dense retriever's (last block of Table 3.2)."""
+    passages: Passages | None = None
+    """Rerank the passages that the first expansion and the query rerankers' choices find (Table 3.6); null for not."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -159,7 +176,8 @@ class Config(Base):
 def build(config: Config) -> Outcome:
     """The chain for every generator, and what comes of fusing them, beside BM25, the oracle and a dense retriever."""
     begun = begin("start retriever", config.retriever)
-    chain = Chain(config, Collection(config, begun))
+    over = None if config.passages is None else begin("start passage reranker", config.passages.model)
+    chain = Chain(config, Collection(config, begun, over))
     board, test = Board(chain.collection, config), [config.evaluate.split]
     dense = "start model" if config.train is None else "retriever"
 
@@ -182,6 +200,7 @@ def build(config: Config) -> Outcome:
             found = refresh(seeded("retriever", seed, config), chain.collection, retriever, config, splits=test)
         board.add(dense, found.ranking, seed=seed, entropy=True)
         board.add("BM25 + dense", chain.with_dense("BM25", chain.lexical, found.ranking, seed), seed=seed)
+        expanded = {"first expansion": chain.fused("first expansion", plain["first expansion"])}
         for kind, reranker in config.kinds():
             predicted = {name: chain.predicted(name, one, kind, reranker, seed) for name, one in issued.items()}
             for number in [None, *config.fewer]:
@@ -191,8 +210,11 @@ def build(config: Config) -> Outcome:
                 ranking = chain.fused(label, choices)
                 board.add(system, ranking, seed=seed)
                 if number is None:
+                    expanded[system] = ranking
                     both = chain.with_dense(system, ranking, found.ranking, seed)
                     board.add(f"{system} + dense", both, seed=seed)
+        if over is not None:
+            chain.passages(board, expanded, over, seed)
 
     return Outcome(
         results=board.results(comparisons(config, dense)), data=chain.collection.data, found=found, ranker=None,
@@ -208,7 +230,13 @@ def comparisons(config: Config, dense: str) -> list[tuple[str, str]]:
     found += pairwise(ears)
     found += [("first expansion", "BM25"), ("concat", "first expansion")]
     found += [("best query", ear) for ear in ears] + [(ear, dense) for ear in ears]
-    return found + [(f"{ear} + dense", other) for ear in ears for other in (dense, "BM25 + dense")]
+    found += [(f"{ear} + dense", other) for ear in ears for other in (dense, "BM25 + dense")]
+    if config.passages is not None:
+        few = f"first expansion + passages k={config.passages.as_many}"
+        for ear in ears:
+            found += [(ear, few)] if config.passages.as_many else []
+            found += [(f"{ear} + passages", other) for other in ("first expansion + passages", ear)]
+    return found
 
 
 @dataclass(frozen=True)
@@ -363,3 +391,22 @@ class Chain:
         """A ranking with the dense retriever's."""
         label = seeded(f"{system} + dense", seed, self.config)
         return self.fused(label, [ranking, dense], self.config.dense_fusion)
+
+    # Section 3.5: passage reranking.
+
+    def passages(self, board: Board, rankings: dict[str, Step], begun: Step, seed: int) -> None:
+        """Rerank the passages of some systems' rankings, and measure them."""
+        config = self.config.passages
+        assert config is not None
+        ranker = phase(
+            seeded("passage reranker", seed, self.config), self.collection, "ranker", ranking=self.lexical,
+            start=begun, seed=[seed, "passage reranker"], config=Phase(mine=config.mine, train=config.train),
+        )  # fmt: skip
+        for system, ranking in rankings.items():
+            for depth in [config.rerank.depth, *([config.as_many] if config.as_many else [])]:
+                name = f"{system} + passages" + ("" if depth == config.rerank.depth else f" k={depth}")
+                how = config.rerank.model_copy(update={"depth": depth})
+                over = reranked(
+                    seeded(name, seed, self.config), self.collection, ranking, ranker, self.config, how
+                )  # fmt: skip
+                board.add(name, over, seed=seed, queries=how.queries)
