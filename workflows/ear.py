@@ -243,6 +243,8 @@ def comparisons(config: Config, dense: str) -> list[tuple[str, str]]:
 class Issued:
     """Expansions, what each finds, and how good that is."""
 
+    name: str
+    """The generator's, and the splits."""
     expanded: Step
     found: Step
     ranks: Step
@@ -321,24 +323,24 @@ class Chain:
                 f"{of} answers", answering, data=expanded, ranking=found, splits=splits, config=self.config.answers
             )
         ranks = step(f"{of} ranks", answer_ranks, expanded=expanded, ranking=judged, by_answer=by_answer)
-        return Issued(expanded, found, ranks)
+        return Issued(of, expanded, found, ranks)
 
     def concat(self, name: str, issued: Issued) -> Step:
         """All expansions of a query as one (Table 3.1)."""
         whole = step(f"{name} concat", concatenated, data=self.collection.data, expanded=issued.expanded)
         found = self.retrieve(f"{name} concat found", whole, [self.config.evaluate.split])
-        return self.choice(name, Issued(whole, found, found), None, "concat")
+        return self.choice(name, Issued(name, whole, found, found), None, "concat")
 
     # Sections 3.3.1 and 3.3.2: query rerankers.
 
-    def reading(self, name: str, issued: Issued, kind: Kind, begun: Step) -> dict[str, Any]:
+    def reading(self, issued: Issued, kind: Kind, begun: Step) -> dict[str, Any]:
         """What a reranker reads of expansions, and its tokens."""
         view = step(
-            f"{name} {kind} candidates ({issued.expanded.label})", candidates, data=self.collection.data,
+            f"{issued.name} {kind} candidates", candidates, data=self.collection.data,
             expanded=issued.expanded, ranking=issued.found if kind == "rd" else None,
         )  # fmt: skip
-        label = f"{name} {kind} tokens ({issued.expanded.label})"
-        return {"data": view, "tokens": step(label, tokenize, data=view, model=begun, config=self.config.tokens)}
+        tokens = step(f"{issued.name} {kind} tokens", tokenize, data=view, model=begun, config=self.config.tokens)
+        return {"data": view, "tokens": tokens}
 
     def reranker(self, name: str, kind: Kind, reranker: Reranker, seed: int) -> Step:
         """A query reranker that learnt from a generator's expansions of the training queries."""
@@ -357,12 +359,12 @@ class Chain:
         return step(
             seeded(f"{name} {kind} reranker", seed, config), train, objective="query_reranker", dev=dev,
             rows=groups("train", config.training_queries), start=begun, seed=[seed, "query reranker", name, kind],
-            config=reranker.train, **self.reading(name, learnt, kind, begun),
+            config=reranker.train, **self.reading(learnt, kind, begun),
         )  # fmt: skip
 
     def predicted(self, name: str, issued: Issued, kind: Kind, reranker: Reranker, seed: int) -> Step:
         """The rank that a reranker predicts for each expansion of the measured queries."""
-        reading = self.reading(name, issued, kind, begin(f"start {kind} reranker", reranker.model))
+        reading = self.reading(issued, kind, begin(f"start {kind} reranker", reranker.model))
         return step(
             seeded(f"{name} {kind} predicted", seed, self.config), predict, expanded=issued.expanded,
             candidates=reading["data"], tokens=reading["tokens"],
@@ -374,8 +376,9 @@ class Chain:
     def choice(self, name: str, issued: Issued, scores: Step | None, label: str, number: int | None = None) -> Step:
         """Each query's ranking is that of its expansion with the lowest score."""
         return step(
-            f"{name} {label} ranking", choose, expanded=issued.expanded, ranking=issued.found, scores=scores,
-            otherwise=self.lexical, split=self.config.evaluate.split, number=number,
+            f"{name} {label} ranking", choose, data=self.collection.data, expanded=issued.expanded,
+            ranking=issued.found, scores=scores, otherwise=self.lexical, split=self.config.evaluate.split,
+            number=number,
         )  # fmt: skip
 
     def fused(self, label: str, rankings: list[Step], config: FusionConfig | None = None) -> Step:

@@ -283,7 +283,7 @@ def test_a_trained_reranker_chooses_better_than_the_generator(
     for name, scores in (("first", None), ("reranker", predicted), ("oracle", worst)):
         chosen = place(tmp_path / name)
         choose.choose(
-            chosen, toy.INLINE, expanded=chain["expanded"], ranking=chain["ranking"], scores=scores,
+            chosen, toy.INLINE, data=data, expanded=chain["expanded"], ranking=chain["ranking"], scores=scores,
             otherwise=chain["found"], split="train", number=None,
         )  # fmt: skip
         choices = pq.read_table(chosen / choose.CHOICES)["doc_id"].to_pylist()

@@ -60,8 +60,8 @@ def rank_groups(
 
 
 def choose(
-    out: Path, cluster: Cluster, *, expanded: Path, ranking: Path, scores: Path | None, otherwise: Path, split: str,
-    number: int | None,
+    out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path, scores: Path | None, otherwise: Path,
+    split: str, number: int | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Write `ranking.parquet`, each query's that of the chosen expansion, and `choices.parquet`, which that is.
 
@@ -73,7 +73,10 @@ def choose(
     expansions = expansions.filter(pc.is_in(expansions["doc_id"], value_set=asked))
     choices = query_choice.chosen(expansions, _scores(scores, expansions), number)
     found = read(ranking / "ranking.parquet", RANKING, filters=[("query_id", "in", choices["doc_id"].to_pylist())])
-    whole = query_choice.as_ranking(choices, found, read(otherwise / "ranking.parquet", RANKING))
+    plain = read(otherwise / "ranking.parquet", RANKING)
+    of_split = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
+    plain = plain.filter(pc.is_in(plain["query_id"], value_set=of_split))
+    whole = query_choice.as_ranking(choices, found, plain)
     write(out / CHOICES, choices, CHOICE)
     write(out / "ranking.parquet", whole, RANKING)
     words = [len(str(text).split()) for text in choices["text"].to_pylist()]
