@@ -193,8 +193,9 @@ def build(config: Config) -> Outcome:
         for system, rankings in plain.items():
             board.add(system, chain.fused(system, rankings), seed=seed)
         if config.train is not None:
+            hard = chain.lexical if config.negatives.negatives > 0 else None
             retriever = phase(
-                seeded("retriever", seed, config), chain.collection, "retriever", ranking=chain.lexical, start=begun,
+                seeded("retriever", seed, config), chain.collection, "retriever", ranking=hard, start=begun,
                 seed=[seed, "retriever"], config=Phase(mine=config.negatives, train=config.train),
             )  # fmt: skip
             found = refresh(seeded("retriever", seed, config), chain.collection, retriever, config, splits=test)
