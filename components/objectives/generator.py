@@ -38,6 +38,8 @@ class GeneratorObjective(nn.Module):
         sides = ["get_encoder", "get_decoder"] if self.model.seq2seq else [None]
         parts = [getattr(self.model.model, side)() if side else self.model.model for side in sides]
         self._products = [Products(part) for part in parts]
+        lists = [module for module in self.model.modules() if isinstance(module, nn.ModuleList)]
+        self._known = any(isinstance(part, nn.Linear) for layers in lists for part in layers.modules())
         self._from, self._losses, self._piece, self._recompute = model, losses, piece, recompute
         self._groups = Groups(rows, data)
         self._tokens = TokenStore(tokens, model, pairs=False)
@@ -60,6 +62,8 @@ class GeneratorObjective(nn.Module):
 
     def operations(self, batch: GeneratorBatch) -> float:
         """Of reading the inputs and writing the targets; 0 for an architecture whose products are not known."""
+        if not self._known:  # GPT-2's layers are of a kind of its own
+            return 0.0
         read, written = (part.mask.sum(-1).numpy() for part in batch)
         if self.model.seq2seq:
             encoder, decoder = self._products
@@ -68,7 +72,7 @@ class GeneratorObjective(nn.Module):
 
     def rate(self, *, device: str, precision: str) -> float:
         """Of the products of the side that reads; 1 where they are not known."""
-        return self._products[0].rate(tokens=self._piece, device=device, precision=precision) or 1.0
+        return self._products[0].rate(tokens=self._piece, device=device, precision=precision) if self._known else 1.0
 
     def encode(self, batch: GeneratorBatch) -> Tensor:
         """(N, T) log-probabilities of the targets' tokens, in pieces of similar length."""

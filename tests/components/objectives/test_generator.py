@@ -82,6 +82,13 @@ def test_the_loss_is_hugging_faces_text_by_text(learning: Any, kind: str) -> Non
     assert total.item() == pytest.approx(wanted, rel=1e-3)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_floor_is_that_of_known_products(learning: Any, kind: str) -> None:
+    one = objective(learning(kind))
+    operations, rate = one.operations(one.collate([0, 1])), one.rate(device="cpu", precision="fp32")
+    assert (operations, rate) == (0.0, 1.0) if kind == "gpt2" else operations > 1e5 and rate > 1e7
+
+
 def trained(out: Path, places: dict[str, Path], **config: Any) -> dict[str, Any]:
     out.mkdir(exist_ok=True)
     return train(
