@@ -73,6 +73,11 @@ def classifier(source: Pretrained) -> Any:
     return _cut(_read(AutoModelForSequenceClassification, source, num_labels=1), source.layers)
 
 
+def language_model(source: Pretrained, auto: Any) -> Any:
+    """A pre-trained model that writes, whole."""
+    return _read(auto, source)
+
+
 def _read(auto: Any, source: Pretrained, **options: Any) -> Any:
     where = place(source.model)
     try:

@@ -87,14 +87,23 @@ def train(
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
-    """The learning rate of an update (from 0): rising over the warm-up share, then falling to 0 or constant."""
+    """The learning rate of an update (from 0): rising over the warm-up share, then falling or constant."""
     steps = config.schedule_steps or config.steps
     rising = config.warmup * steps
     if step + 1 <= rising:
         return config.learning_rate * (step + 1) / rising
     if config.schedule == "constant":
         return config.learning_rate
+    if config.schedule == "noam":
+        return config.learning_rate * math.sqrt(max(1.0, rising) / (step + 1))
     return config.learning_rate * min(1.0, max(0.0, (steps - step) / max(1.0, steps - rising)))
+
+
+def _peak(config: TrainConfig, first: int, steps: int) -> dict[str, float]:
+    """The highest learning rate that a Noam schedule came to, and the multiplier that its authors would name."""
+    rates = [learning_rate(config, first + step) for step in range(steps)]
+    multiplier = config.learning_rate * math.sqrt(max(1.0, config.warmup * (config.schedule_steps or config.steps)))
+    return {"peak_learning_rate": max(rates, default=0.0), "noam_multiplier": multiplier}
 
 
 def rows_of_step(config: TrainConfig, rows: int, *, seed: int, step: int) -> list[int]:
@@ -245,6 +254,7 @@ def _finish(
         "groups_per_second": round(state["step"] * config.batch / max(1e-9, state["seconds"]), 2),
         "workers": workers(),
         **({"best": best} if best else {}),
+        **(_peak(config, first, state["step"]) if config.schedule == "noam" else {}),
     }
     if rank() == 0:
         with replacing(out / "model") as folder:

@@ -93,6 +93,33 @@ def ar2(beir: Path, encoder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def ear(beir: Path, encoder: Path) -> dict[str, Any]:
+    """Two generators that need no language model, both query rerankers, and a dense retriever as it is."""
+    small = dpr(beir, encoder)
+    relevance = {"number": 4, "documents": 4, "common": 1.0}
+    model = {"model": str(encoder), "pooling": "mean", "pair_tokens": 24, "dropout": 0.0}
+    learn = {**training("components.losses.query_ranks.ranking"), "schedule": "noam"}
+    return {
+        "recipe": "ear",
+        **{key: small[key] for key in ("data", "k", "encode", "retriever")},
+        "good": "qrels",
+        "generators": {
+            "sentence": {"relevance": {**relevance, "draws": "sentence"}},
+            "terms": {"relevance": {**relevance, "terms": 2}},
+        },
+        "rerankers": {"ri": {"model": model, "train": learn}, "rd": {"model": model, "train": learn}},
+        "predict": {"precision": "fp32", "shard": 16},
+        "fewer": [2],
+        "passages": {
+            "model": model,
+            "mine": {"negatives": 3, "depth": 10},
+            "train": training("components.losses.pointwise.binary_cross_entropy"),
+            "rerank": {"precision": "fp32", "shard": 16, "depth": 12},
+            "as_many": 4,
+        },
+    }
+
+
 def write(path: Path, tree: dict[str, Any]) -> Path:
     """A config or profile as a file."""
     path.write_text(yaml.safe_dump(tree, sort_keys=False))
