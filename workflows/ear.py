@@ -11,6 +11,7 @@ from components.fusion import FusionConfig
 from components.generator_configs import GenerateConfig, GeneratorConfig
 from components.model_configs import CrossEncoderConfig, DualEncoderConfig
 from components.relevance_model import RelevanceConfig
+from components.screening import ScreenConfig
 from components.targets import TargetConfig
 from components.train_config import TrainConfig
 from workflows.board import Board, Outcome, note_on
@@ -107,14 +108,13 @@ class Rerankers(Part):
     """Retrieval-dependent: reads the first passage that it finds too (section 3.3.2)."""
 
 
-class Passages(Part):
-    """A passage reranker, to set beside query rerankers (section 3.5)."""
+class Passages(Phase):
+    """A passage reranker, to set beside query rerankers (section 3.5). Its loss: `components.losses.pointwise`'s
+    `binary_cross_entropy` as in the paper, or one over the list."""
 
     model: CrossEncoderConfig
     mine: MineConfig = MineConfig(negatives=9, depth=10)
     """Its groups, out of BM25's ranking (Appendix B.2: the first 10)."""
-    train: TrainConfig
-    """Its loss: `components.losses.pointwise.binary_cross_entropy` as in the paper, or one over the list."""
     rerank: RerankConfig = RerankConfig(depth=100)
     """How deep it goes."""
     as_many: int | None = Field(None, ge=1)
@@ -146,6 +146,8 @@ class Config(Base):
     """The dense retriever."""
     negatives: MineConfig = MineConfig(negatives=1)
     """Its hard negatives, out of BM25's ranking."""
+    screen: ScreenConfig | None = None
+    """False-negative control over BM25's ranking; null for none beyond judged documents and copies."""
     train: TrainConfig | None = None
     """Its training; null to take the start model as it is."""
     dense_fusion: FusionConfig = FusionConfig()
@@ -196,7 +198,7 @@ def build(config: Config) -> Outcome:
             hard = chain.lexical if config.negatives.negatives > 0 else None
             retriever = phase(
                 seeded("retriever", seed, config), chain.collection, "retriever", ranking=hard, start=begun,
-                seed=[seed, "retriever"], config=Phase(mine=config.negatives, train=config.train),
+                seed=[seed, "retriever"], config=Phase(screen=config.screen, mine=config.negatives, train=config.train),
             )  # fmt: skip
             found = refresh(seeded("retriever", seed, config), chain.collection, retriever, config, splits=test)
         board.add(dense, found.ranking, seed=seed, entropy=True)
@@ -404,7 +406,7 @@ class Chain:
         assert config is not None
         ranker = phase(
             seeded("passage reranker", seed, self.config), self.collection, "ranker", ranking=self.lexical,
-            start=begun, seed=[seed, "passage reranker"], config=Phase(mine=config.mine, train=config.train),
+            start=begun, seed=[seed, "passage reranker"], config=config,
         )  # fmt: skip
         for system, ranking in rankings.items():
             for depth in [config.rerank.depth, *([config.as_many] if config.as_many else [])]:

@@ -41,9 +41,7 @@ def samtone(
     return there + cross_entropy(back, temperature=temperature)
 
 
-def pair(
-    scores: Scores, *, temperature: float = 0.01, alpha: float = 0.1, both_directions: bool = False
-) -> Tensor:
+def pair(scores: Scores, *, temperature: float = 0.01, alpha: float = 0.1, both_directions: bool = False) -> Tensor:
     """PAIR as paper 000 compares it: the plain softmax, and one in which the document takes its query's place.
 
     `-(1 - alpha) log L_c - alpha log L_P`, `L_P = e^{s(q_i, d_i)} / (e^{s(q_i, d_i)} + sum_j e^{s(d_i, d_j)})` over
