@@ -151,10 +151,10 @@ class Place:
         return self.folder / "runs"
 
     def words(self, command: str, *words: str) -> list[str]:
-        """The command line; `run` and `search` get the profile, and what needs a config gets it."""
+        """The command line; `run`, `search` and `tune` get the profile, and what needs a config gets it."""
         where = ["--store", str(self.store), "--runs", str(self.runs)]
         config = [] if command in ("evaluate", "doctor") else [str(self.config)]
-        cluster = ["--cluster", str(self.folder / "inline.yaml")] if command in ("run", "search") else []
+        cluster = ["--cluster", str(self.folder / "inline.yaml")] if command in ("run", "search", "tune") else []
         return [*where, command, *config, *cluster, *words]
 
     def __call__(self, command: str, *words: str) -> int:

@@ -96,8 +96,8 @@ def metrics_of(results: Step | None, done: list[tuple[Step, Json]], store: Store
     return {"rows": gathered["rows"], "comparisons": gathered["comparisons"], "steps": steps}
 
 
-def write_page(path: Path, page: Json) -> None:
-    """Fill the template by one atomic write."""
+def write_page(path: Path, page: Json, *, template: str = REPORT) -> None:
+    """Fill a template of this folder by one atomic write."""
     import jinja2
     import yaml
 
@@ -110,7 +110,7 @@ def write_page(path: Path, page: Json) -> None:
     )
     environment.filters |= {"duration": duration, "size": size, "number": "{:,}".format, "p": p_text}
     config = yaml.safe_dump(page["config"], sort_keys=False, allow_unicode=True)
-    text = environment.get_template(REPORT).render(**{**page, "config": config}, clear=CLEAR, kinds=WORDS)
+    text = environment.get_template(template).render(**{**page, "config": config}, clear=CLEAR, kinds=WORDS)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
