@@ -8,6 +8,7 @@ goes on hands on what is new.
 import importlib
 import importlib.util
 import json
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +45,7 @@ class Tracker:
 
     def __init__(self, run: Path, kinds: list[str]) -> None:
         for kind in kinds:
-            if importlib.util.find_spec(PACKAGES[kind]) is None:
+            if not installed(PACKAGES[kind]):
                 raise UserError(
                     f"cluster: track: {kind} is not installed; accepted: leave it out, or `pip install {kind}` first"
                 )
@@ -117,6 +118,16 @@ class Tracker:
         """Nothing more comes."""
         for sink in self._sinks or []:
             sink.close()
+
+
+def installed(package: str) -> bool:
+    """Whether a package can be imported."""
+    return importlib.util.find_spec(package) is not None
+
+
+def plain(name: str) -> str:
+    """A name of letters that TensorBoard and MLflow take: `RR@10` is `RR_10` there."""
+    return re.sub(r"[^\w\-./ :]", "_", name)
 
 
 @contextmanager
@@ -196,7 +207,7 @@ class _TensorBoard:
 
             self._writers[series] = SummaryWriter(str(self._folder / series), write_to_disk=True)
         for name, value in values.items():
-            self._writers[series].add_scalar(name, value, step)
+            self._writers[series].add_scalar(plain(name), value, step)
 
     def close(self) -> None:
         for writer in self._writers.values():
@@ -213,7 +224,7 @@ class _MLflow:
         ids["mlflow"] = begun.info.run_id
 
     def send(self, series: str, values: Values, step: int) -> None:
-        self._mlflow.log_metrics({f"{series}/{name}": value for name, value in values.items()}, step=step)
+        self._mlflow.log_metrics({plain(f"{series}/{name}"): value for name, value in values.items()}, step=step)
 
     def close(self) -> None:
         self._mlflow.end_run()

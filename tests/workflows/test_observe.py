@@ -142,8 +142,8 @@ def test_a_runs_tensorboard(played: Place) -> None:
     found = events(played.runs / "tiny" / "tensorboard")
     assert found["retriever 1: loss/distillation"] == [1, 2, 3]
     assert found["warm ranker: learning_rate"] == [1, 2, 3]
-    assert found["measures/retriever: RR@10"] == [0, 1]
-    assert "measures/BM25: RR@10" in found
+    assert found["measures/retriever: RR_10"] == [0, 1]
+    assert "measures/BM25: RR_10" in found
 
 
 def test_where_values_go_is_no_identity(played: Place, tmp_path: Path, said: Said) -> None:
@@ -165,7 +165,7 @@ def test_without_any(beir: Path, encoder: Path, tmp_path: Path) -> None:
 def test_what_is_not_installed_is_said_before_anything_runs(
     played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(observe.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(observe, "installed", lambda _: False)
     place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()), track=[kind])
     assert place("run", "--until", "data") == 2
     assert said()[1] == (
@@ -195,15 +195,17 @@ def test_mlflow_and_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         for name, returns in functions.items():
             setattr(made, name, note(f"{module}.{name}", returns))
         monkeypatch.setitem(sys.modules, module, made)
-    monkeypatch.setattr(observe.importlib.util, "find_spec", lambda _: object())
+    monkeypatch.setattr(observe, "installed", lambda _: True)
     for step in (1, 2):  # the second time it goes on
         tracker = Tracker(tmp_path / "demo", ["mlflow", "wandb"])
         (tmp_path / "demo").mkdir(exist_ok=True)
         tracker.send("retriever 1", {"loss/a": 0.5}, step)
+        tracker.send("retriever 1 (seed 2)", {"RR@10": 0.5}, step)
         tracker.close()
     assert ("mlflow.start_run", {"run_id": None, "run_name": "demo"}) in calls
     assert ("mlflow.start_run", {"run_id": "m1", "run_name": "demo"}) in calls
     assert ("mlflow.log_metrics", {"retriever 1/loss/a": 0.5}, {"step": 2}) in calls
+    assert ("mlflow.log_metrics", {"retriever 1 _seed 2_/RR_10": 0.5}, {"step": 2}) in calls
     assert [one[-1]["id"] for one in calls if one[0] == "wandb.init"] == [None, "w1"]
     assert ("wandb.log", {"retriever 1/step": 1, "retriever 1/loss/a": 0.5}, {}) in calls
     assert ("wandb.define_metric", "retriever 1/*", {"step_metric": "retriever 1/step"}) in calls
