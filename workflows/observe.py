@@ -127,7 +127,7 @@ def installed(package: str) -> bool:
 
 def plain(name: str) -> str:
     """A name of letters that TensorBoard and MLflow take: `RR@10` is `RR_10` there."""
-    return re.sub(r"[^\w\-./ :]", "_", name)
+    return re.sub(r"[^\w\-./:]+", "_", name).strip("_")
 
 
 @contextmanager
@@ -224,7 +224,7 @@ class _MLflow:
         ids["mlflow"] = begun.info.run_id
 
     def send(self, series: str, values: Values, step: int) -> None:
-        self._mlflow.log_metrics({plain(f"{series}/{name}"): value for name, value in values.items()}, step=step)
+        self._mlflow.log_metrics({f"{plain(series)}/{plain(name)}": value for name, value in values.items()}, step=step)
 
     def close(self) -> None:
         self._mlflow.end_run()

@@ -140,7 +140,7 @@ def events(folder: Path) -> dict[str, list[int]]:
 
 def test_a_runs_tensorboard(played: Place) -> None:
     found = events(played.runs / "tiny" / "tensorboard")
-    assert found["retriever 1: loss/distillation"] == [1, 2, 3]
+    assert found["retriever 1: loss/distillation_group"] == [1, 2, 3]
     assert found["warm ranker: learning_rate"] == [1, 2, 3]
     assert found["measures/retriever: RR_10"] == [0, 1]
     assert "measures/BM25: RR_10" in found
@@ -204,8 +204,8 @@ def test_mlflow_and_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         tracker.close()
     assert ("mlflow.start_run", {"run_id": None, "run_name": "demo"}) in calls
     assert ("mlflow.start_run", {"run_id": "m1", "run_name": "demo"}) in calls
-    assert ("mlflow.log_metrics", {"retriever 1/loss/a": 0.5}, {"step": 2}) in calls
-    assert ("mlflow.log_metrics", {"retriever 1 _seed 2_/RR_10": 0.5}, {"step": 2}) in calls
+    assert ("mlflow.log_metrics", {"retriever_1/loss/a": 0.5}, {"step": 2}) in calls
+    assert ("mlflow.log_metrics", {"retriever_1_seed_2/RR_10": 0.5}, {"step": 2}) in calls
     assert [one[-1]["id"] for one in calls if one[0] == "wandb.init"] == [None, "w1"]
     assert ("wandb.log", {"retriever 1/step": 1, "retriever 1/loss/a": 0.5}, {}) in calls
     assert ("wandb.define_metric", "retriever 1/*", {"step_metric": "retriever 1/step"}) in calls
