@@ -358,6 +358,16 @@ def test_experiments_share_what_they_have_in_common(tmp_path: Path, ar2: dict[st
     )
 
 
+def test_an_experiment_may_be_compared_with_another_than_the_baseline(tmp_path: Path, ar2: dict[str, Any]) -> None:
+    tree = side_by_side(tmp_path, ar2)
+    tree["experiments"]["again"] = str(tiny.write(tmp_path / "third.yaml", {"base": "other.yaml", "k": 19}))
+    nodes = steps(read(tmp_path, {**tree, "against": {"again": "fewer"}}))
+    compared = [(one["system"], one["baseline"]) for one in nodes["results"].inputs["comparisons"]]
+    assert compared[:2] == [
+        ("fewer: retriever 1", "AR2: retriever 1"), ("again: retriever 1", "fewer: retriever 1")
+    ]  # fmt: skip
+
+
 def test_steps_say_whose_they_are(tmp_path: Path, ar2: dict[str, Any]) -> None:
     labels = [node.label for node in graph(read(tmp_path, side_by_side(tmp_path, ar2)).wanted)]
     assert len(set(labels)) == len(labels)
@@ -373,6 +383,7 @@ def test_settings_for_all_experiments(tmp_path: Path, ar2: dict[str, Any]) -> No
     ("more", "says"),
     [
         ({"baseline": "none"}, "'none' is none of the experiments: AR2, fewer"),
+        ({"against": {"fewer": "nothing"}}, "against: 'nothing' is none of the experiments: AR2, fewer"),
         ({"systems": ["retriever 7"]}, r"'AR2' \(.*one\.yaml\) has no 'retriever 7'; it has BM25, start model, warm"),
         ({"beside": ["retriever 7"]}, r"'AR2' \(.*one\.yaml\) has no 'retriever 7'"),
     ],
