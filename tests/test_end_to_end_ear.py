@@ -102,8 +102,8 @@ def test_two_trainings_choose_from_the_same_expansions(eared: Place, tmp_path: P
 def test_with_language_models(eared: Place, beir: Path, encoder: Path, tmp_path: Path) -> None:
     """One asked as it is, with a prompt; one that learnt, in two folds; the first learns from the second's."""
     tree: dict[str, Any] = tiny.ear(beir, encoder)
-    model = {"model": str(write_generator(tmp_path / "t5")), "query_tokens": 32, "target_tokens": 16}
-    generate = {"number": 3, "new_tokens": 5, "precision": "fp32"}
+    model = {"model": str(write_generator(tmp_path / "t5", words=True)), "query_tokens": 32, "target_tokens": 16}
+    generate = {"number": 4, "new_tokens": 12, "precision": "fp32"}
     learn = {
         "targets": {"kind": "sentence", "documents": "judged"}, "folds": 2,
         "train": tiny.training("components.losses.likelihood.negative_log_likelihood", steps=2),

@@ -9,13 +9,21 @@ from tests import toy
 KINDS = ("t5", "bart", "gpt2")
 
 
-def write_generator(folder: Path, kind: str = "t5", *, seed: int = 0) -> Path:
-    """A pre-trained language model as one finds them: weights, config and tokenizer in a directory."""
+def write_generator(folder: Path, kind: str = "t5", *, seed: int = 0, words: bool = False) -> Path:
+    """A pre-trained language model as one finds them: weights, config and tokenizer in a directory.
+
+    With `words` it writes whole words of the toy collection now and then, which BM25 can find.
+    """
     import torch
     import transformers
 
-    tokenizer = toy.roberta_tokenizer()
-    ids = {"vocab_size": len(tokenizer), "pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0}
+    tokenizer = toy.bert_tokenizer() if words else toy.roberta_tokenizer()
+    if words:
+        tokenizer.bos_token, tokenizer.eos_token = "[CLS]", "[SEP]"
+    ids = {
+        "vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+    }  # fmt: skip
     if kind == "t5":
         config = transformers.T5Config(
             d_model=32, d_kv=16, d_ff=48, num_layers=2, num_heads=2, decoder_start_token_id=1, dropout_rate=0.0, **ids
