@@ -66,7 +66,10 @@ _PARTS = {
     "ingest": "data", "tokenize": "data", "start": "data",
     "lucene_index": "BM25", "lucene_search": "BM25",
     "mine": "groups and negatives", "answering": "groups and negatives",
-    "encode": "encoding", "faiss_index": "search", "search": "search",
+    "encode": "encoding", "encode_queries": "encoding", "faiss_index": "search", "search": "search",
+    "contexts": "soft labels", "smooth": "soft labels",
+    "rerank_by_neighbours": "reranking by neighbours", "chosen_by_neighbours": "reranking by neighbours",
+    "interpolate": "interpolation",
     "judge": "scoring by the ranker", "rerank": "scoring by the ranker",
     "evaluate": "evaluation", "results": "evaluation",
 }  # fmt: skip
@@ -79,7 +82,8 @@ _TRAININGS = {
 _SEED = re.compile(r" \(seed \d+\)")
 _ORDER = (
     "data", "BM25", "warm-up", "groups and negatives", "ranker training", "scoring by the ranker",
-    "retriever training", "training", "encoding", "search", "training of controls", "evaluation",
+    "soft labels", "retriever training", "training", "encoding", "search", "reranking by neighbours", "interpolation",
+    "training of controls", "evaluation",
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -57,6 +58,14 @@ class DualEncoder(nn.Module):
         """This retriever with its towers in another precision; what makes a vector of their states stays in fp32."""
         self.towers.to(dtype)
         return self
+
+    def apart(self) -> Self:
+        """This retriever with a tower for each side; of a shared one they are alike until one of them is trained."""
+        if self.config.towers == "separate":
+            return self
+        tower = self.towers["shared"]
+        towers = {"query": copy.deepcopy(tower), "document": tower}
+        return type(self)(self.config.model_copy(update={"towers": "separate"}), towers)
 
     def tokens(self, side: Side) -> int:
         """The longest text of a side, special tokens included."""
