@@ -71,7 +71,7 @@ _PARTS = {
     "rerank_by_neighbours": "reranking by neighbours", "chosen_by_neighbours": "reranking by neighbours",
     "interpolate": "interpolation",
     "judge": "scoring by the ranker", "rerank": "scoring by the ranker",
-    "evaluate": "evaluation", "results": "evaluation",
+    "evaluate": "evaluation", "results": "evaluation", "pictures": "evaluation",
 }  # fmt: skip
 _TRAININGS = {
     "control": "training of controls",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,25 @@ def test_validation_tells_the_loss_beside_the_rank_from_the_start(trained: Place
     assert record["summary"]["best"]["value"] == pytest.approx(min(loss for loss, _ in looks.values()))
 
 
+def test_the_report_shows_labels_and_what_was_learned_from_them(trained: Place) -> None:
+    """Shares sum to 1 where every rank is shown, and smoothed labels are on more than the relevant documents."""
+    drawn = {one["title"]: one for one in json.loads((trained.artifact("pictures") / "pictures.json").read_text())}
+    report = (trained.runs / "tiny" / "report.html").read_text()
+    assert len(drawn) == 6
+    assert all(f"<figcaption>{title}</figcaption>" in report for title in drawn)
+    for title in ("What is to be learned", "What is predicted"):
+        for curve in drawn[title]["curves"].values():
+            assert sum(value for _, value, _ in curve) == pytest.approx(1, abs=1e-5)
+            assert [rank for rank, _, _ in curve] == list(range(1, 13))
+    hard, soft = drawn["What is to be learned"]["curves"].values()
+    assert hard[0][1] > soft[0][1]
+    assert hard[2][1] == 0 < soft[2][1]
+    summary = json.loads((trained.artifact("pictures") / "artifact.json").read_text())["summary"]
+    after = {name: share for name, share in summary.items() if name.startswith("predicted")}
+    assert all(0 < share < 1 for share in after.values())
+    assert len(set(after.values())) == 2
+
+
 def test_search_and_export(trained: Place, tmp_path: Path, said: tiny.Said) -> None:
     assert trained("search", "bara comi", "-k", "3") == 0
     assert "3. " in said()[0]
@@ -144,6 +164,31 @@ def test_through_ray_it_is_the_same(
     compared = {name for name in ours.keys() & theirs.keys() if not name.endswith("metrics.json")}
     assert {name.partition("-")[0] for name in compared} >= {"train", "smooth", "rerank_by_neighbours", "interpolate"}
     assert {name: ours[name] for name in compared} == {name: theirs[name] for name in compared}
+
+
+def test_one_ranking_under_several_judgements(trained: Place, beir: Path, encoder: Path, tmp_path: Path) -> None:
+    """Strictly, where only relevance 2 is right, and under labels of another collection of the same queries."""
+    other = tmp_path / "graded"
+    shutil.copytree(beir, other)
+    lines = (other / "qrels/test.tsv").read_text().splitlines()
+    (other / "qrels/test.tsv").write_text("\n".join(line for line in lines if not line.endswith("\t1")) + "\n")
+    tree = coder(beir, encoder, train=None, smooth=None, interpolate=None, choose=None)
+    tree["evaluate"] = {
+        "measures": ["RR@10", "nDCG@10"], "relevant_from": 2, "also": {"graded": {"format": "beir", "path": str(other)}}
+    }  # fmt: skip
+    place = tiny.place(tmp_path / "place", tree)
+    copy_of_beginning(trained, place)
+    assert place("run") == 0
+    rows = place.metrics()["rows"]
+    assert {(row["collection"], row["measure"]) for row in rows} == {
+        (name, measure) for name in ("toy", "graded") for measure in ("RR(rel=2)@10", "nDCG@10")
+    }
+    values = {(row["collection"], row["system"], row["measure"]): row["value"] for row in rows}
+    for system in systems(place):  # what is left of the judgements is what is right strictly
+        strict, all_right = (values[name, system, "RR(rel=2)@10"] for name in ("toy", "graded"))
+        assert strict == pytest.approx(all_right)
+        assert values["toy", system, "nDCG@10"] != values["graded", system, "nDCG@10"]
+    assert {one["collection"] for one in place.metrics()["comparisons"]} == {"toy", "graded"}
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from components.measures import asks_for_answers
 from workflows.dag import Step, step
 from workflows.parts import Base, Collection, Refreshed, seeded
 from workflows.steps.evaluate import evaluate, results
+from workflows.steps.ingest import ingest
 
 
 @dataclass
@@ -42,6 +43,13 @@ class Board:
             {"system": system, "round": round, "collection": name_of(self.config.data), "split": asked.split,
              "seed": seed, "metrics": metrics, "answers": answers}
         )  # fmt: skip
+        judged = [name for name in asked.measures if not asks_for_answers(name)]
+        for name, source in asked.also.items():
+            others = step(
+                f"{whose} measures ({name})", evaluate, data=step(f"data ({name})", ingest, source=source),
+                ranking=ranking, split=asked.split, measures=judged, queries=queries,
+            )  # fmt: skip
+            self.entries.append({**self.entries[-1], "collection": name, "metrics": others, "answers": None})
         if seed == self.config.seeds[-1]:
             self.rankings[system] = ranking
 
@@ -83,6 +91,8 @@ class Outcome:
     """What a reader of the results must know about the start model."""
     examples: tuple[str, str] | None = None
     """The system and the baseline whose won and lost queries the report shows."""
+    pictures: tuple[Step, ...] = ()
+    """Further pictures of the report: steps that write `pictures.json`."""
 
 
 MINILM = (

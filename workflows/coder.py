@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from components.interpolation import InterpolationConfig
 from components.model_configs import DualEncoderConfig
+from components.neighbours import NeighboursConfig
 from components.train_config import TemperatureConfig, TrainConfig
 from workflows.board import Board, Outcome, note_on
 from workflows.dag import Step, step
@@ -19,6 +20,7 @@ from workflows.steps.choose import ChooseConfig, chosen
 from workflows.steps.encode import encode_queries
 from workflows.steps.interpolate import interpolate
 from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
+from workflows.steps.pictures import PicturesConfig, pictures
 from workflows.steps.search import search
 from workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
 from workflows.steps.train import train
@@ -54,6 +56,8 @@ class Config(Base):
     """Let the numbers of a reranking be chosen by what they do for other queries, without any training."""
     interpolate: InterpolationConfig | None = None
     """Mix the base model's ranking with CODER's, as it is and reranked (Table 2)."""
+    pictures: PicturesConfig | None = PicturesConfig()
+    """Of the first seed's labels, predictions and training, where documents are fixed; null for none."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -79,12 +83,14 @@ def build(config: Config) -> Outcome:
     hard = config.warm is not None and config.warm.mine.negatives > 0
     test = [config.evaluate.split]
     lexical = collection.bm25([*splits_for(config.warm.train if config.warm else None), *test] if hard else test)
+    drawn: list[Step] = []
     for seed in config.seeds:
         board.add("BM25", lexical, seed=seed)
-        found = Training(config, collection, board, seed).run(begun, lexical if hard else None)
+        found = Training(config, collection, board, seed, drawn).run(begun, lexical if hard else None)
     return Outcome(
         results=board.results(compared(config)), data=collection.data, found=found, ranker=None,
         rankings=board.rankings, split=config.evaluate.split, note=note_on(config.retriever.model),
+        pictures=tuple(drawn[:1]),
     )  # fmt: skip
 
 
@@ -114,6 +120,8 @@ class Training:
     collection: Collection
     board: Board
     seed: int
+    drawn: list[Step]
+    """Pictures of the seeds so far."""
 
     def run(self, start: Step, lexical: Step | None) -> Refreshed:
         """Algorithm 1 from a start model: what the last retriever finds."""
@@ -122,8 +130,11 @@ class Training:
         first = self.measured(base, found)
         if config.train is not None:
             for i in range(1, config.rounds + 1):
-                retriever = self.trained(i, found, self.groups(i, found))
+                before, rows, labels = found, *self.groups(i, found)
+                retriever = self.trained(i, found, labels)
                 found = self.refreshed(i, found, retriever)
+            if config.pictures is not None and config.documents == "fixed":
+                self.draw(before, rows, labels, found)
             last = self.measured("CODER", found)
             for kind, ranking in last.items():
                 if config.interpolate is not None:
@@ -146,16 +157,16 @@ class Training:
             )  # fmt: skip
         return refresh(label, self.collection, start, config, splits=self.splits())
 
-    def groups(self, i: int, found: Refreshed) -> Step:
-        """Lines 3 to 8: the queries' contexts, and their labels."""
+    def groups(self, i: int, found: Refreshed) -> tuple[Step, Step]:
+        """Lines 3 to 8: the queries' contexts, and the same with the labels that are trained on."""
         config = self.config
         rows = step(
             self.label(f"contexts {i}"), contexts, data=self.collection.data,
             tokens=self.collection.tokens["retriever"], ranking=found.ranking, split="train", config=config.context,
         )  # fmt: skip
         if config.smooth is None:
-            return rows
-        return step(
+            return rows, rows
+        return rows, step(
             self.label(f"labels {i}"), smooth, data=self.collection.data, vectors=found.vectors, groups=rows,
             config=config.smooth,
         )  # fmt: skip
@@ -181,18 +192,32 @@ class Training:
         """What the retriever finds now; documents whose vectors are fixed are not encoded again."""
         config, label = self.config, self.label(f"CODER {i}")
         splits = self.splits() if i < config.rounds else self.splits(trained=True)
+        encoded = self.splits() if config.pictures is not None else splits  # pictures look at training queries too
         if config.documents == "learned":
             return refresh(label, self.collection, retriever, config, splits=splits)
         data, tokens = self.collection.data, self.collection.tokens["retriever"]
         vectors = step(
             f"{label} vectors", encode_queries, data=data, tokens=tokens, retriever=retriever,
-            documents=found.vectors, splits=splits, config=config.encode,
+            documents=found.vectors, splits=encoded, config=config.encode,
         )  # fmt: skip
         ranking = step(
             f"{label} ranking", search, data=data, vectors=vectors, index=found.index, splits=splits, k=config.k,
             config=config.search,
         )  # fmt: skip
         return Refreshed(retriever, vectors, found.index, ranking)
+
+    def draw(self, before: Refreshed, rows: Step, labels: Step, found: Refreshed) -> None:
+        """Figures 2 and 11 to 13, of the last round."""
+        config = self.config
+        assert config.pictures is not None
+        similarity = config.smooth.similarity if config.smooth is not None else NeighboursConfig(mix=1.0)
+        self.drawn.append(
+            step(
+                self.label("pictures"), pictures, data=self.collection.data, vectors=before.vectors, groups=rows,
+                labels=labels if labels is not rows else None, model=found.retriever, trained=found.vectors,
+                similarity=similarity, config=config.pictures,
+            )
+        )  # fmt: skip
 
     def measured(self, system: str, found: Refreshed) -> dict[str, Step]:
         """Measure what a retriever finds, as it is and reranked by neighbours; the rankings."""
