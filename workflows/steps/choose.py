@@ -11,18 +11,17 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pydantic import Field, model_validator
 
 from components import draws
 from components.config import Config, UserError
-from components.files import replacing, write_json
-from components.groups import measured
+from components.files import save_array, write_json
+from components.groups import measured, queries_of
 from components.measures import asks_for_answers, canonical, per_query
 from components.neighbours import NeighboursConfig, Normalise, Weight
 from components.processor import settle
 from components.reranking import Ranked, list_scores
-from components.tables import QRELS, RANKING, check
+from components.tables import QRELS, RANKING, read, write
 from components.vectors import Vectors
 from workflows.cluster import Cluster
 from workflows.shards import Shard, map_shards
@@ -109,7 +108,7 @@ def chosen(
     means = values.mean(1).tolist()
     write_json(out / "trials.json", [{**trial, "value": value} for trial, value in zip(trials, means, strict=True)])
 
-    queries = pq.read_table(data / "queries.parquet", columns=["query_id"], filters=[("split", "=", split)])["query_id"]
+    queries = queries_of(data, [split], ["query_id"])["query_id"]
     folds, parts = _folds(queries.to_pylist(), judged, config), []
     for number, (own, others) in enumerate(folds):
         write_json(out / f"queries-{number:05d}.json", own)
@@ -117,9 +116,8 @@ def chosen(
         task = {"trial": trials[best], "queries": str(out / f"queries-{number:05d}.json")}
         parts.append(Shard(f"part-{number:05d}.parquet", len(own), task))
     map_shards(Applying, parts, **how, unit="queries", **places)
-    found = pa.concat_tables([pq.read_table(out / part.file) for part in parts])
-    with replacing(out / "ranking.parquet") as path:
-        pq.write_table(check(_in_order(found, queries), RANKING, what="ranking"), path)
+    found = pa.concat_tables([read(out / part.file, RANKING) for part in parts])
+    write(out / "ranking.parquet", _in_order(found, queries), RANKING)
     write_json(out / "chosen.json", [{**part.task["trial"], "queries": part.size} for part in parts])
     for pattern in ("values-*", "part-*", "queries-*", "judged.json"):
         for path in out.glob(pattern):
@@ -131,7 +129,7 @@ def _judged(data: Path, config: ChooseConfig, split: str) -> list[str]:
     """The queries that trials are judged by, in order of id: those with a relevant document."""
     by = config.split or split
     wanted = measured(data, by, config.queries if config.split else None)
-    relevant = pq.read_table(data / "qrels.parquet", filters=[("split", "=", by), ("relevance", ">", 0)])["query_id"]
+    relevant = read(data / "qrels.parquet", QRELS, filters=[("split", "=", by), ("relevance", ">", 0)])["query_id"]
     found = sorted(set(wanted) & set(relevant.to_pylist()))
     if len(found) < (1 if config.split else config.folds):
         raise UserError(
@@ -166,7 +164,7 @@ class _Reranking:
         settle(threads)
         self._data, self._place, self._device = data, vectors, "cuda" if cuda else "cpu"
         self._vectors = Vectors(vectors)
-        self._table = check(pq.read_table(ranking / "ranking.parquet"), RANKING, what=str(ranking))
+        self._table = read(ranking / "ranking.parquet", RANKING)
 
     def ranked(self, queries: list[str]) -> Ranked:
         wanted = pa.array(queries, pa.string())
@@ -187,15 +185,13 @@ class Trying(_Reranking):
         super().__init__(**places)
         queries = json.loads(judged.read_text())
         self._ranked, self._measure = self.ranked(queries), measure
-        qrels = check(pq.read_table(self._data / "qrels.parquet", filters=[("split", "=", split)]), QRELS, what="qrels")
+        qrels = read(self._data / "qrels.parquet", QRELS, filters=[("split", "=", split)])
         self._qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=pa.array(queries, pa.string())))
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         """Write the measure of each judged query, in order of id."""
         table = self.reranked(self._ranked, task["trial"])
-        values = per_query(table, self._qrels, [self._measure])["value"].to_numpy()
-        with path.open("wb") as file:
-            np.save(file, values)
+        save_array(path, per_query(table, self._qrels, [self._measure])["value"].to_numpy())
 
 
 class Applying(_Reranking):
@@ -204,4 +200,4 @@ class Applying(_Reranking):
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         """Write their ranking."""
         ranked = self.ranked(json.loads(Path(task["queries"]).read_text()))
-        pq.write_table(self.reranked(ranked, task["trial"]), path)
+        write(path, self.reranked(ranked, task["trial"]), RANKING)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field
 
 from components.config import Config
@@ -14,6 +13,7 @@ from components.files import write_json
 from components.groups import ids_of, rows_of
 from components.neighbours import NeighboursConfig, at_once
 from components.pictures import Mark, by_rank, normalised, of_training, picture, softmax
+from components.tables import GROUPS, read
 from components.vectors import Lists, Vectors, query_rows
 from workflows.cluster import Cluster
 
@@ -36,7 +36,7 @@ def pictures(
     `groups` have the labels that are there, `labels` smoothed ones; `vectors` are those that training began with,
     `trained` those with the queries of `model`, both of the groups' queries.
     """
-    table = pq.read_table(groups / "groups.parquet").slice(0, config.queries).combine_chunks()
+    table = read(groups / "groups.parquet", GROUPS).slice(0, config.queries).combine_chunks()
     lists = table["doc_ids"].combine_chunks()
     offsets = np.r_[0, np.cumsum(lists.value_lengths().to_numpy())].astype(np.int64)
     documents = rows_of(lists.flatten(), ids_of(data / "documents.parquet", "doc_id"), what=str(groups))
@@ -53,7 +53,7 @@ def pictures(
     predicted = {"before": softmax(before, there, heat), "after": softmax(later, there, heat)}
     shares = {"labels": by_rank(_to_one(own.padded(_flat(table, "targets"))), there)[shown]}
     if labels is not None:
-        smooth = pq.read_table(labels / "groups.parquet").slice(0, config.queries).combine_chunks()
+        smooth = read(labels / "groups.parquet", GROUPS).slice(0, config.queries).combine_chunks()
         shares["smoothed labels"] = by_rank(_to_one(own.padded(_flat(smooth, "targets"))), there)[shown]
     found = [
         picture(
