@@ -1,8 +1,8 @@
 """The mechanism of paper 003 where everything is known: a collection whose relevant documents are mostly unlabelled.
 
 Each topic has words of its own for documents and others for queries, and six documents. Every document of a query's
-topic is relevant to it: the judgements are complete. Of these the training sees one a query; the others are hidden, and
-stand among its candidates as negatives. Test queries ask in other words, and are measured by all judgements.
+topic is relevant to it: the judgements are complete. Of these the training sees one; the others are hidden, and stand
+among the candidates as negatives. Test queries ask in other words, and are measured by all judgements.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def write_collection(folder: Path) -> set[tuple[str, str]]:
                 words = draw.permutation([*asked, *draw.choice(OF_QUERIES, 2).tolist()]).tolist()
                 queries.append({"query_id": query, "text": " ".join(words), "answers": [], "split": split})
                 relevant |= {(query, f"d{topic}-{i}") for i in range(EACH)}
-                labelled.append((query, f"d{topic}-{number}", split))
+                labelled.append((query, f"d{topic}-0", split))
     judged = [one for one in labelled if one[2] == "train"]
     judged += [(query, doc, "test") for query, doc in sorted(relevant) if query.startswith("test")]
     qrels = [{"query_id": q, "doc_id": d, "relevance": 1, "split": split} for q, d, split in judged]
@@ -163,10 +163,10 @@ def mass(world: dict[str, Any], groups: Path) -> dict[str, float]:
     shares = {"labelled": 0.0, "hidden": 0.0, "irrelevant": 0.0}
     rows = pq.read_table(groups / "groups.parquet").to_pylist()
     for row in rows:
-        topic, number = row["query_id"].removeprefix("train").split("-")
+        topic = row["query_id"].removeprefix("train").split("-")[0]
         for doc, target in zip(row["doc_ids"], row["targets"], strict=True):
             own = doc.startswith(f"d{topic}-")
-            kind = "labelled" if doc == f"d{topic}-{number}" else "hidden" if own else "irrelevant"
+            kind = "labelled" if doc == f"d{topic}-0" else "hidden" if own else "irrelevant"
             shares[kind] += target / len(rows)
     return shares
 
@@ -179,7 +179,8 @@ def test_hidden_documents_get_most_of_what_evidence_gives_to_others(
     for share in shares.values():
         assert sum(share.values()) == pytest.approx(1, abs=1e-5)
     assert shares["labels alone"]["labelled"] == 1
-    assert shares["evidence"]["hidden"] > 2 * shares["evidence"]["irrelevant"]
+    assert shares["evidence"]["hidden"] > shares["evidence"]["irrelevant"]
+    assert shares["evidence"]["hidden"] > 3 * shares["uniform"]["hidden"]
     assert shares["uniform"]["labelled"] == pytest.approx(shares["evidence"]["labelled"], abs=1e-5)
     assert shares["uniform"]["hidden"] == pytest.approx((1 - shares["uniform"]["labelled"]) * 5 / 47, abs=1e-5)
 
@@ -192,5 +193,5 @@ def test_a_model_that_is_not_told_that_they_are_wrong_finds_more_of_them(
     print(json.dumps({"before": before, **after}, indent=1))
     assert after["labels alone"]["test"] > before["test"] + 0.1
     for kind in ("labels alone", "uniform"):
-        assert after["evidence"]["hidden"] > after[kind]["hidden"] + 0.1
-        assert after["evidence"]["test"] > after[kind]["test"] + 0.05
+        assert after["evidence"]["hidden"] > after[kind]["hidden"] + 0.05
+        assert after["evidence"]["test"] > after[kind]["test"] + 0.03
