@@ -57,7 +57,7 @@ class Vectors:
     @property
     def width(self) -> int:
         """Numbers in a document's vector."""
-        return int(np.load(self._documents[0], mmap_mode="r").shape[1])
+        return int(self._documents[0].shape[1])
 
     def queries(self, rows: Rows) -> npt.NDArray:
         """(n, d) those of some queries, as they are stored."""
