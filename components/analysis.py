@@ -68,7 +68,7 @@ _PARTS = {
     "mine": "groups and negatives", "answering": "groups and negatives",
     "encode": "encoding", "encode_queries": "encoding", "faiss_index": "search", "search": "search",
     "contexts": "soft labels", "smooth": "soft labels",
-    "rerank_by_neighbours": "reranking by neighbours", "chosen_by_neighbours": "reranking by neighbours",
+    "rerank_by_neighbours": "reranking by neighbours", "chosen": "reranking by neighbours",
     "interpolate": "interpolation",
     "judge": "scoring by the ranker", "rerank": "scoring by the ranker",
     "evaluate": "evaluation", "results": "evaluation", "pictures": "evaluation",
