@@ -76,6 +76,7 @@ _PARTS = {
 _TRAININGS = {
     "control": "training of controls",
     "warm": "warm-up",
+    "CODER": "retriever training",
     "ranker": "ranker training",
     "retriever": "retriever training",
 }

@@ -16,7 +16,7 @@ from components.train_config import TemperatureConfig, TrainConfig
 from workflows.board import Board, Outcome, note_on
 from workflows.dag import Step, step
 from workflows.parts import Base, Collection, Phase, Refreshed, begin, phase, refresh, seeded, splits_for
-from workflows.steps.choose import ChooseConfig, chosen
+from workflows.steps.choose_neighbours import ChooseConfig, chosen
 from workflows.steps.encode import encode_queries
 from workflows.steps.interpolate import interpolate
 from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours

@@ -15,7 +15,7 @@ from components.measures import by_measure, per_query
 from components.tables import RANKING, check
 from tests import toy
 from workflows.cluster import Cluster
-from workflows.steps.choose import ChooseConfig, _folds, _judged, chosen
+from workflows.steps.choose_neighbours import ChooseConfig, _folds, _judged, chosen
 from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
 
 SMALL = {"trials": 6, "k": (2, 5), "k_exp": (1, 3), "context": [6, 9], "measure": "nDCG@5"}
