@@ -65,13 +65,14 @@ UNITS = ("documents", "pairs", "groups", "sentences", "steps", "queries", "rows"
 _PARTS = {
     "ingest": "data", "tokenize": "data", "start": "data",
     "lucene_index": "BM25", "lucene_search": "BM25",
-    "mine": "groups and negatives", "answering": "groups and negatives",
+    "mine": "groups and negatives", "answering": "groups and negatives", "screen": "groups and negatives",
     "encode": "encoding", "encode_queries": "encoding", "faiss_index": "search", "search": "search",
     "contexts": "soft labels", "smooth": "soft labels",
     "rerank_by_neighbours": "reranking by neighbours", "chosen": "reranking by neighbours",
     "interpolate": "interpolation",
     "judge": "scoring by the ranker", "rerank": "scoring by the ranker",
-    "evaluate": "evaluation", "results": "evaluation", "pictures": "evaluation",
+    "evaluate": "evaluation", "results": "evaluation", "pictures": "evaluation", "analyse": "evaluation",
+    "averages": "evaluation", "fuse": "search", "exclude": "search",
 }  # fmt: skip
 _TRAININGS = {
     "control": "training of controls",

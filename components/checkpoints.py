@@ -39,8 +39,7 @@ def write(folder: Path, objective: nn.Module, optimizer: Any, state: dict[str, A
     folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing(folder) as temporary:
         temporary.mkdir()
-        weights = {name: value.detach().cpu().contiguous() for name, value in objective.state_dict().items()}
-        save_file(weights, temporary / WEIGHTS)
+        save_file({name: value.cpu().contiguous() for name, value in _once(objective).items()}, temporary / WEIGHTS)
         if optimizer is not None:
             write_optimizer(optimizer, temporary)
         write_json(temporary / "state.json", state)
@@ -56,7 +55,7 @@ def write_optimizer(optimizer: Any, folder: Path) -> None:
 def load(folder: Path, objective: nn.Module, optimizer: Any, device: torch.device) -> dict[str, Any] | None:
     """Take up the newest checkpoint, if there is one; its state."""
     for checkpoint in finished(folder):
-        objective.load_state_dict(load_file(checkpoint / WEIGHTS, device=str(device)))
+        read_weights(objective, checkpoint, device)
         read_optimizer(optimizer, checkpoint)
         return json.loads((checkpoint / "state.json").read_text())
     return None
@@ -69,3 +68,20 @@ def read_optimizer(optimizer: Any, folder: Path) -> None:
         index, _, key = name.partition("/")
         states.setdefault(int(index), {})[key] = value
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def read_weights(objective: nn.Module, folder: Path, device: torch.device) -> None:
+    """Take up the weights that `write` wrote."""
+    found = load_file(folder / WEIGHTS, device=str(device))
+    if found.keys() != _once(objective).keys():
+        odd = sorted(found.keys() ^ _once(objective).keys())
+        raise ValueError(f"{folder}: these weights are of another model: {', '.join(odd[:5])}")
+    objective.load_state_dict(found, strict=False)  # what stands under several names is there under the first
+
+
+def _once(objective: nn.Module) -> dict[str, Tensor]:
+    """Weights by name, each once: towers may share their embeddings, and T5's encoder has two names for its own."""
+    found: dict[tuple[int, torch.Size], str] = {}
+    weights = {name: value.detach() for name, value in objective.state_dict().items()}
+    first = {name: found.setdefault((value.data_ptr(), value.shape), name) for name, value in weights.items()}
+    return {name: value for name, value in weights.items() if first[name] == name}

@@ -1,12 +1,26 @@
 """Encoding a batch in pieces of similar length: less padding, and memory that does not grow with the batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from components.text import Batch, token_batches
+
+_least = 1
+
+
+@contextmanager
+def cut(pieces: int) -> Iterator[None]:
+    """In the block a batch is cut into at least so many pieces, where it has so many texts of similar length."""
+    global _least
+    _least = pieces
+    try:
+        yield
+    finally:
+        _least = 1
 
 
 def in_chunks(forward: Callable[[Batch], Tensor], batch: Batch, *, tokens: int, recompute: bool) -> Tensor:
@@ -16,6 +30,7 @@ def in_chunks(forward: Callable[[Batch], Tensor], batch: Batch, *, tokens: int, 
     known: gradient caching (Gao et al. 2021), exact, in the memory of one piece.
     """
     lengths = batch.mask.sum(-1)
+    tokens = min(tokens, -(-batch.mask.numel() // _least))
     pieces = [torch.from_numpy(rows) for rows in token_batches(lengths.cpu().numpy(), tokens)]
     if len(pieces) == 1 and not recompute:
         return forward(batch)

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from components import pretrained
 from components.files import write_json
@@ -18,12 +19,27 @@ Side = Literal["query", "document"]
 
 
 class DualEncoder(nn.Module):
-    """One or two towers, pooling, and perhaps vectors of length 1."""
+    """One or two towers, pooling, perhaps a projection of each tower or of both, and perhaps vectors of length 1.
+
+    Paper 000's three are `towers: shared` (SDE), `separate` (ADE), and `separate` with `share: [projection]` (ADE-SPL).
+    """
 
     def __init__(self, config: DualEncoderConfig, towers: dict[str, Any]) -> None:
         super().__init__()
         self.config = config
         self.towers = nn.ModuleDict(towers)
+        if "embedder" in config.share:
+            towers["document"].set_input_embeddings(towers["query"].get_input_embeddings())
+        if "embedder" in config.freeze:
+            for tower in towers.values():
+                tower.get_input_embeddings().requires_grad_(False)
+        whose = ["shared"] if "projection" in config.share else list(towers)
+        self.width = next(iter(towers.values())).config.hidden_size
+        layers = {}
+        if config.projection is not None:
+            with pretrained.seeded(config.seed):
+                layers = {name: nn.Linear(self.width, config.projection, bias=False) for name in whose}
+        self.projections = nn.ModuleDict(layers)
 
     @classmethod
     def start(cls, config: DualEncoderConfig) -> tuple[Self, Any]:
@@ -39,16 +55,23 @@ class DualEncoder(nn.Module):
         """A retriever that `save` wrote."""
         config = DualEncoderConfig.model_validate_json((folder / pretrained.OWN).read_text())
         places = {"shared": folder} if config.towers == "shared" else {s: folder / s for s in ("query", "document")}
-        return cls(config, {side: pretrained.load_encoder(place) for side, place in places.items()})
+        model = cls(config, {side: pretrained.load_encoder(place) for side, place in places.items()})
+        for name, layer in model.projections.items():
+            pretrained.load_weights(layer, folder / model._dense(name) / _WEIGHTS, prefix="linear.")
+        return model
 
     def forward(self, batch: Batch, side: Side) -> Tensor:
         """(N, d) fp32 vectors of a batch of queries or documents."""
         hidden = self.tower(side)(input_ids=batch.ids, attention_mask=batch.mask).last_hidden_state
-        return pool(hidden, batch.mask, self.config.pooling, self.config.similarity == "cosine")
+        vectors = pool(hidden, batch.mask, self.config.pooling, False)
+        if self.projections:
+            with torch.autocast(vectors.device.type, enabled=False):
+                vectors = _of_side(self.projections, side)(vectors)
+        return functional.normalize(vectors, dim=-1) if self.config.similarity == "cosine" else vectors
 
     def tower(self, side: Side) -> Any:
         """The encoder of a side."""
-        return self.towers["shared" if "shared" in self.towers else side]
+        return _of_side(self.towers, side)
 
     def encoder(self) -> Any:
         """The encoder that stands for both sides where only its shape counts."""
@@ -74,39 +97,58 @@ class DualEncoder(nn.Module):
     def save(self, folder: Path, tokenizer_from: Path) -> None:
         """Write it so that `SentenceTransformer(folder)` and `AutoModel.from_pretrained` load it.
 
-        Two towers lie in `folder/query` and `folder/document`, joined by sentence-transformers' Router.
+        Two towers lie in `folder/query` and `folder/document`, joined by sentence-transformers' Router; a projection
+        that both have in common stands behind it.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        towers: dict[str, Any] = dict(self.towers.items())
-        width = next(iter(towers.values())).config.hidden_size
         modules = []
         if self.config.towers == "shared":
             pretrained.save_tower(self.towers["shared"], folder, tokenizer_from, self.config.document_tokens)
-            _save_pooling(folder / "1_Pooling", width, self.config.pooling)
+            _save_pooling(folder / "1_Pooling", self.width, self.config.pooling)
             modules += [("", "models.Transformer"), ("1_Pooling", "models.Pooling")]
         else:
-            for side, tower in towers.items():
+            for side, tower in self.towers.items():
                 limit = self.config.query_tokens if side == "query" else self.config.document_tokens
                 pretrained.save_tower(tower, folder / side, tokenizer_from, limit)
-                _save_pooling(folder / f"{side}_pooling", width, self.config.pooling)
-            write_json(folder / "router_config.json", _ROUTER)
+                _save_pooling(folder / f"{side}_pooling", self.width, self.config.pooling)
+            write_json(folder / "router_config.json", _router(dense="query" in self.projections))
             modules += [("", "models.Router")]
+        for name, layer in self.projections.items():
+            _save_dense(folder / self._dense(name), layer)
+            if name == "shared":
+                modules += [(self._dense(name), "models.Dense")]
         if self.config.similarity == "cosine":
-            (folder / "2_Normalize").mkdir(exist_ok=True)
-            modules += [("2_Normalize", "models.Normalize")]
+            place = f"{len(modules)}_Normalize"
+            (folder / place).mkdir(exist_ok=True)
+            modules += [(place, "models.Normalize")]
         about = {"model_type": "SentenceTransformer", "similarity_fn_name": self.config.similarity}
         pretrained.save_modules(folder, modules, about, self.config)
 
+    def _dense(self, name: str) -> str:
+        """The folder of a projection."""
+        if name != "shared":
+            return f"{name}_dense"
+        return "2_Dense" if self.config.towers == "shared" else "1_Dense"
 
-_ROUTER = {
-    "types": {
-        f"{side}{part}": f"sentence_transformers.models.{kind}"
-        for side in ("query", "document")
-        for part, kind in (("", "Transformer"), ("_pooling", "Pooling"))
-    },
-    "structure": {side: [side, f"{side}_pooling"] for side in ("query", "document")},
-    "parameters": {"default_route": "document", "allow_empty_key": True},
-}
+
+_WEIGHTS = "model.safetensors"
+
+
+def _of_side(modules: nn.ModuleDict, side: Side) -> Any:
+    return modules["shared" if "shared" in modules else side]
+
+
+def _router(*, dense: bool) -> dict[str, Any]:
+    """What sentence-transformers does with each side, `dense` saying whether each has a projection of its own."""
+    kinds = {"": "Transformer", "_pooling": "Pooling", **({"_dense": "Dense"} if dense else {})}
+    sides = ("query", "document")
+    return {
+        "types": {
+            f"{side}{part}": f"sentence_transformers.models.{kind}" for side in sides for part, kind in kinds.items()
+        },
+        "structure": {side: [f"{side}{part}" for part in kinds] for side in sides},
+        "parameters": {"default_route": "document", "allow_empty_key": True},
+    }
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: str, normalise: bool) -> Tensor:
@@ -117,7 +159,7 @@ def pool(hidden: Tensor, mask: Tensor, pooling: str, normalise: bool) -> Tensor:
     else:
         weights = mask.unsqueeze(-1).to(hidden.dtype)
         vectors = (hidden * weights).sum(1) / weights.sum(1).clamp_min(1e-9)
-    return torch.nn.functional.normalize(vectors, dim=-1) if normalise else vectors
+    return functional.normalize(vectors, dim=-1) if normalise else vectors
 
 
 def _save_pooling(folder: Path, width: int, pooling: str) -> None:
@@ -128,5 +170,19 @@ def _save_pooling(folder: Path, width: int, pooling: str) -> None:
             "word_embedding_dimension": width,
             "pooling_mode_cls_token": pooling == "cls",
             "pooling_mode_mean_tokens": pooling == "mean",
+        },
+    )
+
+
+def _save_dense(folder: Path, layer: Any) -> None:
+    folder.mkdir(exist_ok=True)
+    pretrained.save_weights(layer, folder / _WEIGHTS, prefix="linear.")
+    write_json(
+        folder / "config.json",
+        {
+            "in_features": layer.in_features,
+            "out_features": layer.out_features,
+            "bias": False,
+            "activation_function": "torch.nn.modules.linear.Identity",
         },
     )

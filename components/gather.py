@@ -1,15 +1,30 @@
 """Tensors from all workers, with gradient: no factor is needed for the gradient of one process (see the tests)."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+_alone = False
+
 
 def workers() -> int:
     """How many workers train together."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() and not _alone else 1
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """In the block this process computes as if there were no other."""
+    global _alone
+    _alone = True
+    try:
+        yield
+    finally:
+        _alone = False
 
 
 def rank() -> int:

@@ -1,8 +1,8 @@
 """What retrievers and rankers begin from. Apart from the models themselves, so that reading a config is quick."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from components.config import Config
 
@@ -34,6 +34,23 @@ class DualEncoderConfig(Pretrained):
     """The longest query, special tokens included."""
     document_tokens: int = Field(128, ge=3)
     """The longest document, special tokens included."""
+    projection: int | None = Field(None, ge=1)
+    """Width of the vectors, made by a linear layer without bias on what pooling gives (paper 000, section 2); null for
+    the encoder's own width and no such layer. One layer for each tower."""
+    share: list[Literal["projection", "embedder"]] = []
+    """What separate towers have in common: the projection (ADE-SPL, paper 000's Figure 2), the token embeddings."""
+    freeze: list[Literal["embedder"]] = []
+    """What is not trained: the token embeddings."""
+    seed: int = 0
+    """Of the projections, of which each has a draw of its own."""
+
+    @model_validator(mode="after")
+    def _shares_what_there_is(self) -> Self:
+        if self.share and self.towers == "shared":
+            raise ValueError("share: towers that are one have all in common; accepted with `towers: separate`")
+        if "projection" in self.share and self.projection is None:
+            raise ValueError("share: there is no projection to share; say its width in `projection`")
+        return self
 
 
 class CrossEncoderConfig(Pretrained):

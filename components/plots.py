@@ -84,15 +84,15 @@ def svg(chart: Chart) -> str:
     points = [point for curve in chart.curves.values() for point in curve]
     last = max(1, *(point.round for point in points))
     edges = [point.value + side * (point.deviation or 0) for point in points for side in (-1, 1)]
-    ticks = _ticks(min([*edges, *chart.levels.values()]), max([*edges, *chart.levels.values()]))
+    marks = ticks(min([*edges, *chart.levels.values()]), max([*edges, *chart.levels.values()]))
 
     def x(number: float) -> float:
         return LEFT + 10 + (WIDTH - LEFT - RIGHT - 20) * number / last
 
     def y(value: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - ticks[0]) / (ticks[-1] - ticks[0])
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - marks[0]) / (marks[-1] - marks[0])
 
-    parts = [*_axes(ticks, last, x, y, chart.axis)]
+    parts = [*_axes(marks, last, x, y, chart.axis)]
     labels = []
     for name, value in chart.levels.items():
         parts.append(f'<path class="level" d="M{LEFT} {y(value):.1f}H{WIDTH - RIGHT}"><title>'
@@ -110,11 +110,11 @@ def svg(chart: Chart) -> str:
     return f'{head}{escape(said)}">{"".join(parts)}</svg>'
 
 
-def _axes(ticks: list[float], last: int, x: Any, y: Any, axis: str) -> list[str]:
+def _axes(marks: list[float], last: int, x: Any, y: Any, axis: str) -> list[str]:
     """Grid lines with values, and the rounds."""
-    digits = max(2, -math.floor(math.log10(ticks[1] - ticks[0])))
+    digits = max(2, -math.floor(math.log10(marks[1] - marks[0])))
     parts = []
-    for tick in ticks:
+    for tick in marks:
         parts.append(f'<path class="grid" d="M{LEFT} {y(tick):.1f}H{WIDTH - RIGHT}"/>')
         parts.append(
             f'<text class="tick" x="{LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:.{digits}f}</text>'
@@ -159,16 +159,17 @@ def _labels(labels: list[tuple[float, str, str]]) -> list[str]:
     edge = WIDTH - RIGHT
     return [
         f'<path class="lead {colour}" d="M{edge + 2} {own:.1f}L{edge + 10} {at:.1f}"/>'
-        f'<text class="name {colour}" x="{edge + 13}" y="{at + 4:.1f}">{escape(_short(name))}</text>'
+        f'<text class="name {colour}" x="{edge + 13}" y="{at + 4:.1f}">{escape(short(name))}</text>'
         for at, (own, name, colour) in zip(heights, labels, strict=True)
     ]
 
 
-def _short(name: str, length: int = 19) -> str:
+def short(name: str, length: int = 19) -> str:
+    """A name that fits beside a figure."""
     return name if len(name) <= length else name[: length - 1].rstrip() + "…"
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """Four to seven round values that span low to high."""
     if high - low < 1e-6:
         low, high = low - 0.05, high + 0.05

@@ -13,7 +13,14 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    MODEL_FOR_TEXT_ENCODING_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoModelForTextEncoding,
+    AutoTokenizer,
+)
 
 from components.config import UserError
 from components.files import write_json
@@ -25,6 +32,9 @@ transformers.utils.logging.disable_progress_bar()
 
 OWN = "sparring.json"
 """Beside a saved model: the config it was begun from."""
+
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_rate")
+"""What configs call it: BERT's and its relatives' two, T5's one."""
 
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt",
@@ -54,7 +64,7 @@ def place(model: str) -> str:
 
 
 def encoder(source: Pretrained) -> Any:
-    """A pre-trained encoder without pooler, with the layers asked for."""
+    """A pre-trained encoder without pooler, with the layers asked for; of an encoder-decoder (T5) its encoder."""
     return _cut(_read(AutoModel, source, add_pooling_layer=False), source.layers)
 
 
@@ -63,16 +73,20 @@ def classifier(source: Pretrained) -> Any:
     return _cut(_read(AutoModelForSequenceClassification, source, num_labels=1), source.layers)
 
 
+def language_model(source: Pretrained, auto: Any) -> Any:
+    """A pre-trained model that writes, whole."""
+    return _read(auto, source)
+
+
 def _read(auto: Any, source: Pretrained, **options: Any) -> Any:
     where = place(source.model)
-    if source.dropout is not None:
-        options |= {"hidden_dropout_prob": source.dropout, "attention_probs_dropout_prob": source.dropout}
     try:
         config = AutoConfig.from_pretrained(where, revision=source.revision)
-        if not hasattr(config, "hidden_dropout_prob"):
-            options = {k: v for k, v in options.items() if not k.endswith("dropout_prob")}
-            if source.dropout is not None:
+        if source.dropout is not None:
+            known = [key for key in DROPOUTS if hasattr(config, key)]
+            if not known:
                 raise UserError(f"model: {source.model}: dropout cannot be set for a {config.model_type} model")
+            options |= dict.fromkeys(known, source.dropout)
         return _load(auto, where, revision=source.revision, **options)
     except OSError as error:
         raise UserError(f"model: {source.model}: cannot be loaded: {str(error).splitlines()[0]}") from None
@@ -81,6 +95,10 @@ def _read(auto: Any, source: Pretrained, **options: Any) -> Any:
 def _load(auto: Any, where: str, **options: Any) -> Any:
     """from_pretrained in fp32; the pooler is left out where the architecture has one to leave out."""
     options |= {"dtype": torch.float32}
+    if auto is AutoModel:
+        config = AutoConfig.from_pretrained(where, revision=options.get("revision"))
+        if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:  # AutoModel would bring T5's decoder too
+            auto = AutoModelForTextEncoding
     try:
         return auto.from_pretrained(where, **options)
     except TypeError:
@@ -98,6 +116,9 @@ def _cut(model: Any, layers: int | list[int] | None) -> Any:
         raise UserError(
             f"layers: {layers}: the model has {count} layers; accepted: 1 to {count}, or a list of positions"
         )
+    if keep[0] != 0 and hasattr(model.config, "relative_attention_num_buckets"):
+        raise UserError(f"layers: {layers}: the first layer of a {model.config.model_type} model knows the positions "
+                        "for all; accepted: lists that begin with 0")  # fmt: skip
     for module in model.modules():
         for name, child in module.named_children():
             if isinstance(child, nn.ModuleList) and len(child) == count:

@@ -21,11 +21,12 @@ def hardest(scores: np.ndarray, count: int, draw: np.random.Generator, positive:
 def simans(
     scores: np.ndarray, count: int, draw: np.random.Generator, positive: float, *, a: float = 0.5, b: float = 0.0
 ) -> np.ndarray:
-    """Those about as near to the query as the positive: weight `exp(-a (s - s+ + b)^2)` (SimANS, Zhou et al. 2022).
+    """Those about as near to the query as the positive: weight `exp(-a (s - s+ - b)^2)` (SimANS, Zhou et al. 2022).
 
-    Neither too easy to teach anything nor so near that they are likely unjudged answers; a larger `a` keeps closer.
+    Neither too easy to teach anything nor so near that they are likely unjudged answers; a larger `a` keeps closer, and
+    a `b` below 0 seeks them below the positive. The public code has no `b`, and draws with repetition.
     """
-    return _without_repetition(-a * (scores - positive + b) ** 2, count, draw)
+    return _without_repetition(-a * (scores - positive - b) ** 2, count, draw)
 
 
 def softmax(

@@ -11,12 +11,16 @@ WIDTH = 110
 CLEAR = 0.05
 """A difference is called clear below this p."""
 
+AVERAGE = "average"
+"""The collection that averages over collections are told of."""
+
 Json = dict[str, Any]
 
 
 def boards(metrics: Json) -> list[Json]:
     """For each collection and split: systems by measures, means over the seeds, and the comparisons."""
     places = list(dict.fromkeys((row["collection"], row["split"]) for row in metrics["rows"]))
+    places = [place for place in places if place[0] != AVERAGE]
     return [_board(*place, metrics) for place in places]
 
 
@@ -54,6 +58,37 @@ def _board(collection: str, split: str, metrics: Json) -> Json:
     }
 
 
+def averages_of(rows: list[Json]) -> list[Json]:
+    """A row for each system and measure: the mean over collections of what it was measured to be on all of them."""
+    places = {(row["collection"], row["split"]) for row in rows}
+    groups: dict[tuple[str, str, int], list[Json]] = {}
+    for row in rows:
+        groups.setdefault((row["system"], row["measure"], row["seed"]), []).append(row)
+    return [
+        {
+            "system": system, "round": None, "collection": AVERAGE, "split": "all", "seed": seed, "measure": measure,
+            "value": sum(row["value"] for row in of) / len(of), "queries": sum(row["queries"] for row in of),
+        }
+        for (system, measure, seed), of in groups.items() if len(of) == len(places)
+    ]  # fmt: skip
+
+
+def across(metrics: Json) -> list[Json]:
+    """For each measure that has averages: collections by systems, means over the seeds, the averages last."""
+    rows = metrics["rows"]
+    tables = []
+    for measure in dict.fromkeys(row["measure"] for row in rows if row["collection"] == AVERAGE):
+        own = [row for row in rows if row["measure"] == measure]
+        systems = list(dict.fromkeys(row["system"] for row in own if row["collection"] == AVERAGE))
+        lines = []
+        for name in dict.fromkeys(row["collection"] for row in own):
+            of = [[r["value"] for r in own if (r["collection"], r["system"]) == (name, one)] for one in systems]
+            cells = [spread(values)[0] for values in of]
+            lines.append({"collection": name, "cells": cells, "best": max(cells)})
+        tables.append({"measure": measure, "systems": systems, "lines": lines})
+    return tables
+
+
 def _meaning(name: str, rows: list[Json]) -> str:
     """What a measure says; of answers, where and how they were looked for."""
     row = next(row for row in rows if row["measure"] == name)
@@ -89,7 +124,23 @@ def table(metrics: Json) -> str:
     """The measures in plain text, for the end of a run."""
     if not metrics["rows"]:
         return "No measures yet."
-    return "\n\n".join("\n".join(_board_lines(board)) for board in boards(metrics))
+    parts = [_across_lines(one) for one in across(metrics)] or [_board_lines(board) for board in boards(metrics)]
+    return "\n\n".join("\n".join(lines) for lines in parts)
+
+
+def _across_lines(one: Json) -> list[str]:
+    """A measure's table over collections."""
+    first = max(len(AVERAGE), *(len(line["collection"]) for line in one["lines"])) + 2
+    column = max(9, *(len(name) + 3 for name in one["systems"]))
+    lines = [
+        one["measure"],
+        "",
+        "  " + "collection".ljust(first) + "".join(f"{n} ".rjust(column) for n in one["systems"]),
+    ]
+    for line in one["lines"]:
+        cells = "".join(_cell((cell, None), line["best"]).rjust(column) for cell in line["cells"])
+        lines.append("  " + line["collection"].ljust(first) + cells.rstrip())
+    return [*lines, "", "  Higher is better; * is the best of its row."]
 
 
 def _board_lines(board: Json) -> list[str]:

@@ -54,8 +54,9 @@ class Scores:
     others: Mapping[str, Block] = field(default_factory=dict)
     """Named blocks for same-tower and reverse terms. A row's query against the other rows' queries (`query-query`);
     its document, which is the candidate that it targets most, against the other rows' queries (`document-query`),
-    against the other rows' documents (`document-document`), and against all candidates of the batch that the row does
-    not target, mined ones too (`document-candidate`)."""
+    against the other rows' documents (`document-document`), against all candidates of the batch that the row does not
+    target, mined ones too (`document-candidate`), and of these against those alone that stand in some group as a
+    negative (`document-mined`)."""
 
     def positives(self) -> Scores:
         """Of the candidates only those that a row targets."""

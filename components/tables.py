@@ -33,6 +33,9 @@ RANKING = pa.schema([("query_id", pa.string()), ("doc_id", pa.string()), ("rank"
 ANSWERED = RANKING.append(pa.field("hit", pa.bool_()))
 """A ranking that says of each document whether it bears an answer to the query."""
 
+SCREENED = RANKING.append(pa.field("reason", pa.string()))
+"""A ranking that says of each document why it must not become a negative; empty where it may."""
+
 GROUPS = pa.schema(
     [
         ("query_id", pa.string()),
@@ -46,6 +49,13 @@ GROUPS = pa.schema(
 
 `visit` counts how often the query was drawn before in the same phase. `teacher` is null until a ranker judged.
 """
+
+EXPANSIONS = pa.schema([*DOCUMENTS, ("query_id", pa.string()), ("number", pa.int32())])
+"""What a query may be expanded by: a document with the id `query#number`; numbers are from 1, in the order in which
+they were generated, with gaps where one said what an earlier one had said."""
+
+ANSWER_RANKS = pa.schema([("doc_id", pa.string()), ("query_id", pa.string()), ("rank", pa.int32())])
+"""The rank from 1 of the first document that answers, when an expansion (`doc_id`) is issued; null where none does."""
 
 
 def check(table: pa.Table, schema: pa.Schema, *, what: str) -> pa.Table:

@@ -58,7 +58,7 @@ class TokenStore:
     UserError where the tokens were made with another tokenizer than the model's.
     """
 
-    def __init__(self, folder: Path, model: Path) -> None:
+    def __init__(self, folder: Path, model: Path, *, pairs: bool = True) -> None:
         from components.pretrained import load_tokenizer  # brings in transformers
 
         made = json.loads((folder / TOKENIZER).read_text())
@@ -67,7 +67,7 @@ class TokenStore:
                 f"{folder}: these tokens were made with another tokenizer ({made}) than that of {model} "
                 f"({fingerprint_of(model)}); tokenise the collection for this model"
             )
-        self.template = Template.of(load_tokenizer(model))
+        self.template = Template.of(load_tokenizer(model), pairs=pairs)
         self.queries, self.documents = Tokens.open(folder, "queries"), Tokens.open(folder, "documents")
 
 
@@ -87,12 +87,12 @@ class Template(NamedTuple):
     """Whether the model takes segment (token type) ids."""
 
     @classmethod
-    def of(cls, tokenizer: Any) -> Template:
-        """Read off how a Hugging Face tokenizer wraps a text and a pair."""
+    def of(cls, tokenizer: Any, *, pairs: bool = True) -> Template:
+        """Read off how a Hugging Face tokenizer wraps a text and a pair, where pairs are to be read."""
         one = tokenizer("a", return_special_tokens_mask=True)
         two = tokenizer("a", "a", return_special_tokens_mask=True, return_token_type_ids=True)
         single = _runs(one["input_ids"], one["special_tokens_mask"])
-        pair = _runs(two["input_ids"], two["special_tokens_mask"])
+        pair = _runs(two["input_ids"], two["special_tokens_mask"]) if pairs else [[], [], []]
         if len(single) != 2 or len(pair) != 3:
             raise ValueError(f"a tokenizer that wraps texts in an unknown way: {one['input_ids']}, {two['input_ids']}")
         types = two["token_type_ids"]

@@ -40,8 +40,13 @@ class TrainConfig(Config):
     """Parts that a batch is cut into; negatives are shared within a part only."""
     learning_rate: float = Field(2.0e-5, gt=0)
     """The highest that the schedule reaches."""
-    schedule: Literal["linear", "constant"] = "linear"
-    """Linear falls to the 0 that the step after the schedule's last would have."""
+    optimizer: Literal["adamw", "adafactor"] = "adamw"
+    """Adafactor keeps a matrix's second moments as a row and a column, and scales a step by the matrix's own size
+    (Shazeer and Stern 2018; paper 000's, with a learning rate of 1e-3), so its rates are larger than AdamW's."""
+    schedule: Literal["linear", "constant", "noam"] = "linear"
+    """Linear falls to the 0 that the step after the schedule's last would have. `noam` falls with the square root of
+    the step: `m min(s^-0.5, s w^-1.5)` after w steps of warm-up. Its multiplier m, which paper 002's tables call the
+    learning rate, is not what `learning_rate` is here: the highest is m / sqrt(w), 2e-5 for their 2e-3 and 10,000."""
     warmup: float = Field(0.1, ge=0, le=1)
     """Share of the schedule in which the learning rate rises from 0."""
     schedule_steps: int | None = Field(None, ge=1)

@@ -12,28 +12,22 @@ import math
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from components import checkpoints, draws
+from components import checkpoints, draws, self_check
 from components.clock import at
 from components.cpu_training import quicken
 from components.files import replacing, write_json
-from components.gather import rank, sum_gradients, total, workers
+from components.gather import rank, total, workers
+from components.gradients import Losses, add_gradients, autocast
 from components.objectives.terms import Objective
 from components.text import to_device
 from components.train_config import TrainConfig
-
-Losses = dict[str, float]
-
-BOTH_WAYS = 3
-"""Operations of a forward and a backward pass, in those of a forward pass."""
 
 
 def train(
@@ -53,8 +47,14 @@ def train(
     if finished.exists():  # killed between the last write of the training and the step's record
         return json.loads(finished.read_text())["summary"]
     objective.to(device)
+    expected = None
+    if not checkpoints.finished(out / "checkpoints") and self_check.wanted(objective):
+        rows = rows_of_step(config, objective.rows(), seed=seed, step=0)
+        expected = self_check.plain(objective, config, rows, device=device)
     if device.type == "cpu":
         quicken(objective)
+    if expected is not None:
+        self_check.compare(objective, expected, device=device)
     optimizer = _optimizer(objective, config)
     state = checkpoints.load(out / "checkpoints", objective, optimizer, device)
     first = 0
@@ -91,14 +91,23 @@ def train(
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
-    """The learning rate of an update (from 0): rising over the warm-up share, then falling to 0 or constant."""
+    """The learning rate of an update (from 0): rising over the warm-up share, then falling or constant."""
     steps = config.schedule_steps or config.steps
     rising = config.warmup * steps
     if step + 1 <= rising:
         return config.learning_rate * (step + 1) / rising
     if config.schedule == "constant":
         return config.learning_rate
+    if config.schedule == "noam":
+        return config.learning_rate * math.sqrt(max(1.0, rising) / (step + 1))
     return config.learning_rate * min(1.0, max(0.0, (steps - step) / max(1.0, steps - rising)))
+
+
+def _peak(config: TrainConfig, first: int, steps: int) -> dict[str, float]:
+    """The highest learning rate that a Noam schedule came to, and the multiplier that its authors would name."""
+    rates = [learning_rate(config, first + step) for step in range(steps)]
+    multiplier = config.learning_rate * math.sqrt(max(1.0, config.warmup * (config.schedule_steps or config.steps)))
+    return {"peak_learning_rate": max(rates, default=0.0), "noam_multiplier": multiplier}
 
 
 def rows_of_step(config: TrainConfig, rows: int, *, seed: int, step: int) -> list[int]:
@@ -124,44 +133,17 @@ def _order(rows: int, seed: int, visit: int) -> Any:
     return _orders[key]
 
 
-def share(rows: list[int], parts: int, part: int) -> list[int]:
-    """One worker's consecutive share of a batch; ValueError where it does not come out even."""
-    if len(rows) % parts:
-        raise ValueError(f"a batch of {len(rows)} groups cannot be shared among {parts} workers or parts evenly")
-    size = len(rows) // parts
-    return rows[part * size : (part + 1) * size]
-
-
 def _update(
     objective: Any, optimizer: Any, config: TrainConfig, *, seed: int, step: int, rate: float, device: torch.device
 ) -> tuple[Losses, float, float]:
     """One update; the global means of the loss terms, the gradient's norm, and what this worker computed at least."""
     objective.train()
     optimizer.zero_grad(set_to_none=True)
-    values: Losses = {}
-    operations = 0.0
     rows = rows_of_step(config, objective.rows(), seed=seed, step=step)
-    for part in range(config.accumulate):
-        mine = share(share(rows, config.accumulate, part), workers(), rank())
-        torch.manual_seed(draws.number(seed, "dropout", step, part, rank()))
-        with at("files"):
-            batch = objective.collate(mine)
-            operations += BOTH_WAYS * objective.operations(batch)
-            batch = to_device(batch, device)
-        with autocast(device, config.precision):
-            representations = objective.encode(batch)
-        terms = objective.terms(representations, batch)
-        # A mean over all workers' rows; a sum over the whole batch is `accumulate` times the mean of its parts.
-        alone = 1 / (config.accumulate * workers())
-        here = [alone if term.rows is None else float(term.rows) for term in terms.values()]
-        counts = total(torch.tensor(here, device=device))
-        parts = [term.value / count for term, count in zip(terms.values(), counts, strict=True)]
-        (torch.stack(parts).sum() / config.accumulate).backward()
-        means = total(torch.stack(parts))
-        for name, mean in zip(terms, means.tolist(), strict=True):
-            values[name] = values.get(name, 0.0) + mean / config.accumulate
+    values, operations = add_gradients(
+        objective, rows, parts=config.accumulate, seed=seed, step=step, device=device, precision=config.precision
+    )
     parameters = [p for p in objective.parameters() if p.requires_grad]
-    sum_gradients(parameters)
     norm = torch.nn.utils.clip_grad_norm_(parameters, config.clip if config.clip is not None else math.inf)
     if not math.isfinite(float(norm)):
         raise FloatingPointError(f"step {step + 1}: the gradient is {float(norm)}; lower the learning rate or use fp32")
@@ -171,17 +153,15 @@ def _update(
     return values, float(norm), operations
 
 
-def autocast(device: torch.device, precision: str) -> Any:
-    """bf16 matrix products, or none of it."""
-    return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()
-
-
-def _optimizer(objective: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
+def _optimizer(objective: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     named = [(name, p) for name, p in objective.named_parameters() if p.requires_grad]
     plain = [p for name, p in named if p.ndim < 2]  # biases and norms are not decayed
     decayed = [p for name, p in named if p.ndim >= 2]
     groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=config.learning_rate, fused=True)
+    groups = [group for group in groups if group["params"]]
+    if config.optimizer == "adafactor":
+        return torch.optim.Adafactor(groups, lr=config.learning_rate)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
 
 
 class _Log:
@@ -295,7 +275,7 @@ def _finish(
     best = state["best"]
     if best is not None:
         kept = out / "checkpoints" / f"best-{best['step']:06d}"
-        objective.load_state_dict(load_file(kept / checkpoints.WEIGHTS))
+        checkpoints.read_weights(objective, kept, next(objective.parameters()).device)
     summary = {
         "steps": state["step"],
         "model_seconds": round(state["seconds"], 2),
@@ -304,6 +284,7 @@ def _finish(
         "groups_per_second": round(state["step"] * config.batch / max(1e-9, state["seconds"]), 2),
         "workers": workers(),
         **({"best": best} if best else {}),
+        **(_peak(config, first, state["step"]) if config.schedule == "noam" else {}),
     }
     if rank() == 0:
         with replacing(out / "model") as folder:

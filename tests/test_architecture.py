@@ -117,7 +117,7 @@ def configs() -> list[type[BaseModel]]:
     """Every config that a file can hold: from recipes, sources and profiles."""
     tops = [importlib.import_module(f"workflows.{recipe}").Config for recipe in recipes.names()]
     tops += [importlib.import_module(f"components.sources.{format}").Source for format in sources.formats()]
-    tops += [importlib.import_module("workflows.cluster").Cluster]
+    tops += [importlib.import_module("workflows.cluster").Cluster, importlib.import_module("workflows.tune").Tuning]
     return sorted({found for top in tops for found in reachable(top)}, key=lambda c: f"{c.__module__}.{c.__name__}")
 
 

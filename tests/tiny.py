@@ -93,6 +93,33 @@ def ar2(beir: Path, encoder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def ear(beir: Path, encoder: Path) -> dict[str, Any]:
+    """Two generators that need no language model, both query rerankers, and a dense retriever as it is."""
+    small = dpr(beir, encoder)
+    relevance = {"number": 4, "documents": 4, "common": 1.0}
+    model = {"model": str(encoder), "pooling": "mean", "pair_tokens": 24, "dropout": 0.0}
+    learn = {**training("components.losses.query_ranks.ranking"), "schedule": "noam"}
+    return {
+        "recipe": "ear",
+        **{key: small[key] for key in ("data", "k", "encode", "retriever")},
+        "good": "qrels",
+        "generators": {
+            "sentence": {"relevance": {**relevance, "draws": "sentence"}},
+            "terms": {"relevance": {**relevance, "terms": 2}},
+        },
+        "rerankers": {"ri": {"model": model, "train": learn}, "rd": {"model": model, "train": learn}},
+        "predict": {"precision": "fp32", "shard": 16},
+        "fewer": [2],
+        "passages": {
+            "model": model,
+            "mine": {"negatives": 3, "depth": 10},
+            "train": training("components.losses.pointwise.binary_cross_entropy"),
+            "rerank": {"precision": "fp32", "shard": 16, "depth": 12},
+            "as_many": 4,
+        },
+    }
+
+
 def write(path: Path, tree: dict[str, Any]) -> Path:
     """A config or profile as a file."""
     path.write_text(yaml.safe_dump(tree, sort_keys=False))
@@ -124,10 +151,10 @@ class Place:
         return self.folder / "runs"
 
     def words(self, command: str, *words: str) -> list[str]:
-        """The command line; `run` and `search` get the profile, and what needs a config gets it."""
+        """The command line; `run`, `search` and `tune` get the profile, and what needs a config gets it."""
         where = ["--store", str(self.store), "--runs", str(self.runs)]
         config = [] if command in ("evaluate", "doctor") else [str(self.config)]
-        cluster = ["--cluster", str(self.folder / "inline.yaml")] if command in ("run", "search") else []
+        cluster = ["--cluster", str(self.folder / "inline.yaml")] if command in ("run", "search", "tune") else []
         return [*where, command, *config, *cluster, *words]
 
     def __call__(self, command: str, *words: str) -> int:

@@ -41,18 +41,31 @@ def roberta_tokenizer() -> Any:
     return RobertaTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[], model_max_length=128)
 
 
+def t5_tokenizer() -> Any:
+    """Unigrams: the toy words, and letters for what is none."""
+    from transformers import T5Tokenizer
+
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", -2.0), ("\u2581", -3.0)]
+    pieces += [*((f"\u2581{word}", -4.0) for word in WORDS), *((letter, -6.0) for letter in LETTERS)]
+    return T5Tokenizer(vocab=pieces, extra_ids=0, model_max_length=64)
+
+
+TOKENIZERS = {"roberta": roberta_tokenizer, "t5": t5_tokenizer}
+
 SIZES = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48,
     "max_position_embeddings": 96, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
 }  # fmt: skip
 
 
-def write_encoder(folder: Path, kind: str = "bert", *, seed: int = 0, **sizes: Any) -> Path:
+def write_encoder(
+    folder: Path, kind: str = "bert", *, seed: int = 0, tokenizer: Any | None = None, **sizes: Any
+) -> Path:
     """A pre-trained encoder as one finds them: weights, config and tokenizer in a directory."""
     import torch
     import transformers
 
-    tokenizer = roberta_tokenizer() if kind == "roberta" else bert_tokenizer()
+    tokenizer = tokenizer or TOKENIZERS.get(kind, bert_tokenizer)()
     options = {**SIZES, **sizes, "vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
     if kind == "distilbert":
         tokenizer.model_input_names = ["input_ids", "attention_mask"]
@@ -61,6 +74,10 @@ def write_encoder(folder: Path, kind: str = "bert", *, seed: int = 0, **sizes: A
         )
     elif kind == "roberta":
         config = transformers.RobertaConfig(**options, type_vocab_size=1, bos_token_id=0, eos_token_id=2)
+    elif kind == "t5":  # its decoder comes along, as it does where one finds it
+        config = transformers.T5Config(
+            d_model=32, d_kv=16, d_ff=48, num_layers=2, num_heads=2, vocab_size=len(tokenizer), decoder_start_token_id=0
+        )
     elif kind == "electra":
         config = transformers.ElectraConfig(**options, embedding_size=16)
     else:

@@ -30,6 +30,7 @@ def batch(queries: Tensor, documents: Tensor) -> Scores:
             "document-query": Block(own @ queries.T, other),
             "document-document": Block(own @ own.T, other),
             "document-candidate": Block(own @ documents.T, target == 0),
+            "document-mined": Block(own @ documents[count:].T, torch.ones(count, len(documents) - count).bool()),
         },
     )
 

@@ -95,13 +95,17 @@ def parser() -> argparse.ArgumentParser:
     on_cluster(sub)
     sub.add_argument("--address", required=True, metavar="URL", help="the job server, such as http://127.0.0.1:8265")
     sub.add_argument("--no-wait", action="store_true", help="do not follow the log")
+    sub.add_argument("--tune", action="store_true", help="tune it there, as the command `tune` does here")
     sub.add_argument(
         "--install", action="store_true",
         help="install the lock for this job on every node (minutes); for nodes that were not made from it",
     )  # fmt: skip
-    sub = command("show", commands.show, "print the measures, or the record of one step")
+    sub = command("tune", commands.tune, "look for better numbers: many trials of the recipe, by Ray Tune")
+    on_cluster(sub)
+    sub = command("show", commands.show, "print the measures, the record of one step, or how far a run is")
     sub.add_argument("label", nargs="?", metavar="LABEL", help="a step's label as `plan` prints it")
     sub.add_argument("--json", action="store_true", help="print JSON")
+    sub.add_argument("--watch", action="store_true", help="follow a run that another shell has begun, to its end")
     command("report", commands.report, "write the report: one HTML file that needs no network")
     sub = command("search", commands.search, "what the trained models find for a query, with text and scores")
     on_cluster(sub)

@@ -13,6 +13,7 @@ from workflows.dag import Step, step
 from workflows.parts import (
     Base,
     Collection,
+    Hand,
     Phase,
     Refreshed,
     begin,
@@ -215,14 +216,16 @@ class Play:
         return phase(
             self.label(f"ranker {i}" if i else "warm ranker"), self.collection, "ranker", ranking=found.ranking,
             start=start, seed=[self.seed, "ranker", i] if i else [self.seed, "warm ranker"], config=config,
+            hand=Hand(start if i else None, found.vectors),
         )  # fmt: skip
 
     def retriever(self, i: int, found: Refreshed, start: Step, ranker: Step) -> Step:
         """Lines 7 to 10: find what the ranker, frozen here, takes to be relevant."""
         config, seed = in_round(i, self.config.retriever.game, self.config.rounds), [self.seed, "retriever", i]
         groups = drawn(
-            self.label(f"retriever {i} groups"), self.collection, ranking=found.ranking, seed=seed, config=config
-        )
+            self.label(f"retriever {i} groups"), self.collection, ranking=found.ranking, seed=seed, config=config,
+            hand=Hand(ranker, found.vectors),
+        )  # fmt: skip
         judged = step(
             self.label(f"judged {i}"), judge, data=self.collection.data, tokens=self.collection.tokens["ranker"],
             groups=groups, ranker=ranker, config=self.config.judge,
@@ -236,11 +239,15 @@ class Play:
         """The warm retriever trained as long, on as many groups with as many negatives, without a ranker."""
         config, retriever, found = self.config, warm.retriever, warm
         how = config.retriever.game.train.model_copy(update={"losses": config.controls.losses(name)})
+        screen = config.retriever.game.screen
+        if screen is not None:
+            screen = screen.model_copy(update={"vote": None})  # without a ranker
         for i in range(1, config.rounds + 1):
             retriever = phase(
                 self.label(f"control {name} {i}"), self.collection, "retriever", ranking=found.ranking,
                 start=retriever, seed=[self.seed, "retriever", i],
-                config=in_round(i, Phase(mine=config.retriever.game.mine, train=how), config.rounds),
+                config=in_round(i, Phase(screen=screen, mine=config.retriever.game.mine, train=how), config.rounds),
+                hand=Hand(vectors=found.vectors),
             )  # fmt: skip
             last = i == config.rounds
             if last or (name == "ance" and refreshed(i, config)):

@@ -6,8 +6,10 @@ from typing import Any
 from components.measures import asks_for_answers
 from workflows.dag import Step, step
 from workflows.parts import Base, Collection, Refreshed, seeded
-from workflows.steps.evaluate import evaluate, results
+from workflows.steps.analyse import analyse
+from workflows.steps.evaluate import averages, evaluate, results
 from workflows.steps.ingest import ingest
+from workflows.steps.search import search
 
 
 @dataclass
@@ -18,6 +20,8 @@ class Board:
     config: Base
     entries: list[dict[str, Any]] = field(default_factory=list)
     rankings: dict[str, Step] = field(default_factory=dict)
+    name: str | None = None
+    """What the collection is called in tables; null for what its source is called."""
 
     def add(
         self, system: str, ranking: Step, *, seed: int, round: int | None = None, entropy: bool = False,
@@ -39,17 +43,24 @@ class Board:
             f"{whose} measures", evaluate, data=self.collection.data, ranking=measured, split=asked.split,
             measures=asked.measures, entropy=asked.entropy if entropy else None, queries=queries,
         )  # fmt: skip
-        self.entries.append(
-            {"system": system, "round": round, "collection": name_of(self.config.data), "split": asked.split,
-             "seed": seed, "metrics": metrics, "answers": answers}
-        )  # fmt: skip
+        entry = {
+            "system": system, "round": round, "collection": self.name or name_of(self.config.data),
+            "split": asked.split, "seed": seed, "metrics": metrics, "answers": answers,
+        }  # fmt: skip
+        if self.config.analyse is not None and ranking.function is search:  # what was found by vectors
+            entry["analysis"] = step(
+                f"{whose} analysis", analyse, data=self.collection.data, tokens=self.collection.tokens["retriever"],
+                vectors=ranking.inputs["vectors"], ranking=ranking, split=asked.split, config=self.config.analyse,
+            )  # fmt: skip
+        self.entries.append(entry)
         judged = [name for name in asked.measures if not asks_for_answers(name)]
         for name, source in asked.also.items():
             others = step(
                 f"{whose} measures ({name})", evaluate, data=step(f"data ({name})", ingest, source=source),
                 ranking=ranking, split=asked.split, measures=judged, queries=queries,
             )  # fmt: skip
-            self.entries.append({**self.entries[-1], "collection": name, "metrics": others, "answers": None})
+            about = {key: value for key, value in entry.items() if key != "analysis"}
+            self.entries.append({**about, "collection": name, "metrics": others, "answers": None})
         if seed == self.config.seeds[-1]:
             self.rankings[system] = ranking
 
@@ -65,6 +76,12 @@ def gathered(entries: list[dict[str, Any]], comparisons: list[tuple[str, str]]) 
         comparisons=[{"system": system, "baseline": baseline} for system, baseline in comparisons],
         seed=0, rounds=10_000,
     )  # fmt: skip
+
+
+def averaged(entries: list[dict[str, Any]], comparisons: list[tuple[str, str]]) -> Step:
+    """The same with each system's averages over the collections, as if that were one more collection."""
+    steps = gathered(entries, comparisons)
+    return step("results", averages, **steps.inputs)
 
 
 def name_of(source: Any) -> str:

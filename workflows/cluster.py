@@ -69,6 +69,11 @@ class Cluster(Config):
     steps: int = Field(1, ge=1)
     """Steps under way at once, where none of them needs another. Each waits for the processors that its workers want;
     so give `map`, `java` and `train` parts of what there is, or they only take turns."""
+    trials: int | None = Field(None, ge=1)
+    """Trials that `tune` runs at once, which share all this; null for as many as there is room for: as often as there
+    are the GPUs (or CPUs) of `train`, and on one machine without GPUs 4 GB of memory."""
+    track: list[Literal["tensorboard", "mlflow", "wandb"]] = ["tensorboard"]
+    """Where losses and throughput go while a run runs; MLflow and Weights & Biases where they are installed."""
     retries: int = 3
     """How often a training run is begun again after a worker dies, before the step fails."""
 
@@ -177,7 +182,9 @@ def _start(ray: Any, cluster: Cluster) -> None:
     """Join the profile's cluster, or start Ray on this machine."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if cluster.address:
-        ray.init(address=cluster.address, **quiet)
+        page = ray.init(address=cluster.address, **quiet).dashboard_url
+        if page:
+            print(f"Ray's dashboard: http://{page}", file=sys.stderr, flush=True)
         return
     _own_token()
     ray.init(

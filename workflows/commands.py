@@ -17,9 +17,12 @@ from workflows import cleaning, nodes, recipes
 from workflows import cluster as clusters
 from workflows import report as reports
 from workflows.dag import Step, graph
+from workflows.observe import tracking
 from workflows.recipes import Experiment
 from workflows.running import run_steps
 from workflows.store import Store, states, todo
+from workflows.trials import Book
+from workflows.trials import table as trials_table
 from workflows.worker_group import dismiss
 
 
@@ -74,12 +77,15 @@ def run(arguments: argparse.Namespace) -> None:
         nodes.meet(cluster, store.root)
     _write_run(experiment, store)
     started = time.monotonic()
-    executed = run_steps(waiting, store, cluster)
-    _link(experiment, store)
-    if arguments.until:
-        print(f"{arguments.until}: {store.path(wanted[0])}")
-        return
-    metrics = _report(experiment, store, executed)
+    with tracking(experiment.run, cluster) as tracker:
+        executed = run_steps(waiting, store, cluster, tracker)
+        _link(experiment, store)
+        if arguments.until:
+            print(f"{arguments.until}: {store.path(wanted[0])}")
+            return
+        metrics = _report(experiment, store, executed)
+        if executed:
+            tracker.measures(metrics["rows"])
     print(reports.table(metrics))
     if not waiting:
         print("nothing to run: every step that this needs is done")
@@ -95,7 +101,21 @@ def submit(arguments: argparse.Namespace) -> None:
     """Run on a Ray cluster, as one job of it."""
     from workflows import submit as submission
 
+    if arguments.tune:
+        from workflows import tune as tuning
+
+        tuning.read(arguments)  # so that a mistake sends nothing
     submission.submit(arguments)
+
+
+def tune(arguments: argparse.Namespace) -> None:
+    """Look for better numbers by many trials of the recipe, then finish the best one."""
+    from workflows import tune as tuning
+
+    _, store = opened(arguments)
+    best = tuning.tune(arguments, store)
+    leave()  # a Ray with room for many trials; the run starts its own
+    run(argparse.Namespace(**{**vars(arguments), "config": best, "assignments": [], "until": None}))
 
 
 def _options(arguments: argparse.Namespace) -> list[str]:
@@ -174,6 +194,11 @@ def finished(store: Store, node: Step) -> dict[str, Any]:
 def show(arguments: argparse.Namespace) -> None:
     """Print the measures, or one step's record."""
     experiment, store = opened(arguments)
+    if arguments.watch:
+        from workflows import watch
+
+        watch.watch(experiment, store)
+        return
     if arguments.label is not None:
         node = labelled(experiment, arguments.label)
         record = finished(store, node)
@@ -183,6 +208,9 @@ def show(arguments: argparse.Namespace) -> None:
         print(f"{node.label}: {record['function']} in {record['seconds']:.1f} s\n{store.path(node)}")
         for key, value in record["summary"].items():
             print(f"  {key}: {json.dumps(value)}")
+        return
+    if not store.done(experiment.outcome.results) and (book := Book.read(experiment.run)) is not None:
+        print(trials_table(book))
         return
     finished(store, experiment.outcome.results)
     metrics = _metrics(experiment, store, set())

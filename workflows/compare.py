@@ -23,6 +23,8 @@ class Config(Part):
     """A name for the table, and the experiment's file, relative to where you run."""
     baseline: str
     """The experiment that the others are compared with."""
+    against: dict[str, str] = {}
+    """Experiments that are compared with another than the baseline, by name."""
     systems: list[str] = Field(min_length=1)
     """The systems of each that are compared, in the table as `experiment: system`."""
     beside: list[str] = []
@@ -34,6 +36,9 @@ class Config(Part):
     def _there(self) -> Self:
         if self.baseline not in self.experiments:
             raise ValueError(f"baseline: {self.baseline!r} is none of the experiments: {', '.join(self.experiments)}")
+        for name in (*self.against, *self.against.values()):
+            if name not in self.experiments:
+                raise ValueError(f"against: {name!r} is none of the experiments: {', '.join(self.experiments)}")
         return self
 
 
@@ -52,7 +57,7 @@ def build(config: Config) -> Outcome:
             if name == config.baseline:
                 beside += [(title, other) for other in config.beside]
             else:
-                comparisons.append((title, f"{config.baseline}: {system}"))
+                comparisons.append((title, f"{config.against.get(name, config.baseline)}: {system}"))
     return Outcome(
         results=relabelled(gathered(entries, comparisons + beside), _labels(outcomes)), data=main.data,
         found=main.found, ranker=main.ranker, rankings=main.rankings, split=main.split, note=main.note,

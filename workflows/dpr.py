@@ -3,6 +3,7 @@
 from typing import Literal
 
 from components.model_configs import DualEncoderConfig
+from components.screening import ScreenConfig
 from components.train_config import TrainConfig
 from workflows.board import Board, Outcome, note_on
 from workflows.parts import Base, Collection, Phase, begin, phase, refresh, seeded, splits_for
@@ -16,6 +17,8 @@ class Config(Base):
     retriever: DualEncoderConfig
     negatives: MineConfig = MineConfig(negatives=1)
     """Hard negatives of a group, out of BM25's ranking; `negatives: 0` for in-batch ones alone."""
+    screen: ScreenConfig | None = None
+    """False-negative control over BM25's ranking; null for none beyond judged documents and copies."""
     train: TrainConfig | None = None
     """Null to measure the start model alone."""
 
@@ -37,7 +40,7 @@ def build(config: Config) -> Outcome:
             ranking = lexical if hard else None
             retriever = phase(
                 seeded("retriever", seed, config), collection, "retriever", ranking=ranking, start=begun,
-                seed=[seed, "retriever"], config=Phase(mine=config.negatives, train=config.train),
+                seed=[seed, "retriever"], config=Phase(screen=config.screen, mine=config.negatives, train=config.train),
             )  # fmt: skip
             found = refresh(seeded("retriever", seed, config), collection, retriever, config, splits=test)
             board.add("retriever", found.ranking, seed=seed, entropy=True)

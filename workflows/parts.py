@@ -6,8 +6,10 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator
 
 from components.config import Config, UserError
+from components.embedding_space import AnalysisConfig
 from components.measures import at_level
 from components.model_configs import CrossEncoderConfig, DualEncoderConfig
+from components.screening import ScreenConfig
 from components.sources.base import AnySource
 from components.train_config import TrainConfig
 from workflows.dag import Step, step
@@ -18,6 +20,7 @@ from workflows.steps.ingest import ingest
 from workflows.steps.lucene import BM25Config, LuceneIndexConfig, lucene_index, lucene_search
 from workflows.steps.mine import MineConfig, mine
 from workflows.steps.score import RerankConfig, rerank
+from workflows.steps.screen import screen
 from workflows.steps.search import SearchConfig, faiss_index, search
 from workflows.steps.start import start
 from workflows.steps.tokenize import TokenizeConfig, tokenize
@@ -72,6 +75,8 @@ class Base(Config):
     encode: EncodeConfig = EncodeConfig()
     search: SearchConfig = SearchConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
+    analyse: AnalysisConfig | None = None
+    """What the space of each measured retriever looks like: numbers and pictures in the report; null for none."""
 
     @field_validator("seeds")
     @classmethod
@@ -84,6 +89,9 @@ class Base(Config):
 class Phase(Config):
     """Groups, and training on them."""
 
+    screen: ScreenConfig | None = None
+    """False-negative control over the ranking that negatives are drawn from; null for none beyond judged documents and
+    copies."""
     mine: MineConfig
     train: TrainConfig
 
@@ -143,26 +151,61 @@ def begin(label: str, config: DualEncoderConfig | CrossEncoderConfig) -> Step:
     return step(label, start, config=config)
 
 
+@dataclass(frozen=True)
+class Hand:
+    """What is at hand when candidates are screened: the ranker of the moment, and the vectors that made the ranking."""
+
+    ranker: Step | None = None
+    vectors: Step | None = None
+
+
+NOTHING = Hand()
+
+
 def phase(
     label: str, collection: Collection, objective: str, *, ranking: Step | None, start: Step, seed: list[Any],
-    config: Phase,
+    config: Phase, hand: Hand = NOTHING,
 ) -> Step:  # fmt: skip
     """Draw as many groups as the training takes, and train on them."""
-    groups = drawn(f"{label} groups", collection, ranking=ranking, seed=seed, config=config)
+    groups = drawn(f"{label} groups", collection, ranking=ranking, seed=seed, config=config, hand=hand)
     return trained(
         label, collection, objective, rows=groups, ranking=ranking, start=start, seed=seed, config=config.train
     )
 
 
-def drawn(label: str, collection: Collection, *, ranking: Step | None, seed: list[Any], config: Phase) -> Step:
+def drawn(
+    label: str, collection: Collection, *, ranking: Step | None, seed: list[Any], config: Phase, hand: Hand = NOTHING
+) -> Step:
     """One group for each visit of a training query."""
-    if config.mine.asks_for_answers():
+    if config.mine.positives == "answering" or (config.screen is not None and config.screen.answering):
         if ranking is None:
             raise UserError("mine: positives and negatives by answer are found in a ranking, and there is none here")
         ranking = collection.answering(ranking, ["train"])
+    if config.screen is not None:
+        ranking = screened(label, collection, ranking, config.screen, hand)
     return step(
         label, mine, data=collection.data, tokens=collection.tokens["retriever"], ranking=ranking, split="train",
         groups=config.train.steps * config.train.batch, seed=seed, config=config.mine,
+    )  # fmt: skip
+
+
+def screened(label: str, collection: Collection, ranking: Step | None, config: ScreenConfig, hand: Hand) -> Step:
+    """A ranking that says which of its candidates may become negatives."""
+    if ranking is None:
+        raise UserError("screen: candidates are screened in a ranking, and there is none here")
+    votes = None
+    if config.vote is not None:
+        if hand.ranker is None:
+            raise UserError("screen.vote: there is no ranker yet that could be asked")
+        votes = step(
+            f"{label} votes", rerank, data=collection.data, tokens=collection.tokens["ranker"], ranking=ranking,
+            split="train", ranker=hand.ranker, config=RerankConfig(depth=config.vote.depth),
+        )  # fmt: skip
+    if config.reciprocal is not None and hand.vectors is None:
+        raise UserError("screen.reciprocal: this ranking was not made by vectors")
+    return step(
+        f"{label} screened", screen, data=collection.data, tokens=collection.tokens["retriever"], ranking=ranking,
+        split="train", votes=votes, vectors=hand.vectors if config.reciprocal is not None else None, config=config,
     )  # fmt: skip
 
 

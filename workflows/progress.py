@@ -116,7 +116,7 @@ class View:
     def _draw(self) -> None:
         """All bars, in the place of the last ones on a terminal."""
         width = shutil.get_terminal_size((100, 24)).columns - 1
-        states = [(title, _read(out), began) for title, (out, began) in self._steps.items()]
+        states = [(title, read(out), began) for title, (out, began) in self._steps.items()]
         bars = [bar(title, state, time.monotonic() - began, width) for title, state, began in states if state]
         if bars:
             self._write("\n".join(bars) + ("" if self._live else "\n"))
@@ -140,7 +140,17 @@ def bar(title: str, state: dict[str, Any], seconds: float, width: int) -> str:
     return line + note
 
 
-def _read(out: Path) -> dict[str, Any] | None:
+def glance(out: Path) -> str:
+    """How far a step is, in a few words; empty where it does not say."""
+    state = read(out)
+    if state is None:
+        return ""
+    total = f"/{state['total']:,}" if state["total"] is not None else ""
+    return " ".join(part for part in (f"{state['done']:,}{total} {state['unit']}", state["note"]) if part)
+
+
+def read(out: Path) -> dict[str, Any] | None:
+    """What a step's file says; None where it is not there, or not whole."""
     try:
         return json.loads((out / NAME).read_text())
     except (FileNotFoundError, json.JSONDecodeError):

@@ -5,6 +5,7 @@ import hashlib
 import importlib
 import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ class Experiment:
         return [self.outcome.results, self.outcome.data, *self.outcome.pictures]
 
 
+@cache
 def names() -> list[str]:
     """The recipes: modules of this folder with both a `Config` and a `build`."""
     found = []
@@ -42,17 +44,23 @@ def names() -> list[str]:
 def read(path: Path, assignments: list[str], runs: Path) -> Experiment:
     """The experiment in a config file; UserError names what is wrong with it."""
     tree = override(read_based(path), assignments)
+    suffix = ""
+    if assignments:
+        digest = hashlib.sha256(json.dumps(sorted(assignments)).encode()).hexdigest()
+        suffix = f"-{digest[:6]}"
+    return made(tree, path, runs / f"{path.stem}{suffix}")
+
+
+def made(tree: dict[str, Any], path: Path, run: Path) -> Experiment:
+    """What the recipe that a tree names makes of it; the file that it comes from is for messages."""
+    tree = {key: value for key, value in tree.items() if key != "tune"}  # which is for `tune`
     name = tree.get("recipe")
     if name not in names():
         raise UserError(f"{path}: recipe: {'missing' if name is None else repr(name)}; accepted: {listing(names())}")
     module = importlib.import_module(f"workflows.{name}")
     config = parse(module.Config, tree, where=str(path))
-    suffix = ""
-    if assignments:
-        digest = hashlib.sha256(json.dumps(sorted(assignments)).encode()).hexdigest()
-        suffix = f"-{digest[:6]}"
     try:
         outcome = module.build(config)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from None
-    return Experiment(name=path.stem, config=config, outcome=outcome, run=runs / f"{path.stem}{suffix}")
+    return Experiment(name=path.stem, config=config, outcome=outcome, run=run)

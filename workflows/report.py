@@ -11,11 +11,13 @@ import pyarrow.parquet as pq
 
 from components.analysis import Change, changes, course, efficiency, longest_chain, of_floor, part_of, trainings, work
 from components.clock import KINDS
+from components.embedding_space import numbers
 from components.files import replacing, write_json
 from components.measures import spread
 from components.plots import Chart, Point, charts, svg
-from components.scoreboard import CLEAR, boards, p_text
+from components.scoreboard import CLEAR, across, boards, p_text
 from components.scoreboard import table as table  # the plain-text one, for the end of a run
+from components.space_plots import DISTRIBUTIONS, distributions, scatter
 from components.tables import records
 from workflows.dag import Step, graph
 from workflows.store import Store
@@ -64,8 +66,11 @@ def write(
         "note": note,
         "boards": [{**board, "charts": _charts(board["rows"])} for board in boards(metrics)],
         "pictures": _pictures(done, store),
+        "across": across(metrics),
         "entropies": _entropies(results, store),
         "examples": _examples(results, store, metrics, examples),
+        "screens": _screens(done, store),
+        "spaces": _spaces(results, store),
         "config": config,
         **_course(done, store, executed),
     }
@@ -92,8 +97,8 @@ def metrics_of(results: Step | None, done: list[tuple[Step, Json]], store: Store
     return {"rows": gathered["rows"], "comparisons": gathered["comparisons"], "steps": steps}
 
 
-def write_page(path: Path, page: Json) -> None:
-    """Fill the template by one atomic write."""
+def write_page(path: Path, page: Json, *, template: str = REPORT) -> None:
+    """Fill a template of this folder by one atomic write."""
     import jinja2
     import yaml
 
@@ -106,7 +111,7 @@ def write_page(path: Path, page: Json) -> None:
     )
     environment.filters |= {"duration": duration, "size": size, "number": "{:,}".format, "p": p_text}
     config = yaml.safe_dump(page["config"], sort_keys=False, allow_unicode=True)
-    text = environment.get_template(REPORT).render(**{**page, "config": config}, clear=CLEAR, kinds=WORDS)
+    text = environment.get_template(template).render(**{**page, "config": config}, clear=CLEAR, kinds=WORDS)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -217,6 +222,34 @@ def _entropies(results: Step | None, store: Store) -> list[Json]:
     return tables
 
 
+def _spaces(results: Step | None, store: Store) -> list[Json]:
+    """For each collection and split numbers of each system's space, the mean over its seeds, and pictures of the last
+    seed's."""
+    from markupsafe import Markup
+
+    found: dict[tuple[str, str], dict[str, list[Json]]] = {}
+    for entry in _systems(results):
+        path = store.path(entry["analysis"]) / "analysis.json" if "analysis" in entry else None
+        if path is not None and path.exists():
+            boards = found.setdefault((entry["collection"], entry["split"]), {})
+            boards.setdefault(entry["system"], []).append(json.loads(path.read_text()))
+    spaces = []
+    for (collection, split), systems in found.items():
+        last = {system: seeds[-1] for system, seeds in systems.items()}
+        curves = [
+            (title, distributions(title, {system: one[key]["histogram"] for system, one in last.items()}, span))
+            for key, title, span in DISTRIBUTIONS
+        ]
+        maps = [(system, scatter(system, **one["map"])) for system, one in last.items() if one["map"]]
+        spaces.append({
+            "collection": collection, "split": split, "queries": max(one["queries"] for one in last.values()),
+            "systems": [{"system": system, **numbers(seeds)} for system, seeds in systems.items()],
+            "pictures": [{"title": title, "svg": Markup(drawing)} for title, drawing in curves],
+            "maps": [{"system": system, "svg": Markup(drawing)} for system, drawing in maps],
+        })  # fmt: skip
+    return spaces
+
+
 def _systems(results: Step | None) -> list[Json]:
     """The systems that the results step was given; what measured each is still a step."""
     return list(results.inputs["systems"]) if results is not None else []
@@ -259,6 +292,25 @@ def _texts(chosen: Sequence[Change], data: Path) -> list[Json]:
         }
         for c in chosen
     ]
+
+
+def _screens(done: list[tuple[Step, Json]], store: Store) -> list[Json]:
+    """What false-negative control removed and why, with some cases in words."""
+    found = []
+    for node, record in done:
+        path = store.path(node) / "cases.json"
+        if node.function.__name__ == "screen" and path.exists():
+            cases, data = json.loads(path.read_text()), store.path(node.inputs["data"])
+            queries = records(data / "queries.parquet", "query_id", [case["query_id"] for case in cases])
+            ids = [one for case in cases for one in (case["doc_id"], case["positive"]) if one]
+            documents = records(data / "documents.parquet", "doc_id", ids)
+            words = [
+                {**case, "query": queries[case["query_id"]]["text"], "document": documents[case["doc_id"]],
+                 "right": documents.get(case["positive"] or "")}
+                for case in cases
+            ]  # fmt: skip
+            found.append({"label": node.label, **record["summary"], "cases": words})
+    return found
 
 
 def duration(seconds: float) -> str:

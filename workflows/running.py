@@ -8,14 +8,17 @@ from collections.abc import Callable
 from workflows import room
 from workflows.cluster import Cluster
 from workflows.dag import Step
+from workflows.observe import Tracker, followed
 from workflows.progress import View
 from workflows.store import Store, execute
 
 Execute = Callable[[str, Step], bool]
 
 
-def run_steps(waiting: list[Step], store: Store, cluster: Cluster) -> set[str]:
+def run_steps(waiting: list[Step], store: Store, cluster: Cluster, tracker: Tracker | None = None) -> set[str]:
     """Execute the steps, inputs first; the fingerprints of those that this driver and not another one did.
+
+    What they measure meanwhile is handed to the tracker.
 
     Where a step fails none is begun any more, and what is under way beside it is ended first.
     """
@@ -28,7 +31,7 @@ def run_steps(waiting: list[Step], store: Store, cluster: Cluster) -> set[str]:
 
             store.path(node).mkdir(parents=True, exist_ok=True)
             started = time.monotonic()
-            with view.step(title, store.path(node)):
+            with view.step(title, store.path(node)), followed(tracker, node.label, store.path(node)):
                 ours = execute(node, store, cluster, on_wait=waits)
             seconds, whole = time.monotonic() - started, time.monotonic() - began
             done = "done" if ours else "done by another driver"

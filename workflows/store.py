@@ -57,6 +57,18 @@ class Store:
         record = self.record(node)
         return record is not None and not record["dropped"]
 
+    def holder(self, node: Step) -> str:
+        """Which driver is filling the artifact now; empty where none is."""
+        try:
+            with (self.path(node) / "lock").open() as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return file.read().strip() or "another driver"
+        except OSError:  # nobody began it, or there are no locks here
+            pass
+        return ""
+
     def drop(self, node: Step, parts: list[str]) -> int:
         """Drop parts (glob patterns) of a finished artifact, saying so in its record first; bytes freed."""
         record = self.record(node)

@@ -51,7 +51,8 @@ def submit(arguments: argparse.Namespace) -> None:
         folder = Path(name)
         command = [
             *("python", "-m", "workflows", "--store", str(store), "--runs", str(runs)),
-            *("run", _pack(arguments.config, cluster, folder), "--cluster", "sent/cluster.yaml"),
+            *("tune" if arguments.tune else "run", _pack(arguments.config, cluster, folder)),
+            *("--cluster", "sent/cluster.yaml"),
             *(word for assignment in arguments.assignments for word in ("--set", assignment)),
         ]
         _answers(address)
@@ -69,7 +70,7 @@ def submit(arguments: argparse.Namespace) -> None:
         raise KeyboardInterrupt(
             f"The job {job} runs on; the same command follows it again.\nits log: {follow}\nstop it: {stop}"
         ) from None
-    _end(client, job, experiment.run / "report.html")
+    _end(client, job, experiment.run / ("tune.html" if arguments.tune else "report.html"))
 
 
 def _url(address: str) -> str:

@@ -24,12 +24,21 @@ def both_directions(scores: Scores, *, temperature: float = 1.0) -> Tensor:
     return cross_entropy(scores, temperature=temperature) + cross_entropy(back, temperature=temperature)
 
 
-def hardness_weighted(scores: Scores, *, temperature: float = 1.0, strength: float = 1.0) -> Tensor:
-    """Softmax in which a negative weighs the more the closer it is (Lan et al. 2025, LLaVE, who take a strength of 9).
+def hardness_weighted(
+    scores: Scores, *, temperature: float = 1.0, strength: float = 1.0, both_directions: bool = False
+) -> Tensor:
+    """Softmax in which a negative weighs the more the closer it is (Lan et al. 2025, LLaVE, whose strength is 9).
 
     `-log e^{s_i / t} / (e^{s_i / t} + sum_j w_j e^{s_j / t})` with `w_j = e^{strength s_j}`, by the cosine before any
     temperature and through which no gradient flows: it is as if there were w_j such negatives. What a row targets
-    weighs 1.
+    weighs 1. LLaVE's public code (`WeightedClipLoss`, whose own default strength is .5) takes the mean over the two
+    directions, from query to document and back, which is `both_directions`.
     """
-    weight = (strength * scores.student.detach()).masked_fill(scores.target > 0, 0.0)
-    return cross_entropy(replace(scores, student=scores.student + temperature * weight), temperature=temperature)
+
+    def one(way: Scores) -> Tensor:
+        weight = (strength * way.student.detach()).masked_fill(way.target > 0, 0.0)
+        return cross_entropy(replace(way, student=way.student + temperature * weight), temperature=temperature)
+
+    if not both_directions:
+        return one(scores)
+    return (one(scores) + one(scores.positives().joined("document-query"))) / 2

@@ -50,7 +50,7 @@ class Ranker(nn.Module):
 
     def collate(self, rows: list[int]) -> RankerBatch:
         """The batch of some groups."""
-        groups, tokens = [self._groups[row] for row in rows], self._tokens
+        groups = [self._groups[row] for row in rows]
         counts = np.asarray([len(group.documents) for group in groups])
         asked = np.repeat([group.query for group in groups], counts)
         read = np.stack([asked, np.concatenate([group.documents for group in groups])], axis=1)
@@ -63,12 +63,17 @@ class Ranker(nn.Module):
             return torch.from_numpy(full)
 
         return RankerBatch(
-            pairs=tokens.template.pairs(tokens.queries, tokens.documents, read, self.model.config.pair_tokens),
+            pairs=self._pairs(read),
             at=spread([np.arange(counts.sum())], np.int64),
             target=spread([group.targets for group in groups], np.float32),
             where=torch.from_numpy(where),
             teacher=spread([g.teacher for g in groups], np.float32) if groups[0].teacher is not None else None,
         )
+
+    def _pairs(self, rows: np.ndarray) -> Batch:
+        """What the ranker reads of (N, 2) rows of queries and candidates."""
+        tokens = self._tokens
+        return tokens.template.pairs(tokens.queries, tokens.documents, rows, self.model.config.pair_tokens)
 
     def operations(self, batch: RankerBatch) -> float:
         """Of scoring all pairs."""

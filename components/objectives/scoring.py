@@ -82,12 +82,19 @@ def batch_scores(queries: Tensor, documents: Tensor, batch: RetrieverBatch, dupl
     def document_candidate() -> Block:
         return Block(mine @ columns.vectors.T, columns.where & (columns.target <= 0))
 
+    def document_mined() -> Block:
+        keys = _held(batch).where(batch.target <= 0, -1).flatten()
+        negatives = _gather(keys, most(len(keys), keys.device))
+        mined = torch.isin(whole.keys, negatives[negatives >= 0]) if duplicates == "mask" else negatives >= 0
+        return Block(mine @ columns.vectors.T, columns.where & (columns.target <= 0) & mined)
+
     others = Blocks(
         {
             "query-query": query_query,
             "document-query": document_query,
             "document-document": document_document,
             "document-candidate": document_candidate,
+            "document-mined": document_mined,
         }
     )
     student = queries @ columns.vectors.T

@@ -60,7 +60,9 @@ class Sum(NamedTuple):
 class Objective(Protocol):
     """Rows to a batch, a batch to representations, representations to named loss terms.
 
-    The cut between the last two lets representations be computed in pieces and gathered from workers.
+    The cut between the last two lets representations be computed in pieces and gathered from workers. Before a
+    training's first step the gradient is checked (`components.self_check`), unless the objective has
+    `self_check = False`.
     """
 
     def rows(self) -> int: ...

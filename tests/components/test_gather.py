@@ -16,9 +16,11 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
+from components import gather as gather_module
 from components import training
 from components.gather import gather, most, sum_gradients, total, workers
 from components.objectives.scoring import batch_scores
+from components.self_check import SelfCheckError
 from components.text import to_device
 from components.training import objective_named, train
 from tests import toy
@@ -42,6 +44,7 @@ RUNS: dict[str, dict[str, Any]] = {
             {"function": "components.losses.same_tower.samtone", "over": "batch",
              "options": {"temperature": 0.5, "document_side": True}},
             {"function": "components.losses.same_tower.pair", "over": "batch", "options": {"temperature": 0.5}},
+            {"function": "components.losses.same_tower.released_pair", "over": "batch"},
         ],
         "table": "repeats", "clip": 0.05,
     },
@@ -52,6 +55,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "losses": [
             {**SIMLM, "duplicates": "count"}, SIMLM,
             {"function": "components.losses.same_tower.pair", "over": "batch", "duplicates": "count"},
+            {"function": "components.losses.same_tower.released_pair", "over": "batch", "duplicates": "count"},
         ],
         "table": "repeats",
     },
@@ -164,6 +168,7 @@ def worker(rank: int, places: dict[str, str], out: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     everything(places, Path(out))
     small(rank, Path(out))
+    broken(rank, places, Path(out))
     made = objective(places, "rows", {}, config_of({"losses": [BATCH]}).losses)
     batch = to_device(made.collate(list(range(8))[4 * rank : 4 * rank + 4]), CPU)
     with torch.no_grad():
@@ -171,6 +176,22 @@ def worker(rank: int, places: dict[str, str], out: str) -> None:
     parts = {name: getattr(scores, name).contiguous() for name in ("student", "target", "where")}
     save_file({**parts, "documents": batch.keys}, Path(out) / f"scores-{rank}.safetensors")
     dist.destroy_process_group()
+
+
+def broken(rank: int, places: dict[str, str], out: Path) -> None:
+    """What the check before the first step says where the backward pass of the gather scales, as public code does."""
+    real = gather_module._Gather.backward
+    gather_module._Gather.backward = staticmethod(lambda ctx, gradient: real(ctx, gradient) / workers())
+    config = config_of({"losses": [BATCH]})
+    try:
+        train(
+            objective(places, "rows", {}, config.losses), config, out=out / f"broken-{rank}", seed=1, start=None,
+            device=CPU, dev=None, save_seconds=-1.0, on_step=lambda step, note: None,
+        )  # fmt: skip
+    except SelfCheckError as error:
+        (out / f"broken-{rank}.txt").write_text(str(error))
+    finally:
+        gather_module._Gather.backward = real
 
 
 def small(rank: int, out: Path) -> None:
@@ -247,6 +268,14 @@ def test_two_workers_train_as_one(both: dict[int, Path], name: str) -> None:
         torch.testing.assert_close(two[key], one[key], rtol=5e-3, atol=2e-5, msg=key)
     state = json.loads((both[2] / name / "state/state.json").read_text())
     assert state["summary"]["workers"] == 2
+
+
+def test_a_gather_of_the_wrong_scale_stops_every_worker_before_the_first_step(both: dict[int, Path]) -> None:
+    for rank in (0, 1):
+        said = (both[2] / f"broken-{rank}.txt").read_text()
+        assert said.startswith("the check before the first step failed: 2 workers")
+        assert "the gradient is" in said
+        assert not (both[2] / f"broken-{rank}").exists()
 
 
 def test_clipping_bites_in_these_runs(both: dict[int, Path]) -> None:

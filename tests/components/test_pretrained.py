@@ -31,7 +31,7 @@ def deep(toys: Path) -> Path:
     return toy.write_encoder(toys / "deep", num_hidden_layers=4)
 
 
-IDS = torch.tensor([[2, 80, 90, 100, 3]])
+IDS = torch.tensor([[2, 50, 60, 70, 3]])
 
 
 @pytest.mark.parametrize(("layers", "kept"), [(2, [0, 1]), (1, [0]), ([0, 3], [0, 3]), ([2], [2]), (4, [0, 1, 2, 3])])
@@ -71,7 +71,7 @@ def test_layers_that_are_not_there_are_refused(deep: Path, layers: Any) -> None:
         pretrained.encoder(config(deep, layers=layers))
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "distilbert"])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "distilbert", "t5"])
 def test_families_are_read_cut_written_and_read_again(tmp_path: Path, kind: str) -> None:
     folder = toy.write_encoder(tmp_path / kind, kind)
     cut = pretrained.encoder(config(folder, layers=1))
@@ -83,7 +83,7 @@ def test_families_are_read_cut_written_and_read_again(tmp_path: Path, kind: str)
     assert tokenizer(text)["input_ids"] == pretrained.tokenizer(config(folder))(text)["input_ids"]
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "distilbert"])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "distilbert", "t5"])
 def test_weights_are_read_whole_in_fp32(tmp_path: Path, kind: str) -> None:
     """Also where they were stored in half precision."""
     folder = toy.write_encoder(tmp_path / kind, kind)
@@ -99,6 +99,16 @@ def test_no_pooler_is_trained_that_no_vector_goes_through(encoder: Path) -> None
     assert not [name for name, _ in pretrained.encoder(config(encoder)).named_parameters() if "pooler" in name]
 
 
+def test_of_t5_the_encoder_alone_is_read(tmp_path: Path) -> None:
+    """And its first layer, which knows the relative positions for all, is never cut away."""
+    folder = toy.write_encoder(tmp_path / "t5", "t5")
+    read = pretrained.encoder(config(folder))
+    assert type(read).__name__ == "T5EncoderModel"
+    assert not [name for name, _ in read.named_parameters() if "decoder" in name]
+    with pytest.raises(UserError, match=r"the first layer of a t5 model .* lists that begin with 0"):
+        pretrained.encoder(config(folder, layers=[1]))
+
+
 def test_dropout_is_set_or_left(encoder: Path, tmp_path: Path) -> None:
     def found(**options: Any) -> set[float]:
         model = pretrained.encoder(config(encoder, **options))
@@ -109,6 +119,8 @@ def test_dropout_is_set_or_left(encoder: Path, tmp_path: Path) -> None:
     assert found(dropout=0.3) == {0.3}
     assert pretrained.encoder(config(encoder, dropout=0.3)).config.attention_probs_dropout_prob == 0.3
     other = toy.write_encoder(tmp_path / "distilbert", "distilbert")
+    t5 = pretrained.encoder(config(toy.write_encoder(tmp_path / "t5", "t5"), dropout=0.3))
+    assert {module.p for module in t5.modules() if isinstance(module, torch.nn.Dropout)} == {0.3}
     with pytest.raises(UserError, match="dropout cannot be set for a distilbert model"):
         pretrained.encoder(config(other, dropout=0.0))
 

@@ -66,7 +66,7 @@ def test_simans_draws_by_the_distance_to_the_positive() -> None:
     weights = np.exp(-0.5 * (SCORES[:4] - 8.0) ** 2)
     assert np.abs(shares(sampling.simans) - weights / weights.sum()).max() < 0.03
     weights = np.exp(-2.0 * (SCORES[:4] - 8.0 + 1.0) ** 2)
-    assert np.abs(shares(sampling.simans, a=2.0, b=1.0) - weights / weights.sum()).max() < 0.03
+    assert np.abs(shares(sampling.simans, a=2.0, b=-1.0) - weights / weights.sum()).max() < 0.03
 
 
 def test_softmax_draws_as_the_retriever_chooses() -> None:

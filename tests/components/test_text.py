@@ -206,3 +206,14 @@ def test_a_tokenizers_digest_moves_with_its_rules_alone(tmp_path: Path) -> None:
     toy.roberta_tokenizer().save_pretrained(str(tmp_path / "c"))
     a, b, c = (fingerprint_of(tmp_path / name) for name in "abc")
     assert a == b != c
+
+
+def test_a_tokenizer_without_special_tokens() -> None:
+    """GPT-2's has nothing before or after a text: read alone it may be, as one of a pair not."""
+    from tokenizers.pre_tokenizers import ByteLevel
+    from transformers import GPT2Tokenizer
+
+    vocab = {piece: i for i, piece in enumerate(["<|endoftext|>", *sorted(ByteLevel.alphabet())])}
+    template = Template.of(GPT2Tokenizer(vocab=vocab, merges=[]), pairs=False)
+    assert (template.before, template.after) == ([], [])
+    assert template.texts(Tokens.of([[5, 6]]), np.array([0]), 8).ids[0, :2].tolist() == [5, 6]

@@ -121,7 +121,8 @@ def test_a_gradient_that_is_no_number_stops_with_the_step_and_keeps_the_checkpoi
     def poisoned(self: Retriever, representations: Any, batch: Any) -> Any:
         terms = real(self, representations, batch)
         poisoned.calls += 1  # type: ignore[attr-defined]
-        factor = math.nan if poisoned.calls == 3 else 1.0  # type: ignore[attr-defined]
+        first = 2  # calls are the check before the first step
+        factor = math.nan if poisoned.calls == first + 3 else 1.0  # type: ignore[attr-defined]
         return {name: term._replace(value=term.value * factor) for name, term in terms.items()}
 
     poisoned.calls = 0  # type: ignore[attr-defined]

@@ -41,6 +41,27 @@ def test_interrupted_anywhere_it_ends_as_if_never_interrupted(
     assert_same(tmp_path / "a", tmp_path / "b")
 
 
+@pytest.mark.parametrize("kind", ["bert", "t5"])
+def test_interrupted_with_adafactor_and_weights_in_common(run: Any, tmp_path: Path, kind: str) -> None:
+    """Embeddings that stand under two names are kept once; those that are frozen stay as they were."""
+    place = toy.write_encoder(tmp_path / kind, kind, tokenizer=toy.bert_tokenizer())
+    tower = {"towers": "separate", "share": ["embedder", "projection"], "projection": 8, "pooling": "mean"}
+    for name, frozen in (("a", []), ("f", ["embedder"])):
+        model = toy.started(tmp_path / f"{name}0", toy.retriever_config(place, dropout=0.3, freeze=frozen, **tower))
+        options = {"steps": 4, "optimizer": "adafactor", "learning_rate": 1e-2, "warmup": 0.0, "start": model}
+        run(f"{name}1", **options)
+        with pytest.raises(Interrupted):
+            run(f"{name}2", stop=2, **options)
+        run(f"{name}2", **options)
+        assert_same(tmp_path / f"{name}1", tmp_path / f"{name}2")
+        before, after = weights(model), weights(tmp_path / f"{name}1")
+        words = [key for key in before if key.endswith(("word_embeddings.weight", "shared.weight"))]
+        assert len(words) == 2
+        assert [torch.equal(before[key], after[key]) for key in words] == [bool(frozen)] * 2
+        assert torch.equal(after[words[0]], after[words[1]])
+        assert not torch.equal(before["1_Dense/linear.weight"], after["1_Dense/linear.weight"])
+
+
 def test_interrupted_again_and_again(run: Any, tmp_path: Path) -> None:
     """Also between a checkpoint and the next: what was done since is done again, and logged once."""
     options = {"steps": 7, "kind": "ranker", "log_every": 1, "dev": True, "validate_on_dev": {"every": 2}}

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from components.training import learning_rate, rows_of_step, share
+from components.gradients import share
+from components.training import learning_rate, rows_of_step
 from tests import toy
 
 
@@ -78,3 +79,20 @@ class TestRowsOfAStep:
         assert share(rows, 1, 0) == rows
         with pytest.raises(ValueError, match="12 groups cannot be shared among 5"):
             share(rows, 5, 0)
+
+
+class TestNoam:
+    """`m min(s^-0.5, s w^-1.5)` (paper 002, Appendix B.1), by its highest value."""
+
+    @pytest.mark.parametrize("step", [1, 100, 9_999, 10_000, 10_001, 14_720])
+    def test_the_public_codes_formula(self, step: int) -> None:
+        """Their 2e-3 and 10,000 steps of warm-up: a peak of 2e-5."""
+        config = toy.train_config(
+            steps=100, schedule_steps=20_000, warmup=0.5, learning_rate=2e-3 / 10_000**0.5, schedule="noam"
+        )
+        assert learning_rate(config, step - 1) == pytest.approx(2e-3 * min(step**-0.5, step * 10_000**-1.5))
+        assert learning_rate(config, 9_999) == pytest.approx(2e-5)
+
+    def test_without_a_warm_up_it_begins_at_the_top(self) -> None:
+        config = toy.train_config(steps=10, warmup=0.0, learning_rate=1.0, schedule="noam")
+        assert [learning_rate(config, step) for step in (0, 3)] == pytest.approx([1.0, 0.5])

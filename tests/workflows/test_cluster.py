@@ -169,3 +169,14 @@ def test_no_token_is_made_where_none_is_wanted(
 def test_a_home_that_cannot_be_written_to(home: Path) -> None:
     (home / ".ray").write_text("")
     clusters._own_token()  # Ray will say what it makes of that
+
+
+@pytest.mark.parametrize("page", ["127.0.0.1:8265", ""])
+def test_a_cluster_that_was_joined_says_where_its_dashboard_is(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    class Ray:
+        @staticmethod
+        def init(**_: Any) -> Any:
+            return type("Context", (), {"dashboard_url": page})
+
+    clusters._start(Ray, Cluster(address="auto"))
+    assert capsys.readouterr().err == ("Ray's dashboard: http://127.0.0.1:8265\n" if page else "")

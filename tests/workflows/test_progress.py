@@ -71,7 +71,7 @@ def test_a_bar_before_anything_is_done_and_without_a_total() -> None:
 def test_a_file_that_is_not_there_or_not_whole_is_no_state(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / NAME).write_text(text)
-    assert progress._read(tmp_path) is None
+    assert progress.read(tmp_path) is None
 
 
 class Clock:

@@ -291,16 +291,42 @@ def test_answers_are_looked_for_where_they_are_asked_for(tmp_path: Path, ar2: di
     assert not [label for label in steps(read(tmp_path, ar2)) if "answers" in label]
     nodes = steps(
         read(
-            tmp_path, ar2, "retriever.game.mine.answering=remove", "evaluate.measures=[Answer@5]", "answers.mode=regex"
+            tmp_path, ar2, "retriever.game.screen.answering=true", "evaluate.measures=[Answer@5]", "answers.mode=regex"
         )
     )
-    mined = nodes["retriever 1 groups"].inputs["ranking"]
+    mined = nodes["retriever 1 groups"].inputs["ranking"].inputs["ranking"]
     assert (mined.label, mined.inputs["splits"]) == ("warm retriever ranking answers (train)", ["train"])
     measured = nodes["retriever 1 measures"].inputs["ranking"]
     assert (measured.inputs["ranking"].label, measured.inputs["splits"]) == ("retriever 1 ranking", ["test"])
     assert measured.inputs["config"].mode == "regex"
     with pytest.raises(UserError, match="found in a ranking, and there is none here"):
-        read(tmp_path, ar2, "retriever.warm.mine.answering=remove")
+        read(tmp_path, ar2, "retriever.warm.screen.answering=true")
+
+
+def test_candidates_are_screened_with_what_is_at_hand(tmp_path: Path, ar2: dict[str, Any]) -> None:
+    """By the ranker of the moment and the vectors behind the ranking; a margin changes no ranking and no vectors."""
+    asked = ["retriever.game.screen.vote.above=0.9", "ranker.game.screen.reciprocal=3"]
+    nodes = steps(read(tmp_path, ar2, *asked))
+    screened = nodes["retriever 1 groups"].inputs["ranking"]
+    assert (screened.label, screened.inputs["ranking"]) == (
+        "retriever 1 groups screened",
+        nodes["warm retriever ranking"],
+    )
+    assert screened.inputs["votes"].inputs["ranker"] is nodes["ranker 1"]
+    assert (screened.inputs["votes"].inputs["split"], screened.inputs["vectors"]) == ("train", None)
+    assert nodes["ranker 1 groups screened"].inputs["vectors"] is nodes["warm retriever vectors"]
+    other = steps(
+        read(tmp_path, ar2, *asked, "retriever.game.screen.relative=0.95", "retriever.game.screen.vote.above=0.8")
+    )
+    same = ("retriever 1 groups votes", "warm retriever ranking", "warm retriever vectors", "ranker 1 groups")
+    assert all(other[label].fingerprint == nodes[label].fingerprint for label in same)
+    assert other["retriever 1 groups"].fingerprint != nodes["retriever 1 groups"].fingerprint
+    for mistake, says in (
+        ("ranker.warm.screen.vote.above=0.9", "there is no ranker yet"),
+        ("retriever.warm.screen.relative=0.9", "candidates are screened in a ranking, and there is none here"),
+    ):
+        with pytest.raises(UserError, match=says):
+            read(tmp_path, ar2, mistake)
 
 
 # Experiments side by side

@@ -242,12 +242,29 @@ def answered(toys: Path, ranking: Path) -> Path:
     return folder
 
 
-def test_documents_that_bear_an_answer_are_no_negatives(drawn: Any, answered: Path) -> None:
+def test_what_screening_did_not_let_pass_is_no_negative(drawn: Any, answered: Path, tmp_path: Path) -> None:
+    """However deep the others lie; a ranking without reasons lets all pass."""
     kept = drawn(answered, groups=64, negatives=2)
     assert any(int(one[1:]) % 2 == 0 for row in kept for one in row["doc_ids"][1:])
-    rows = drawn(answered, groups=64, negatives=2, answering="remove")
+    table = pq.read_table(answered / "ranking.parquet")
+    reasons = pa.array(["answer" if hit else "" for hit in table["hit"].to_pylist()])
+    (tmp_path / "screened").mkdir()
+    pq.write_table(table.append_column("reason", reasons), tmp_path / "screened" / "ranking.parquet")
+    rows = drawn(tmp_path / "screened", groups=64, negatives=2, depth=4)
     assert drawn.summary["filled"] == 0
     assert all(int(one[1:]) % 2 for row in rows for one in row["doc_ids"][1:])
+
+
+def test_a_window_of_ranks_passes_over_the_first(drawn: Any, ranking: Path, relevant: dict[str, set[str]]) -> None:
+    found: dict[str, list[str]] = {}
+    for row in pq.read_table(ranking / "ranking.parquet").to_pylist():
+        found.setdefault(row["query_id"], []).append(row["doc_id"])
+    for row in drawn(ranking, groups=16, negatives=3, skip=2, depth=5, draw=HARDEST):
+        if row["query_id"] != "q1":
+            wanted = [one for one in found[row["query_id"]] if one not in relevant[row["query_id"]]][2:5]
+            assert row["doc_ids"][1:] == wanted
+    with pytest.raises(ValueError, match="skip: 5 leaves nothing of a depth of 5"):
+        MineConfig(skip=5, depth=5)
 
 
 def test_a_query_without_a_judgement_gets_the_first_document_that_bears_an_answer(
@@ -270,7 +287,7 @@ def test_a_query_without_a_judgement_gets_the_first_document_that_bears_an_answe
     summary, judged = rows("judged")
     assert (summary["of"], summary["by_answer"]) == (15, 0)
     assert "q2" not in judged
-    summary, found = rows("answering", positives="answering", answering="remove")
+    summary, found = rows("answering", positives="answering")
     assert (summary["of"], summary["by_answer"]) == (16, 1)
     ranked = pq.read_table(answered / "ranking.parquet").to_pylist()
     best = next(row["doc_id"] for row in ranked if row["query_id"] == "q2" and row["hit"])

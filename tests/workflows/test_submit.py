@@ -241,6 +241,32 @@ def test_an_experiment_of_the_repository_keeps_its_place(tmp_path: Path) -> None
     assert submit._experiment(ROOT / "configs" / "demo.yaml", tmp_path) == "configs/demo.yaml"
 
 
+@pytest.mark.parametrize("tune", [False, True])
+def test_a_tuning_is_sent_as_a_run_is(place: Place, monkeypatch: pytest.MonkeyPatch, tune: bool) -> None:
+    """The section goes along, and the job is the command; what is wrong with it sends nothing."""
+    tree = read_yaml(place.config)
+    asked = {"measure": "RR@10", "systems": ["retriever"], "space": {"train.learning_rate": {"grid": [1e-3, 1e-4]}}}
+    tiny.write(place.config, {**tree, "tune": asked})
+    found: list[Any] = []
+
+    def send(client: Any, name: str, command: str, folder: Path, *, install: bool) -> tuple[str, bool]:
+        words = command.split()
+        config = words[words.index("--cluster") - 1]
+        found.extend([words[7], read_yaml(folder / config)["tune"]])
+        return "job", False
+
+    monkeypatch.setattr(submit, "_answers", lambda _: None)
+    monkeypatch.setattr(submit, "_client", lambda _: None)
+    monkeypatch.setattr(submit, "_send", send)
+    profile = tiny.write(place.folder / "ray.yaml", {"address": "auto"})
+    words = ["--no-wait", "--cluster", str(profile), *(["--tune"] if tune else [])]
+    assert submitted(place, *words) == 0
+    assert found == ["tune" if tune else "run", asked]
+    if tune:
+        assert submitted(place, *words, "--set", "tune.split=test") == 2
+        assert len(found) == 2
+
+
 def test_text_stays_text(tmp_path: Path) -> None:
     tree = {"a": "1e-5", "b": 1e-5, "c": "null", "d": None, "e": "ünïcode\n", "f": [True, "yes", 0.1], "g": "007"}
     submit._write(tmp_path / "x" / "y.yaml", tree)

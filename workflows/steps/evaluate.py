@@ -1,5 +1,6 @@
 """Measuring a ranking against the judgements, and gathering a run's measures into `metrics.json`."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from components.measures import (
     means,
     per_query,
 )
+from components.scoreboard import averages_of
 from components.tables import ANSWERED, QRELS, QUERIES, RANKING, read
 
 PER_QUERY = "per_query.parquet"
@@ -112,7 +114,8 @@ def results(
     """Gather the measures of all systems and compare those asked for: `metrics.json` with rows and comparisons.
 
     A system is {system, round, collection, split, seed, metrics, answers}, where metrics is any artifact with per-query
-    values and answers says how answers were looked for, if they were; a comparison is {system, baseline}, made on every
+    values and answers says how answers were looked for, if they were, and perhaps an analysis of its vectors, which is
+    for the report; a comparison is {system, baseline}, made on every
     collection and split that both were measured on.
     """
     tables = [pq.read_table(entry["metrics"] / PER_QUERY) for entry in systems]
@@ -126,6 +129,24 @@ def results(
     compared = [found for asked in comparisons for found in _comparisons(asked, measured, seed=seed, rounds=rounds)]
     write_json(out / "metrics.json", {"rows": rows, "comparisons": compared})
     return {"systems": len(systems), "comparisons": len(comparisons)}
+
+
+def averages(
+    out: Path,
+    cluster: Any,
+    *,
+    systems: list[dict[str, Any]],
+    comparisons: list[dict[str, str]],
+    seed: int = 0,
+    rounds: int = 10_000,
+) -> dict[str, Any]:
+    """`results`, and the mean of each measure over the collections, each counting alike, of the systems that were
+    measured on all of them; `queries` are those of all."""
+    summary = results(out, cluster, systems=systems, comparisons=comparisons, seed=seed, rounds=rounds)
+    metrics = json.loads((out / "metrics.json").read_text())
+    metrics["rows"] += averages_of(metrics["rows"])
+    write_json(out / "metrics.json", metrics)
+    return summary
 
 
 def _rows(entry: dict[str, Any], table: pa.Table) -> list[dict[str, Any]]:

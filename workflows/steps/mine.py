@@ -1,19 +1,19 @@
 """Draw groups: queries of a split, their positives, and negatives out of a ranking."""
 
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from components import draws
 from components.config import Call, Config
 from components.files import replacing
 from components.groups import ids_of, positives, rows_of
-from components.tables import ANSWERED, GROUPS, QUERIES, RANKING, read
+from components.tables import ANSWERED, GROUPS, QUERIES, RANKING, SCREENED, read
 from workflows.cluster import Cluster
 from workflows.progress import Progress
 
@@ -25,6 +25,8 @@ class MineConfig(Config):
     """Negatives a group, drawn from the ranking."""
     depth: int = Field(100, ge=1)
     """How deep in the ranking they are drawn from (paper 004: the first 100)."""
+    skip: int = Field(0, ge=0)
+    """How many of the first candidates are passed over: with `depth` a window of ranks."""
     random: int = Field(0, ge=0)
     """Further negatives a group, drawn from the whole collection."""
     draw: Call = Call(function="components.sampling.uniform")
@@ -32,13 +34,12 @@ class MineConfig(Config):
     positives: Literal["judged", "answering"] = "judged"
     """`judged` leaves out queries without a relevant document, as AR2's paper does. `answering` gives those the first
     retrieved document of this ranking that bears an answer; AR2's public code does so once, before the game."""
-    answering: Literal["keep", "remove"] = "keep"
-    """Whether a document of the ranking that bears an answer without being judged may be a negative. Random negatives
-    are not looked into."""
 
-    def asks_for_answers(self) -> bool:
-        """Whether the ranking must say which documents bear an answer."""
-        return self.positives == "answering" or self.answering == "remove"
+    @model_validator(mode="after")
+    def _window(self) -> Self:
+        if self.skip >= self.depth:
+            raise ValueError(f"skip: {self.skip} leaves nothing of a depth of {self.depth}")
+        return self
 
 
 def mine(
@@ -49,8 +50,8 @@ def mine(
 
     Passes over the queries are orders of their own, and a query's draw depends on (seed, query, visit) alone. A
     document whose text a relevant one has too is no negative either. Queries with fewer candidates than `negatives`
-    get random documents in their place, so that groups have one size. Where the config asks for answers, `ranking` is
-    one that `answering` wrote.
+    get random documents in their place, so that groups have one size. Of a ranking that `screen` wrote only what it
+    let pass is drawn; random negatives are not looked into. Where the config asks for answers, `ranking` has those.
     """
     pool = _Pool(data, tokens, ranking, split, config)
     if not len(pool.queries):
@@ -87,6 +88,8 @@ class _Ranked(NamedTuple):
     scores: np.ndarray
     hits: np.ndarray
     """Whether each bears an answer; False throughout where nobody asked."""
+    passed: np.ndarray
+    """Whether each may become a negative as far as screening goes; True throughout where nobody screened."""
 
 
 class _Pool:
@@ -117,19 +120,23 @@ class _Pool:
 
     def _read(self, ranking: Path, data: Path) -> dict[int, _Ranked]:
         """What the ranking has of each query row, to the depth asked for and as many positives more."""
-        asked = self._config.asks_for_answers()
+        path = ranking / "ranking.parquet"
         most = max((len(found) for found in self._positives.values()), default=0)
-        first = [("rank", "<=", self._config.depth + most)]
-        table = read(ranking / "ranking.parquet", ANSWERED if asked else RANKING, filters=first)
+        screened, asked = "reason" in pq.read_schema(path).names, self._config.positives == "answering"
+        further = [*([ANSWERED.field("hit")] if asked else []), *([SCREENED.field("reason")] if screened else [])]
+        first = None if screened else [("rank", "<=", self._config.depth + most)]
+        table = read(path, pa.schema([*RANKING, *further]), filters=first)
         queries = rows_of(table["query_id"], self._query_ids, what=str(ranking))
         documents = rows_of(table["doc_id"], self._document_ids, what=str(ranking))
         scores = table["score"].to_numpy()
         hits = table["hit"].to_numpy() if asked else np.zeros(len(scores), bool)
+        passed = pc.equal(table["reason"], "").to_numpy() if screened else np.ones(len(scores), bool)
         starts = np.flatnonzero(np.r_[True, queries[1:] != queries[:-1]]) if len(queries) else np.empty(0, int)
         ends = np.r_[starts[1:], len(queries)]
         return {
-            int(queries[a]): _Ranked(documents[a:b], scores[a:b], hits[a:b]) for a, b in zip(starts, ends, strict=True)
-        }  # fmt: skip
+            int(queries[a]): _Ranked(documents[a:b], scores[a:b], hits[a:b], passed[a:b])
+            for a, b in zip(starts, ends, strict=True)
+        }
 
     def group(self, position: int, visit: int, seed: list[Any]) -> tuple[dict[str, Any], int]:
         """One group as a row of the table, and how many negatives had to be random for want of candidates."""
@@ -144,11 +151,9 @@ class _Pool:
             keys = self._same[ranked.documents]
             free = np.zeros(len(keys), bool)
             free[np.unique(keys, return_index=True)[1]] = True  # a text once, where it stands first
-            free &= ~np.isin(keys, list(taken))
-            if self._config.answering == "remove":
-                free &= ~ranked.hits
-            documents = ranked.documents[free][: self._config.depth]
-            scores = ranked.scores[free][: self._config.depth]
+            free &= ranked.passed & ~np.isin(keys, list(taken))
+            window = slice(self._config.skip, self._config.depth)
+            documents, scores = ranked.documents[free][window], ranked.scores[free][window]
             own = ranked.scores[keys == self._same[chosen[0]]]
             positive = float(own[0] if len(own) else ranked.scores[-1])
             at = self._draw(scores, self._config.negatives, draw, positive, **self._config.draw.options)

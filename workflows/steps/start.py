@@ -1,21 +1,26 @@
-"""A model to begin from: a pre-trained encoder cut, headed and written as every later step loads it."""
+"""A model to begin from: a pre-trained one, cut or headed where that is asked for, as every later step loads it."""
 
 import hashlib
 from pathlib import Path
 from typing import Any
 
 from components.files import replacing
+from components.generator_configs import GeneratorConfig
 from components.model_configs import CrossEncoderConfig, DualEncoderConfig
 from workflows.cluster import Cluster
 
 
-def start(out: Path, cluster: Cluster, *, config: DualEncoderConfig | CrossEncoderConfig) -> dict[str, Any]:
+def start(
+    out: Path, cluster: Cluster, *, config: DualEncoderConfig | CrossEncoderConfig | GeneratorConfig
+) -> dict[str, Any]:
     """Write the model to `out/model`."""
     from components import pretrained  # torch and transformers: heavy, and only here needed
     from components.cross_encoder import CrossEncoder
     from components.dual_encoder import DualEncoder
+    from components.generator import Generator
 
-    kind: Any = DualEncoder if isinstance(config, DualEncoderConfig) else CrossEncoder
+    kinds: dict[str, Any] = {"dual_encoder": DualEncoder, "cross_encoder": CrossEncoder, "generator": Generator}
+    kind = kinds[config.kind]
     model, tokenizer = kind.start(config)
     tokenizer.save_pretrained(str(out / "tokenizer"))
     with replacing(out / "model") as folder:

@@ -50,6 +50,13 @@ def test_hardness_is_taken_before_the_temperature() -> None:
     assert value.item() == pytest.approx(math.log(1 + 4 * 8))
 
 
+def test_hardness_in_both_directions_is_the_mean_of_the_two() -> None:
+    """Odds 1 : 4 from the query; 1 : 3 * 3 and 1 : 2 * 2 from its document."""
+    scores = one_row(0, [math.log(2)], document_query=[math.log(3), math.log(2)])
+    value = hardness_weighted(scores, both_directions=True)
+    assert value.item() == pytest.approx((math.log(5) + math.log(14)) / 2)
+
+
 def test_without_strength_hardness_is_the_plain_softmax() -> None:
     scores = batch(unit(4, seed=1), unit(6, seed=2))
     plain = cross_entropy(scores, temperature=0.2)

@@ -18,7 +18,7 @@ from components.config import Call
 from components.losses import simlm
 from components.losses.in_batch import both_directions, hardness_weighted
 from components.losses.listwise import cross_entropy, distillation
-from components.losses.same_tower import pair, samtone
+from components.losses.same_tower import pair, released_pair, samtone
 from components.scores import Block, Scores
 from tests.vectors import batch, one_row, unit
 
@@ -121,9 +121,35 @@ def test_pair_is_the_equation() -> None:
         assert values[i].item() == pytest.approx(-0.75 * math.log(own / plain) - 0.25 * math.log(own / among))
 
 
+def test_pair_in_both_directions_has_them_in_its_plain_part() -> None:
+    scores = batch(unit(4, seed=1), unit(6, seed=2))
+    alone = pair(scores, temperature=0.3, alpha=1.0)
+    wanted = 0.75 * both_directions(scores, temperature=0.3) + 0.25 * alone
+    torch.testing.assert_close(pair(scores, temperature=0.3, alpha=0.25, both_directions=True), wanted)
+
+
+def test_pair_as_released_is_a_loop_over_queries_and_mined_negatives() -> None:
+    """The document against its own and the other queries, and against every mined negative; not against other rows'."""
+    t, (q, d) = 0.3, (unit(4, seed=1), unit(6, seed=2))
+    values = released_pair(batch(q, d), temperature=t, alpha=0.25)
+    for i in range(4):
+        own = similarity(q[i], d[i], t)
+        plain = sum(similarity(q[i], d[j], t) for j in range(6))
+        centred = sum(similarity(d[i], q[j], t) for j in range(4)) + sum(similarity(d[i], d[j], t) for j in (4, 5))
+        assert values[i].item() == pytest.approx(-0.75 * math.log(own / plain) - 0.25 * math.log(own / centred))
+
+
+def test_pair_as_released_without_mined_negatives_is_the_way_there_and_back() -> None:
+    scores = batch(unit(4, seed=1), unit(4, seed=2))
+    there = cross_entropy(scores, temperature=0.2)
+    back = both_directions(scores, temperature=0.2) - there
+    torch.testing.assert_close(released_pair(scores, temperature=0.2, alpha=0.3), 0.7 * there + 0.3 * back)
+
+
 def test_the_second_stage_of_pair_is_the_plain_softmax() -> None:
     scores = batch(unit(4, seed=1), unit(6, seed=2))
-    torch.testing.assert_close(pair(scores, temperature=0.2, alpha=0.0), cross_entropy(scores, temperature=0.2))
+    for loss in (pair, released_pair):
+        torch.testing.assert_close(loss(scores, temperature=0.2, alpha=0.0), cross_entropy(scores, temperature=0.2))
 
 
 def test_as_printed_without_the_positive_the_loss_would_have_no_lower_bound() -> None:
@@ -149,6 +175,7 @@ LOSSES: dict[str, Callable[[Scores], Tensor]] = {
     },
     "pair": pair,
     "pair of documents alone": partial(pair, alpha=1.0),
+    "pair as released": released_pair,
     "both directions": both_directions,
     "hardness weighted": hardness_weighted,
     "SimLM's paper": simlm.contrastive,
@@ -204,7 +231,7 @@ def test_turning_all_vectors_together_changes_nothing(loss: Callable[[Scores], T
 def test_a_loss_that_wants_what_the_group_has_not_says_so() -> None:
     student = torch.zeros(1, 2)
     group = Scores(student, torch.tensor([[1.0, 0]]), torch.ones(1, 2, dtype=torch.bool))
-    for loss in (samtone, pair, both_directions, simlm.released, simlm.contrastive):
+    for loss in (samtone, pair, released_pair, both_directions, simlm.released, simlm.contrastive):
         with pytest.raises(ValueError, match="over: batch"):
             loss(group)
     assert samtone(group, query_side=False, both_directions=False).item() == pytest.approx(math.log(2))

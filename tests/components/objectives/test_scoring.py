@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from components.losses.in_batch import both_directions
-from components.losses.same_tower import pair, samtone
+from components.losses.same_tower import pair, released_pair, samtone
 from components.losses.simlm import released
 from components.objectives.retriever import Retriever
 from components.objectives.scoring import batch_scores
@@ -214,6 +214,19 @@ def test_documents_against_all_candidates(objective: Retriever, rows: list[Row],
             check(scores.others["document-candidate"], i, wanted)
 
 
+def test_documents_against_mined_negatives(objective: Retriever, rows: list[Row], vectors: Vectors) -> None:
+    """What some row holds without targeting it: each text once; where duplicates count, as often as it is held."""
+    mask, count = (scored(objective, duplicates).others["document-mined"] for duplicates in ("mask", "count"))
+    mined = [text for row in rows for text in row.documents if row.targets[text] <= 0]
+    for i, row in enumerate(rows):
+        if row.own is not None:
+            document = vectors.documents[row.own]
+            out = row.known | {text for text, target in row.targets.items() if target > 0}
+            check(mask, i, [document @ vectors.documents[text] for text in set(mined) - out])
+            spared = {text for text in row.known if row.targets.get(text, 0) <= 0}
+            check(count, i, [document @ vectors.documents[text] for text in mined if text not in spared])
+
+
 def test_a_query_is_spared_what_answers_its_duplicate(objective: Retriever) -> None:
     """d10 is relevant to q10, which asks what q0 asks, under another id: no negative of q0's rows."""
     batch = objective.collate(list(range(len(ROWS))))
@@ -244,7 +257,7 @@ def test_duplicates_that_count_cost(objective: Retriever) -> None:
 @pytest.mark.parametrize("duplicates", ["mask", "count"])
 def test_the_order_of_rows_does_not_matter(objective: Retriever, duplicates: str) -> None:
     order = [7, 12, 2, 9, 0, 4, 10, 1, 3, 11, 8, 6, 5]
-    for loss in (samtone, pair, both_directions, released):
+    for loss in (samtone, pair, released_pair, both_directions, released):
         options = {"document_side": True} if loss is samtone else {}
         values = loss(scored(objective, duplicates), temperature=0.5, **options)
         moved = loss(scored(objective, duplicates, order), temperature=0.5, **options)
@@ -261,6 +274,7 @@ def test_only_the_blocks_that_losses_look_at_are_made(objective: Retriever) -> N
     assert asked(samtone) == {"query-query", "document-query"}
     assert asked(samtone, both_directions=False) == {"query-query"}
     assert asked(pair) == {"document-candidate"}
+    assert asked(released_pair) == {"document-query", "document-mined"}
     assert asked(released, query_query=False) == {"document-query", "document-document"}
 
 

@@ -1,0 +1,117 @@
+"""Before a training's first step: is the gradient that many workers find in pieces that of one process?
+
+The way that a training goes (shares of workers, what they gather, parts of a batch, pieces of few tokens, our own
+attention) is compared, without autocast and dropout, with the plain way on a few of its own groups: one process, whole
+batches, the model's attention as its library has it. Factors of the worker count, misplaced rows and forgotten
+gradients are what public implementations were wrong in, for months and without a sign but a model that is a bit worse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from components import chunked
+from components.gather import alone, total, workers
+from components.gradients import Losses, add_gradients
+from components.text import to_device
+from components.train_config import TrainConfig
+
+GROUPS = 4
+"""How many are looked at, at least: one for each worker and part."""
+PIECES = 3
+"""What the fast way encodes at once is cut into at least so many pieces, where there are so many texts."""
+NEAR, NOTHING = 1e-2, 1e-4
+"""How far gradients may be apart: this share of the plain one's length, and this much besides. A softmax of cosines
+over .01 multiplies what fp32 rounds by a hundred; what is wrong by a factor is far beyond."""
+
+
+class SelfCheckError(RuntimeError):
+    """The fast way to the gradient is not the plain one."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """What one process finds: losses by name, and the gradient of each parameter that has one."""
+
+    values: Losses
+    gradients: dict[str, Tensor]
+    rows: list[int]
+    parts: int
+
+
+def wanted(objective: Any) -> bool:
+    """Whether an objective can be checked: not where `encode` itself draws random numbers other than dropout's, which
+    it says by `self_check = False`."""
+    return bool(getattr(objective, "self_check", True))
+
+
+def plain(objective: Any, config: TrainConfig, rows: list[int], *, device: torch.device) -> Plain:
+    """Losses and gradient of some of a batch's groups by this process alone, in one piece.
+
+    Take it before anything in the model is made faster. Every worker computes the same.
+    """
+    parts = min(config.accumulate, 2)
+    most = config.batch // (config.accumulate * workers())
+    count = parts * workers() * min(most, math.ceil(GROUPS / (parts * workers())))
+    rows = rows[:count]
+    values: Losses = {}
+    with _aside(objective, device), alone():
+        for part in range(parts):
+            chosen = rows[part * count // parts : (part + 1) * count // parts]
+            batch = to_device(objective.collate(chosen), device)
+            terms = objective.terms(objective.encode(batch), batch)
+            means = {name: term.value / (term.rows * parts if term.rows else 1) for name, term in terms.items()}
+            torch.stack(list(means.values())).sum().backward()
+            values |= {name: values.get(name, 0.0) + float(mean.detach()) for name, mean in means.items()}
+        gradients = {name: p.grad for name, p in objective.named_parameters() if p.grad is not None}
+    return Plain(values, gradients, rows, parts)
+
+
+def compare(objective: Any, expected: Plain, *, device: torch.device) -> float:
+    """How far the fast way's gradient is from the plain one, as a share of its length; SelfCheckError if too far."""
+    with _aside(objective, device), chunked.cut(PIECES):
+        values, _ = add_gradients(
+            objective, expected.rows, parts=expected.parts, seed=0, step=0, device=device, precision="fp32"
+        )
+        found = {name: p.grad for name, p in objective.named_parameters() if p.grad is not None}
+    sums = torch.zeros(3, dtype=torch.float64)
+    for name in found.keys() | expected.gradients.keys():
+        one, other = found.get(name), expected.gradients.get(name)
+        a, b = (torch.zeros(1, device=device) if g is None else g.double() for g in (one, other))
+        sums += torch.stack([(a - b).square().sum(), b.square().sum(), a.square().sum()]).cpu()
+    apart, length, here = sums.sqrt().tolist()
+    wrong = [
+        f"{name} is {value:.6g} and should be {expected.values[name]:.6g}"
+        for name, value in values.items()
+        if not abs(value - expected.values[name]) <= NEAR * abs(expected.values[name]) + NOTHING
+    ]
+    if not apart <= NEAR * length + NOTHING:
+        wrong.append(f"the gradient is {here:.4g} long and {apart:.4g} away from one of {length:.4g}")
+    if total(torch.tensor([float(len(wrong))], device=device)).item() > 0:  # all workers stop, or none
+        raise SelfCheckError(
+            f"the check before the first step failed: {workers()} workers, in pieces, do not find what one process "
+            f"finds for {len(expected.rows)} groups: {'; '.join(wrong) or 'another worker says how'}. This is a fault "
+            f"of the objective, of one of its losses ({', '.join(values)}), or of Sparring, not of your data"
+        )
+    return apart / length if length else 0.0
+
+
+@contextmanager
+def _aside(objective: Any, device: torch.device) -> Iterator[None]:
+    """Without dropout; gradients and random numbers are afterwards as they were before."""
+    training = objective.training
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        objective.eval()
+        objective.zero_grad(set_to_none=True)
+        try:
+            yield
+        finally:
+            objective.zero_grad(set_to_none=True)
+            objective.train(training)

@@ -1,0 +1,66 @@
+"""Pictures of a retriever's space as small inline SVG: distributions as lines, and maps of queries and documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from components.embedding_space import COSINES, RATIOS
+from components.plots import short, ticks
+
+WIDTH, HEIGHT = 440, 240
+LEFT, RIGHT, TOP, BOTTOM = 12, 132, 10, 34
+SEEN = 0.001
+"""Share of a bin that is worth showing."""
+SIDE = 260
+DISTRIBUTIONS = (
+    ("nearest", "cosine of a query and the document ranked first", COSINES),
+    ("ratio", "query to query, as a share of query to document", RATIOS),
+)
+"""What of an analysis has a histogram, how people call it, and what it spans (paper 000, Figures 5 and 6)."""
+
+
+def distributions(title: str, curves: Mapping[str, Sequence[float]], span: tuple[float, float]) -> str:
+    """Histograms of one span as lines in the colours `c0`, `c1`, ...; no wider than what is seen of them."""
+    bins = len(next(iter(curves.values())))
+    seen = [at for curve in curves.values() for at, share in enumerate(curve) if share >= SEEN]
+    first, last = (min(seen), max(seen)) if seen else (0, bins - 1)
+    highest = max(max(curve) for curve in curves.values()) or 1.0
+    width = (span[1] - span[0]) / bins
+    marks = ticks(span[0] + first * width, span[0] + (last + 1) * width)
+
+    def x(value: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * (value - marks[0]) / (marks[-1] - marks[0])
+
+    def y(share: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share / highest
+
+    parts = []
+    for mark in marks:
+        parts.append(f'<path class="grid" d="M{x(mark):.1f} {TOP}V{HEIGHT - BOTTOM}"/>')
+        parts.append(
+            f'<text class="tick" x="{x(mark):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{mark:g}</text>'
+        )
+    for number, (name, curve) in enumerate(curves.items()):
+        colour = f"c{number % 5}"
+        line = "L".join(f"{x(span[0] + (at + 0.5) * width):.1f} {y(curve[at]):.1f}" for at in range(first, last + 1))
+        parts.append(f'<path class="line {colour}" d="M{line}"><title>{escape(name)}</title></path>')
+        parts.append(
+            f'<text class="name {colour}" x="{WIDTH - RIGHT + 10}" y="{TOP + 14 + 16 * number}">'
+            f"{escape(short(name))}</text>"
+        )
+    head = f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}: '
+    return f'{head}{escape(", ".join(curves))}">{"".join(parts)}</svg>'
+
+
+def scatter(name: str, queries: Sequence[Sequence[float]], documents: Sequence[Sequence[float]]) -> str:
+    """A map: documents in one colour, queries in another, places between 0 and 1."""
+    parts = []
+    for colour, points in (("c1", documents), ("c0", queries)):
+        for place in points:
+            across, down = (8 + (SIDE - 16) * value for value in place)
+            parts.append(f'<circle class="spot {colour}" cx="{across:.1f}" cy="{down:.1f}" r="2.2"/>')
+    return (
+        f'<svg class="chart map" viewBox="0 0 {SIDE} {SIDE}" role="img" aria-label="map of {len(queries)} queries and '
+        f'{len(documents)} documents: {escape(name)}">{"".join(parts)}</svg>'
+    )

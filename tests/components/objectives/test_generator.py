@@ -1,0 +1,146 @@
+"""A generator's training: the loss of a batch, ties, pieces, and that it learns to write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from components.generator import Generator
+from components.generator_configs import GenerateConfig, GeneratorConfig
+from components.objectives.generator import GeneratorObjective
+from components.targets import TargetConfig
+from tests import toy
+from tests.trainings import assert_same, lines
+from tests.writers import KINDS, architecture, write_generator
+from workflows.steps.targets import targets
+from workflows.steps.tokenize import TokenizeConfig, tokenize
+from workflows.steps.train import train
+
+LIKELIHOOD = "components.losses.likelihood.negative_log_likelihood"
+
+
+@pytest.fixture(scope="module")
+def learning(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Any:
+    """A start generator of a kind, targets for it, and their tokens."""
+    made: dict[str, Any] = {}
+
+    def of(kind: str) -> dict[str, Path]:
+        if kind not in made:
+            folder = tmp_path_factory.mktemp(kind)
+            write_generator(folder / "pretrained", kind)
+            config = GeneratorConfig(
+                model=str(folder / "pretrained"), architecture=architecture(kind), query_tokens=24, target_tokens=16
+            )
+            start = toy.started(folder / "start", config)
+            for name in ("rows", "tokens"):
+                (folder / name).mkdir()
+            targets(
+                folder / "rows", toy.INLINE, data=data, ranking=None, splits=["train"], leave_out=None, mode="tokens",
+                config=TargetConfig(kind="sentence", documents="judged"),
+            )  # fmt: skip
+            tokenize(folder / "tokens", toy.INLINE, data=folder / "rows", model=start, config=TokenizeConfig())
+            made[kind] = {"start": start, "rows": folder / "rows", "tokens": folder / "tokens"}
+        return made[kind]
+
+    return of
+
+
+def objective(places: dict[str, Path], *, piece: int = 10_000, recompute: bool = False) -> GeneratorObjective:
+    return GeneratorObjective(
+        places["start"] / "model", rows=places["rows"] / "groups.parquet", data=places["rows"],
+        tokens=places["tokens"], losses=toy.train_config(losses=[{"function": LIKELIHOOD}]).losses, piece=piece,
+        recompute=recompute,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_is_hugging_faces_text_by_text(learning: Any, kind: str) -> None:
+    """The mean over the texts of the mean over each text's tokens, in any pieces, with the same gradient."""
+    places = learning(kind)
+    whole, pieces = objective(places), objective(places, piece=60, recompute=True)
+    rows = list(range(5))
+    for one in (whole, pieces):
+        one.eval()
+        batch = one.collate(rows)
+        ((total, count),) = one.terms(one.encode(batch), batch).values()
+        assert count == 5
+        total.backward()
+    for (name, a), (_, b) in zip(whole.named_parameters(), pieces.named_parameters(), strict=True):
+        if a.grad is not None:
+            torch.testing.assert_close(a.grad, b.grad, rtol=2e-3, atol=1e-4, msg=name)
+    if kind == "gpt2":
+        return
+    batch, wanted = whole.collate(rows), 0.0
+    for row in rows:
+        source = batch.inputs.ids[row][batch.inputs.mask[row] > 0][None]
+        target = batch.targets.ids[row][batch.targets.mask[row] > 0][None]
+        wanted += whole.model.model(input_ids=source, labels=target).loss.item()
+    assert total.item() == pytest.approx(wanted, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_floor_is_that_of_known_products(learning: Any, kind: str) -> None:
+    one = objective(learning(kind))
+    operations, rate = one.operations(one.collate([0, 1])), one.rate(device="cpu", precision="fp32")
+    assert (operations, rate) == (0.0, 1.0) if kind == "gpt2" else operations > 1e5 and rate > 1e7
+
+
+def trained(out: Path, places: dict[str, Path], **config: Any) -> dict[str, Any]:
+    out.mkdir(exist_ok=True)
+    return train(
+        out, toy.INLINE, objective="generator", rows=places["rows"], dev=None, data=places["rows"],
+        tokens=places["tokens"], start=places["start"], seed=[1],
+        config=toy.train_config(**{"losses": [{"function": LIKELIHOOD}], "log_every": 1, **config}),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_learns_to_write_a_target(learning: Any, tmp_path: Path, kind: str) -> None:
+    """One text learnt by heart is what greedy decoding writes, through the step and its files."""
+    places = dict(learning(kind))
+    groups = pq.read_table(places["rows"] / "groups.parquet").slice(0, 1)
+    one = tmp_path / "one"
+    one.mkdir()
+    pq.write_table(groups, one / "groups.parquet")
+    for name in ("documents", "queries"):
+        pq.write_table(pq.read_table(places["rows"] / f"{name}.parquet"), one / f"{name}.parquet")
+    long = {"steps": 160, "batch": 1, "learning_rate": 1e-2, "schedule": "constant", "log_every": 20}
+    trained(tmp_path / "out", {**places, "rows": one}, **long)
+    losses = [line[name] for line in lines(tmp_path / "out") for name in line if name.startswith("negative")]
+    assert losses[-1] < 0.3 < losses[0]
+    generator = Generator.load(tmp_path / "out" / "model").eval()
+    query, document = groups["query_id"][0].as_py(), groups["doc_ids"][0].as_py()[0]
+    texts = {row["query_id"]: row["text"] for row in pq.read_table(one / "queries.parquet").to_pylist()}
+    wanted = {row["doc_id"]: row["text"] for row in pq.read_table(one / "documents.parquet").to_pylist()}
+    found = generator.expansions(
+        [texts[query]], GenerateConfig(number=1, new_tokens=40, precision="fp32"), keys=[(1,)], batch_tokens=1_000
+    )
+    learnt = generator.tokenizer(wanted[document])["input_ids"][: 16 if generator.seq2seq else 17]
+    assert found.texts == [[generator.tokenizer.decode(learnt, skip_special_tokens=True)]]
+
+
+def test_interrupted_it_goes_on_where_it_was(learning: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With embeddings that stand twice in the model and once in its files."""
+    from components import training
+    from workflows.steps import train as module
+
+    monkeypatch.setattr(module, "SAVE_SECONDS", -1.0)
+    trained(tmp_path / "a", learning("t5"))
+    real, calls = training._update, []
+
+    def failing(*args: Any, step: int, **rest: Any) -> Any:
+        calls.append(step)
+        if len(calls) == 3:
+            raise RuntimeError("power cut")
+        return real(*args, step=step, **rest)
+
+    monkeypatch.setattr(training, "_update", failing)
+    with pytest.raises(RuntimeError, match="power cut"):
+        trained(tmp_path / "b", learning("t5"))
+    trained(tmp_path / "b", learning("t5"))
+    assert calls == [0, 1, 2, 2, 3]
+    assert_same(tmp_path / "a", tmp_path / "b")

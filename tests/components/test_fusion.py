@@ -1,0 +1,100 @@
+"""Fused rankings, by hand and against plain loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from components.fusion import FusionConfig, fuse
+from components.tables import RANKING
+
+
+def ranking(**found: str) -> pa.Table:
+    """A ranking of one-letter documents."""
+    rows = [
+        {"query_id": query, "doc_id": document, "rank": rank, "score": 50.0 - rank}
+        for query, documents in found.items()
+        for rank, document in enumerate(documents, 1)
+    ]
+    return pa.Table.from_pylist(rows, schema=RANKING)
+
+
+def fused(*rankings: pa.Table, **config: Any) -> dict[str, str]:
+    table = fuse(rankings, FusionConfig(**config))
+    found: dict[str, str] = {}
+    for row in table.to_pylist():
+        found[row["query_id"]] = found.get(row["query_id"], "") + row["doc_id"]
+        assert row["rank"] == len(found[row["query_id"]])
+    scores: dict[str, list[float]] = {}
+    for row in table.to_pylist():
+        scores.setdefault(row["query_id"], []).append(row["score"])
+    assert all(one == sorted(one, reverse=True) for one in scores.values())
+    return found
+
+
+def test_lists_are_interleaved_in_their_order() -> None:
+    """The thesis' example: s1 a1 t1 s2 a2 t2, without what is there already."""
+    assert fused(ranking(q="stu"), ranking(q="abc"), ranking(q="xyz")) == {"q": "saxtbyucz"}
+    assert fused(ranking(q="sab"), ranking(q="abc"), ranking(q="sxa")) == {"q": "sabxc"}
+
+
+def test_the_cut_is_exact_and_ragged_lists_go_on() -> None:
+    assert fused(ranking(q="stuv"), ranking(q="a"), ranking(q="xy"), depth=5) == {"q": "saxty"}
+    assert fused(ranking(q="stuv"), ranking(q="a"), ranking(q="xy")) == {"q": "saxtyuv"}
+    assert fused(ranking(q="ab"), ranking(r="cd", q="xy")) == {"q": "axby", "r": "cd"}
+    assert fused(ranking(), ranking(q="ab")) == {"q": "ab"}
+    assert fused(ranking(), ranking()) == {}
+
+
+def lists(seed: int) -> list[dict[str, str]]:
+    """Three rankings of four queries, some missing, of unequal lengths."""
+    draw = np.random.default_rng(seed)
+    return [
+        {f"q{i}": "".join(draw.permutation(list("abcdefghij"))[: draw.integers(1, 10)]) for i in range(4)
+         if draw.random() < 0.8}
+        for _ in range(3)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("depth", [1, 4, 7, 100])
+def test_interleaving_is_a_loop(seed: int, depth: int) -> None:
+    three = lists(seed)
+    wanted = {}
+    for query in dict.fromkeys(name for one in three for name in one):
+        turns = [one.get(query, "") for one in three]
+        out: list[str] = []
+        for place in range(10):
+            out += [turn[place] for turn in turns if place < len(turn) and turn[place] not in out]
+        whole: list[str] = []
+        for letter in out:
+            if letter not in whole:
+                whole.append(letter)
+        wanted[query] = "".join(whole[:depth])
+    assert fused(*(ranking(**one) for one in three), depth=depth) == wanted
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_reciprocal_ranks_are_a_loop(seed: int) -> None:
+    three = lists(seed)
+    wanted = {}
+    for query in dict.fromkeys(name for one in three for name in one):
+        sums: dict[str, float] = {}
+        for one in three:
+            for rank, letter in enumerate(one.get(query, ""), 1):
+                sums[letter] = sums.get(letter, 0.0) + 1 / (60 + rank)
+        order = sorted(sums, key=lambda letter: (-round(sums[letter], 12), letter))
+        wanted[query] = "".join(order[:6])
+    assert fused(*(ranking(**one) for one in three), how="reciprocal", depth=6) == wanted
+
+
+def test_the_order_of_lists_makes_no_difference_to_reciprocal_ranks() -> None:
+    three = [ranking(**one) for one in lists(7)]
+    table = fuse(three, FusionConfig(how="reciprocal"))
+    other = fuse(three[::-1], FusionConfig(how="reciprocal"))
+    key = [("query_id", "ascending"), ("rank", "ascending")]
+    assert table.sort_by(key) == other.sort_by(key)
+    assert fused(ranking(q="ab"), ranking(q="ba"), how="reciprocal") == {"q": "ab"}  # equal sums: by id

@@ -1,0 +1,152 @@
+"""Generators: what is drawn, what is likely, and that neither batch nor order makes a difference."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from components.config import UserError
+from components.generator import Generator, _Drawing, filtered
+from components.generator_configs import GenerateConfig, GeneratorConfig
+from tests.writers import KINDS, architecture, write_generator
+
+QUERIES = ["ba co", "who won the long race of 1974?", "x", "du fe gi"]
+KEYS = [(1, "expand", f"q{i}") for i in range(len(QUERIES))]
+
+
+@pytest.fixture(scope="module")
+def generators(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Each kind of generator, written and loaded again."""
+    found = {}
+    for kind in KINDS:
+        folder = tmp_path_factory.mktemp(kind)
+        write_generator(folder / "model", kind)
+        generator, tokenizer = Generator.start(
+            GeneratorConfig(model=str(folder / "model"), architecture=architecture(kind))
+        )
+        tokenizer.save_pretrained(str(folder / "tokenizer"))
+        generator.save(folder / "saved", folder / "tokenizer")
+        found[kind] = Generator.load(folder / "saved").eval()
+    return found
+
+
+def write(generator: Generator, queries: list[str] = QUERIES, *, batch_tokens: int = 100_000, **config: Any) -> Any:
+    defaults = {"precision": "fp32", "new_tokens": 6, "number": 4}
+    keys = [KEYS[QUERIES.index(query)] for query in queries]
+    return generator.expansions(
+        queries, GenerateConfig(**{**defaults, **config}), keys=keys, batch_tokens=batch_tokens
+    ).texts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_is_what_hugging_face_writes(generators: Any, kind: str) -> None:
+    generator = generators[kind]
+    found = write(generator, number=1)
+    for query, texts in zip(QUERIES, found, strict=True):
+        ids = generator.tokenizer(query)["input_ids"]
+        ids = ids if generator.seq2seq else ids[:-1]
+        given = torch.tensor([ids])
+        with torch.inference_mode():
+            out = generator.model.generate(
+                given, attention_mask=torch.ones_like(given), do_sample=False, num_beams=1, max_new_tokens=6
+            )[0]
+        out = out if generator.seq2seq else out[len(ids) :]
+        assert texts == [generator.tokenizer.decode(out, skip_special_tokens=True)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_draw_is_the_same_in_any_batch(generators: Any, kind: str) -> None:
+    together = write(generators[kind])
+    assert [len(texts) for texts in together] == [4] * 4
+    assert write(generators[kind], batch_tokens=1) == together
+    assert write(generators[kind], QUERIES[::-1]) == together[::-1]
+    assert any(len(set(texts)) > 1 for texts in together)
+    assert [texts[0] for texts in together] == [texts[0] for texts in write(generators[kind], number=1)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_beams_come_best_first(generators: Any, kind: str) -> None:
+    found = write(generators[kind], method="beam", number=2, beams=3)
+    assert [len(texts) for texts in found] == [2] * 4
+    assert found != write(generators[kind], number=2)
+
+
+def test_a_prompt_holds_the_query(generators: Any) -> None:
+    plain = write(generators["t5"], number=1)
+    assert write(generators["t5"], number=1, prompt="{query} ? To answer this we need to know") != plain
+    assert write(generators["t5"], number=1, prompt="{query}") == plain
+
+
+def test_draws_have_the_models_probabilities() -> None:
+    """Against the softmax over what temperature, top-k and top-p leave."""
+    logits = torch.tensor([0.0, 1.0, 2.0, 0.5])
+    config = GenerateConfig(temperature=0.8, top_k=3, top_p=0.9)
+    random = torch.rand(20_000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    drawn = _Drawing(config, random)(torch.empty(0), logits.expand(20_000, 4)).argmax(-1)
+    wanted = filtered(logits[None] / 0.8, 3, 0.9).softmax(-1)[0]
+    found = torch.bincount(drawn, minlength=4) / 20_000
+    assert torch.allclose(found, wanted, atol=0.015)
+    assert wanted[0] == 0
+    assert found[0] == 0
+
+
+def test_what_may_be_drawn() -> None:
+    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
+    assert (filtered(logits, 2, None) > -torch.inf).tolist() == [[True, True, False, False]]
+    assert (filtered(logits, None, 0.65) > -torch.inf).tolist() == [[True, True, False, False]]
+    assert (filtered(logits, None, 0.71) > -torch.inf).tolist() == [[True, True, True, False]]
+    assert (filtered(logits, None, 0.01) > -torch.inf).tolist() == [[True, False, False, False]]
+    assert torch.equal(filtered(logits, None, None), logits)
+    # Of the three likeliest the first has 4/9: with top-p after top-k two are enough for three quarters.
+    assert (filtered(logits, 3, 0.75) > -torch.inf).tolist() == [[True, True, False, False]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_likelihoods_are_those_of_one_text_at_a_time(generators: Any, kind: str) -> None:
+    """Padded together, and against a plain loop over the tokens that the model itself is asked for."""
+    generator = generators[kind]
+    tokenizer = generator.tokenizer
+    sources, targets = ["ba", "co du fe"], ["ra mi tol", "ven"]
+
+    def padded(texts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        both = tokenizer(texts, padding=True, return_tensors="pt")
+        return both["input_ids"], both["attention_mask"]
+
+    with torch.inference_mode():
+        together = generator.log_likelihoods(padded(sources), padded(targets))
+        for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
+            ids, wanted = torch.tensor([tokenizer(source)["input_ids"]]), tokenizer(target)["input_ids"]
+            for place, token in enumerate(wanted):
+                if generator.seq2seq:
+                    before = [generator.model.config.decoder_start_token_id, *wanted[:place]]
+                    logits = generator.model(input_ids=ids, decoder_input_ids=torch.tensor([before])).logits
+                else:
+                    whole = torch.cat([ids, torch.tensor([wanted[:place]], dtype=torch.long)], 1)
+                    logits = generator.model(input_ids=whole).logits
+                alone = logits[0, -1].log_softmax(-1)[token]
+                assert together[row, place].item() == pytest.approx(alone.item(), abs=2e-4)
+            assert (together[row, len(wanted) :] == 0).all()
+
+
+def test_sampling_finds_more_than_greedy(generators: Any) -> None:
+    found = write(generators["bart"], number=12, temperature=2.0, top_k=None)
+    assert all(Counter(texts).most_common(1)[0][1] < 12 for texts in found)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [({"prompt": "what"}, "no {query}"), ({"beams": 4}, "only with method: beam"),
+     ({"method": "beam", "number": 5, "beams": 3}, "3 beams give no 5")],
+)  # fmt: skip
+def test_what_cannot_be_asked(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GenerateConfig(**config)
+
+
+def test_a_generator_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no such directory"):
+        Generator.start(GeneratorConfig(model=str(tmp_path / "nowhere")))

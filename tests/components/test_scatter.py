@@ -1,0 +1,57 @@
+"""The measure against a key: where points stand, on even and log scales and without any."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pytest
+
+from components.scatter import Dot, Scatter, svg
+
+
+def chart(ats: list[Any], *, log: bool = False) -> str:
+    dots = [Dot(at, 0.1 * place, "best" if place == 1 else "whole", f"trial {place}") for place, at in enumerate(ats)]
+    return svg(Scatter("RR@10", "a.rate", dots, log=log))
+
+
+def places(drawn: str) -> dict[str, float]:
+    """Where each trial's point stands from left to right."""
+    found = re.findall(r'cx="([\d.]+)"[^>]*><title>trial (\d)', drawn)
+    return {number: float(x) for x, number in found}
+
+
+def test_numbers_stand_in_proportion() -> None:
+    x = places(chart([1.0, 2.0, 4.0]))
+    assert (x["1"] - x["0"]) / (x["2"] - x["0"]) == pytest.approx(1 / 3, abs=0.01)
+
+
+def test_on_a_log_scale_factors_do() -> None:
+    drawn = chart([1e-5, 1e-4, 1e-3], log=True)
+    x = places(drawn)
+    assert x["1"] - x["0"] == pytest.approx(x["2"] - x["1"], abs=0.2)
+    assert re.findall(r'text-anchor="middle">([^<]+)<', drawn)[:-1] == ["1e-05", "3e-05", "0.0001", "0.0003", "0.001"]
+    between = places(chart([2.0, 3.0, 4.5], log=True))
+    assert (between["1"] - between["0"]) / (between["2"] - between["0"]) == pytest.approx(
+        math.log(1.5) / math.log(2.25), abs=0.01
+    )
+
+
+def test_other_values_stand_side_by_side() -> None:
+    drawn = chart(["x", None, "a very long name of a value", "x"])
+    x = places(drawn)
+    assert x["0"] == x["3"]
+    assert x["0"] < x["1"] < x["2"]
+    assert "a very long…" in drawn
+    assert len({*places(chart([True, False])).values()}) == 2
+    assert len({*places(chart([3, 3])).values()}) == 1  # one value is no scale
+
+
+def test_every_point_says_what_it_is_and_the_best_lies_on_top() -> None:
+    drawn = chart([1, 2, 3])
+    assert "<title>trial 2: 0.200 at 3</title>" in drawn
+    assert drawn.rindex("c1") > drawn.rindex("c0")
+    assert 'aria-label="RR@10 against a.rate: 1: 0.000; 2: 0.100; 3: 0.200"' in drawn
+    dot = Dot("<b>", 0.1, "part", "<i>")
+    assert "<b>" not in svg(Scatter("m", "k", [dot]))

@@ -1,0 +1,211 @@
+"""What is handed on while a run runs: losses, throughput and measures, each once, to where the profile says."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests import tiny
+from tests.tiny import Place, Said
+from workflows import observe
+from workflows.observe import Tracker, followed
+from workflows.progress import Progress
+
+
+class Kept:
+    """A sink that remembers."""
+
+    def __init__(self, run: Path, ids: dict[str, str]) -> None:
+        self.sent: list[tuple[str, dict[str, float], int]] = []
+        ids["kept"] = "7"
+
+    def send(self, series: str, values: dict[str, float], step: int) -> None:
+        self.sent.append((series, values, step))
+
+    def close(self) -> None:
+        self.sent.append(("closed", {}, 0))
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tracker:
+    """A tracker with one such sink."""
+    monkeypatch.setattr(observe, "_TensorBoard", Kept)
+    return Tracker(tmp_path, ["tensorboard"])
+
+
+def sent(tracker: Tracker) -> list[tuple[str, dict[str, float], int]]:
+    return tracker._open()[0].sent  # type: ignore[attr-defined,no-any-return]
+
+
+def log(out: Path, *lines: dict[str, Any], rest: str = "") -> Path:
+    out.mkdir(exist_ok=True)
+    (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + rest)
+    return out
+
+
+LINES: list[dict[str, Any]] = [
+    {"step": 10, "distillation": 2.0, "learning_rate": 1e-4, "gradient_norm": 1.5, "seconds": 4.0},
+    {"step": 15, "dev RR": 0.25},
+    {"step": 20, "distillation": 1.0, "learning_rate": 5e-5, "gradient_norm": 1.0, "seconds": 6.0},
+]
+
+
+def test_a_trainings_log(kept: Tracker, tmp_path: Path) -> None:
+    """Losses by name, and steps a second since the line before; half a line is for the next time."""
+    out = log(tmp_path / "train", LINES[0], LINES[1], rest='{"step": 20, "dist')
+    kept.training("retriever 1", out)
+    first = {"loss/distillation": 2.0, "learning_rate": 1e-4, "gradient_norm": 1.5, "steps_per_second": 2.5}
+    assert sent(kept) == [("retriever 1", first, 10), ("retriever 1", {"dev/RR": 0.25}, 15)]
+    log(out, *LINES)
+    kept.training("retriever 1", out)
+    kept.training("retriever 1", out)
+    assert sent(kept)[2:] == [
+        ("retriever 1", {"loss/distillation": 1.0, "learning_rate": 5e-5, "gradient_norm": 1.0,
+                         "steps_per_second": 5.0}, 20),
+    ]  # fmt: skip
+
+
+def test_a_run_that_goes_on_hands_on_what_is_new(kept: Tracker, tmp_path: Path) -> None:
+    kept.training("a", log(tmp_path / "train", *LINES[:2]))
+    later = Tracker(tmp_path, ["tensorboard"])
+    later.training("a", log(tmp_path / "train", *LINES))
+    assert [step for _, _, step in sent(later)] == [20]
+    assert later._state["ids"] == {"kept": "7"}  # so that a service goes on with the run that it knows
+
+
+def test_a_step_is_followed(kept: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observe, "LATENCY", 0.01)
+    with followed(kept, "vectors", tmp_path), Progress(tmp_path, 10, "texts", done=2) as counted:
+        counted.to(6)
+        counted._began -= 2.0  # two seconds ago
+        counted._write()
+        while not sent(kept):
+            pass
+    series, values, step = sent(kept)[0]
+    assert (series, step) == ("vectors", 6)
+    assert values["texts_per_second"] == pytest.approx(2.0, rel=0.1)
+    with followed(kept, "b", log(tmp_path / "b", *LINES)):
+        pass
+    assert [step for series, _, step in sent(kept) if series == "b"] == [10, 15, 20]  # to the last, however quick
+    with followed(None, "b", tmp_path):
+        pass
+
+
+def test_measures_by_round(kept: Tracker) -> None:
+    def row(system: str, number: int | None, measure: str, value: float) -> dict[str, Any]:
+        return {"system": system, "round": number, "measure": measure, "value": value}
+
+    kept.measures([
+        row("BM25", None, "RR@10", 0.1), row("warm retriever", 0, "RR@10", 0.2), row("warm retriever", 0, "R@100", 0.5),
+        row("retriever 1", 1, "RR@10", 0.3), row("retriever 1", 1, "R@100", 0.6),
+    ])  # fmt: skip
+    assert ("measures/BM25", {"RR@10": 0.1}, 0) in sent(kept)
+    assert ("measures/retriever", {"RR@10": 0.2, "R@100": 0.5}, 0) in sent(kept)
+    assert ("measures/retriever", {"RR@10": 0.3, "R@100": 0.6}, 1) in sent(kept)
+
+
+def test_a_sink_that_fails_is_left_out(kept: Tracker, tmp_path: Path, said: Said) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError("no route to host")
+
+    sink = kept._open()[0]
+    sink.send = refuse  # type: ignore[method-assign]
+    kept.training("a", log(tmp_path / "train", *LINES))
+    assert said()[1] == "Kept: no route to host; no more is sent there\n"
+    assert kept._open() == []
+
+
+def events(folder: Path) -> dict[str, list[int]]:
+    """Steps of every tag in a folder's event files, by series."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    found: dict[str, list[int]] = {}
+    for path in sorted(folder.rglob("events.out.*")):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            (length,) = struct.unpack_from("<Q", data, at)
+            event = Event.FromString(data[at + 12 : at + 12 + length])
+            at += 12 + length + 4
+            for value in event.summary.value:
+                found.setdefault(f"{path.parent.relative_to(folder)}: {value.tag}", []).append(event.step)
+    return found
+
+
+def test_a_runs_tensorboard(played: Place) -> None:
+    found = events(played.runs / "tiny" / "tensorboard")
+    assert found["retriever 1: loss/distillation_group"] == [1, 2, 3]
+    assert found["warm ranker: learning_rate"] == [1, 2, 3]
+    assert found["measures/retriever: RR_10"] == [0, 1]
+    assert "measures/BM25: RR_10" in found
+
+
+def test_where_values_go_is_no_identity(played: Place, tmp_path: Path, said: Said) -> None:
+    place = played.copy(tmp_path / "copy")
+    tiny.write(place.folder / "inline.yaml", {**tiny.INLINE, "track": []})
+    assert place("run") == 0
+    assert "nothing to run" in said()[0]
+
+
+def test_without_any(beir: Path, encoder: Path, tmp_path: Path) -> None:
+    place = tiny.place(tmp_path, tiny.dpr(beir, encoder), track=[])
+    assert place("run", "--until", "tokens") == 0
+    assert {path.name for path in (place.runs / "tiny").iterdir() if not path.is_symlink()} == {
+        "config.yaml", "plan.txt",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["mlflow", "wandb"])
+def test_what_is_not_installed_is_said_before_anything_runs(
+    played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(observe, "installed", lambda _: False)
+    place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()), track=[kind])
+    assert place("run", "--until", "data") == 2
+    assert said()[1] == (
+        f"error: cluster: track: {kind} is not installed; accepted: leave it out, or `pip install {kind}` first\n"
+    )
+    assert not list(place.store.glob("*"))
+
+
+def test_mlflow_and_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked of them, by stand-ins with the signatures of theirs that are used."""
+    calls: list[Any] = []
+
+    def note(name: str, returns: Any = None) -> Any:
+        def call(*words: Any, **named: Any) -> Any:
+            calls.append((name, *words, named))
+            return returns
+
+        return call
+
+    begun = types.SimpleNamespace(info=types.SimpleNamespace(run_id="m1"), id="w1")
+    stand_ins = {
+        "mlflow": {"set_experiment": None, "start_run": begun, "log_metrics": None, "end_run": None},
+        "wandb": {"init": begun, "define_metric": None, "log": None, "finish": None},
+    }
+    for module, functions in stand_ins.items():
+        made = types.ModuleType(module)
+        for name, returns in functions.items():
+            setattr(made, name, note(f"{module}.{name}", returns))
+        monkeypatch.setitem(sys.modules, module, made)
+    monkeypatch.setattr(observe, "installed", lambda _: True)
+    for step in (1, 2):  # the second time it goes on
+        tracker = Tracker(tmp_path / "demo", ["mlflow", "wandb"])
+        (tmp_path / "demo").mkdir(exist_ok=True)
+        tracker.send("retriever 1", {"loss/a": 0.5}, step)
+        tracker.send("retriever 1 (seed 2)", {"RR@10": 0.5}, step)
+        tracker.close()
+    assert ("mlflow.start_run", {"run_id": None, "run_name": "demo"}) in calls
+    assert ("mlflow.start_run", {"run_id": "m1", "run_name": "demo"}) in calls
+    assert ("mlflow.log_metrics", {"retriever_1/loss/a": 0.5}, {"step": 2}) in calls
+    assert ("mlflow.log_metrics", {"retriever_1_seed_2/RR_10": 0.5}, {"step": 2}) in calls
+    assert [one[-1]["id"] for one in calls if one[0] == "wandb.init"] == [None, "w1"]
+    assert ("wandb.log", {"retriever 1/step": 1, "retriever 1/loss/a": 0.5}, {}) in calls
+    assert ("wandb.define_metric", "retriever 1/*", {"step_metric": "retriever 1/step"}) in calls

@@ -1,0 +1,53 @@
+"""The report's page about candidates that were kept from being negatives."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from components.screening import ScreenConfig
+from tests import toy
+from workflows import report
+from workflows.dag import graph, step
+from workflows.steps.screen import screen
+from workflows.store import Store, execute
+
+
+def ingest(out: Path, cluster: Any, *, source: str) -> None:
+    for path in Path(source).glob("*.parquet"):
+        shutil.copyfile(path, out / path.name)
+    table = pq.read_table(out / "documents.parquet")
+    texts = ["<script>x</script>" if one == "d5" else text for one, text in zip(*(
+        table[name].to_pylist() for name in ("doc_id", "text")), strict=True)]  # fmt: skip
+    pq.write_table(table.set_column(2, "text", pa.array(texts)), out / "documents.parquet")
+
+
+def tokenize(out: Path, cluster: Any, *, source: str) -> None:
+    shutil.copyfile(Path(source) / "documents.same.npy", out / "documents.same.npy")
+
+
+def search(out: Path, cluster: Any) -> None:
+    toy.write_ranking(out, {"q1": ["d5", "d1", "d31", "d0"], "q4": ["d8", "d9"]})
+
+
+def test_the_report_counts_reasons_and_shows_cases(tmp_path: Path, data: Path, tokens: Path) -> None:
+    made = step("data", ingest, source=str(data))
+    screened = step(
+        "retriever groups screened", screen, data=made, tokens=step("tokens", tokenize, source=str(tokens)),
+        ranking=step("ranking", search), split="train", votes=None, vectors=None, config=ScreenConfig(absolute=0.5),
+    )  # fmt: skip
+    store = Store(tmp_path / "store")
+    for node in graph([screened]):
+        execute(node, store, toy.INLINE, on_wait=print)
+    report.write(tmp_path / "run", title="t", wanted=[screened], results=None, store=store, executed=set(), config={})
+    text = (tmp_path / "run/report.html").read_text()
+    assert "What was kept from being a negative" in text
+    assert "<td>2</td><td>6</td><td>3</td><td>3.0 → 1.5</td>" in text
+    assert "qrel 1, duplicate text 1, margin 1" in text
+    assert "rank 1, score 99.000; the positive's 98.000" in text
+    assert "<script>" not in text
+    assert "&lt;script&gt;x" in text

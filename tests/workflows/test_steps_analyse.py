@@ -1,0 +1,64 @@
+"""The analysis of a trained retriever's vectors, in a whole run and in its report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from components.config import override, read_based
+from tests import tiny
+
+
+@pytest.fixture(scope="module")
+def analysed(tmp_path_factory: pytest.TempPathFactory, beir: Path, encoder: Path) -> tiny.Place:
+    """DPR over two seeds, with its space looked at."""
+    tree = tiny.dpr(beir, encoder)
+    tree |= {"seeds": [1, 2], "analyse": {"map": 5, "perplexity": 3.0}}
+    place = tiny.place(tmp_path_factory.mktemp("analysed"), tree)
+    assert place("run") == 0
+    return place
+
+
+def test_each_measured_retriever_of_each_seed_is_analysed(analysed: tiny.Place) -> None:
+    labels = [one["label"] for one in analysed.metrics()["steps"] if one["function"] == "analyse"]
+    assert labels == ["start model analysis", "retriever (seed 1) analysis", "retriever (seed 2) analysis"]
+    rows = analysed.metrics()["rows"]
+    assert {row["system"] for row in rows} == {"BM25", "start model", "retriever"}
+    assert all("analysis" not in row for row in rows)
+
+
+def test_the_numbers_are_those_of_the_vectors(analysed: tiny.Place) -> None:
+    told = json.loads((analysed.artifact("start model analysis") / "analysis.json").read_text())
+    assert told["queries"] == 4
+    vectors = analysed.artifact("start vectors")
+    documents = np.concatenate([np.load(path) for path in sorted(vectors.glob("documents-*.npy"))])
+    queries = dict(
+        zip(json.loads((vectors / "queries.json").read_text()), np.load(vectors / "queries.npy"), strict=True)
+    )
+    first = [float(np.max(documents @ queries[query])) for query in ("q0", "q6", "q12", "q18")]
+    assert told["nearest"]["mean"] == pytest.approx(np.mean(first), abs=1e-5)
+    right = [documents[i] for i in (0, 6, 12, 18)]
+    distances = [np.square(queries[f"q{i}"] - own).sum() for i, own in zip((0, 6, 12, 18), right, strict=True)]
+    assert told["alignment"] == pytest.approx(np.mean(distances), abs=1e-5)
+    assert len(told["map"]["queries"]) == len(told["map"]["documents"]) == 4
+
+
+def test_the_report_has_numbers_and_pictures(analysed: tiny.Place) -> None:
+    text = (analysed.runs / "tiny/report.html").read_text()
+    assert "Where queries and documents lie" in text
+    assert text.count('class="chart map"') == 2  # one a system
+    assert text.count("query to query, as a share of query to document") >= 1
+    assert "Of 4 queries" in text
+
+
+def test_it_changes_no_other_step(analysed: tiny.Place) -> None:
+    tree = override(read_based(analysed.config), ["analyse=null"])
+    assert tree["analyse"] is None
+    assert analysed("run", "--set", "analyse.map=0") == 0
+    run = next(path for path in analysed.runs.iterdir() if path.name.startswith("tiny-"))
+    steps = json.loads((run / "metrics.json").read_text())["steps"]
+    assert {one["function"] for one in steps if one["executed"]} == {"analyse", "results"}
+    assert 'class="chart map"' not in (run / "report.html").read_text()

@@ -1,0 +1,316 @@
+"""From queries to expansions, their ranks, a query reranker and its choice: every step, in one process and on Ray."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from components import expansions
+from components.config import UserError
+from components.cross_encoder import CrossEncoder
+from components.generator_configs import GenerateConfig, GeneratorConfig
+from components.pretrained import load_tokenizer
+from components.relevance_model import RelevanceConfig
+from components.tables import EXPANSIONS, QUERIES, check
+from tests import tiny, toy
+from tests.trainings import lines
+from tests.writers import write_generator
+from workflows.cluster import Cluster
+from workflows.steps import choose, expand, query_rerank
+from workflows.steps.choose import answer_ranks, rank_groups
+from workflows.steps.expand import FileConfig, expand_by_model, expand_by_relevance, expand_from_file
+from workflows.steps.query_rerank import PredictConfig, candidates, predict
+from workflows.steps.tokenize import TokenizeConfig, tokenize
+from workflows.steps.train import train
+
+RANKING = "components.losses.query_ranks.ranking"
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Path:
+    """Every query but q2 finds its own document and four others."""
+    rows = {f"q{i}": [f"d{(i + 3 * k) % 40}" for k in range(5)] for i in range(24) if i != 2}
+    return toy.write_ranking(tmp_path / "found", rows)
+
+
+def place(path: Path) -> Path:
+    path.mkdir(parents=True)
+    return path
+
+
+def by_relevance(out: Path, cluster: Cluster, data: Path, found: Path, splits: list[str], **config: Any) -> Any:
+    options = RelevanceConfig(**{"number": 6, "terms": 2, "common": 1.0, **config})
+    return expand_by_relevance(place(out), cluster, data=data, ranking=found, splits=splits, seed=[1], config=options)
+
+
+def test_from_what_queries_find(tmp_path: Path, data: Path, found: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = by_relevance(tmp_path / "out", toy.INLINE, data, found, ["train", "test"])
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "expansions.parquet", "queries.parquet", "qrels.parquet", "documents.parquet", "progress.json"
+    }  # fmt: skip
+    rows = check(pq.read_table(tmp_path / "out" / expansions.FILE), EXPANSIONS, what="out").to_pylist()
+    texts = {
+        row["doc_id"]: f"{row['title']} {row['text']}" for row in pq.read_table(data / "documents.parquet").to_pylist()
+    }
+    asked = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
+    for row in rows:
+        whole = " ".join(texts[f"d{(int(row['query_id'][1:]) + 3 * k) % 40}"] for k in range(5)).split()
+        assert set(row["text"].split()) <= set(whole)
+        assert not set(row["text"].split()) & set(asked[row["query_id"]].split())
+    assert {row["query_id"] for row in rows} == {f"q{i}" for i in range(24) if i % 3 or not i % 2} - {"q2"}
+    assert summary["not_expanded"] == 1
+    # Neither the size of a piece nor the splits asked for with it change what is drawn.
+    monkeypatch.setattr(expand, "QUERIES", 5)
+    by_relevance(tmp_path / "again", toy.INLINE, data, found, ["test"])
+    again = pq.read_table(tmp_path / "again" / expansions.FILE).to_pylist()
+    assert again == [row for row in rows if int(row["query_id"][1:]) % 3 == 0]
+
+
+def test_through_ray_it_is_the_same(
+    tmp_path: Path, data: Path, found: Path, ray: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expand, "QUERIES", 4)
+    by_relevance(tmp_path / "inline", toy.INLINE, data, found, ["train"], draws="sentence")
+    by_relevance(tmp_path / "ray", ray, data, found, ["train"], draws="sentence")
+    ours, theirs = (tiny.contents(tmp_path / name) for name in ("ray", "inline"))
+    assert {k: v for k, v in ours.items() if k != "progress.json"} == {
+        k: v for k, v in theirs.items() if k != "progress.json"
+    }
+
+
+def test_from_a_file(tmp_path: Path, data: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    rows = [{"_id": f"q{i}", "expansions": {"titles": f"ba *** co {i} *** ba"}} for i in (0, 6, 7)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = FileConfig(path=str(path), field="titles", separator=" *** ")
+    summary = expand_from_file(place(tmp_path / "out"), toy.INLINE, data=data, splits=["test"], config=config)
+    asked = check(pq.read_table(tmp_path / "out" / "queries.parquet"), QUERIES, what="out")
+    assert asked["query_id"].to_pylist() == ["q0#1", "q0#2", "q6#1", "q6#2"]
+    assert summary == {"expansions": 4, "queries": 2, "a_query": 2.0, "not_expanded": 2}
+    with pytest.raises(UserError, match="no expansion of a query of dev"):
+        expand_from_file(place(tmp_path / "dev"), toy.INLINE, data=data, splits=["dev"], config=config)
+
+
+def test_several_models_write_for_what_each_has_not_seen(
+    tmp_path: Path, data: Path, ray: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = []
+    for seed in (0, 1):
+        config = GeneratorConfig(model=str(write_generator(tmp_path / f"pretrained {seed}", seed=seed)))
+        starts.append(toy.started(tmp_path / f"start {seed}", config))
+    config = GenerateConfig(number=3, new_tokens=5, precision="fp32")
+
+    def write(name: str, cluster: Cluster, models: list[Path]) -> dict[str, list[str]]:
+        out = place(tmp_path / name)
+        summary = expand_by_model(
+            out, cluster, data=data, models=models, splits=["train", "test"], seed=[1], config=config
+        )
+        assert summary["generated"] == 3 * 20
+        assert 0 < summary["tokens"] <= 3 * 20 * 6
+        found: dict[str, list[str]] = {}
+        for row in pq.read_table(out / expansions.FILE).to_pylist():
+            found.setdefault(row["query_id"], []).append(row["text"])
+        return found
+
+    first, second, both = (write(n, toy.INLINE, m) for n, m in (("a", starts[:1]), ("b", starts[1:]), ("c", starts)))
+    assert first != second
+    for query, texts in both.items():
+        assert texts == (first, second)[expansions.fold_of(query, 2)][query]
+    monkeypatch.setattr(expand, "QUERIES", 5)
+    assert write("ray", ray, starts) == both
+
+
+# From expansions to a choice
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory, data: Path) -> dict[str, Path]:
+    """Expansions of all queries, what each finds, and their ranks. The first expansion finds the relevant document
+    first, the k-th at k; q4's find nothing."""
+    folder = tmp_path_factory.mktemp("chain")
+    rows = {f"q{i}": [f"d{(i + 3 * k) % 40}" for k in range(5)] for i in range(24)}
+    found = toy.write_ranking(folder / "found", rows)
+    by_relevance(folder / "expanded", toy.INLINE, data, found, ["train", "dev", "test"])
+    issued = {}
+    for row in pq.read_table(folder / "expanded" / expansions.FILE).to_pylist():
+        own, number = int(row["query_id"][1:]), row["number"]
+        others = [f"d{(own + 1 + 2 * k) % 40}" for k in range(7)]
+        if own != 4:
+            issued[row["doc_id"]] = [*others[: number - 1], f"d{own}", *others[number - 1 :]][:4]
+    ranking = toy.write_ranking(folder / "ranking", issued)
+    ranks = place(folder / "ranks")
+    answer_ranks(ranks, toy.INLINE, expanded=folder / "expanded", ranking=ranking, by_answer=False)
+    return {"found": found, "expanded": folder / "expanded", "ranking": ranking, "ranks": ranks, "folder": folder}
+
+
+def test_ranks_by_judgements(chain: dict[str, Path], data: Path) -> None:
+    relevant: dict[str, set[str]] = {}
+    for row in pq.read_table(data / "qrels.parquet").to_pylist():
+        if row["relevance"] > 0:
+            relevant.setdefault(row["query_id"], set()).add(row["doc_id"])
+    issued: dict[str, list[str]] = {}
+    for row in pq.read_table(chain["ranking"] / "ranking.parquet").to_pylist():
+        issued.setdefault(row["query_id"], []).append(row["doc_id"])
+    for row in pq.read_table(chain["ranks"] / "ranks.parquet").to_pylist():
+        hits = [at for at, one in enumerate(issued.get(row["doc_id"], []), 1) if one in relevant[row["query_id"]]]
+        assert row["rank"] == (hits[0] if hits else None)
+
+
+def test_groups_have_ranks_and_queries_that_say_something(chain: dict[str, Path], data: Path, tmp_path: Path) -> None:
+    out = place(tmp_path / "groups")
+    summary = rank_groups(out, toy.INLINE, data=data, ranks=chain["ranks"], split="train", max_rank=101, queries=None)
+    ranks = {row["doc_id"]: row["rank"] for row in pq.read_table(chain["ranks"] / "ranks.parquet").to_pylist()}
+    rows = pq.read_table(out / "groups.parquet").to_pylist()
+    assert "q4" not in {row["query_id"] for row in rows}  # nothing finds anything: all of MAX_RANK
+    assert summary["groups"] == len(rows) < summary["of"]
+    for row in rows:
+        assert row["targets"] == [101 if ranks[one] is None else ranks[one] for one in row["doc_ids"]]
+        assert len(set(row["targets"])) > 1
+    with pytest.raises(UserError, match="no query has expansions of which one finds more"):
+        rank_groups(
+            place(tmp_path / "none"), toy.INLINE, data=data, ranks=_same_ranks(chain, tmp_path), split="train",
+            max_rank=101, queries=None,
+        )  # fmt: skip
+
+
+def _same_ranks(chain: dict[str, Path], tmp_path: Path) -> Path:
+    from components.tables import ANSWER_RANKS, write
+
+    rows = pq.read_table(chain["ranks"] / "ranks.parquet")
+    import pyarrow as pa
+
+    out = place(tmp_path / "same")
+    table = rows.set_column(2, "rank", pa.array([3] * len(rows), pa.int32()))
+    write(out / "ranks.parquet", table, ANSWER_RANKS)
+    return out
+
+
+@pytest.fixture(scope="module")
+def rerankers(chain: dict[str, Path], data: Path, ranker: Path) -> Any:
+    """The candidates of a reranker that reads passages (`rd`) or not (`ri`), and their tokens."""
+    made = {}
+    for kind, ranking in (("ri", None), ("rd", chain["ranking"])):
+        out, tokens = place(chain["folder"] / kind), place(chain["folder"] / f"{kind} tokens")
+        candidates(out, toy.INLINE, data=data, expanded=chain["expanded"], ranking=ranking)
+        tokenize(tokens, toy.INLINE, data=out, model=ranker, config=TokenizeConfig())
+        made[kind] = (out, tokens)
+    return made
+
+
+@pytest.mark.parametrize("kind", ["ri", "rd"])
+def test_predictions_are_what_the_model_says_of_the_papers_template(
+    chain: dict[str, Path], data: Path, rerankers: Any, ranker: Path, tmp_path: Path, kind: str
+) -> None:
+    """`question ? expansion`, and for RD the first passage as the second text, through Hugging Face's own tokenizer."""
+    view, tokens = rerankers[kind]
+    out = place(tmp_path / "out")
+    config = PredictConfig(precision="fp32", shard=30)
+    predict(out, toy.INLINE, expanded=chain["expanded"], candidates=view, tokens=tokens, reranker=ranker, config=config)
+    predicted = {row["doc_id"]: row["score"] for row in pq.read_table(out / query_rerank.PREDICTED).to_pylist()}
+    model, tokenizer = CrossEncoder.load(ranker / "model").eval(), load_tokenizer(ranker / "model")
+    asked = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
+    top = {row["query_id"]: row["doc_id"] for row in pq.read_table(chain["ranking"] / "ranking.parquet").to_pylist()
+           if row["rank"] == 1}  # fmt: skip
+    documents = {row["doc_id"]: f"{row['title']} {row['text']}".strip()
+                 for row in pq.read_table(data / "documents.parquet").to_pylist()}  # fmt: skip
+    rows = pq.read_table(chain["expanded"] / expansions.FILE).to_pylist()
+    assert len(predicted) == len(rows)
+    for row in [row for row in rows if row["query_id"] != "q4"][::7]:
+        texts = [f"{asked[row['query_id']]} ? {row['text']}"]
+        if kind == "rd":
+            texts.append(documents[top[row["doc_id"]]])
+        wrapped = tokenizer(*texts, truncation="longest_first" if kind == "rd" else True, max_length=24)
+        from components.text import Batch
+
+        batch = Batch(*(torch.tensor([wrapped[name]]) for name in ("input_ids", "attention_mask", "token_type_ids")))
+        if kind == "ri":
+            batch = batch._replace(segments=None)
+        with torch.inference_mode():
+            assert predicted[row["doc_id"]] == pytest.approx(model(batch).item(), abs=1e-5)
+
+
+def test_passages_are_looked_up_once_each(chain: dict[str, Path], rerankers: Any) -> None:
+    view, _ = rerankers["rd"]
+    names = pq.read_table(view / "documents.parquet")["doc_id"].to_pylist()
+    first = [
+        row["doc_id"] for row in pq.read_table(chain["ranking"] / "ranking.parquet").to_pylist() if row["rank"] == 1
+    ]
+    passages = [name for name in names if "#" not in name]
+    assert sorted(passages) == sorted(set(first))
+    top = np.load(view / "top.npy")
+    assert (top >= len(names) - len(passages) - 1).all()
+    assert {names[at] for at in top} == set(first) | {"#"}  # q4's read an empty one
+
+
+@pytest.mark.parametrize("kind", ["ri", "rd"])
+def test_a_trained_reranker_chooses_better_than_the_generator(
+    chain: dict[str, Path], data: Path, rerankers: Any, ranker: Path, tmp_path: Path, kind: str
+) -> None:
+    """It learns its training queries' ranks: its choices come nearer to the oracle's than the first expansions, here
+    the worst, are."""
+    view, tokens = rerankers[kind]
+    worst = _turned_round(chain, tmp_path)
+    groups = place(tmp_path / "groups")
+    rank_groups(groups, toy.INLINE, data=data, ranks=worst, split="train", max_rank=101, queries=None)
+    config = toy.train_config(
+        steps=60, batch=8, learning_rate=5e-3, schedule="noam", clip=None, log_every=20,
+        losses=[{"function": RANKING, "options": {"alpha": 0.1}}],
+        validate_on_dev={"every": 30, "measure": "accuracy"},
+    )  # fmt: skip
+    out = place(tmp_path / "out")
+    summary = train(
+        out, toy.INLINE, objective="query_reranker", rows=groups, dev=groups, data=view, tokens=tokens, start=ranker,
+        seed=[1], config=config,
+    )  # fmt: skip
+    assert summary["peak_learning_rate"] == pytest.approx(5e-3)
+    assert summary["noam_multiplier"] == pytest.approx(5e-3 * 6**0.5)
+    assert summary["best"]["value"] > 0.5
+    losses = [line["ranking (group)"] for line in lines(out) if "ranking (group)" in line]
+    assert losses[-1] < 0.7 * losses[0]
+    predicted = place(tmp_path / "predicted")
+    predict(
+        predicted, toy.INLINE, expanded=chain["expanded"], candidates=view, tokens=tokens, reranker=out,
+        config=PredictConfig(precision="fp32"),
+    )  # fmt: skip
+    ranks = {row["doc_id"]: row["rank"] or 101 for row in pq.read_table(worst / "ranks.parquet").to_pylist()}
+    means = {}
+    for name, scores in (("first", None), ("reranker", predicted), ("oracle", worst)):
+        chosen = place(tmp_path / name)
+        choose.choose(
+            chosen, toy.INLINE, data=data, expanded=chain["expanded"], ranking=chain["ranking"], scores=scores,
+            otherwise=chain["found"], split="train", number=None,
+        )  # fmt: skip
+        choices = pq.read_table(chosen / choose.CHOICES)["doc_id"].to_pylist()
+        means[name] = np.mean([ranks[one] for one in choices])
+    assert means["oracle"] <= means["reranker"] < means["first"]
+
+
+def _turned_round(chain: dict[str, Path], tmp_path: Path) -> Path:
+    """Ranks that say that the last expansion is the best."""
+    import pyarrow as pa
+
+    from components.tables import ANSWER_RANKS, write
+
+    table = pq.read_table(chain["ranks"] / "ranks.parquet")
+    numbers = [int(name.partition("#")[2]) for name in table["doc_id"].to_pylist()]
+    out = place(tmp_path / "turned")
+    write(out / "ranks.parquet", table.set_column(2, "rank", pa.array([70 - 10 * n for n in numbers], pa.int32())),
+          ANSWER_RANKS)  # fmt: skip
+    return out
+
+
+def test_all_expansions_in_a_row(chain: dict[str, Path], data: Path, tmp_path: Path) -> None:
+    out = place(tmp_path / "concat")
+    expand.concatenated(out, toy.INLINE, data=data, expanded=chain["expanded"])
+    each: dict[str, list[str]] = {}
+    for row in pq.read_table(chain["expanded"] / expansions.FILE).to_pylist():
+        each.setdefault(row["query_id"], []).append(row["text"])
+    for row in pq.read_table(out / expansions.FILE).to_pylist():
+        assert (row["number"], row["text"]) == (1, " ".join(each.pop(row["query_id"])))
+    assert not each

@@ -1,0 +1,104 @@
+"""A run seen from another shell."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests import steps, tiny
+from tests.tiny import ROOT, Place, Said
+from workflows import recipes, watch
+from workflows.dag import step
+from workflows.progress import Progress
+from workflows.store import FAILURE, Store, execute, todo
+from workflows.trials import Book, Trial, table
+
+
+def test_a_finished_run(played: Place, said: Said) -> None:
+    assert played("show", "--watch") == 0
+    (line,) = said()[0].splitlines()
+    whole = line.split()[3]
+    assert line == f"tiny: {whole} of {whole} steps done, 0 to run"
+
+
+def test_who_holds_an_artifact(tmp_path: Path) -> None:
+    store, node = Store(tmp_path), step("w", steps.wait, started=str(tmp_path / "began"), go=str(tmp_path / "go"))
+    assert store.holder(node) == ""
+    thread = threading.Thread(target=execute, args=(node, store, None), kwargs={"on_wait": print})
+    thread.start()
+    while not (tmp_path / "began").exists():
+        time.sleep(0.01)
+    assert store.holder(node).startswith("process ")
+    (tmp_path / "go").touch()
+    thread.join()
+    assert store.holder(node) == ""
+    assert store.done(node)
+
+
+def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()))
+    experiment, store = recipes.read(place.config, [], place.runs), Store(place.store)
+    waiting = todo(experiment.wanted, store)
+    whole = len(waiting)
+    lines = watch.view(experiment, store, waiting).splitlines()
+    assert lines == [
+        f"tiny: 0 of {whole} steps done, {whole} to run", "  nobody is at it: python -m workflows run goes on",
+        f"  then: data, bm25 index, bm25 ranking, BM25 measures and {whole - 4} more",
+    ]  # fmt: skip
+    busy, bad = waiting[0], waiting[1]
+    for node in (busy, bad):
+        store.path(node).mkdir(parents=True)
+    (store.path(bad) / FAILURE).write_text("Traceback\nOSError: the disk is full\n")
+    monkeypatch.setattr(store, "holder", lambda node: "process 7 on here" if node is busy else "")
+    assert "  data  (process 7 on here)" in watch.view(experiment, store, waiting).splitlines()
+    with Progress(store.path(busy), 200, "texts") as counted:
+        counted.to(50, "loss 0.5")
+    lines = watch.view(experiment, store, waiting).splitlines()
+    assert lines[1].startswith("  data:  25%|")
+    assert "50/200" in lines[1]
+    assert lines[2:] == [
+        "  failed: bm25 index: OSError: the disk is full",
+        f"  then: bm25 index, bm25 ranking, BM25 measures, start retriever and {whole - 5} more",
+    ]  # fmt: skip
+
+
+def test_from_another_shell(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
+    """It follows a run to its end, and is told of steps as they come; the run itself is not disturbed."""
+    place = tiny.place(tmp_path, tiny.dpr(beir, encoder))
+    looks = subprocess.Popen(
+        [sys.executable, "-m", "workflows", *place.words("show", "--watch")],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert place("run") == 0
+    out, _ = looks.communicate(timeout=60)
+    assert looks.returncode == 0
+    heads = [line for line in out.splitlines() if line.startswith("tiny: ")]
+    assert heads[-1].endswith(" steps done, 0 to run")
+    assert len(heads) > 1
+
+
+def test_a_tuning(played: Place, tmp_path: Path, said: Said) -> None:
+    """Its trials, until none is to go on; `show` has them too, where the config itself was not run."""
+    place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()))
+    book = Book(place.runs / "tiny", "RR@10", ["warm", "last"], "dev", "max", ["rate"], "0123")
+    book.trials = [Trial(0, {}, {"rate": 0.1}, "done", [0.2, 0.3]), Trial(1, {}, {"rate": 0.2}, "running", [0.1])]
+    book.save()
+    thread = threading.Thread(target=place, args=("show", "--watch"))
+    thread.start()
+    time.sleep(1.5)
+    assert thread.is_alive()
+    book.trials[1].state = "stopped"
+    book.save()
+    thread.join()
+    out = said()[0]
+    assert out.startswith("RR@10, dev split; 2 trials: 1 done, 1 running\n")
+    assert place("show") == 0
+    assert said()[0] == table(book) + "\n"

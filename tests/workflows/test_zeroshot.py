@@ -1,0 +1,116 @@
+"""A retriever, BM25 and their fusion over several collections, in a whole run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from components.config import UserError
+from components.scoreboard import across, averages_of, table
+from tests import tiny, toy
+from workflows import recipes
+from workflows.steps.exclude import exclude
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> dict[str, Any]:
+    """Two collections: a toy one, and one of fewer documents whose queries are among its documents."""
+    folder = tmp_path_factory.mktemp("collections")
+    toy.write_data(folder / "one")
+    own = toy.write_data(folder / "two", documents=32, queries=12)
+    for name in ("queries", "qrels"):  # query q3 is document d3 too
+        text = pq.read_table(own / f"{name}.parquet")
+        ids = [one.replace("q", "d") for one in text["query_id"].to_pylist()]
+        pq.write_table(text.set_column(0, text.schema.field(0), [ids]), own / f"{name}.parquet")
+    places = {name: tiny.write_beir(folder / f"beir {name}", folder / name) for name in ("one", "two")}
+    small = tiny.dpr(places["one"], encoder)
+    data = {name: {"format": "beir", "path": str(path)} for name, path in places.items()}
+    return {
+        "recipe": "zeroshot", "k": 10, "encode": small["encode"], "retriever": small["retriever"],
+        "collections": {"First": {"data": data["one"]}, "Second": {"data": data["two"], "same_id": "drop"}},
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory, tree: dict[str, Any]) -> tiny.Place:
+    place = tiny.place(tmp_path_factory.mktemp("zeroshot"), tree)
+    assert place("run") == 0
+    return place
+
+
+def test_each_collection_and_the_average_have_every_system(played: tiny.Place) -> None:
+    rows = [row for row in played.metrics()["rows"] if row["measure"] == "nDCG@10"]
+    found = {(row["collection"], row["system"]): row["value"] for row in rows}
+    systems = ("BM25", "retriever", "fusion")
+    assert set(found) == {(name, system) for name in ("First", "Second", "average") for system in systems}
+    for system in systems:
+        assert found["average", system] == pytest.approx((found["First", system] + found["Second", system]) / 2)
+    compared = {(one["collection"], one["system"], one["baseline"]) for one in played.metrics()["comparisons"]}
+    assert ("Second", "fusion", "BM25") in compared
+    assert not [one for one in compared if one[0] == "average"]
+
+
+def test_steps_say_of_which_collection_they_are(played: tiny.Place) -> None:
+    labels = [one["label"] for one in played.metrics()["steps"]]
+    assert len(set(labels)) == len(labels)
+    assert {"retriever", "First: bm25 ranking", "Second: BM25 without the queries", "Second: fusion"} <= set(labels)
+    assert not [label for label in labels if label.startswith("First") and "without" in label]
+
+
+def test_the_queries_themselves_are_not_found_where_they_are_left_out(played: tiny.Place) -> None:
+    for label, system in (("First", False), ("Second", True)):
+        ranking = pq.read_table(played.artifact(f"{label}: fusion") / "ranking.parquet").to_pylist()
+        assert ranking
+        if system:
+            assert not [row for row in ranking if row["query_id"] == row["doc_id"]]
+    plain = pq.read_table(played.artifact("Second: retriever ranking") / "ranking.parquet")
+    kept = pq.read_table(played.artifact("Second: retriever without the queries") / "ranking.parquet")
+    for query in set(plain["query_id"].to_pylist()):
+        before = [row["doc_id"] for row in plain.to_pylist() if row["query_id"] == query]
+        after = [(row["rank"], row["doc_id"]) for row in kept.to_pylist() if row["query_id"] == query]
+        assert len(before) == 11
+        assert after == list(enumerate([one for one in before if one != query][:10], 1))
+
+
+def test_the_table_has_collections_for_rows(played: tiny.Place) -> None:
+    text = table(played.metrics())
+    lines = text.splitlines()
+    assert lines[0] == "nDCG@10"
+    assert lines[2].split() == ["collection", "BM25", "retriever", "fusion"]
+    assert [line.split()[0] for line in lines[3:6]] == ["First", "Second", "average"]
+    page = (played.runs / "tiny/report.html").read_text()
+    assert "nDCG@10 over collections" in page
+    assert page.index("First") < page.index("average")
+
+
+def test_an_average_is_of_what_was_measured_everywhere() -> None:
+    def row(system: str, collection: str, value: float) -> dict[str, Any]:
+        return {"system": system, "round": None, "collection": collection, "split": "test", "seed": 1,
+                "measure": "RR", "value": value, "queries": 3}  # fmt: skip
+
+    rows = [row("a", "x", 0.2), row("a", "y", 0.4), row("b", "x", 0.9)]
+    made = averages_of(rows)
+    assert [(one["system"], one["value"], one["queries"]) for one in made] == [("a", pytest.approx(0.3), 6)]
+    assert across({"rows": rows}) == []
+
+
+def test_nothing_is_excluded_from_nothing(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    empty = toy.write_ranking(tmp_path / "empty", {})
+    assert exclude(tmp_path / "out", toy.INLINE, ranking=empty, k=3) == {"queries": 0, "excluded": 0}
+
+
+def test_the_retriever_of_an_experiment_is_taken(
+    tmp_path: Path, tree: dict[str, Any], beir: Path, encoder: Path
+) -> None:
+    dpr = tiny.write(tmp_path / "dpr.yaml", tiny.dpr(beir, encoder))
+    told = {key: value for key, value in tree.items() if key != "retriever"} | {"experiment": str(dpr)}
+    made = recipes.read(tiny.write(tmp_path / "zero.yaml", told), [], tmp_path)
+    assert made.outcome.found.retriever.label == "retriever"
+    assert made.outcome.found.retriever.function.__name__ == "train"
+    for mistake in ({**told, "retriever": tree["retriever"]}, {k: v for k, v in told.items() if k != "experiment"}):
+        with pytest.raises(UserError, match="say either `retriever` or `experiment`"):
+            recipes.read(tiny.write(tmp_path / "bad.yaml", mistake), [], tmp_path)

@@ -1,0 +1,63 @@
+"""What a retriever's space looks like: distances, distributions and a map of queries and documents."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from components import embedding_space
+from components.embedding_space import AnalysisConfig
+from components.files import write_json
+from components.groups import ids_of, measured, positives, rows_of
+from components.tables import RANKING, read
+from components.vectors import Vectors, query_rows
+from workflows.cluster import Cluster
+
+ANALYSIS = "analysis.json"
+
+
+def analyse(
+    out: Path, cluster: Cluster, *, data: Path, tokens: Path, vectors: Path, ranking: Path, split: str,
+    config: AnalysisConfig,
+) -> dict[str, Any]:  # fmt: skip
+    """`analysis.json` of the split's judged queries (`components.embedding_space`); the summary has its numbers.
+
+    Each query stands with the first of its relevant documents, and with the document that the ranking has first.
+    """
+    query_ids = ids_of(data / "queries.parquet", "query_id")
+    document_ids = ids_of(data / "documents.parquet", "doc_id")
+    relevant = positives(data)
+    first = read(ranking / "ranking.parquet", RANKING, columns=["query_id", "doc_id"], filters=[("rank", "==", 1)])
+    found = dict(zip(first["query_id"].to_pylist(), first["doc_id"].to_pylist(), strict=True))
+    chosen = [query for query in measured(data, split, config.queries) if query in found]
+    rows = rows_of(pa.array(chosen, pa.string()), query_ids, what="queries")
+    chosen, rows = _judged(chosen, rows, relevant)
+    if len(chosen) < 2:
+        raise ValueError(f"no two queries of the split {split!r} have a relevant document and a ranking")
+    right = np.asarray([relevant[int(row)][0] for row in rows])
+    nearest = rows_of(pa.array([found[query] for query in chosen], pa.string()), document_ids, what=str(ranking))
+    held = Vectors(vectors)
+    same = np.load(tokens / "documents.same.npy", mmap_mode="r")
+    told = embedding_space.about(
+        held.queries(query_rows(vectors, pa.array(chosen, pa.string()))), _documents(held, right),
+        _documents(held, nearest), np.asarray(same[right]), config,
+    )  # fmt: skip
+    write_json(out / ANALYSIS, told)
+    return {
+        "queries": told["queries"], "alignment": told["alignment"], "uniformity": told["uniformity"],
+        "anisotropy": told["anisotropy"], "ratio": told["ratio"]["median"], "nearest": told["nearest"]["mean"],
+    }  # fmt: skip
+
+
+def _judged(ids: list[str], rows: np.ndarray, relevant: dict[int, np.ndarray]) -> tuple[list[str], np.ndarray]:
+    """Those with a relevant document: a split that is measured by answers alone has queries without."""
+    kept = np.asarray([int(row) in relevant for row in rows], bool)
+    return pc.filter(pa.array(ids, pa.string()), pa.array(kept)).to_pylist(), rows[kept]
+
+
+def _documents(vectors: Vectors, rows: np.ndarray) -> np.ndarray:
+    """(n, d) those of rows in any order."""
+    distinct, at = np.unique(rows, return_inverse=True)
+    return np.asarray(vectors.documents(distinct)[at])

@@ -1,0 +1,100 @@
+"""How good each expansion of a query is, and which of them to take (paper 002, section 3.3)."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from components import query_choice
+from components.config import UserError
+from components.expansions import FILE
+from components.groups import queries_of
+from components.query_choice import CHOICE, PREDICTIONS
+from components.tables import ANSWER_RANKS, ANSWERED, EXPANSIONS, GROUPS, QRELS, RANKING, read, write
+from workflows.cluster import Cluster
+
+RANKS, PREDICTED, CHOICES = "ranks.parquet", "predicted.parquet", "choices.parquet"
+
+
+def answer_ranks(out: Path, cluster: Cluster, *, expanded: Path, ranking: Path, by_answer: bool) -> dict[str, Any]:
+    """Write `ranks.parquet`, the minimum answer rank of each expansion; null where the ranking holds none.
+
+    By answer `ranking` is one that `answering` wrote; otherwise relevant documents are what is looked for.
+    """
+    expansions = read(expanded / FILE, EXPANSIONS)
+    table = read(ranking / "ranking.parquet", ANSWERED if by_answer else RANKING)
+    if not by_answer:
+        table = query_choice.judged(table, read(expanded / "qrels.parquet", QRELS))
+    ranks = query_choice.answer_ranks(expansions, table)
+    write(out / RANKS, ranks, ANSWER_RANKS)
+    return {"expansions": len(ranks), "without_an_answer": ranks["rank"].null_count}
+
+
+def rank_groups(
+    out: Path, cluster: Cluster, *, data: Path, ranks: Path, split: str, max_rank: int, queries: int | None
+) -> dict[str, Any]:
+    """Write `groups.parquet`: of each query of the split its expansions, their ranks as targets.
+
+    An expansion without an answer has the rank `max_rank` (paper 002: MAX_RANK, 101 or 250). Queries whose expansions
+    all have the same rank are left out, as no pair of them says anything. With `queries` only the first so many.
+    """
+    table = read(ranks / RANKS, ANSWER_RANKS)
+    of_split = queries_of(data, [split], ["query_id"])["query_id"]
+    table = table.filter(pc.is_in(table["query_id"], value_set=of_split.combine_chunks()))
+    grouped: dict[str, list[tuple[str, float]]] = {}
+    values = pc.fill_null(table["rank"], max_rank).to_pylist()
+    for doc_id, query, rank in zip(table["doc_id"].to_pylist(), table["query_id"].to_pylist(), values, strict=True):
+        grouped.setdefault(query, []).append((doc_id, float(rank)))
+    kept = [(query, of) for query, of in grouped.items() if len({rank for _, rank in of}) > 1][:queries]
+    if not kept:
+        raise UserError(f"split {split!r}: no query has expansions of which one finds more than another")
+    rows = [
+        {"query_id": query, "visit": 0, "doc_ids": [one for one, _ in of], "targets": [rank for _, rank in of],
+         "teacher": None}
+        for query, of in kept
+    ]  # fmt: skip
+    write(out / "groups.parquet", pa.Table.from_pylist(rows, schema=GROUPS), GROUPS)
+    return {"groups": len(kept), "of": len(grouped), "candidates": sum(len(of) for _, of in kept)}
+
+
+def choose(
+    out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path, scores: Path | None, otherwise: Path,
+    split: str, number: int | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Write `ranking.parquet`, each query's that of the chosen expansion, and `choices.parquet`, which that is.
+
+    `scores` is what `predict` wrote, or for the oracle (`best query`) what `answer_ranks` wrote; without, the
+    generator's own choice stands: the first expansion. Queries without an expansion keep the ranking of `otherwise`.
+    """
+    asked = queries_of(expanded, [split], ["query_id"])["query_id"].combine_chunks()
+    expansions = read(expanded / FILE, EXPANSIONS)
+    expansions = expansions.filter(pc.is_in(expansions["doc_id"], value_set=asked))
+    choices = query_choice.chosen(expansions, _scores(scores, expansions), number)
+    found = read(ranking / "ranking.parquet", RANKING, filters=[("query_id", "in", choices["doc_id"].to_pylist())])
+    plain = read(otherwise / "ranking.parquet", RANKING)
+    of_split = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
+    plain = plain.filter(pc.is_in(plain["query_id"], value_set=of_split))
+    whole = query_choice.as_ranking(choices, found, plain)
+    write(out / CHOICES, choices, CHOICE)
+    write(out / "ranking.parquet", whole, RANKING)
+    words = [len(str(text).split()) for text in choices["text"].to_pylist()]
+    return {
+        "chosen": len(choices),
+        "first": choices["number"].to_pylist().count(1),
+        "words": round(float(np.mean(words)), 2) if words else 0.0,
+    }
+
+
+def _scores(scores: Path | None, expansions: pa.Table) -> np.ndarray:
+    """What says how good each expansion is; the lowest is the best, one that finds no answer the worst."""
+    if scores is None:
+        return expansions["number"].to_numpy().astype(np.float64)
+    oracle = (scores / RANKS).exists()
+    table = read(scores / RANKS, ANSWER_RANKS) if oracle else read(scores / PREDICTED, PREDICTIONS)
+    at = pc.index_in(expansions["doc_id"], value_set=table["doc_id"].combine_chunks())
+    if at.null_count:
+        raise ValueError(f"{scores}: says nothing of {at.null_count} expansions")
+    values = table["rank" if oracle else "score"].take(at).cast(pa.float64())
+    return pc.fill_null(values, np.inf).to_numpy()

@@ -1,0 +1,232 @@
+"""Expand queries: from what they find themselves, with a language model, or from a file (paper 002, chapter 3).
+
+Each step writes the expansions and the collection in which each is a query (`components.expansions`), which BM25 or a
+retriever then searches as any other.
+"""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from components import expansions, relevance_model
+from components.config import Config, UserError
+from components.draws import generator
+from components.files import replacing, write_json
+from components.generator_configs import GenerateConfig
+from components.groups import queries_of
+from components.processor import settle
+from components.relevance_model import Document, Frequencies, RelevanceConfig
+from components.sources.base import locate
+from components.tables import EXPANSIONS, RANKING, read
+from workflows.cluster import Cluster
+from workflows.shards import Shard, map_shards
+
+SAMPLED = 100_000
+"""Documents that terms are counted in, spread over the collection: enough to know the common ones."""
+QUERIES = 256
+"""Of one piece of work; changes no result."""
+TEXTS, COUNTS = "feedback.arrow", "frequencies.json"
+
+
+class FileConfig(Config):
+    """Expansions that are there already, such as GAR's released ones."""
+
+    path: str
+    """A file of JSON lines, plain or .gz: `{"_id": query, "expansions": {field: text or texts}}`."""
+    field: str
+    """Which of a line's expansions: of GAR's, `answers`, `sentences` or `titles`."""
+    separator: str | None = None
+    """What stands between expansions in one text (GAR's titles: ` *** `); null where a text is one expansion."""
+    number: int | None = Field(None, ge=1)
+    """Only the first so many of a query; null for all."""
+
+
+def expand_from_file(
+    out: Path, cluster: Cluster, *, data: Path, splits: list[str], config: FileConfig
+) -> dict[str, Any]:
+    """Write the expansions that a file has of the splits' queries."""
+    path = locate(config.path)
+    found = expansions.read_expansions(path, config.field, config.separator).by_query
+    queries = queries_of(data, splits, ["query_id"])["query_id"].to_pylist()
+    rows = [row for query in queries if query in found for row in expansions.rows(query, found[query][: config.number])]
+    if not rows:
+        raise UserError(f"{path}: no expansion of a query of {', '.join(splits)}")
+    summary = expansions.write_collection(out, data, pa.Table.from_pylist(rows, schema=EXPANSIONS))
+    return {**summary, "not_expanded": len(set(queries) - found.keys())}
+
+
+def expand_by_relevance(
+    out: Path, cluster: Cluster, *, data: Path, ranking: Path, splits: list[str], seed: list[Any],
+    config: RelevanceConfig,
+) -> dict[str, Any]:  # fmt: skip
+    """Write expansions that are drawn from what the splits' queries find (`components.relevance_model`).
+
+    A query that finds nothing, or nothing that adds to it, has none.
+    """
+    asked = queries_of(data, splits, ["query_id", "text"])
+    table = read(ranking / "ranking.parquet", RANKING, filters=[("rank", "<=", config.documents)])
+    table = table.filter(pc.is_in(table["query_id"], value_set=asked["query_id"].combine_chunks()))
+    _gather_feedback(out / TEXTS, data, table)
+    if not (out / COUNTS).exists():
+        counted = relevance_model.frequencies(_sampled(data))
+        write_json(out / COUNTS, {"documents": counted.documents, "counts": counted.counts})
+    summary = _mapped(
+        out, data, [list(range(len(asked)))], cluster, worker=Sampler, gpu=False, work=out, splits=splits,
+        ranking=ranking, seed=seed, config=config,
+    )  # fmt: skip
+    for name in (TEXTS, COUNTS):
+        (out / name).unlink()
+    return summary
+
+
+def expand_by_model(
+    out: Path, cluster: Cluster, *, data: Path, models: list[Path], splits: list[str], seed: list[Any],
+    config: GenerateConfig,
+) -> dict[str, Any]:  # fmt: skip
+    """Write expansions that a language model generates from the splits' queries (`components.generator`).
+
+    Of several models each writes for the part of the queries that it was not trained on (paper 002, section 3.3.3).
+    """
+    cuda = cluster.cuda()
+    queries = queries_of(data, splits, ["query_id"])["query_id"].to_pylist()
+    folds = [expansions.fold_of(query, len(models)) for query in queries]
+    rows = [[row for row, fold in enumerate(folds) if fold == one] for one in range(len(models))]
+    return _mapped(
+        out, data, rows, cluster, worker=Writer, gpu=cuda, models=[model / "model" for model in models],
+        splits=splits, seed=seed, config=config, cuda=cuda, batch_tokens=cluster.tokens_at_once(cuda=cuda),
+    )  # fmt: skip
+
+
+def _mapped(
+    out: Path, data: Path, folds: list[list[int]], cluster: Cluster, *, worker: type, gpu: bool, **constructor: Any
+) -> dict[str, Any]:
+    """Expansions of rows of the splits' queries by workers, joined and written as a collection; what they counted."""
+    shards = [
+        Shard(f"part-{fold:03d}-{start:08d}.parquet", len(part), {"fold": fold, "rows": part})
+        for fold, rows in enumerate(folds)
+        for start in range(0, len(rows), QUERIES)
+        if (part := rows[start : start + QUERIES])
+    ]
+    counted = map_shards(
+        worker, shards, out=out, cluster=cluster, pool=cluster.map, unit="queries", gpu=gpu, data=data, **constructor
+    )
+    table = pa.concat_tables([EXPANSIONS.empty_table(), *(pq.read_table(out / shard.file) for shard in shards)])
+    queries = sum(map(len, folds))
+    if not len(table):
+        raise ValueError(f"none of {queries} queries has an expansion")
+    summary = expansions.write_collection(out, data, table)
+    for shard in shards:
+        (out / shard.file).unlink()
+    return {**summary, "not_expanded": queries - summary["queries"], **counted}
+
+
+def _gather_feedback(path: Path, data: Path, ranking: pa.Table) -> None:
+    """The documents of a ranking in one file that workers read without holding it: one pass over the collection."""
+    if path.exists():
+        return
+    wanted = pc.unique(ranking["doc_id"])
+    with replacing(path) as temporary, pa.OSFile(str(temporary), "wb") as file:
+        schema = pq.read_schema(data / "documents.parquet").empty_table().select(["doc_id", "title", "text"]).schema
+        with pa.ipc.new_file(file, schema) as writer:
+            for batch in pq.ParquetFile(data / "documents.parquet").iter_batches(columns=schema.names):
+                writer.write_batch(batch.filter(pc.is_in(batch["doc_id"], value_set=wanted)))
+
+
+def _sampled(data: Path) -> Iterator[str]:
+    """Titles and texts of documents at equal distances in the collection."""
+    file = pq.ParquetFile(data / "documents.parquet")
+    step, at = -(-file.metadata.num_rows // SAMPLED), 0
+    for batch in file.iter_batches(columns=["title", "text"]):
+        titles, texts = (column.to_pylist() for column in batch.columns)
+        yield from (f"{titles[row]} {texts[row]}" for row in range(-at % step, len(texts), step))
+        at += len(texts)
+
+
+class Sampler:
+    """Draws the expansions of runs of queries from what they find."""
+
+    def __init__(
+        self, *, work: Path, data: Path, splits: list[str], ranking: Path, seed: list[Any], config: RelevanceConfig,
+        threads: int,
+    ) -> None:  # fmt: skip
+        settle(threads)
+        self._config, self._seed, self._ranking = config, seed, ranking / "ranking.parquet"
+        self._queries = queries_of(data, splits, ["query_id", "text"])
+        self._texts = pa.ipc.open_file(pa.memory_map(str(work / TEXTS))).read_all()
+        self._ids = self._texts["doc_id"].combine_chunks()
+        self._frequencies = Frequencies(**json.loads((work / COUNTS).read_text()))
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        """Write the expansions of some queries."""
+        asked = self._queries.take(task["rows"]).to_pylist()
+        found = self._found([one["query_id"] for one in asked])
+        rows = []
+        for one in asked:
+            drawn = relevance_model.expansions(
+                one["text"], found.get(one["query_id"], []), self._frequencies, self._config,
+                partial(generator, *self._seed, "expand", one["query_id"]),
+            )  # fmt: skip
+            rows += expansions.rows(one["query_id"], drawn)
+        pq.write_table(pa.Table.from_pylist(rows, schema=EXPANSIONS), path)
+
+    def _found(self, queries: list[str]) -> dict[str, list[Document]]:
+        """The feedback documents of some queries."""
+        wanted = [("query_id", "in", queries), ("rank", "<=", self._config.documents)]
+        table = read(self._ranking, RANKING, columns=["query_id", "doc_id", "score"], filters=wanted)
+        texts = self._texts.take(pc.index_in(table["doc_id"].combine_chunks(), value_set=self._ids))
+        found: dict[str, list[Document]] = {}
+        columns = (table["query_id"], texts["title"], texts["text"], table["score"])
+        for query, title, text, score in zip(*(column.to_pylist() for column in columns), strict=True):
+            found.setdefault(query, []).append(Document(title, text, score))
+        return found
+
+
+class Writer:
+    """Generates the expansions of runs of queries with a language model."""
+
+    def __init__(
+        self, *, data: Path, models: list[Path], splits: list[str], seed: list[Any], config: GenerateConfig,
+        batch_tokens: int, cuda: bool, threads: int,
+    ) -> None:  # fmt: skip
+        settle(threads)
+        self._queries = queries_of(data, splits, ["query_id", "text"])
+        self._models, self._device = models, "cuda" if cuda else "cpu"
+        self._config, self._seed, self._batch_tokens = config, seed, batch_tokens
+        self._fold, self._generator = -1, cast(Any, None)
+
+    def _of(self, fold: int) -> Any:
+        """The generator of a part of the queries; one at a time is in memory."""
+        from components.generator import Generator
+
+        if fold != self._fold:
+            self._generator = None
+            self._fold, self._generator = fold, Generator.load(self._models[fold]).eval().to(self._device)
+        return self._generator
+
+    def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
+        """Write the expansions of some queries; how many tokens were generated for them."""
+        asked = self._queries.take(task["rows"])
+        ids, texts = asked["query_id"].to_pylist(), asked["text"].to_pylist()
+        written = self._of(task["fold"]).expansions(
+            texts, self._config, keys=[(*self._seed, "expand", one) for one in ids], batch_tokens=self._batch_tokens
+        )
+        rows = [row for one, found in zip(ids, written.texts, strict=True) for row in expansions.rows(one, found)]
+        pq.write_table(pa.Table.from_pylist(rows, schema=EXPANSIONS), path)
+        return {"tokens": float(written.tokens), "generated": float(sum(map(len, written.texts)))}
+
+
+def concatenated(out: Path, cluster: Cluster, *, data: Path, expanded: Path) -> dict[str, Any]:
+    """Write one expansion a query: all of its expansions one after another (paper 002, Table 3.1, `concat`)."""
+    table = read(expanded / expansions.FILE, EXPANSIONS)
+    whole: dict[str, list[str]] = {}
+    for row in table.select(["query_id", "text"]).to_pylist():
+        whole.setdefault(row["query_id"], []).append(row["text"])
+    rows = [row for query, texts in whole.items() for row in expansions.rows(query, [" ".join(texts)])]
+    return expansions.write_collection(out, data, pa.Table.from_pylist(rows, schema=EXPANSIONS))

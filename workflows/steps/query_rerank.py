@@ -1,0 +1,114 @@
+"""What query rerankers read, and asking them for the rank of each expansion (paper 002, sections 3.3.1 and 3.3.2)."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from components.config import Config
+from components.expansions import FILE
+from components.files import replacing, save_array, write_array
+from components.processor import settle
+from components.query_choice import PREDICTIONS
+from components.query_reading import TOP
+from components.tables import DOCUMENTS, EXPANSIONS, QRELS, QUERIES, RANKING, check, read, write
+from workflows.cluster import Cluster
+from workflows.shards import joined, map_shards, runs
+
+ROW_GROUP = 10_000
+PREDICTED = "predicted.parquet"
+
+
+class PredictConfig(Config):
+    """How ranks are predicted."""
+
+    precision: Literal["bf16", "fp32"] = "bf16"
+    """Of the forward pass."""
+    shard: int = Field(2_000, ge=1)
+    """Expansions in one file; what an interrupted prediction loses at most, for each worker."""
+
+
+def candidates(out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path | None) -> dict[str, Any]:
+    """Write what a query reranker reads, as a collection to be tokenised (`components.query_reading`).
+
+    Documents are the expanded queries and, with a ranking of them, behind those the passages that they find first,
+    each once, and an empty one for those that find nothing. Queries are those of `data`.
+    """
+    names = read(expanded / FILE, EXPANSIONS, columns=["doc_id"])["doc_id"]
+    asked = read(expanded / "queries.parquet", QUERIES, columns=["query_id", "text"])
+    texts = asked["text"].take(pc.index_in(names, value_set=asked["query_id"].combine_chunks()))
+    titles = pa.array([""] * len(names), pa.string())
+    tables = [check(pa.table([names, titles, texts], names=DOCUMENTS.names), DOCUMENTS, what="expanded queries")]
+    summary = {"expansions": len(names)}
+    if ranking is not None:
+        columns = ["query_id", "doc_id"]
+        first = read(ranking / "ranking.parquet", RANKING, columns=columns, filters=[("rank", "=", 1)])
+        passages = _passages(data, pc.unique(first["doc_id"]))
+        of = first["doc_id"].take(pc.index_in(names, value_set=first["query_id"].combine_chunks()))
+        rows = pc.index_in(of, value_set=passages["doc_id"].combine_chunks(), skip_nulls=True)
+        top = pc.add(pc.fill_null(rows, len(passages)), len(names)).to_numpy().astype(np.int64)
+        tables += [passages, pa.table({"doc_id": ["#"], "title": [""], "text": [""]}, schema=DOCUMENTS)]
+        write_array(out / TOP, top)
+        summary |= {"passages": len(passages), "found_nothing": int((top == len(names) + len(passages)).sum())}
+    with replacing(out / "documents.parquet") as path:
+        pq.write_table(pa.concat_tables(tables), path, row_group_size=ROW_GROUP)
+    write(out / "queries.parquet", read(data / "queries.parquet", QUERIES), QUERIES)
+    write(out / "qrels.parquet", QRELS.empty_table(), QRELS)
+    return summary
+
+
+def _passages(data: Path, wanted: pa.Array) -> pa.Table:
+    """Some of a collection's documents, in its order; one pass over it."""
+    kept = []
+    for batch in pq.ParquetFile(data / "documents.parquet").iter_batches(columns=DOCUMENTS.names):
+        kept.append(batch.filter(pc.is_in(batch["doc_id"], value_set=wanted)))
+    return check(pa.Table.from_batches(kept), DOCUMENTS, what="documents")
+
+
+def predict(
+    out: Path, cluster: Cluster, *, expanded: Path, candidates: Path, tokens: Path, reranker: Path,
+    config: PredictConfig,
+) -> dict[str, Any]:  # fmt: skip
+    """Write `predicted.parquet`, the rank that a query reranker predicts for each expansion, up to a constant."""
+    names = read(expanded / FILE, EXPANSIONS, columns=["doc_id"])["doc_id"]
+    shards = runs(len(names), config.shard, "part-{:05d}.npy")
+    cuda = cluster.cuda()
+    counted = map_shards(
+        Predictor, shards, out=out, cluster=cluster, pool=cluster.map, unit="expansions", gpu=cuda, data=candidates,
+        tokens=tokens, model=reranker / "model", config=config, batch_tokens=cluster.tokens_at_once(cuda=cuda),
+        cuda=cuda,
+    )  # fmt: skip
+    scores = pa.array(joined(out, shards, np.float32), pa.float32())
+    write(out / PREDICTED, pa.table([names, scores], names=PREDICTIONS.names), PREDICTIONS)
+    for shard in shards:
+        (out / shard.file).unlink()
+    return {"expansions": len(names), **counted}
+
+
+class Predictor:
+    """A query reranker that predicts ranks of rows of a token store."""
+
+    def __init__(
+        self, *, data: Path, tokens: Path, model: Path, config: PredictConfig, batch_tokens: int, cuda: bool,
+        threads: int,
+    ) -> None:  # fmt: skip
+        from components.cross_encoder import CrossEncoder
+        from components.inference import Inference
+        from components.query_reading import Reading
+        from components.text import TokenStore
+
+        settle(threads)
+        reranker = CrossEncoder.load(model)
+        self._inference = Inference(reranker, cuda=cuda, precision=config.precision, batch_tokens=batch_tokens)
+        self._reading = Reading(data, TokenStore(tokens, model), reranker.config.pair_tokens)
+
+    def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
+        """Write the predicted ranks of some rows; how long it took, and could not have been shorter."""
+        rows = np.arange(task["start"], task["stop"])
+        scores, took = self._inference(self._reading.lengths(rows), lambda at: self._reading.batch(rows[at]))
+        save_array(path, scores)
+        return took
