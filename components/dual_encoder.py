@@ -83,12 +83,13 @@ class DualEncoder(nn.Module):
         return self
 
     def apart(self) -> Self:
-        """This retriever with a tower for each side; of a shared one they are alike until one of them is trained."""
-        if self.config.towers == "separate":
-            return self
-        tower = self.towers["shared"]
-        towers = {"query": copy.deepcopy(tower), "document": tower}
-        return type(self)(self.config.model_copy(update={"towers": "separate"}), towers)
+        """This retriever with all that makes a vector for each side alone; what was shared is alike until it learns."""
+        config = self.config.model_copy(update={"towers": "separate", "share": type(self.config.share)()})
+        towers = {"query": copy.deepcopy(self.tower("query")), "document": self.tower("document")}
+        model = type(self)(config, towers)
+        for side, layer in model.projections.items():
+            layer.load_state_dict(_of_side(self.projections, side).state_dict())
+        return model
 
     def tokens(self, side: Side) -> int:
         """The longest text of a side, special tokens included."""

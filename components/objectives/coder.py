@@ -50,7 +50,9 @@ class Queries(nn.Module):
     def __init__(self, encoder: DualEncoder, begun: float, config: TemperatureConfig) -> None:
         super().__init__()
         self.encoder = encoder.apart()
-        self.encoder.tower("document").requires_grad_(False)
+        for parts in (self.encoder.towers, self.encoder.projections):
+            if "document" in parts:
+                parts["document"].requires_grad_(False)
         self.moved = nn.Parameter(torch.zeros(()), requires_grad=config.learned)
         """How far the temperature's logarithm is from where it began, at the pace of the weights."""
         self._begun, self._pace = math.log(begun), config.pace
@@ -81,10 +83,11 @@ class Coder(nn.Module):
         self._from, self._losses, self._piece, self._recompute = model, losses, piece, recompute
         self._groups = Groups(rows, data)
         self._tokens, self._vectors = TokenStore(tokens, model), Vectors(vectors)
-        if self._vectors.width != tower.config.hidden_size:
+        width = self.model.encoder.config.projection or self.model.encoder.width
+        if self._vectors.width != width:
             raise ValueError(
                 f"{vectors}: vectors of {self._vectors.width} numbers, and the retriever's queries have "
-                f"{tower.config.hidden_size}; accepted: those of the retriever that the training begins from"
+                f"{width}; accepted: those of the retriever that the training begins from"
             )
 
     def rows(self) -> int:

@@ -146,3 +146,25 @@ def test_vectors_of_another_retriever_and_losses_over_the_batch_are_refused(obje
         np.save(path, np.load(path)[:, :30])
     with pytest.raises(ValueError, match="vectors of 30 numbers, and the retriever's queries have 32"):
         objective()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"projection": 6}, {"towers": "separate", "projection": 6, "share": ["projection", "embedder"]}],
+    ids=["one tower", "shared parts"],
+)
+def test_what_towers_share_comes_apart(encoder: Path, tmp_path: Path, tokens: Path, config: dict[str, Any]) -> None:
+    """The same vectors at first; then what is done to the queries' side does nothing to the documents'."""
+    from components.text import TokenStore
+
+    begun = toy.started(tmp_path / "begun", toy.retriever_config(encoder, pooling="mean", **config)) / "model"
+    one, two = DualEncoder.load(begun).eval(), DualEncoder.load(begun).apart().eval()
+    store = TokenStore(tokens, begun)
+    texts = store.template.texts(store.queries, np.arange(3), 8)
+    assert all(torch.equal(one(texts, side), two(texts, side)) for side in ("query", "document"))
+    with torch.no_grad():
+        for part in (two.towers["query"], two.projections["query"]):
+            for weights in part.parameters():
+                weights.add_(0.01)
+    assert torch.equal(one(texts, "document"), two(texts, "document"))
+    assert not torch.allclose(one(texts, "query"), two(texts, "query"))
