@@ -66,21 +66,26 @@ _PARTS = {
     "ingest": "data", "tokenize": "data", "start": "data",
     "lucene_index": "BM25", "lucene_search": "BM25",
     "mine": "groups and negatives", "answering": "groups and negatives", "screen": "groups and negatives",
-    "encode": "encoding", "faiss_index": "search", "search": "search",
+    "encode": "encoding", "encode_queries": "encoding", "faiss_index": "search", "search": "search",
+    "contexts": "soft labels", "smooth": "soft labels",
+    "rerank_by_neighbours": "reranking by neighbours", "chosen": "reranking by neighbours",
+    "interpolate": "interpolation",
     "judge": "scoring by the ranker", "rerank": "scoring by the ranker",
-    "evaluate": "evaluation", "results": "evaluation", "analyse": "evaluation",
+    "evaluate": "evaluation", "results": "evaluation", "pictures": "evaluation", "analyse": "evaluation",
     "averages": "evaluation", "fuse": "search", "exclude": "search",
 }  # fmt: skip
 _TRAININGS = {
     "control": "training of controls",
     "warm": "warm-up",
+    "CODER": "retriever training",
     "ranker": "ranker training",
     "retriever": "retriever training",
 }
 _SEED = re.compile(r" \(seed \d+\)")
 _ORDER = (
     "data", "BM25", "warm-up", "groups and negatives", "ranker training", "scoring by the ranker",
-    "retriever training", "training", "encoding", "search", "training of controls", "evaluation",
+    "soft labels", "retriever training", "training", "encoding", "search", "reranking by neighbours", "interpolation",
+    "training of controls", "evaluation",
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -80,6 +81,16 @@ class DualEncoder(nn.Module):
         """This retriever with its towers in another precision; what makes a vector of their states stays in fp32."""
         self.towers.to(dtype)
         return self
+
+    def apart(self) -> Self:
+        """This retriever with all that makes a vector for each side alone; what was shared is alike until it learns."""
+        config = self.config.model_copy(update={"towers": "separate", "share": type(self.config.share)()})
+        towers = {"query": copy.deepcopy(self.tower("query")), "document": self.tower("document")}
+        model = type(self)(config, towers)
+        sides: list[Side] = ["query", "document"] if len(model.projections) else []
+        for side in sides:
+            model.projections[side].load_state_dict(_of_side(self.projections, side).state_dict())
+        return model
 
     def tokens(self, side: Side) -> int:
         """The longest text of a side, special tokens included."""

@@ -52,6 +52,16 @@ def canonical(name: str) -> str:
     return family + (f"(rel={level})" if level and level != "1" else "") + (f"@{cutoff}" if cutoff else "")
 
 
+def at_level(name: str, level: int) -> str:
+    """The measure where only relevance `level` and more is right; one that has its own level, or takes none, as it is.
+
+    TREC DL is measured so: binary measures strictly from 2, or leniently from 1, and nDCG by all its grades.
+    """
+    name = canonical(name)
+    family, at, cutoff = name.partition("@")
+    return canonical(f"{family}(rel={level}){at}{cutoff}") if family in _BINARY else name
+
+
 def asks_for_answers(name: str) -> bool:
     """Whether a measure looks at answers and not at judgements."""
     return canonical(name).startswith("Answer@")

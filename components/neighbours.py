@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # configs are read without torch
     from torch import Tensor
 
 Normalise = Literal["none", "max-min", "std"]
+Weight = Literal["linear", "exp", "expm1"]
 
 
 class NeighboursConfig(Config):
@@ -48,7 +49,7 @@ class NeighboursConfig(Config):
     """How the inner products with all candidates are brought into one range before they are mixed. `none` as in the
     paper: where they are about 100, neighbours only decide among those that are nearly equal. `max-min` from 0 to 1,
     as the other share is; `std` from 0 in standard deviations (Eq. 13, 14)."""
-    weight: Literal["linear", "exp", "expm1"] = "linear"
+    weight: Weight = "linear"
     """Of a neighbour, by its inner product s (Eq. 7): s itself; `e^(p s)`; `e^(p s) - 1`. Negative ones are 0: what
     points away from an element is no neighbour of it."""
     sharpness: float = Field(1.0, gt=0)

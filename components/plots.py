@@ -14,6 +14,7 @@ from components.measures import spread
 
 WIDTH, HEIGHT = 440, 290
 LEFT, RIGHT, TOP, BOTTOM = 44, 124, 14, 40
+_AXES = {"round": "round (0: after the warm-up)"}
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,12 @@ class Point:
 
 @dataclass(frozen=True)
 class Chart:
-    """One measure over the rounds: curves by name, and systems without rounds as level lines."""
+    """One measure over the rounds, or what else the axis says: curves by name, and systems without as level lines."""
 
     measure: str
     curves: dict[str, list[Point]] = field(default_factory=dict)
     levels: dict[str, float] = field(default_factory=dict)
+    axis: str = "round"
 
 
 def charts(rows: Sequence[dict[str, Any]]) -> list[Chart]:
@@ -90,24 +92,25 @@ def svg(chart: Chart) -> str:
     def y(value: float) -> float:
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - marks[0]) / (marks[-1] - marks[0])
 
-    parts = [*_axes(marks, last, x, y)]
+    parts = [*_axes(marks, last, x, y, chart.axis)]
     labels = []
     for name, value in chart.levels.items():
         parts.append(f'<path class="level" d="M{LEFT} {y(value):.1f}H{WIDTH - RIGHT}"><title>'
                      f"{escape(name)}: {value:.3f}</title></path>")  # fmt: skip
         labels.append((y(value), name, "level"))
     for number, (name, curve) in enumerate(chart.curves.items()):
-        parts += _curve(name, curve, f"c{number % 5}", x, y)
+        parts += _curve(name, curve, f"c{number % 5}", x, y, chart.axis)
         labels.append((y(curve[-1].value), name, f"c{number % 5}"))
     parts += _labels(labels)
     said = "; ".join(f"{name} {', '.join(f'{p.value:.3f}' for p in curve)}" for name, curve in chart.curves.items())
     head = (
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(chart.measure)} by round: '
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(chart.measure)} by '
+        f"{escape(chart.axis)}: "
     )
     return f'{head}{escape(said)}">{"".join(parts)}</svg>'
 
 
-def _axes(marks: list[float], last: int, x: Any, y: Any) -> list[str]:
+def _axes(marks: list[float], last: int, x: Any, y: Any, axis: str) -> list[str]:
     """Grid lines with values, and the rounds."""
     digits = max(2, -math.floor(math.log10(marks[1] - marks[0])))
     parts = []
@@ -123,17 +126,17 @@ def _axes(marks: list[float], last: int, x: Any, y: Any) -> list[str]:
         )
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(
-        f'<text class="tick" x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">round (0: after the warm-up)</text>'
+        f'<text class="tick" x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">{escape(_AXES.get(axis, axis))}</text>'
     )
     return parts
 
 
-def _curve(name: str, curve: list[Point], colour: str, x: Any, y: Any) -> list[str]:
+def _curve(name: str, curve: list[Point], colour: str, x: Any, y: Any, axis: str) -> list[str]:
     """A line through the points, a whisker for each deviation, a dot for each value."""
     line = "L".join(f"{x(point.round):.1f} {y(point.value):.1f}" for point in curve)
     parts = [f'<path class="line {colour}" d="M{line}"/>']
     for point in curve:
-        says = f"{name}, round {point.round}: {point.value:.3f}"
+        says = f"{name}, {axis} {point.round}: {point.value:.3f}"
         if point.deviation is not None:
             says += f" ± {point.deviation:.3f}"
             low, high = y(point.value - point.deviation), y(point.value + point.deviation)

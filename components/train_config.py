@@ -13,10 +13,14 @@ class Validation(Config):
 
     every: int = Field(ge=1)
     """Steps between two looks."""
+    from_start: bool = False
+    """Look before the first step too, and so keep the model as it was where training makes it no better."""
     patience: int | None = Field(None, ge=1)
     """Stop after so many looks without a better value; null for never."""
-    measure: Literal["RR", "accuracy"] = "RR"
-    """Of each query's own candidates: the reciprocal rank of the best target, or whether it is first."""
+    measure: Literal["RR", "accuracy", "loss"] = "RR"
+    """Of each query's own candidates: the reciprocal rank of the best target, or whether it is first. `loss`, the least
+    of which is the best, is the divergence of the scores from the targets, for objectives that have a temperature of
+    their own (`coder`): with few judgements it may tell better than a rank (paper 003, section 5.2)."""
     split: str = "dev"
     """The split that is judged on."""
     queries: int = Field(500, ge=1)
@@ -59,3 +63,16 @@ class TrainConfig(Config):
     validate_on_dev: Validation | None = None
     log_every: int = Field(10, ge=1)
     """Updates that one line of `metrics.jsonl` is the mean of."""
+
+
+class TemperatureConfig(Config):
+    """What scores are divided by before a softmax, where it is trained with the model (paper 003, Algorithm 1)."""
+
+    start: float = Field(1.0, gt=0)
+    """Before the first step; a training that begins where another ended takes that one's last. The paper's code has 1,
+    for inner products of about 100; inner products of vectors of length 1 want some hundredths."""
+    learned: bool = True
+    """False keeps it as it is."""
+    pace: float = Field(1.0, gt=0)
+    """How many times as fast as the weights its logarithm moves. Adam moves every number by about the learning rate,
+    which at 1e-6 a step is next to nothing."""

@@ -67,7 +67,11 @@ def train(
     began, saved = time.monotonic(), time.monotonic()
     before = state["seconds"]
     on_step(state["step"], "")
+    look = config.validate_on_dev if dev is not None else None
     with at("compute"):
+        if look and look.from_start and state["step"] == 0 and state["best"] is None:
+            _validate(objective, dev, config, state, out, device)
+            log.write({"step": 0, **state["last"]})
         while state["step"] < config.steps and not _patient_no_more(state, config):
             step = state["step"]
             rate = learning_rate(config, first + step)
@@ -75,9 +79,9 @@ def train(
             state |= {"step": step + 1, "seconds": before + time.monotonic() - began}
             state["operations"] += done
             log.add(state, values, rate, norm)
-            if config.validate_on_dev and (step + 1) % config.validate_on_dev.every == 0 and dev is not None:
+            if look and (step + 1) % look.every == 0:
                 _validate(objective, dev, config, state, out, device)
-                log.write({"step": step + 1, f"dev {config.validate_on_dev.measure}": state["last"]})
+                log.write({"step": step + 1, **state["last"]})
             if _agree(time.monotonic() - saved > save_seconds, device) and step + 1 < config.steps:
                 checkpoints.save(out / "checkpoints", objective, optimizer, state)
                 saved = time.monotonic()
@@ -209,11 +213,20 @@ def _patient_no_more(state: dict[str, Any], config: TrainConfig) -> bool:
 def _validate(
     objective: Any, dev: Any, config: TrainConfig, state: dict[str, Any], out: Path, device: torch.device
 ) -> None:
-    """The measure over the development table, shared among the workers; the best weights are kept."""
+    """Measures over the development table, shared among the workers; the weights that are best by one are kept.
+
+    Of an objective whose scores have a temperature of their own, the loss under the table's own targets is among them:
+    with soft labels it falls while ranks do not get better (paper 003, Figure 2).
+    """
     assert config.validate_on_dev is not None
+    asked = config.validate_on_dev.measure
+    calibrated = getattr(dev, "calibrated", False)
+    if asked == "loss" and not calibrated:
+        raise ValueError("validate_on_dev.measure: loss asks for an objective whose scores have their own temperature")
     objective.eval()
     dev.model = objective.model
-    found: list[float] = []
+    ranks: list[float] = []
+    losses: list[float] = []
     mine = list(range(rank(), dev.rows(), workers()))
     for start in range(0, len(mine), config.batch):
         batch = to_device(dev.collate(mine[start : start + config.batch]), device)
@@ -221,15 +234,32 @@ def _validate(
             representations = dev.encode(batch)
         for scores, targets in dev.judge(representations, batch):
             place = best_rank(scores, targets)
-            found.append(1.0 / place if config.validate_on_dev.measure == "RR" else float(place == 1))
-    value, count = total(torch.tensor([sum(found), float(len(found))], device=device)).tolist()
-    state["last"] = value / max(count, 1)
-    if state["best"] is None or state["last"] > state["best"]["value"]:
-        state |= {"best": {"value": state["last"], "step": state["step"]}, "waited": 0}
+            ranks.append(float(place == 1) if asked == "accuracy" else 1.0 / place)
+            if calibrated:
+                losses.append(float(_divergence(scores, targets)))
+    found = {f"dev {'accuracy' if asked == 'accuracy' else 'RR'}": _mean(ranks, device)}
+    if calibrated:
+        found["dev loss"] = _mean(losses, device)
+    value, sign = found[f"dev {asked}"], -1 if asked == "loss" else 1
+    state["last"] = found
+    if state["best"] is None or sign * value > sign * state["best"]["value"]:
+        state |= {"best": {"value": value, "step": state["step"]}, "waited": 0}
         if rank() == 0:
             checkpoints.write(out / "checkpoints" / f"best-{state['step']:06d}", objective, None, {})
     else:
         state["waited"] += 1
+
+
+def _mean(values: list[float], device: torch.device) -> float:
+    """Over the values of all workers."""
+    value, count = total(torch.tensor([sum(values), float(len(values))], device=device)).tolist()
+    return float(value / max(count, 1))
+
+
+def _divergence(scores: Tensor, targets: Tensor) -> Tensor:
+    """KL of the scores' softmax from the targets, which need not sum to 1."""
+    targets = targets / targets.sum()
+    return (torch.xlogy(targets, targets) - targets * scores.log_softmax(-1)).sum()
 
 
 def best_rank(scores: Tensor, targets: Tensor) -> int:

@@ -54,6 +54,11 @@ class Vectors:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
+    @property
+    def width(self) -> int:
+        """Numbers in a document's vector."""
+        return int(self._documents[0].shape[1])
+
     def queries(self, rows: Rows) -> npt.NDArray:
         """(n, d) those of some queries, as they are stored."""
         return np.load(self._queries, mmap_mode="r")[rows]

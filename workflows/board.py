@@ -8,6 +8,7 @@ from workflows.dag import Step, step
 from workflows.parts import Base, Collection, Refreshed, seeded
 from workflows.steps.analyse import analyse
 from workflows.steps.evaluate import averages, evaluate, results
+from workflows.steps.ingest import ingest
 from workflows.steps.search import search
 
 
@@ -52,6 +53,14 @@ class Board:
                 vectors=ranking.inputs["vectors"], ranking=ranking, split=asked.split, config=self.config.analyse,
             )  # fmt: skip
         self.entries.append(entry)
+        judged = [name for name in asked.measures if not asks_for_answers(name)]
+        for name, source in asked.also.items():
+            others = step(
+                f"{whose} measures ({name})", evaluate, data=step(f"data ({name})", ingest, source=source),
+                ranking=ranking, split=asked.split, measures=judged, queries=queries,
+            )  # fmt: skip
+            about = {key: value for key, value in entry.items() if key != "analysis"}
+            self.entries.append({**about, "collection": name, "metrics": others, "answers": None})
         if seed == self.config.seeds[-1]:
             self.rankings[system] = ranking
 
@@ -99,6 +108,8 @@ class Outcome:
     """What a reader of the results must know about the start model."""
     examples: tuple[str, str] | None = None
     """The system and the baseline whose won and lost queries the report shows."""
+    pictures: tuple[Step, ...] = ()
+    """Further pictures of the report: steps that write `pictures.json`."""
 
 
 MINILM = (

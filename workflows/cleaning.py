@@ -7,7 +7,8 @@ from workflows.dag import Step, graph
 from workflows.recipes import Experiment
 from workflows.store import Store
 
-PARTS = {"encode": ["documents-*.npy", "queries.npy"], "faiss_index": ["index.faiss"], "train": ["state"]}
+_VECTORS = ["documents-*.npy", "queries.npy"]
+PARTS = {"encode": _VECTORS, "encode_queries": _VECTORS, "faiss_index": ["index.faiss"], "train": ["state"]}
 """Of a step's artifact, by its function, what may go once it is superseded."""
 
 

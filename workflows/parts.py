@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from components.config import Config, UserError
 from components.embedding_space import AnalysisConfig
-from components.measures import canonical
+from components.measures import at_level
 from components.model_configs import CrossEncoderConfig, DualEncoderConfig
 from components.screening import ScreenConfig
 from components.sources.base import AnySource
@@ -39,16 +39,23 @@ class EvaluateConfig(Config):
 
     split: str = "test"
     """The split whose queries are never trained on."""
-    measures: list[str] = ["RR@10", "Success@5", "R@100"]
+    relevant_from: int = Field(1, ge=1)
+    """From which relevance on a document is right, for measures that ask, as all but nDCG do: 2 is the strict reading
+    of TREC DL's grades, 1 the lenient one. A measure may name its own: `RR(rel=2)@10`."""
+    measures: list[str] = Field(["RR@10", "Success@5", "R@100"], validate_default=True)
     """In `ir_measures`' names."""
+    also: dict[str, AnySource] = {}
+    """The same rankings under other judgements of the same queries, by the name that their table has: collections of
+    which nothing but the qrels is looked at, such as TripClick's with its other labels."""
     entropy: EntropyConfig = EntropyConfig()
     """Of the retriever's distribution over its first documents."""
 
     @field_validator("measures")
     @classmethod
-    def _known(cls, names: list[str]) -> list[str]:
+    def _known(cls, names: list[str], found: ValidationInfo) -> list[str]:
+        level = found.data.get("relevant_from", 1)
         try:
-            return list(dict.fromkeys(canonical(name) for name in names))
+            return list(dict.fromkeys(at_level(name, level) for name in names))
         except UserError as error:
             raise ValueError(str(error)) from None
 

@@ -26,7 +26,7 @@ class Experiment:
     @property
     def wanted(self) -> list[Step]:
         """The steps that the whole graph leads to."""
-        return [self.outcome.results, self.outcome.data]
+        return [self.outcome.results, self.outcome.data, *self.outcome.pictures]
 
 
 @cache

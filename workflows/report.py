@@ -14,7 +14,7 @@ from components.clock import KINDS
 from components.embedding_space import numbers
 from components.files import replacing, write_json
 from components.measures import spread
-from components.plots import charts, svg
+from components.plots import Chart, Point, charts, svg
 from components.scoreboard import CLEAR, across, boards, p_text
 from components.scoreboard import table as table  # the plain-text one, for the end of a run
 from components.space_plots import DISTRIBUTIONS, distributions, scatter
@@ -65,6 +65,7 @@ def write(
         "about": about,
         "note": note,
         "boards": [{**board, "charts": _charts(board["rows"])} for board in boards(metrics)],
+        "pictures": _pictures(done, store),
         "across": across(metrics),
         "entropies": _entropies(results, store),
         "examples": _examples(results, store, metrics, examples),
@@ -119,6 +120,19 @@ def _charts(rows: list[Json]) -> list[Json]:
     from markupsafe import Markup  # our own drawing, escaped where it is made
 
     return [{"measure": chart.measure, "svg": Markup(svg(chart))} for chart in charts(rows)]
+
+
+def _pictures(done: list[tuple[Step, Json]], store: Store) -> list[Json]:
+    """What the recipe drew beside the measures."""
+    from markupsafe import Markup
+
+    files = [path for node, _ in done if (path := store.path(node) / "pictures.json").exists()]
+    found = []
+    for one in (one for path in files for one in json.loads(path.read_text())):
+        curves = {name: [Point(*point) for point in points] for name, points in one["curves"].items()}
+        drawn = Markup(svg(Chart(one["title"], curves, axis=one["x"])))
+        found.append({"title": one["title"], "about": one["about"], "svg": drawn})
+    return found
 
 
 def _course(done: list[tuple[Step, Json]], store: Store, executed: Collection[str]) -> Json:

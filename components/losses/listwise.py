@@ -26,6 +26,18 @@ def cross_entropy(scores: Scores, *, temperature: float = 1.0) -> Tensor:
     return -(target * log_softmax(scores.student / temperature, scores.where)).sum(-1)
 
 
+def divergence(scores: Scores, *, temperature: float = 1.0) -> Tensor:
+    """KL(targets || student): CODER's loss (paper 003, Algorithm 1, line 9).
+
+    `sum_i y_i log(y_i / softmax(s / temperature)_i)`, y summing to 1. `cross_entropy` less the entropy of the targets:
+    the gradients are the same, but this is 0 where the two agree, however soft the targets are. A row without any
+    target that counts has loss 0.
+    """
+    target = scores.target.masked_fill(~scores.where, 0.0)
+    target = target / target.sum(-1, keepdim=True).clamp_min(1e-12)
+    return cross_entropy(scores, temperature=temperature) + target.xlogy(target).sum(-1)
+
+
 def distillation(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float = 1.0) -> Tensor:
     """Cross entropy of the student's distribution under the teacher's: AR2's regulariser (paper 004, Eq. 12).
 

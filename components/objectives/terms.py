@@ -83,7 +83,10 @@ class Objective(Protocol):
         """Each term's sum over this worker's rows, and what it is a mean over; terms come weighted."""
 
     def judge(self, representations: Any, batch: Any) -> list[tuple[Tensor, Tensor]]:
-        """(scores, targets) of each row's own candidates, for validation."""
+        """(scores, targets) of each row's own candidates, for validation.
+
+        An objective whose scores have their temperature says so by `calibrated = True`.
+        """
 
     def save(self, folder: Path) -> None:
         """Write the model as the next step loads it."""

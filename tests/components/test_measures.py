@@ -13,7 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.config import UserError
-from components.measures import canonical, compare, mean_entropy, meaning, means, paired_randomization, per_query
+from components.measures import (
+    at_level,
+    canonical,
+    compare,
+    mean_entropy,
+    meaning,
+    means,
+    paired_randomization,
+    per_query,
+)
 from components.tables import RANKING
 
 MEASURES = ["RR@10", "nDCG@10", "R@5", "Success@1", "P@3", "AP@10", "RR", "AP"]
@@ -260,3 +269,18 @@ def test_entropy_bears_large_scores_and_short_lists() -> None:
     assert mean_entropy(ranking_of({})) == 0.0
     with pytest.raises(ValueError, match="above 0"):
         mean_entropy(ranking_of({}), temperature=0)
+
+
+def test_trec_dls_strict_and_lenient_readings() -> None:
+    """Strictly relevance 1 is not right; nDCG's gains stay graded in both (TREC DL's overview, paper 003, A.2.1)."""
+    names = ["RR@10", "R@1000", "nDCG@10", "AP", "RR(rel=3)@10", "P@5"]
+    strict = ["RR(rel=2)@10", "R(rel=2)@1000", "nDCG@10", "AP(rel=2)", "RR(rel=3)@10", "P(rel=2)@5"]
+    assert [at_level(name, 2) for name in names] == strict
+    assert [at_level(name, 1) for name in names] == names
+    qrels = qrels_of({"q": {"a": 1, "b": 2, "c": 0}, "related alone": {"a": 1}})
+    table = ranking_of({"q": {"a": 3.0, "c": 2.0, "b": 1.0}, "related alone": {"a": 1.0}})
+    found = values_of(per_query(table, qrels, ["RR@10", "RR(rel=2)@10", "nDCG@10"]))
+    assert (found["q", "RR@10"], found["q", "RR(rel=2)@10"]) == (1.0, pytest.approx(1 / 3))
+    assert (found["related alone", "RR@10"], found["related alone", "RR(rel=2)@10"]) == (1.0, 0.0)
+    gained = 1 + 2 / math.log2(4)
+    assert found["q", "nDCG@10"] == pytest.approx(gained / (2 + 1 / math.log2(3)))

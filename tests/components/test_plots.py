@@ -90,3 +90,12 @@ def test_names_are_text_whatever_they_hold() -> None:
 def test_long_names_are_cut() -> None:
     root = drawn(Chart("R@5", {"a control with a very long name": [Point(1, 0.5)]}, {}))
     assert "a control with a v…" in [text.text for text in root.iter("text")]
+
+
+def test_an_axis_may_be_another_than_rounds() -> None:
+    root = drawn(Chart("share", {"labels": [Point(1, 0.5), Point(40, 0.1)]}, axis="rank"))
+    said = [element.text for element in root.iter() if element.text]
+    assert "rank" in said
+    assert "labels, rank 40: 0.100" in said
+    assert not [text for text in said if "round" in text]
+    assert root.attrib["aria-label"].startswith("share by rank: labels 0.500")

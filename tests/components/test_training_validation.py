@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,30 @@ def test_validating_does_not_change_the_training(run: Any, tmp_path: Path) -> No
     run("b", steps=4, dev=True, validate_on_dev={"every": 1, "measure": "accuracy"})
     a, b = (load_file(tmp_path / place / "state/optimizer.safetensors") for place in ("a", "b"))
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_model_that_training_makes_no_better_is_kept_as_it_was(run: Any, tmp_path: Path, retriever: Path) -> None:
+    """The look before the first step is the best of all: the values that are seen are made to fall."""
+    values = iter([0.9, 0.5, 0.4])
+    real = training._mean
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "_mean", lambda found, device: real(found, device) * 0 + next(values))
+        summary = run("a", steps=4, dev=True, validate_on_dev={"every": 2, "from_start": True})
+    assert summary["best"] == {"value": 0.9, "step": 0}
+    assert [line["dev RR"] for line in lines(tmp_path / "a") if "dev RR" in line] == [0.9, 0.5, 0.4]
+    kept, begun = weights(tmp_path / "a"), weights(retriever)
+    assert all(torch.equal(kept[name], begun[name]) for name in begun)
+
+
+def test_a_loss_without_a_temperature_of_its_own_is_refused(run: Any) -> None:
+    with pytest.raises(ValueError, match="measure: loss asks for an objective"):
+        run("a", dev=True, validate_on_dev={"every": 2, "measure": "loss"})
+
+
+def test_the_divergence_of_scores_from_targets_by_hand() -> None:
+    """Odds 1 : 2 : 5 under targets 3/4, 0 and 1/4."""
+    found = training._divergence(torch.tensor([1.0, 2.0, 5.0]).log(), torch.tensor([3.0, 0.0, 1.0]))
+    assert found.item() == pytest.approx(0.75 * math.log(6) + 0.25 * math.log(2 / 5))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 from tests import toy
 from workflows.cluster import Cluster
 from workflows.steps import encode as module
-from workflows.steps.encode import EncodeConfig, encode
+from workflows.steps.encode import EncodeConfig, encode, encode_queries
 
 FULL = {"precision": "fp32", "vectors": "float32"}
 
@@ -134,3 +134,32 @@ def test_through_ray_data_the_vectors_are_the_same(tmp_path: Path, encoded: Any,
     _, found, asked = encoded(tmp_path / "ray", shard=9, cluster=ray)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
     np.testing.assert_allclose(asked, queries, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_queries_alone_stand_beside_documents_of_another_artifact(
+    tmp_path: Path,
+    encoded: Any,
+    data: Path,
+    tokens: Path,
+    retriever: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    links: bool,
+) -> None:
+    """Linked where there are links: nothing of it is lost when the other is dropped."""
+    if not links:
+        monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(OSError("no links here")))
+    _, documents, queries = encoded(tmp_path / "all", shard=9)
+    (out := tmp_path / "queries").mkdir()
+    for _ in range(2):  # and again, as after an interruption
+        summary = encode_queries(
+            out, toy.INLINE, data=data, tokens=tokens, retriever=retriever, documents=tmp_path / "all",
+            splits=["test", "train"], config=EncodeConfig(**FULL),
+        )  # fmt: skip
+    assert summary["queries"] == len(queries)
+    assert (np.load(out / "queries.npy") == queries).all()
+    assert (out / "queries.json").read_text() == (tmp_path / "all/queries.json").read_text()
+    for path in sorted((tmp_path / "all").glob("documents-*.npy")):
+        assert path.samefile(out / path.name) == links
+        path.unlink()
+    assert (np.concatenate([np.load(path) for path in sorted(out.glob("documents-*.npy"))]) == documents).all()

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from components import reranking
 from components.config import UserError
 from components.neighbours import inner_products, scores
 from components.tables import DOCUMENTS, QUERIES, RANKING, check
@@ -148,7 +149,7 @@ def test_how_the_work_is_cut_does_not_matter(
 ) -> None:
     wanted = reranked(context=context)
     monkeypatch.setattr(step, "QUERIES", queries)
-    monkeypatch.setattr(step, "at_once", lambda candidates, device: 2)
+    monkeypatch.setattr(reranking, "at_once", lambda candidates, device: 2)
     assert same(reranked(name="cut", context=context), wanted)
 
 
@@ -170,19 +171,19 @@ def test_an_interrupted_reranking_does_only_what_is_left(
     wanted = reranked(name="wanted")
     monkeypatch.setattr(step, "QUERIES", 4)
     seen: list[int] = []
-    real = step.Reranker.scores
+    real = step.list_scores
 
-    def failing(self: Any, lists: Any) -> np.ndarray:
+    def failing(vectors: Any, lists: Any, *how: Any) -> np.ndarray:
         if len(seen) >= 8:
             raise RuntimeError("power cut")
         seen.extend(lists.queries)
-        return real(self, lists)
+        return real(vectors, lists, *how)
 
-    monkeypatch.setattr(step.Reranker, "scores", failing)
+    monkeypatch.setattr(step, "list_scores", failing)
     with pytest.raises(RuntimeError, match="power cut"):
         reranked()
     seen.clear()
-    monkeypatch.setattr(step.Reranker, "scores", lambda self, lists: seen.extend(lists.queries) or real(self, lists))
+    monkeypatch.setattr(step, "list_scores", lambda _, lists, *how: seen.extend(lists.queries) or real(_, lists, *how))
     assert same(reranked(), wanted)
     assert len(seen) == 17 - 8
 

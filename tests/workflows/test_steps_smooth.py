@@ -204,6 +204,13 @@ def test_all_that_is_relevant_is_in_the_context_however_small(
     assert all(groups[i].targets.tolist() == [1.0, 1.0] for i in range(len(groups)))
 
 
+def test_contexts_of_a_sample_are_those_of_all(drawn: Any) -> None:
+    every, some = drawn(size=6), drawn(size=6, queries=5)
+    assert len(some) in (4, 5)  # q8 may be among the five, and found nothing
+    assert some == {query: every[query] for query in some}
+    assert drawn(size=6, queries=1000) == every
+
+
 def test_a_split_without_ground_truth_is_an_error(tmp_path: Path, data: Path, tokens: Path, ranking: Path) -> None:
     with pytest.raises(ValueError, match="no query of the split 'none' has a relevant document and a ranking"):
         contexts(tmp_path, toy.INLINE, data=data, tokens=tokens, ranking=ranking, split="none", config=ContextConfig())

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from components import training
 from components.config import UserError
+from components.train_config import TemperatureConfig
 from tests import toy
 from tests.trainings import lines
 from workflows.cluster import Cluster
@@ -34,14 +36,15 @@ def run(tmp_path: Path, data: Path, tokens: Path, retriever: Path, ranker: Path)
     groups = toy.write_groups(tmp_path / "groups", ROWS)
 
     def trained(
-        place: str, *, objective: str = "retriever", cluster: Cluster = toy.INLINE, dev: bool = False, **config: Any
-    ) -> dict[str, Any]:
+        place: str, *, objective: str = "retriever", cluster: Cluster = toy.INLINE, dev: bool = False,
+        vectors: Path | None = None, **config: Any,
+    ) -> dict[str, Any]:  # fmt: skip
         (tmp_path / place).mkdir(exist_ok=True)
         defaults = {"losses": LOSSES, "log_every": 1} if objective == "retriever" else {"log_every": 1}
         return train(
             tmp_path / place, cluster, objective=objective, rows=groups, dev=groups if dev else None, data=data,
             tokens=tokens, start={"retriever": retriever, "ranker": ranker}[objective], seed=[1],
-            config=toy.train_config(**{**defaults, **config}),
+            config=toy.train_config(**{**defaults, **config}), **({"vectors": vectors} if vectors else {}),
         )  # fmt: skip
 
     return trained
@@ -87,6 +90,63 @@ def test_a_batch_that_cannot_be_shared_is_a_users_mistake(run: Any, batch: int, 
     cluster = toy.INLINE.model_copy(update={"train": toy.INLINE.train.model_copy(update={"workers": workers})})
     with pytest.raises(UserError, match=f"batch: {batch} groups cannot be shared evenly among {workers} workers"):
         run("a", batch=batch, accumulate=accumulate, cluster=cluster)
+
+
+@pytest.fixture
+def coder(tmp_path: Path, data: Path, tokens: Path, retriever: Path, vectors: Path) -> Any:
+    """Trains queries alone on soft targets, through the step."""
+    rows = [{**{k: r[k] for k in ("query_id", "doc_ids")}, "targets": [0.6, 0.1 * (i % 4), 0.3]}
+            for i, r in enumerate(ROWS)]  # fmt: skip
+    groups = toy.write_groups(tmp_path / "soft", rows)
+
+    def trained(place: str, *, cluster: Cluster = toy.INLINE, **config: Any) -> dict[str, Any]:
+        (tmp_path / place).mkdir(exist_ok=True)
+        defaults = {"losses": [{"function": "components.losses.listwise.divergence"}], "log_every": 1}
+        return train(
+            tmp_path / place, cluster, objective="coder", rows=groups, dev=groups, data=data, tokens=tokens,
+            start=retriever, seed=[1], config=toy.train_config(**{**defaults, **config}), vectors=vectors,
+            temperature=TemperatureConfig(start=0.2, pace=5),
+        )  # fmt: skip
+
+    return trained
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> Path:
+    (folder := tmp_path / "vectors").mkdir()
+    np.save(folder / "documents-00000.npy", np.random.default_rng(0).standard_normal((40, 32)).astype(np.float16))
+    return folder
+
+
+def test_two_workers_train_queries_alone_as_one(coder: Any, tmp_path: Path, ray: Cluster) -> None:
+    """Losses, what is seen of the development table, and moments; the temperature is among them."""
+    look = {"every": 2, "from_start": True, "measure": "loss"}
+    summary = coder("ray", cluster=ray, steps=4, batch=6, validate_on_dev=look)
+    coder("inline", steps=4, batch=6, validate_on_dev=look)
+    assert summary["workers"] == 2
+    a, b = lines(tmp_path / "ray"), lines(tmp_path / "inline")
+    assert [line["step"] for line in a if "dev loss" in line] == [0, 2, 4]
+    for one, other in zip(a, b, strict=True):
+        assert one == pytest.approx(other, rel=1e-3, abs=2e-5)
+    moments, wanted = (load_file(tmp_path / name / "state/optimizer.safetensors") for name in ("ray", "inline"))
+    for key in wanted:
+        torch.testing.assert_close(moments[key], wanted[key], rtol=5e-3, atol=2e-5, msg=key)
+    temperatures = [
+        json.loads((tmp_path / name / "model/temperature.json").read_text())["temperature"]
+        for name in ("ray", "inline")
+    ]
+    assert temperatures[0] == pytest.approx(temperatures[1], rel=1e-4)
+
+
+def test_training_on_contexts_lowers_the_divergence(coder: Any, tmp_path: Path) -> None:
+    coder("out", steps=40, batch=12, log_every=10, learning_rate=5e-3, warmup=0.0)
+    found = [line["divergence (group)"] for line in lines(tmp_path / "out")]
+    assert found[-1] < 0.3 * found[0]
+
+
+def test_an_objective_that_is_given_what_it_does_not_take_says_so(run: Any, tmp_path: Path, vectors: Path) -> None:
+    with pytest.raises(TypeError, match="vectors"):
+        run("out", vectors=vectors)
 
 
 def test_two_workers_of_ray_train_are_one_process(run: Any, tmp_path: Path, ray: Cluster) -> None:

@@ -1,5 +1,7 @@
 """Encode a collection's documents, and the queries of some splits, shard by shard on Ray Data."""
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -8,11 +10,11 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from components.config import Config
-from components.files import save_array, write_array, write_json
+from components.files import replacing, save_array, write_array, write_json
 from components.processor import settle
 from components.tables import QUERIES, read
 from workflows.cluster import Cluster
-from workflows.shards import map_shards, runs
+from workflows.shards import Shard, map_shards, runs
 
 
 class EncodeConfig(Config):
@@ -34,9 +36,39 @@ def encode(
     Each document is encoded once, whatever the number of shards or workers.
     """
     documents = pq.ParquetFile(data / "documents.parquet").metadata.num_rows
+    shards = runs(documents, config.shard, "documents-{:05d}.npy", side="document")
+    queries, counted = _encoded(out, cluster, shards, data, tokens, retriever, splits, config)
+    width = int(np.load(out / shards[0].file, mmap_mode="r").shape[1])
+    size = sum((out / shard.file).stat().st_size for shard in shards)
+    return {"documents": documents, "queries": queries, "width": width, "bytes": size, **counted}
+
+
+def encode_queries(
+    out: Path, cluster: Cluster, *, data: Path, tokens: Path, retriever: Path, documents: Path, splits: list[str],
+    config: EncodeConfig,
+) -> dict[str, Any]:  # fmt: skip
+    """The same for a retriever that learned on its queries' side alone: `documents` is the artifact with its documents.
+
+    Their files are linked to and not copied, where the filesystem has links.
+    """
+    for file in sorted(documents.glob("documents-*.npy")):
+        if not (out / file.name).exists():
+            with replacing(out / file.name) as path:
+                try:
+                    os.link(file, path)
+                except OSError:  # no links here, or not between these places
+                    shutil.copyfile(file, path)
+    queries, counted = _encoded(out, cluster, [], data, tokens, retriever, splits, config)
+    return {"queries": queries, **counted}
+
+
+def _encoded(
+    out: Path, cluster: Cluster, shards: list[Shard], data: Path, tokens: Path, retriever: Path, splits: list[str],
+    config: EncodeConfig,
+) -> tuple[int, dict[str, float]]:  # fmt: skip
+    """Encode the splits' queries, and shards of documents; how many queries, and what was counted."""
     queries = read(data / "queries.parquet", QUERIES, columns=["query_id", "split"])
     rows = np.flatnonzero(np.isin(queries["split"].to_numpy(zero_copy_only=False).astype(str), splits))
-    shards = runs(documents, config.shard, "documents-{:05d}.npy", side="document")
     parts = runs(len(rows), config.shard, "part-queries-{:05d}.npy", side="query")
     write_array(out / "rows.npy", rows)
     cuda = cluster.cuda()
@@ -50,9 +82,7 @@ def encode(
     write_json(out / "queries.json", queries["query_id"].take(rows).to_pylist())
     for part in parts:
         (out / part.file).unlink()
-    width = int(np.load(out / shards[0].file, mmap_mode="r").shape[1])
-    size = sum((out / shard.file).stat().st_size for shard in shards)
-    return {"documents": documents, "queries": len(rows), "width": width, "bytes": size, **counted}
+    return len(rows), counted
 
 
 class Encoder:

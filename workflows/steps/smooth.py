@@ -11,7 +11,7 @@ from pydantic import Field
 
 from components.config import Config
 from components.files import replacing, save_array, write_array
-from components.groups import ids_of, positives, rows_of
+from components.groups import ids_of, measured, positives, rows_of
 from components.neighbours import at_once
 from components.processor import settle
 from components.smoothing import SmoothingConfig
@@ -30,6 +30,8 @@ class ContextConfig(Config):
 
     size: int = Field(100, ge=1)
     """Candidates of a query: all relevant documents, and the first others of the ranking up to so many in all."""
+    queries: int | None = Field(None, ge=1)
+    """A sample of so many of the split's queries; null for all."""
 
 
 class SmoothConfig(SmoothingConfig):
@@ -54,6 +56,8 @@ def contexts(
     relevant, ranked = positives(data), _ranked(ranking, data, config.size)
     splits = read(data / "queries.parquet", QUERIES, columns=["split"])["split"]
     wanted = np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)).tolist()
+    if config.queries is not None:
+        wanted = rows_of(pa.array(measured(data, split, config.queries), pa.string()), query_ids, what=split).tolist()
     queries = [row for row in wanted if row in relevant and row in ranked]
     if not queries:
         raise ValueError(f"no query of the split {split!r} has a relevant document and a ranking")

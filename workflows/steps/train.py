@@ -5,7 +5,7 @@ from typing import Any
 
 from components import draws
 from components.clock import at
-from components.config import UserError
+from components.config import Config, UserError
 from components.processor import settle
 from components.train_config import TrainConfig
 from workflows.cluster import Cluster
@@ -18,9 +18,12 @@ SAVE_SECONDS = 60.0
 
 def train(
     out: Path, cluster: Cluster, *, objective: str, rows: Path, dev: Path | None, data: Path, tokens: Path,
-    start: Path, seed: list[Any], config: TrainConfig,
+    start: Path, seed: list[Any], config: TrainConfig, **own: Path | Config,
 ) -> dict[str, Any]:  # fmt: skip
     """Train from `start`'s model on the groups in `rows`; the model is written to `out/model`.
+
+    `own` is what the objective takes beyond what all of them do, by its names: artifacts, such as `vectors`, and
+    configs.
 
     The seed is a key, such as (seed, player, round): no two trainings see the same orders and dropout. `out/state`
     keeps the optimizer for a training that carries on from this one; `out/metrics.jsonl` the losses.
@@ -36,7 +39,7 @@ def train(
         "out": str(out), "objective": objective, "rows": str(rows / "groups.parquet"),
         "dev": str(dev / "groups.parquet") if dev is not None else None, "data": str(data), "tokens": str(tokens),
         "start": str(start), "seed": draws.number(*seed), "config": config.model_dump(mode="json"),
-        "cluster": cluster.model_dump(mode="json"), "cuda": cuda,
+        "cluster": cluster.model_dump(mode="json"), "cuda": cuda, "own": own,
         "save_seconds": SAVE_SECONDS,
     }  # fmt: skip
     if cluster.mode == "inline":
@@ -60,7 +63,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     def build(rows: str) -> Any:
         return objective_named(task["objective"])(
             model, rows=Path(rows), data=Path(task["data"]), tokens=Path(task["tokens"]), losses=config.losses,
-            piece=cluster.tokens_at_once(cuda=task["cuda"]), recompute=cluster.recompute,
+            piece=cluster.tokens_at_once(cuda=task["cuda"]), recompute=cluster.recompute, **task["own"],
         )  # fmt: skip
 
     out = Path(task["out"])

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from components.losses.listwise import cross_entropy, distillation, kl, listnet
+from components.losses.listwise import cross_entropy, distillation, divergence, kl, listnet
 from components.losses.masking import log_softmax, softmax
 from components.scores import Scores
 
@@ -75,6 +75,19 @@ def test_a_shift_of_a_row_changes_nothing() -> None:
         before = loss(Scores(student, target, all_of(student), teacher=teacher))
         after = loss(Scores(shifted, target, all_of(student), teacher=teacher + 13))
         torch.testing.assert_close(before, after)
+
+
+def test_divergence_is_cross_entropy_less_the_entropy_of_the_targets() -> None:
+    """Targets 3/4 and 1/4 under 1/8 and 5/8: (3/4) ln 6 + (1/4) ln(2/5). Nothing where the two agree."""
+    student, target = rows([0, math.log(2), math.log(5)]).requires_grad_(), rows([3, 0, 1])
+    value = divergence(Scores(student, target, all_of(student)))
+    assert value.item() == pytest.approx(0.75 * math.log(6) + 0.25 * math.log(2 / 5))
+    value.sum().backward()
+    torch.testing.assert_close(student.grad, rows([1 / 8 - 3 / 4, 2 / 8, 5 / 8 - 1 / 4]))
+    same = divergence(Scores(student, rows([1, 2, 5]), all_of(student)))
+    assert same.item() == pytest.approx(0, abs=1e-12)
+    nothing = divergence(Scores(student, rows([0, 0, 0]), all_of(student)))
+    assert nothing.item() == 0
 
 
 def test_distillation_by_hand() -> None:

@@ -1,0 +1,128 @@
+"""TripClick's benchmark folder: `documents/`, `topics/` and `qrels/`, each file plain or .gz (Rekabsaz et al. 2021).
+
+Topics and qrels come as HEAD, TORSO and TAIL, by how often a query was asked. RAW labels say 1 of what was clicked;
+DCTR labels, which HEAD alone has, grade it from 1 to 3 by its rate of clicks, as TREC DL's grades do.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from components.sources import base
+from components.sources.reading import Line, plain_or_gz, read_lines
+from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
+
+Labels = Literal["raw", "dctr"]
+_FIELD = re.compile(r"<(DOCNO|TITLE|URL|TEXT)>(.*?)(?:</\1>)?$")
+_NUMBER = re.compile(r"<num>\s*(?:Number:)?\s*(\S*?)\s*(?:</num>)?$")
+_TITLE = re.compile(r"<title>\s*(.*?)\s*(?:</title>)?$")
+
+
+class Source(base.Source):
+    """A TripClick folder."""
+
+    path: str
+    """The folder; `$SPARRING_DATA` takes the place of a leading `data/`."""
+    splits: dict[str, list[str]] = Field(
+        {"train": ["head.train", "torso.train"], "dev": ["head.val"], "test": ["head.test"]}, min_length=1
+    )
+    """What each split is made of: `topics/topics.NAME.txt` and `qrels/qrels.LABELS.NAME.txt`. By default as paper 003
+    trains and measures."""
+    labels: Labels | dict[str, Labels] = "raw"
+    """Of all splits, or of each: `{train: raw, dev: dctr, test: dctr}`."""
+
+    def files(self) -> dict[str, Path]:
+        """The documents, and the topics and qrels of the splits."""
+        folder = base.locate(self.path)
+        documents = sorted((folder / "documents").glob("docs_grp_*.txt*")) or [folder / "documents/docs_grp_00.txt"]
+        parts = [(split, name) for split, names in self.splits.items() for name in names]
+        paths = [*documents, *(self._topics(name) for _, name in parts), *(self._qrels(*part) for part in parts)]
+        return {path.relative_to(folder).as_posix(): path for path in paths}
+
+    def read_documents(self) -> Iterator[Document | Bad]:
+        """The documents of every file, in the order of their names."""
+        for name, path in self.files().items():
+            if name.startswith("documents/"):
+                yield from _documents(path)
+
+    def read_queries(self) -> Iterator[Query | Bad]:
+        """The topics of each split."""
+        for split, names in self.splits.items():
+            for name in names:
+                yield from _queries(self._topics(name), split)
+
+    def read_qrels(self) -> Iterator[Judgement | Bad]:
+        """The judgements of each split."""
+        for split, names in self.splits.items():
+            for name in names:
+                for line in read_lines(self._qrels(split, name)):
+                    cells = line.text.split() if isinstance(line, Line) else []
+                    if isinstance(line, Bad):
+                        yield line
+                    elif len(cells) != 4:
+                        yield Bad("wrong columns", line.place, f"expected query, 0, document, score, got {len(cells)}")
+                    else:
+                        yield judgement(cells[0], cells[2], cells[3], split, line.place)
+
+    def _topics(self, name: str) -> Path:
+        return plain_or_gz(base.locate(self.path) / "topics" / f"topics.{name}.txt")
+
+    def _qrels(self, split: str, name: str) -> Path:
+        labels = self.labels if isinstance(self.labels, str) else self.labels.get(split, "raw")
+        return plain_or_gz(base.locate(self.path) / "qrels" / f"qrels.{labels}.{name}.txt")
+
+
+def _documents(path: Path) -> Iterator[Document | Bad]:
+    """`<DOC>` with `<DOCNO>` and `<TITLE>` on a line each, and lines of `<TEXT>`."""
+    place, held, inside = "", dict[str, str](), False
+    for line in read_lines(path):
+        if isinstance(line, Bad):
+            yield line
+        elif line.text.startswith("<DOC>"):
+            if place:
+                yield Bad("record without its end", place, "no </DOC>", held.get("DOCNO", "").strip())
+            place, held, inside = line.place, {}, False
+        elif line.text.startswith("</DOC>"):
+            text = held.get("TEXT", "").strip()
+            yield document(held.get("DOCNO", "").strip(), held.get("TITLE", "").strip(), text, place or line.place)
+            place, inside = "", False
+        elif line.text.startswith("</TEXT>"):
+            inside = False
+        elif not inside and (found := _FIELD.match(line.text)):
+            held[found[1]] = found[2] + "\n"
+            inside = found[1] == "TEXT" and not line.text.endswith("</TEXT>")
+        elif inside:
+            text, end, _ = line.text.partition("</TEXT>")
+            held["TEXT"] += text + "\n"
+            inside = not end
+    if place:
+        yield Bad("record without its end", place, "no </DOC>", held.get("DOCNO", "").strip())
+
+
+def _queries(path: Path, split: str) -> Iterator[Query | Bad]:
+    """`<top>` with `<num>` and `<title>`, which may run over several lines."""
+    place, number, title = "", "", list[str]()
+    reading = False
+    for line in read_lines(path):
+        if isinstance(line, Bad):
+            yield line
+        elif line.text.startswith("<top>"):
+            if place:
+                yield Bad("record without its end", place, "no </top>", number)
+            place, number, title, reading = line.place, "", [], False
+        elif line.text.startswith("</top>"):
+            yield query(number, " ".join(title).strip(), None, split, place or line.place)
+            place, reading = "", False
+        elif found := _NUMBER.match(line.text):
+            number = found[1]
+        elif found := _TITLE.match(line.text):
+            title, reading = [found[1]], not line.text.rstrip().endswith("</title>")
+        elif line.text.startswith("<"):
+            reading = False
+        elif reading:
+            title.append(line.text.strip())
+    if place:
+        yield Bad("record without its end", place, "no </top>", number)

@@ -1,0 +1,74 @@
+"""Two rankings as one, against a plain loop over queries and documents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from components.interpolation import InterpolationConfig, interpolated
+from components.tables import RANKING, check
+
+Found = dict[str, dict[str, float]]
+
+
+def table(found: Found) -> pa.Table:
+    rows = [
+        {"query_id": query, "doc_id": doc, "rank": rank, "score": score}
+        for query, scores in found.items()
+        for rank, (doc, score) in enumerate(sorted(scores.items(), key=lambda one: (-one[1], one[0])), 1)
+    ]
+    return pa.Table.from_pylist(rows, schema=RANKING)
+
+
+def plain(first: Found, second: Found, config: InterpolationConfig, k: int) -> list[tuple[str, str, int, float]]:
+    rows = []
+    for query in dict.fromkeys([*first, *second]):
+        total: dict[str, float] = {}
+        for found, share in ((first, 1 - config.weight), (second, config.weight)):
+            scores = found.get(query, {})
+            low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
+            for doc in {**first.get(query, {}), **second.get(query, {})}:
+                value = scores.get(doc, low)
+                if config.normalise == "max-min":
+                    value = (value - low) / (high - low) if high > low else 0.0
+                total[doc] = total.get(doc, 0.0) + share * value
+        best = sorted(total.items(), key=lambda one: (-one[1], one[0]))[:k]
+        rows += [(query, doc, rank, score) for rank, (doc, score) in enumerate(best, 1)]
+    return rows
+
+
+def some(seed: int) -> Found:
+    """Of each query some of twelve documents, with ties; a query of its own."""
+    draw = np.random.default_rng(seed)
+    queries = [*(f"q{i}" for i in draw.permutation(5).tolist()), f"only {seed}"]
+    return {q: {f"d{d}": float(draw.integers(-3, 4)) / 2 for d in draw.permutation(12)[:7].tolist()} for q in queries}
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"normalise": "none"}, {"weight": 0.0}, {"weight": 1.0}, {"weight": 0.3}], ids=str
+)
+@pytest.mark.parametrize("k", [4, 100])
+def test_as_a_plain_loop(config: dict[str, Any], k: int) -> None:
+    how = InterpolationConfig(**config)
+    for seed in range(8):
+        first, second = some(2 * seed), some(2 * seed + 1)
+        found = check(interpolated(table(first), table(second), how, k=k), RANKING, what="found").to_pylist()
+        wanted = plain(first, second, how, k)
+        assert [(row["query_id"], row["doc_id"], row["rank"]) for row in found] == [row[:3] for row in wanted]
+        assert [row["score"] for row in found] == pytest.approx([row[3] for row in wanted], abs=1e-6)
+
+
+def test_with_itself_a_ranking_keeps_its_order() -> None:
+    one = table(some(0))
+    again = interpolated(one, one, InterpolationConfig(), k=100)
+    assert again.select(["query_id", "doc_id", "rank"]).equals(one.select(["query_id", "doc_id", "rank"]))
+
+
+def test_equal_scores_are_no_division_by_zero_and_nothing_is_no_error() -> None:
+    one, other = table({"q": {"a": 2.0, "b": 2.0}}), table({"q": {"b": 1.0, "c": 0.0}})
+    found = interpolated(one, other, InterpolationConfig(), k=9).to_pylist()
+    assert [(row["doc_id"], row["score"]) for row in found] == [("b", 0.5), ("a", 0.0), ("c", 0.0)]
+    assert len(interpolated(table({}), table({}), InterpolationConfig(), k=9)) == 0

@@ -1,0 +1,209 @@
+"""CODER from end to end: every system of paper 003 on a toy collection, inline and through Ray."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from safetensors.torch import load_file
+
+from tests import tiny
+from tests.test_end_to_end import copy_of_beginning, systems
+from tests.tiny import Place
+from workflows import recipes
+from workflows.dag import graph
+
+DIVERGENCE = "components.losses.listwise.divergence"
+
+
+def coder(beir: Path, encoder: Path, **more: Any) -> dict[str, Any]:
+    """A base model that learned in batches, its contexts of 12, labels of both kinds of similarity."""
+    small = tiny.dpr(beir, encoder)
+    return {
+        "recipe": "coder",
+        **{key: small[key] for key in ("data", "k", "encode", "retriever")},
+        "warm": {"mine": {"negatives": 0}, "train": tiny.training(over="batch")},
+        "context": {"size": 12},
+        "smooth": {"similarity": {"k": 4, "k_exp": 2, "geometric": "max-min"}, "n_max": 4, "context": 8},
+        "train": {
+            **tiny.training(DIVERGENCE, steps=6, batch=4),
+            "validate_on_dev": {"every": 2, "from_start": True, "measure": "loss", "queries": 3, "negatives": 9},
+        },
+        "temperature": {"start": 0.1, "pace": 10},
+        "rerank": {"k": 4, "k_exp": 2, "geometric": "max-min", "context": 9},
+        "choose": {"split": "dev", "trials": 3, "k": [2, 5], "k_exp": [1, 3], "context": [5, 9]},
+        "interpolate": {"weight": 0.5},
+        **more,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(played: Place, beir: Path, encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A finished run."""
+    place = tiny.place(tmp_path_factory.mktemp("coder"), coder(beir, encoder))
+    copy_of_beginning(played, place)
+    assert place("run") == 0
+    return place
+
+
+def test_every_system_of_the_paper_is_measured_and_compared(trained: Place) -> None:
+    base, coder = "warm retriever", "CODER"
+    kinds = ["", " by neighbours", " by neighbours, chosen"]
+    assert systems(trained) == [
+        "BM25", *(base + kind for kind in kinds), *(coder + kind for kind in kinds),
+        *(f"{base} + {coder}{kind}" for kind in kinds),
+    ]  # fmt: skip
+    compared = {(one["system"], one["baseline"]) for one in trained.metrics()["comparisons"]}
+    assert {(coder, base), (f"{base} by neighbours", base), (f"{base} + {coder}", coder)} <= compared
+    wanted = recipes.read(trained.config, [], trained.runs).wanted
+    assert {path.name for path in trained.store.iterdir()} == {node.name for node in graph(wanted)}
+    for label in ("CODER by neighbours", "CODER by neighbours, chosen", "labels 1"):
+        left = {path.name for path in trained.artifact(label).iterdir()} - {"artifact.json", "lock"}
+        assert left <= {"ranking.parquet", "groups.parquet", "chosen.json", "trials.json"}
+
+
+def test_documents_stay_as_they_are_and_queries_do_not(trained: Place) -> None:
+    base, coder = trained.artifact("warm retriever") / "model", trained.artifact("CODER 1") / "model"
+    before = load_file(base / "model.safetensors")
+    documents, queries = (load_file(coder / side / "model.safetensors") for side in ("document", "query"))
+    assert before.keys() == documents.keys() == queries.keys()
+    assert all((before[name] == documents[name]).all() for name in before)
+    assert any((before[name] != queries[name]).any() for name in before)
+    old, new = trained.artifact("warm retriever vectors"), trained.artifact("CODER 1 vectors")
+    for path in sorted(old.glob("documents-*.npy")):
+        assert path.samefile(new / path.name)
+    assert json.loads((coder / "temperature.json").read_text())["temperature"] != 0.1
+
+
+def test_the_exported_retriever_makes_the_vectors_that_were_searched(trained: Place) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    data, vectors = trained.artifact("data"), trained.artifact("CODER 1 vectors")
+    texts = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
+    asked = json.loads((vectors / "queries.json").read_text())
+    model = SentenceTransformer(str(trained.artifact("CODER 1") / "model"), device="cpu", local_files_only=True)
+    found = model.encode_query([texts[query] for query in asked], show_progress_bar=False)
+    np.testing.assert_allclose(found, np.load(vectors / "queries.npy"), atol=1e-5)
+
+
+def test_validation_tells_the_loss_beside_the_rank_from_the_start(trained: Place) -> None:
+    lines = [json.loads(line) for line in (trained.artifact("CODER 1") / "metrics.jsonl").read_text().splitlines()]
+    looks = {line["step"]: (line["dev loss"], line["dev RR"]) for line in lines if "dev loss" in line}
+    assert list(looks) == [0, 2, 4, 6]
+    assert all(loss > 0 and 0 < rank <= 1 for loss, rank in looks.values())
+    record = json.loads((trained.artifact("CODER 1") / "artifact.json").read_text())
+    assert record["summary"]["best"]["value"] == pytest.approx(min(loss for loss, _ in looks.values()))
+
+
+def test_the_report_shows_labels_and_what_was_learned_from_them(trained: Place) -> None:
+    """Shares sum to 1 where every rank is shown, and smoothed labels are on more than the relevant documents."""
+    drawn = {one["title"]: one for one in json.loads((trained.artifact("pictures") / "pictures.json").read_text())}
+    report = (trained.runs / "tiny" / "report.html").read_text()
+    assert len(drawn) == 6
+    assert all(f"<figcaption>{title}</figcaption>" in report for title in drawn)
+    for title in ("What is to be learned", "What is predicted"):
+        for curve in drawn[title]["curves"].values():
+            assert sum(value for _, value, _ in curve) == pytest.approx(1, abs=1e-5)
+            assert [rank for rank, _, _ in curve] == list(range(1, 13))
+    hard, soft = drawn["What is to be learned"]["curves"].values()
+    assert hard[0][1] > soft[0][1]
+    assert hard[2][1] == 0 < soft[2][1]
+    summary = json.loads((trained.artifact("pictures") / "artifact.json").read_text())["summary"]
+    after = {name: share for name, share in summary.items() if name.startswith("predicted")}
+    assert all(0 < share < 1 for share in after.values())
+    assert len(set(after.values())) == 2
+
+
+def test_search_and_export(trained: Place, tmp_path: Path, said: tiny.Said) -> None:
+    assert trained("search", "bara comi", "-k", "3") == 0
+    assert "3. " in said()[0]
+    assert trained("export", str(tmp_path / "out")) == 0
+    assert (tmp_path / "out/retriever/query").is_dir()
+
+
+@pytest.mark.parametrize("documents", ["fixed", "learned"])
+def test_labels_are_made_anew_at_every_refresh(
+    trained: Place, beir: Path, encoder: Path, tmp_path: Path, documents: str
+) -> None:
+    tree = coder(beir, encoder, documents=documents, rounds=2, choose=None, interpolate=None, context={"size": 5})
+    tree["train"]["validate_on_dev"] = None  # which could keep the model that a training begins from
+    place = tiny.place(tmp_path / "again", tree)
+    copy_of_beginning(trained, place)
+    assert place("run") == 0
+    nodes = {node.label: node for node in graph(recipes.read(place.config, [], place.runs).wanted)}
+    labels = nodes["labels 2"].inputs
+    assert labels["vectors"] is nodes["CODER 1 vectors"]
+    assert labels["groups"].inputs["ranking"] is nodes["CODER 1 ranking"]
+    assert nodes["CODER 2"].inputs["start"] is nodes["CODER 1"]
+    assert nodes["CODER 1 vectors"].function.__name__ == {"fixed": "encode_queries", "learned": "encode"}[documents]
+    base, first, second = (
+        np.load(place.artifact(label) / "documents-00000.npy")
+        for label in ("warm retriever vectors", "CODER 1 vectors", "CODER 2 vectors")
+    )
+    assert (base == first).all() == (documents == "fixed")
+    assert (first == second).all() == (documents == "fixed")
+
+
+@pytest.mark.usefixtures("ray")
+def test_through_ray_it_is_the_same(
+    trained: Place, beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Smoothing and reranking cut among two workers, one training worker: the same bits."""
+    monkeypatch.setattr("workflows.commands.leave", lambda: None)
+    ray = {"mode": "ray", "retries": 0, "map": {"workers": 2, "threads": 1}}
+    place = tiny.place(tmp_path, coder(beir, encoder), **ray)
+    copy_of_beginning(trained, place, "start retriever", "tokens", "warm retriever groups", "warm retriever",
+                      "warm retriever vectors", "warm retriever ranking")  # fmt: skip
+    assert place("run") == 0
+    ours, theirs = tiny.results(place.store), tiny.results(trained.store)
+    compared = {name for name in ours.keys() & theirs.keys() if not name.endswith("metrics.json")}
+    assert {name.partition("-")[0] for name in compared} >= {"train", "smooth", "rerank_by_neighbours", "interpolate"}
+    assert {name: ours[name] for name in compared} == {name: theirs[name] for name in compared}
+
+
+def test_one_ranking_under_several_judgements(trained: Place, beir: Path, encoder: Path, tmp_path: Path) -> None:
+    """Strictly, where only relevance 2 is right, and under labels of another collection of the same queries."""
+    other = tmp_path / "graded"
+    shutil.copytree(beir, other)
+    lines = (other / "qrels/test.tsv").read_text().splitlines()
+    (other / "qrels/test.tsv").write_text("\n".join(line for line in lines if not line.endswith("\t1")) + "\n")
+    tree = coder(beir, encoder, train=None, smooth=None, interpolate=None, choose=None)
+    tree["evaluate"] = {
+        "measures": ["RR@10", "nDCG@10"], "relevant_from": 2, "also": {"graded": {"format": "beir", "path": str(other)}}
+    }  # fmt: skip
+    place = tiny.place(tmp_path / "place", tree)
+    copy_of_beginning(trained, place)
+    assert place("run") == 0
+    rows = place.metrics()["rows"]
+    assert {(row["collection"], row["measure"]) for row in rows} == {
+        (name, measure) for name in ("toy", "graded") for measure in ("RR(rel=2)@10", "nDCG@10")
+    }
+    values = {(row["collection"], row["system"], row["measure"]): row["value"] for row in rows}
+    for system in systems(place):  # what is left of the judgements is what is right strictly
+        strict, all_right = (values[name, system, "RR(rel=2)@10"] for name in ("toy", "graded"))
+        assert strict == pytest.approx(all_right)
+        assert values["toy", system, "nDCG@10"] != values["graded", system, "nDCG@10"]
+    assert {one["collection"] for one in place.metrics()["comparisons"]} == {"toy", "graded"}
+
+
+@pytest.mark.parametrize(
+    ("more", "said_of"),
+    [
+        ({"context": {"size": 50}}, "context.size: 50 candidates, and k: 20"),
+        ({"train": None}, "smooth and interpolate are about what is trained"),
+        ({"train": tiny.training(over="batch")}, "train.losses: with fixed documents"),
+        ({"documents": "learned"}, "validate_on_dev.measure: loss"),
+        ({"choose": {"mix": [0, 1]}}, "mix above 0"),
+    ],
+)
+def test_what_does_not_fit_together_is_said_at_once(
+    beir: Path, encoder: Path, tmp_path: Path, said: tiny.Said, more: dict[str, Any], said_of: str
+) -> None:
+    place = tiny.place(tmp_path, coder(beir, encoder, **more))
+    assert place("plan") == 2
+    assert said_of in said()[1]

@@ -1,0 +1,151 @@
+"""Numbers of a reranking chosen by what they do: on other queries alone, and the best of what was tried."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from components.config import UserError
+from components.measures import by_measure, per_query
+from components.tables import RANKING, check
+from tests import toy
+from workflows.cluster import Cluster
+from workflows.steps.choose_neighbours import ChooseConfig, _folds, _judged, chosen
+from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
+
+SMALL = {"trials": 6, "k": (2, 5), "k_exp": (1, 3), "context": [6, 9], "measure": "nDCG@5"}
+
+
+@pytest.fixture(scope="module")
+def vectors(toys: Path, data: Path) -> Path:
+    (folder := toys / "choose-vectors").mkdir()
+    draw = np.random.default_rng(5)
+    np.save(folder / "documents-00000.npy", draw.standard_normal((40, 6)).astype(np.float32))
+    queries = pq.read_table(data / "queries.parquet")["query_id"].to_pylist()
+    np.save(folder / "queries.npy", draw.standard_normal((24, 6)).astype(np.float32))
+    (folder / "queries.json").write_text(json.dumps(queries))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ranking(toys: Path, vectors: Path) -> Path:
+    """What the vectors find."""
+    documents, queries = np.load(vectors / "documents-00000.npy"), np.load(vectors / "queries.npy")
+    best = np.argsort(-(queries @ documents.T), axis=1)[:, :12]
+    return toy.write_ranking(toys / "choose-ranking", {f"q{i}": [f"d{d}" for d in row] for i, row in enumerate(best)})
+
+
+@pytest.fixture
+def choose(tmp_path: Path, data: Path, vectors: Path, ranking: Path) -> Any:
+    def run(
+        name: str = "out", *, cluster: Cluster = toy.INLINE, split: str = "train", by: str | None = "dev", **config: Any
+    ) -> Path:
+        (out := tmp_path / name).mkdir(exist_ok=True)
+        run.summary = chosen(  # type: ignore[attr-defined]
+            out, cluster, data=data, vectors=vectors, ranking=ranking, split=split,
+            config=ChooseConfig(**{**SMALL, **config, "split": by}),
+        )  # fmt: skip
+        return out
+
+    return run
+
+
+def reranked(out: Path, data: Path, vectors: Path, ranking: Path, split: str, trial: dict[str, Any]) -> Any:
+    """The split's ranking by the numbers of a trial."""
+    out.mkdir()
+    numbers = {key: value for key, value in trial.items() if key not in ("value", "queries")}
+    rerank_by_neighbours(
+        out, toy.INLINE, data=data, vectors=vectors, ranking=ranking, splits=[split],
+        config=NeighboursRerankConfig(**numbers),
+    )  # fmt: skip
+    return pq.read_table(out / "ranking.parquet")
+
+
+def measured(data: Path, table: Any, split: str) -> dict[str, float]:
+    qrels = pq.read_table(data / "qrels.parquet", filters=[("split", "=", split)])
+    queries, values = by_measure(per_query(table, qrels, ["nDCG@5"]))["nDCG@5"]
+    return dict(zip(queries, values.tolist(), strict=True))
+
+
+def test_on_a_split_the_best_of_what_was_tried_is_applied_to_another(
+    choose: Any, tmp_path: Path, data: Path, vectors: Path, ranking: Path
+) -> None:
+    out = choose()
+    trials, (choice,) = json.loads((out / "trials.json").read_text()), json.loads((out / "chosen.json").read_text())
+    assert len(trials) == 6
+    assert trials[0]["mix"] == 1.0
+    for number, trial in enumerate(trials):
+        values = measured(data, reranked(tmp_path / str(number), data, vectors, ranking, "dev", trial), "dev")
+        assert trial["value"] == pytest.approx(np.mean(list(values.values())))
+    best = max(trials, key=lambda trial: trial["value"])
+    assert {key: choice[key] for key in choice if key != "queries"} == {k: best[k] for k in best if k != "value"}
+    wanted = reranked(tmp_path / "best", data, vectors, ranking, "train", best)
+    assert check(pq.read_table(out / "ranking.parquet"), RANKING, what="found").equals(wanted)
+
+
+def test_the_first_trial_is_the_ranking_as_it_was(
+    tmp_path: Path, data: Path, vectors: Path, ranking: Path
+) -> None:  # fmt: skip
+    trial = ChooseConfig(**SMALL).drawn()[0]
+    table = reranked(tmp_path / "out", data, vectors, ranking, "train", trial).select(["query_id", "doc_id", "rank"])
+    before = pq.read_table(ranking / "ranking.parquet").select(["query_id", "doc_id", "rank"]).to_pylist()
+    asked = set(table["query_id"].to_pylist())
+    assert table.to_pylist() == [row for row in before if row["query_id"] in asked]
+
+
+def test_no_query_has_a_part_in_its_own_choice(
+    choose: Any, tmp_path: Path, data: Path, vectors: Path, ranking: Path
+) -> None:
+    """Each fold's choice is the best of the trials over the other folds' queries, and nothing else."""
+    config = ChooseConfig(**{**SMALL, "split": None, "folds": 3})
+    out = choose(split="train", folds=3, by=None)
+    tables = [
+        reranked(tmp_path / str(i), data, vectors, ranking, "train", trial) for i, trial in enumerate(config.drawn())
+    ]
+    values = [measured(data, table, "train") for table in tables]
+    queries = pq.read_table(data / "queries.parquet", filters=[("split", "=", "train")])["query_id"].to_pylist()
+    judged = _judged(data, config, "train")
+    folds = _folds(queries, judged, config)
+    assert sorted(query for own, _ in folds for query in own) == sorted(queries)
+    assert max(len(own) for own, _ in folds) - min(len(own) for own, _ in folds) <= 1
+    found = pq.read_table(out / "ranking.parquet").to_pylist()
+    assert list(dict.fromkeys(row["query_id"] for row in found)) == queries
+    for (own, others), choice in zip(folds, json.loads((out / "chosen.json").read_text()), strict=True):
+        elsewhere = [judged[at] for at in others]
+        assert set(elsewhere) == set(judged) - set(own)
+        best = int(np.argmax([np.mean([one[query] for query in elsewhere]) for one in values]))
+        assert {key: choice[key] for key in choice if key != "queries"} == config.drawn()[best]
+        wanted = [row for row in tables[best].to_pylist() if row["query_id"] in own]
+        assert [row for row in found if row["query_id"] in own] == wanted
+
+
+def test_a_trial_is_its_number_and_stays_in_its_ranges() -> None:
+    many, few = (
+        ChooseConfig(trials=200, weight=["linear", "expm1"]),
+        ChooseConfig(trials=20, weight=["linear", "expm1"]),
+    )
+    assert many.drawn()[:20] == few.drawn()
+    for trial in many.drawn():
+        assert trial["context"] in many.context
+        assert 3 <= trial["k"] <= 30
+        assert 1 <= trial["k_exp"] <= min(20, trial["k"])
+        assert 0 <= trial["tau"] <= 0.8
+        assert 0.001 <= trial["mix"] <= 1
+    assert {trial["weight"] for trial in many.drawn()} == {"linear", "expm1"}
+    assert many.model_copy(update={"seed": 1}).drawn()[1:] != many.drawn()[1:]
+
+
+def test_too_few_judged_queries_are_an_error(choose: Any) -> None:
+    with pytest.raises(UserError, match="'test' has 4 queries with a relevant document, which are too few"):
+        choose(split="test", by=None, folds=5)
+
+
+def test_two_workers_choose_as_one(choose: Any, ray: Cluster) -> None:
+    one, two = choose("one"), choose("two", cluster=ray)
+    assert pq.read_table(one / "ranking.parquet").equals(pq.read_table(two / "ranking.parquet"))
+    assert json.loads((one / "trials.json").read_text()) == json.loads((two / "trials.json").read_text())

@@ -1,0 +1,114 @@
+"""Pictures of soft labels and of what was learned from them (paper 003, Figures 2 and 11 to 13)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from components.config import Config
+from components.files import write_json
+from components.groups import ids_of, rows_of
+from components.neighbours import NeighboursConfig, at_once
+from components.pictures import Mark, by_rank, normalised, of_training, picture, softmax
+from components.tables import GROUPS, read
+from components.vectors import Lists, Vectors, query_rows
+from workflows.cluster import Cluster
+
+
+class PicturesConfig(Config):
+    """What is drawn."""
+
+    queries: int = Field(200, ge=1)
+    """The first so many groups."""
+    candidates: int = Field(40, ge=1)
+    """Ranks that are shown."""
+
+
+def pictures(
+    out: Path, cluster: Cluster, *, data: Path, vectors: Path, groups: Path, labels: Path | None, model: Path,
+    trained: Path, similarity: NeighboursConfig, config: PicturesConfig,
+) -> dict[str, Any]:  # fmt: skip
+    """Write `pictures.json`: similarities, labels and predicted distributions by rank, and the training's course.
+
+    `groups` have the labels that are there, `labels` smoothed ones; `vectors` are those that training began with,
+    `trained` those with the queries of `model`, both of the groups' queries.
+    """
+    table = read(groups / "groups.parquet", GROUPS).slice(0, config.queries).combine_chunks()
+    lists = table["doc_ids"].combine_chunks()
+    offsets = np.r_[0, np.cumsum(lists.value_lengths().to_numpy())].astype(np.int64)
+    documents = rows_of(lists.flatten(), ids_of(data / "documents.parquet", "doc_id"), what=str(groups))
+    own = Lists(query_rows(vectors, table["query_id"]), documents, offsets)
+    there, truth = own.there, own.padded(_flat(table, "targets")) > 0
+    similar = _similarities(own, truth, Vectors(vectors), similarity)
+    before = _scores(own, Vectors(vectors))
+    later = _scores(own._replace(queries=query_rows(trained, table["query_id"])), Vectors(trained))
+    heat = json.loads((model / "model" / "temperature.json").read_text())["temperature"]
+    shown = slice(0, config.candidates)
+    first = int(there.sum(1).argmax())
+    one = slice(first, first + 1)
+
+    predicted = {"before": softmax(before, there, heat), "after": softmax(later, there, heat)}
+    shares = {"labels": by_rank(_to_one(own.padded(_flat(table, "targets"))), there)[shown]}
+    if labels is not None:
+        smooth = read(labels / "groups.parquet", GROUPS).slice(0, config.queries).combine_chunks()
+        shares["smoothed labels"] = by_rank(_to_one(own.padded(_flat(smooth, "targets"))), there)[shown]
+    found = [
+        picture(
+            "Similarity to what is relevant", "Of a query's candidates, most similar first; mean and deviation over "
+            "queries. Their ranges differ from query to query.", "rank", {"similarity": by_rank(similar, there)[shown]},
+        ),
+        picture(
+            "The same for one query, in one range", "Labels must fall soon: divided by the largest they do not, but "
+            "between the least and the largest.", "rank",
+            {how: _one(normalised(similar[one], there[one], how), there[one])[shown] for how in ("max", "max-min")},
+        ),
+        picture("What is to be learned", "Shares of the target distribution, largest first.", "rank", shares),
+        picture(
+            "What is predicted", "Shares of the predicted distribution, largest first, at the temperature that was "
+            "learned.", "rank", {name: by_rank(share, there)[shown] for name, share in predicted.items()},
+        ),
+        *of_training([json.loads(line) for line in (model / "metrics.jsonl").read_text().splitlines()]),
+    ]  # fmt: skip
+    write_json(out / "pictures.json", found)
+    right = {name: float((share * truth).sum(1).mean()) for name, share in predicted.items()}
+    return {"groups": len(table), "predicted_of_labelled_before": right["before"],
+            "predicted_of_labelled_after": right["after"], "temperature": heat}  # fmt: skip
+
+
+def _flat(table: pa.Table, column: str) -> np.ndarray:
+    return np.asarray(table[column].combine_chunks().flatten().to_numpy(zero_copy_only=False), np.float64)
+
+
+def _to_one(targets: np.ndarray) -> np.ndarray:
+    return targets / np.maximum(targets.sum(1, keepdims=True), 1e-12)
+
+
+def _one(values: np.ndarray, there: np.ndarray) -> list[Mark]:
+    """One query's numbers by rank."""
+    return [(rank, value, None) for rank, value, _ in by_rank(values, there)]
+
+
+def _similarities(lists: Lists, truth: np.ndarray, vectors: Vectors, config: NeighboursConfig) -> np.ndarray:
+    """(Q, N) mean similarity of each candidate to the labelled ones (Algorithm 1, line 5)."""
+    import torch
+
+    from components.smoothing import evidence
+
+    found, documents, there = [], lists.padded(lists.documents), lists.there
+    with torch.inference_mode():
+        for part, asked, held in vectors.contexts(lists.queries, documents, at_once(documents.shape[1])):
+            queries, answers = torch.from_numpy(asked).float(), torch.from_numpy(held).float()
+            right, real = torch.from_numpy(truth[part]), torch.from_numpy(there[part])
+            found.append(evidence(queries, answers, right, real, config))
+    return torch.cat(found).double().numpy()
+
+
+def _scores(lists: Lists, vectors: Vectors) -> np.ndarray:
+    """(Q, N) inner products of queries and their candidates."""
+    documents = lists.padded(lists.documents)
+    parts = vectors.contexts(lists.queries, documents, at_once(documents.shape[1]))
+    found = [np.einsum("qd,qnd->qn", a.astype(np.float64), h.astype(np.float64)) for _, a, h in parts]
+    return np.concatenate(found)
