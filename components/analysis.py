@@ -73,8 +73,15 @@ _PARTS = {
     "judge": "scoring by the ranker", "rerank": "scoring by the ranker",
     "evaluate": "evaluation", "results": "evaluation", "pictures": "evaluation", "analyse": "evaluation",
     "averages": "evaluation", "fuse": "search", "exclude": "search",
+    "expand_by_relevance": "expansions", "expand_by_model": "expansions", "expand_from_file": "expansions",
+    "concatenated": "expansions", "targets": "expansions",
+    "answer_ranks": "query reranking", "rank_groups": "query reranking", "candidates": "query reranking",
+    "predict": "query reranking", "choose": "query reranking",
 }  # fmt: skip
 _TRAININGS = {
+    "generator": "expansions",
+    "ri reranker": "query reranking",
+    "rd reranker": "query reranking",
     "control": "training of controls",
     "warm": "warm-up",
     "CODER": "retriever training",
@@ -83,9 +90,9 @@ _TRAININGS = {
 }
 _SEED = re.compile(r" \(seed \d+\)")
 _ORDER = (
-    "data", "BM25", "warm-up", "groups and negatives", "ranker training", "scoring by the ranker",
-    "soft labels", "retriever training", "training", "encoding", "search", "reranking by neighbours", "interpolation",
-    "training of controls", "evaluation",
+    "data", "BM25", "expansions", "query reranking", "warm-up", "groups and negatives", "ranker training",
+    "scoring by the ranker", "soft labels", "retriever training", "training", "encoding", "search",
+    "reranking by neighbours", "interpolation", "training of controls", "evaluation",
 )  # fmt: skip
 
 

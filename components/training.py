@@ -50,11 +50,13 @@ def train(
     expected = None
     if not checkpoints.finished(out / "checkpoints") and self_check.wanted(objective):
         rows = rows_of_step(config, objective.rows(), seed=seed, step=0)
-        expected = self_check.plain(objective, config, rows, device=device)
+        with at("compute"):
+            expected = self_check.plain(objective, config, rows, device=device)
     if device.type == "cpu":
         quicken(objective)
     if expected is not None:
-        self_check.compare(objective, expected, device=device)
+        with at("compute"):
+            self_check.compare(objective, expected, device=device)
     optimizer = _optimizer(objective, config)
     state = checkpoints.load(out / "checkpoints", objective, optimizer, device)
     first = 0

@@ -19,7 +19,7 @@ class Recipe(Config):
 
 
 def test_a_format_is_a_file() -> None:
-    expected = ["beir", "docstrings", "dpr", "huggingface", "ir_datasets", "msmarco", "parquet"]
+    expected = ["beir", "docstrings", "dpr", "huggingface", "ir_datasets", "msmarco", "parquet", "tripclick"]
     assert formats() == expected
 
 
