@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from workflows import room
-from workflows.cluster import Cluster
+from workflows.cluster import Cluster, ray_session
 from workflows.dag import Step
 from workflows.observe import Tracker, followed
 from workflows.progress import View
@@ -41,6 +41,8 @@ def run_steps(waiting: list[Step], store: Store, cluster: Cluster, tracker: Trac
         if cluster.steps == 1:
             total = len(waiting)
             return {node.fingerprint for at, node in enumerate(waiting, 1) if perform(_title(at, total, node), node)}
+        if waiting:
+            ray_session(cluster)  # here: Ray's processes end with the thread that started them
         return _at_once(waiting, cluster.steps, perform)
 
 

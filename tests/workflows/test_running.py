@@ -17,6 +17,12 @@ from workflows.store import StepFailed, Store, todo
 TWO = Cluster(steps=2, device="cpu")
 
 
+@pytest.fixture(autouse=True)
+def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These steps ask nothing of it."""
+    monkeypatch.setattr("workflows.running.ray_session", lambda cluster: None)
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
