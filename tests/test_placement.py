@@ -15,14 +15,19 @@ PRETENDED = """
 import json, sys
 from pathlib import Path
 import ray
+import ray.train.torch
 from workflows import cluster as clusters
 from workflows.shards import map_shards, runs
 from workflows.worker_group import train_together
 from tests.workers import WhereItRuns, where
 
-ray.init(num_cpus=40, num_gpus=8, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+ray.init(address="local", num_cpus=40, num_gpus=8, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 out = Path(sys.argv[1])
-cluster = clusters.read(Path("cluster/node.yaml")).model_copy(update=json.loads(sys.argv[2]))
+torch_config = sys.modules["ray.train.torch.config"].TorchConfig
+_, *others = torch_config.__init__.__defaults__
+torch_config.__init__.__defaults__ = ("gloo", *others)  # what GPUs would talk through is not to be had here
+profile = clusters.read(Path("cluster/node.yaml")).model_dump(mode="json")
+cluster = clusters.Cluster.model_validate({**profile, **json.loads(sys.argv[2])})
 cluster.check()
 assert cluster.cuda()
 for name, pool, gpu in (("models", cluster.map, True), ("java", cluster.java, False)):
