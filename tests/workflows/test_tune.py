@@ -23,6 +23,9 @@ from workflows.cluster import Cluster
 from workflows.store import Store, todo
 from workflows.trials import Book, Trial, headings, scatter, table, write_page
 
+pytestmark = pytest.mark.timeout(900)  # trials are processes that import torch: minutes where other programs are busy
+
+
 WARM, GAME = "retriever.warm.train.learning_rate", "retriever.game.train.learning_rate"
 
 
