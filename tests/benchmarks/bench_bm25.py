@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -36,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 QUERIES = int(os.environ.get("SPARRING_BENCH_QUERIES", "5000"))
 INDEXED = int(os.environ.get("SPARRING_BENCH_INDEXED", "100000"))
 SHARED = int(os.environ.get("SPARRING_BENCH_SHARED", "500000"))
-SEARCHED_BY_TWO = 2 * QUERIES
+SEARCHED_BY_TWO = 6 * QUERIES
 K = 100
 COMMAND = 'make bench ARGS="-k bm25"'
 
@@ -159,10 +160,14 @@ def _fresh(place: Path, name: str) -> Path:
 
 
 def _asked(documents: Path, queries: Path, data: Path, count: int) -> Path:
-    """A collection's documents with so many queries."""
+    """A collection's documents with so many queries, repeated under new ids where there are fewer."""
     data.mkdir()
     (data / "documents.parquet").symlink_to(documents / "documents.parquet")
-    pq.write_table(pq.read_table(queries / "queries.parquet").slice(0, count), data / "queries.parquet")
+    table = pq.read_table(queries / "queries.parquet")
+    table = table.take([number % len(table) for number in range(count)])
+    place = table.schema.get_field_index("query_id")
+    ids = pa.array([f"{id} {number}" for number, id in enumerate(table["query_id"].to_pylist())])
+    pq.write_table(table.set_column(place, "query_id", ids), data / "queries.parquet")
     return data
 
 
