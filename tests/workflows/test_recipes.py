@@ -154,6 +154,22 @@ def test_a_number_moves_exactly_what_stands_on_it(
     assert moved(tmp_path, ar2, assignment) == expected
 
 
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "retriever.model.model=models/other", "retriever.model.revision=v2", "retriever.model.layers=1",
+        "retriever.model.pooling=cls", "retriever.model.similarity=dot", "retriever.model.query_tokens=16",
+        "retriever.model.document_tokens=100", "retriever.model.projection=8", "tokens.max_tokens=100",
+        "encode.precision=bf16", "retriever.warm.train.learning_rate=0.5", "data.on_bad=drop",
+    ],
+)  # fmt: skip
+def test_what_moves_a_vector_moves_what_is_mined_with_it(tmp_path: Path, ar2: dict[str, Any], assignment: str) -> None:
+    """No vector, ranking or negative of another model, length or precision is ever taken up."""
+    before, after = (steps(read(tmp_path, ar2, *more)) for more in ([], [assignment]))
+    for label in ("warm retriever vectors", "warm retriever ranking", "retriever 1 groups", "ranker 1 groups"):
+        assert before[label].fingerprint != after[label].fingerprint, label
+
+
 def test_players_of_two_tokenizers_have_tokens_of_their_own(tmp_path: Path, ar2: dict[str, Any]) -> None:
     shared, apart = (steps(read(tmp_path, ar2, *more)) for more in ([], ["ranker.model.model=models/other"]))
     assert "ranker tokens" not in shared
