@@ -395,9 +395,28 @@ def test_settings_for_all_experiments(tmp_path: Path, ar2: dict[str, Any]) -> No
     assert {entry["seed"] for entry in nodes["results"].inputs["systems"]} == {1, 2}
 
 
+def test_a_grid_is_one_experiment_with_other_numbers(tmp_path: Path, ar2: dict[str, Any]) -> None:
+    """Beside what is set for all, and with a chart by the number where that is asked for."""
+    tree = side_by_side(tmp_path, ar2, sets=["seeds=[1, 2]"])
+    one = tree["experiments"]["AR2"]
+    tree["experiments"] |= {f"k {k}": {"file": one, "sets": [f"k={k}"]} for k in (18, 19)}
+    tree |= {"axis": "k", "curves": {"AR2": {20: "AR2", 18: "k 18", 19: "k 19"}}}
+    experiment = read(tmp_path, tree)
+    nodes = steps(experiment)
+    assert {nodes[f"k {k}: retriever 1 (seed 2) ranking"].inputs["k"] for k in (18, 19)} == {18, 19}
+    drawn = experiment.outcome.pictures[0]
+    assert drawn in experiment.wanted
+    assert (drawn.inputs["results"], drawn.inputs["axis"]) == (nodes["results"], "k")
+    assert drawn.inputs["curves"] == {
+        "AR2": {"AR2: retriever 1": 20, "k 18: retriever 1": 18, "k 19: retriever 1": 19}
+    }  # fmt: skip
+    assert not read(tmp_path, {**tree, "curves": {}}).outcome.pictures
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [
+        ({"curves": {"a": {1: "AR2", 2: "nothing"}}}, "curves: 'nothing' is none of the experiments: AR2, fewer"),
         ({"baseline": "none"}, "'none' is none of the experiments: AR2, fewer"),
         ({"against": {"fewer": "nothing"}}, "against: 'nothing' is none of the experiments: AR2, fewer"),
         ({"systems": ["retriever 7"]}, r"'AR2' \(.*one\.yaml\) has no 'retriever 7'; it has BM25, start model, warm"),
