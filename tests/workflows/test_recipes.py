@@ -10,6 +10,7 @@ import pytest
 
 from components.config import UserError
 from tests import tiny
+from tests.tiny import ROOT
 from workflows import recipes
 from workflows.dag import Step, graph
 
@@ -426,3 +427,14 @@ def test_a_grid_is_one_experiment_with_other_numbers(tmp_path: Path, ar2: dict[s
 def test_what_there_is_not_cannot_be_compared(tmp_path: Path, ar2: dict[str, Any], more: Any, says: str) -> None:
     with pytest.raises(UserError, match=says):
         read(tmp_path, side_by_side(tmp_path, ar2, **more))
+
+
+def test_masking_copies_is_all_that_two_of_the_samtone_experiments_differ_in() -> None:
+    masked, counted = (
+        recipes.read(ROOT / f"configs/samtone/{name}.yaml", [], Path("runs")).config.model_dump()
+        for name in ("spl-both", "spl-both-counted")
+    )
+    (one,), (other,) = masked["train"].pop("losses"), counted["train"].pop("losses")
+    assert (one.pop("duplicates"), other.pop("duplicates")) == ("mask", "count")
+    assert one == other
+    assert masked == counted
