@@ -122,16 +122,18 @@ def _charts(rows: list[Json]) -> list[Json]:
     return [{"measure": chart.measure, "svg": Markup(svg(chart))} for chart in charts(rows)]
 
 
-def _pictures(done: list[tuple[Step, Json]], store: Store) -> list[Json]:
-    """What the recipe drew beside the measures."""
+def _pictures(done: list[tuple[Step, Json]], store: Store) -> dict[str, list[Json]]:
+    """What the recipe drew beside the measures, by heading."""
     from markupsafe import Markup
 
-    files = [path for node, _ in done if (path := store.path(node) / "pictures.json").exists()]
-    found = []
-    for one in (one for path in files for one in json.loads(path.read_text())):
-        curves = {name: [Point(*point) for point in points] for name, points in one["curves"].items()}
-        drawn = Markup(svg(Chart(one["title"], curves, axis=one["x"])))
-        found.append({"title": one["title"], "about": one["about"], "svg": drawn})
+    found: dict[str, list[Json]] = {}
+    for node in (node for node, _ in done if (store.path(node) / "pictures.json").exists()):
+        for one in json.loads((store.path(node) / "pictures.json").read_text()):
+            along = node.function.__name__ == "along"
+            heading = f"By {one['x']}" if along else "Labels and what was learned from them"
+            curves = {name: [Point(*point) for point in points] for name, points in one["curves"].items()}
+            drawn = Markup(svg(Chart(one["title"], curves, axis=one["x"])))
+            found.setdefault(heading, []).append({"title": one["title"], "about": one["about"], "svg": drawn})
     return found
 
 
