@@ -304,11 +304,11 @@ def _screens(done: list[tuple[Step, Json]], store: Store) -> list[Json]:
         if node.function.__name__ == "screen" and path.exists():
             cases, data = json.loads(path.read_text()), store.path(node.inputs["data"])
             queries = records(data / "queries.parquet", "query_id", [case["query_id"] for case in cases])
-            ids = [one for case in cases for one in (case["doc_id"], case["positive"]) if one]
+            ids = [one for case in cases for one in (case["doc_id"], case["positive"], case.get("copy_of")) if one]
             documents = records(data / "documents.parquet", "doc_id", ids)
             words = [
                 {**case, "query": queries[case["query_id"]]["text"], "document": documents[case["doc_id"]],
-                 "right": documents.get(case["positive"] or "")}
+                 "right": documents.get(case["positive"] or ""), "copied": documents.get(case.get("copy_of") or "")}
                 for case in cases
             ]  # fmt: skip
             found.append({"label": node.label, **record["summary"], "cases": words})
