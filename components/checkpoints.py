@@ -80,7 +80,8 @@ def read_weights(objective: nn.Module, folder: Path, device: torch.device) -> No
 
 
 def _once(objective: nn.Module) -> dict[str, Tensor]:
-    """Weights by name, each once: towers may share their embeddings, and T5's encoder has two names for its own."""
+    """Weights by name, each once: towers may share their embeddings, a generator its input's and output's, and T5's
+    encoder has two names for its own."""
     found: dict[tuple[int, torch.Size], str] = {}
     weights = {name: value.detach() for name, value in objective.state_dict().items()}
     first = {name: found.setdefault((value.data_ptr(), value.shape), name) for name, value in weights.items()}

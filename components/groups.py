@@ -62,6 +62,14 @@ def queries_of(data: Path, splits: list[str], columns: list[str]) -> pa.Table:
     return table.filter(pc.is_in(table["split"], pa.array(splits, pa.string()))).select(columns)
 
 
+def documents_for(k: int, data: Path, *, key: str = "k") -> int:
+    """How many documents a collection has; UserError where `k` for a query, which `key` asks for, are more, or none."""
+    count = pq.read_metadata(data / "documents.parquet").num_rows
+    if not 1 <= k <= count:
+        raise UserError(f"{key}: {k} documents a query are asked for; accepted: 1 to {count}, all there are")
+    return int(count)
+
+
 def rows_of(ids: pa.Array | pa.ChunkedArray, among: pa.Array, *, what: str) -> np.ndarray:
     """int64 rows at which ids stand among others; ValueError names one that is not there."""
     rows = pc.index_in(ids, value_set=among)

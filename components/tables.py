@@ -3,7 +3,7 @@
 Column names follow ir_datasets. On disk they are Parquet.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,19 @@ def read(
     wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     with at("files"):
         return check(pq.read_table(path, columns=columns and wanted.names, filters=filters), wanted, what=str(path))
+
+
+def pieces(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
+    """A table, some of its rows at a time; ValueError where it is another one."""
+    with pq.ParquetFile(path) as file:
+        check(file.schema_arrow.empty_table(), schema, what=str(path))
+        batches = file.iter_batches(columns=schema.names)
+        while True:
+            with at("files"):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield check(pa.Table.from_batches([batch]), schema, what=str(path))
 
 
 def write(path: Path, table: pa.Table, schema: pa.Schema) -> None:

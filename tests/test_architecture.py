@@ -242,6 +242,25 @@ print(sorted(heavy & sys.modules.keys()))
     assert (done.stderr, done.stdout, done.returncode) == ("", "[]\n", 0)
 
 
+def test_every_module_is_imported_without_java_network_or_keys(tmp_path: Path) -> None:
+    """Nor does reading a module start a process: what asks for any of these is a step, when it runs."""
+    code = """
+import importlib, socket, subprocess, sys
+class Denied(socket.socket):
+    def connect(self, *arguments): raise AssertionError(f"connects to {arguments}")
+def denied(*arguments, **options): raise AssertionError(f"asks for {arguments}")
+socket.socket, socket.getaddrinfo, socket.create_connection, subprocess.Popen = Denied, denied, denied, denied
+for module in sys.argv[1:]:
+    importlib.import_module(module)
+print(sorted({"jnius", "pyserini", "openai"} & sys.modules.keys()))
+"""
+    modules = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in MODULES]
+    environment = {"HOME": str(tmp_path), "PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", code, *modules]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "workflows").rglob("*.py")), ids=name)
 def test_a_workflow_module_loads_nothing_heavy_at_its_top(path: Path) -> None:
     """Torch, Ray and Java are imported where a step really runs."""

@@ -140,8 +140,8 @@ class Training:
                 if config.interpolate is not None:
                     system = f"{base} + CODER {kind}".strip()
                     mixed = step(
-                        self.label(system), interpolate, first=first[""], second=ranking, k=config.k,
-                        config=config.interpolate,
+                        self.label(system), interpolate, data=self.collection.data, first=first[""], second=ranking,
+                        split=config.evaluate.split, k=config.k, config=config.interpolate,
                     )  # fmt: skip
                     self.board.add(system, mixed, seed=self.seed)
         return found

@@ -1,6 +1,7 @@
 """Several experiments on one board: the same systems of each, measured side by side and compared with one of them.
 
-What experiments have in common (a collection, a warm start) is run once, as everywhere.
+What experiments have in common (a collection, a warm start) is run once, as everywhere. A grid over one experiment, as
+the sizes of models in paper 000, is that experiment several times with other numbers.
 """
 
 from pathlib import Path
@@ -12,15 +13,25 @@ from components.config import Config as Part
 from components.config import listing
 from workflows import recipes
 from workflows.board import Outcome, gathered
-from workflows.dag import graph, relabelled
+from workflows.dag import graph, relabelled, step
+from workflows.steps.pictures import along
+
+
+class Variant(Part):
+    """An experiment with other numbers than its file's."""
+
+    file: str
+    """The experiment's file, relative to where you run."""
+    sets: list[str] = Field(min_length=1)
+    """`key.path=value`, as `--set` has it."""
 
 
 class Config(Part):
     """Experiments by name, and what of them is looked at."""
 
     recipe: Literal["compare"]
-    experiments: dict[str, str] = Field(min_length=2)
-    """A name for the table, and the experiment's file, relative to where you run."""
+    experiments: dict[str, str | Variant] = Field(min_length=2)
+    """A name for the table, and the experiment's file, relative to where you run, perhaps with other numbers."""
     baseline: str
     """The experiment that the others are compared with."""
     against: dict[str, str] = {}
@@ -31,22 +42,32 @@ class Config(Part):
     """Further systems, of the baseline, that are shown, and that it is compared with."""
     sets: list[str] = []
     """`key.path=value` for every experiment, as `--set` has it: `seeds=[1, 2, 3]`."""
+    axis: str = "number"
+    """What the charts below have on their axis, such as `layers`."""
+    curves: dict[str, dict[int, str]] = {}
+    """Lines of a chart that the report has of each measure: where on the axis which experiment stands."""
 
     @model_validator(mode="after")
     def _there(self) -> Self:
         if self.baseline not in self.experiments:
             raise ValueError(f"baseline: {self.baseline!r} is none of the experiments: {', '.join(self.experiments)}")
-        for name in (*self.against, *self.against.values()):
-            if name not in self.experiments:
-                raise ValueError(f"against: {name!r} is none of the experiments: {', '.join(self.experiments)}")
+        drawn = [name for places in self.curves.values() for name in places.values()]
+        for key, names in {"against": [*self.against, *self.against.values()], "curves": drawn}.items():
+            for name in names:
+                if name not in self.experiments:
+                    raise ValueError(f"{key}: {name!r} is none of the experiments: {', '.join(self.experiments)}")
         return self
+
+    def variant(self, name: str) -> tuple[Path, list[str]]:
+        """An experiment's file, and what is set in it."""
+        found = self.experiments[name]
+        file, own = (found, []) if isinstance(found, str) else (found.file, found.sets)
+        return Path(file), [*self.sets, *own]
 
 
 def build(config: Config) -> Outcome:
     """The graphs of all experiments, and one board."""
-    outcomes = {
-        name: recipes.read(Path(file), config.sets, Path("runs")).outcome for name, file in config.experiments.items()
-    }
+    outcomes = {name: recipes.read(*config.variant(name), Path("runs")).outcome for name in config.experiments}
     main = outcomes[config.baseline]
     entries = [entry for system in config.beside for entry in _entries(config, config.baseline, main, system)]
     comparisons, beside = [], []
@@ -58,9 +79,20 @@ def build(config: Config) -> Outcome:
                 beside += [(title, other) for other in config.beside]
             else:
                 comparisons.append((title, f"{config.against.get(name, config.baseline)}: {system}"))
+    results = relabelled(gathered(entries, comparisons + beside), _labels(outcomes))
+    pictures = []
+    if config.curves:
+        lines = {
+            name if len(config.systems) == 1 else f"{name}: {system}": {
+                f"{experiment}: {system}": place for place, experiment in places.items()
+            }
+            for name, places in config.curves.items()
+            for system in config.systems
+        }
+        pictures = [step("curves", along, results=results, axis=config.axis, curves=lines)]
     return Outcome(
-        results=relabelled(gathered(entries, comparisons + beside), _labels(outcomes)), data=main.data,
-        found=main.found, ranker=main.ranker, rankings=main.rankings, split=main.split, note=main.note,
+        results=results, data=main.data, found=main.found, ranker=main.ranker, rankings=main.rankings,
+        split=main.split, note=main.note, pictures=tuple(pictures),
     )  # fmt: skip
 
 
@@ -82,5 +114,5 @@ def _entries(config: Config, name: str, outcome: Outcome, system: str) -> list[d
     found = [{**entry, "round": None} for entry in board if entry["system"] == system]
     if not found:
         there = listing(dict.fromkeys(entry["system"] for entry in board))
-        raise ValueError(f"systems: {name!r} ({config.experiments[name]}) has no {system!r}; it has {there}")
+        raise ValueError(f"systems: {name!r} ({config.variant(name)[0]}) has no {system!r}; it has {there}")
     return found

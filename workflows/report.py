@@ -122,16 +122,18 @@ def _charts(rows: list[Json]) -> list[Json]:
     return [{"measure": chart.measure, "svg": Markup(svg(chart))} for chart in charts(rows)]
 
 
-def _pictures(done: list[tuple[Step, Json]], store: Store) -> list[Json]:
-    """What the recipe drew beside the measures."""
+def _pictures(done: list[tuple[Step, Json]], store: Store) -> dict[str, list[Json]]:
+    """What the recipe drew beside the measures, by heading."""
     from markupsafe import Markup
 
-    files = [path for node, _ in done if (path := store.path(node) / "pictures.json").exists()]
-    found = []
-    for one in (one for path in files for one in json.loads(path.read_text())):
-        curves = {name: [Point(*point) for point in points] for name, points in one["curves"].items()}
-        drawn = Markup(svg(Chart(one["title"], curves, axis=one["x"])))
-        found.append({"title": one["title"], "about": one["about"], "svg": drawn})
+    found: dict[str, list[Json]] = {}
+    for node in (node for node, _ in done if (store.path(node) / "pictures.json").exists()):
+        for one in json.loads((store.path(node) / "pictures.json").read_text()):
+            along = node.function.__name__ == "along"
+            heading = f"By {one['x']}" if along else "Labels and what was learned from them"
+            curves = {name: [Point(*point) for point in points] for name, points in one["curves"].items()}
+            drawn = Markup(svg(Chart(one["title"], curves, axis=one["x"])))
+            found.setdefault(heading, []).append({"title": one["title"], "about": one["about"], "svg": drawn})
     return found
 
 
@@ -302,11 +304,11 @@ def _screens(done: list[tuple[Step, Json]], store: Store) -> list[Json]:
         if node.function.__name__ == "screen" and path.exists():
             cases, data = json.loads(path.read_text()), store.path(node.inputs["data"])
             queries = records(data / "queries.parquet", "query_id", [case["query_id"] for case in cases])
-            ids = [one for case in cases for one in (case["doc_id"], case["positive"]) if one]
+            ids = [one for case in cases for one in (case["doc_id"], case["positive"], case.get("copy_of")) if one]
             documents = records(data / "documents.parquet", "doc_id", ids)
             words = [
                 {**case, "query": queries[case["query_id"]]["text"], "document": documents[case["doc_id"]],
-                 "right": documents.get(case["positive"] or "")}
+                 "right": documents.get(case["positive"] or ""), "copied": documents.get(case.get("copy_of") or "")}
                 for case in cases
             ]  # fmt: skip
             found.append({"label": node.label, **record["summary"], "cases": words})

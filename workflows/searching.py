@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from components import topk
 from components.config import UserError
-from components.groups import ids_of, places_of
+from components.groups import documents_for, ids_of, places_of
 from components.tables import records
 from components.vectors import documents_of
 from workflows.cluster import Cluster
@@ -47,9 +46,7 @@ def find(experiment: Any, store: Store, query: str, *, k: int, rank: bool, cuda:
     if not store.whole(vectors):
         again = f"python -m workflows run CONFIG --until {vectors.label!r}"
         raise UserError(f"the vectors of {vectors.label!r} were dropped; make them again: {again}")
-    documents = pq.read_metadata(store.path(outcome.data) / "documents.parquet").num_rows
-    if not 1 <= k <= documents:
-        raise UserError(f"-k: {k} documents are asked for; accepted: 1 to {documents}, all there are")
+    documents_for(k, store.path(outcome.data), key="-k")
     device = torch.device("cuda" if cuda else "cpu")
     folder = store.path(outcome.found.retriever) / "model"
     tokenizer = load_tokenizer(folder)

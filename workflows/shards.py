@@ -59,6 +59,18 @@ def joined(out: Path, shards: list[Shard], dtype: Any) -> np.ndarray:
         return np.concatenate([np.empty(0, dtype), *(np.load(out / shard.file) for shard in shards)])
 
 
+def mapped_rows(
+    worker: Any, rows: int, size: int, *, out: Path, cluster: Cluster, unit: str, **constructor: Any
+) -> tuple[np.ndarray, dict[str, float]]:
+    """`map_shards` over so many rows, `size` at a time, with models or vectors: a float32 for each row (or for what a
+    row holds), and what the workers counted. The parts stay until their step removes them."""
+    shards, cuda = runs(rows, size, "part-{:05d}.npy"), cluster.cuda()
+    counted = map_shards(
+        worker, shards, out=out, cluster=cluster, pool=cluster.map, unit=unit, gpu=cuda, cuda=cuda, **constructor
+    )
+    return joined(out, shards, np.float32), counted
+
+
 class Worker(Protocol):
     """Built once in each process from plain values and paths; then called for each shard."""
 

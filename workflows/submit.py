@@ -147,7 +147,12 @@ def _experiment(config: Path, folder: Path) -> str:
         place = Path("sent") / hashlib.sha256(str(whole.parent).encode()).hexdigest()[:6] / whole.name
     tree = read_based(config)
     if tree.get("recipe") == "compare":
-        tree["experiments"] = {name: _experiment(Path(file), folder) for name, file in tree["experiments"].items()}
+        tree["experiments"] = {
+            name: {**found, "file": _experiment(Path(found["file"]), folder)}
+            if isinstance(found, dict)
+            else _experiment(Path(found), folder)
+            for name, found in tree["experiments"].items()
+        }
     _write(folder / place, tree)
     return str(place)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -105,16 +105,6 @@ class GeneratorObjective(nn.Module):
     def save(self, folder: Path) -> None:
         """Write the generator."""
         self.model.save(folder, self._from)
-
-    def state_dict(self, *args: Any, **options: Any) -> dict[str, Any]:  # type: ignore[override]
-        """Each tensor once: input and output embeddings are often one."""
-        found: dict[int, str] = {}
-        whole = super().state_dict(*args, **options)
-        return {name: value for name, value in whole.items() if found.setdefault(value.data_ptr(), name) == name}
-
-    def load_state_dict(self, state: Any, strict: bool = True, assign: bool = False) -> Any:
-        """What `state_dict` gave."""
-        return super().load_state_dict(state, strict=False, assign=assign)
 
 
 Objective = GeneratorObjective

@@ -23,6 +23,16 @@ Splits = list[str] | dict[str, str] | None
 """Which splits are read: all that are there, those of a list, or a mapping of our name to the collection's."""
 
 
+class Sample(Config):
+    """A sample of queries that are not drawn one by one."""
+
+    queries: PositiveInt
+    """How many."""
+    by: Literal["document"]
+    """Documents are drawn, each with all queries that it is the first relevant one of: as many of a batch's documents
+    stand in it again as in training on all queries with larger batches."""
+
+
 class Source(Config):
     """What every format declares. All of it is identity."""
 
@@ -32,8 +42,9 @@ class Source(Config):
     """Bad records stop the ingest with the place of the first, or are dropped and counted by reason."""
     sha256: dict[str, Sha256] = {}
     """Digests that files must have, by the name the format gives them (their path inside `path`)."""
-    sample: dict[str, PositiveInt] = {}
-    """Only so many queries of a split, chosen by their ids alone: `{train: 10000}`. Documents all stay."""
+    sample: dict[str, PositiveInt | Sample] = {}
+    """Only so many queries of a split, chosen by their ids alone: `{train: 10000}`, or by those of the documents that
+    they ask for: `{train: {queries: 10000, by: document}}`. Documents all stay."""
 
     def files(self) -> dict[str, Path]:
         """The files that will be read, there or not, by name."""

@@ -23,6 +23,7 @@ def run(tmp_path: Path, data: Path, tokens: Path, retriever: Path, ranker: Path)
     def trained(
         place: str, *, kind: str = "retriever", stop: int | None = None, start: Path | None = None, dev: bool = False,
         save_seconds: float = -1.0, seed: int = 1, model: Path | None = None, recompute: bool = False,
+        piece: int = 200,
         **config: Any,
     ) -> dict[str, Any]:  # fmt: skip
         options = toy.train_config(**config)
@@ -30,7 +31,7 @@ def run(tmp_path: Path, data: Path, tokens: Path, retriever: Path, ranker: Path)
 
         def build(table: Path) -> Any:
             return objective_named(kind)(
-                (model or begins) / "model", rows=table, data=data, tokens=tokens, losses=options.losses, piece=200,
+                (model or begins) / "model", rows=table, data=data, tokens=tokens, losses=options.losses, piece=piece,
                 recompute=recompute,
             )  # fmt: skip
 

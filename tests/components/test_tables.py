@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from components.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING, check
+from components.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING, SCREENED, check, pieces, read, write
 
 
 def ranking() -> pa.Table:
@@ -70,3 +73,16 @@ def test_fractions_are_no_relevance() -> None:
 def test_every_table_begins_with_its_ids() -> None:
     assert DOCUMENTS.names[0] == "doc_id"
     assert all(schema.names[0] == "query_id" for schema in (QUERIES, QRELS, RANKING, GROUPS))
+
+
+def test_pieces_are_the_table(tmp_path: Path) -> None:
+    rows = pa.table(
+        {"query_id": [f"q{i}" for i in range(9)], "doc_id": ["d"] * 9, "rank": range(9), "score": [1.0] * 9}
+    )
+    write(tmp_path / "ranking.parquet", rows, RANKING)
+    pq.write_table(pq.read_table(tmp_path / "ranking.parquet"), tmp_path / "cut.parquet", row_group_size=4)
+    for name in ("ranking", "cut"):
+        found = list(pieces(tmp_path / f"{name}.parquet", RANKING))
+        assert pa.concat_tables(found) == read(tmp_path / f"{name}.parquet", RANKING)
+    with pytest.raises(ValueError, match="no column 'reason'"):
+        next(pieces(tmp_path / "ranking.parquet", SCREENED))

@@ -32,6 +32,15 @@ def test_equals_sorting_everything_with_many_ties(dtype, k):
     np.testing.assert_array_equal(topk.scores(found), scores)
 
 
+def test_half_precision_vectors_are_multiplied_in_single_precision():
+    """Sums that half precision has no numbers for, and a difference that is lost where they are rounded."""
+    documents = np.full((3, 64), 200, np.float16)
+    documents[2, 0] += np.float16(0.125)
+    found = topk.top_k(np.full((1, 64), 200, np.float16), [documents], None, 3)
+    assert topk.places(found).tolist() == [[2, 0, 1]]
+    assert topk.scores(found).tolist() == [[2_560_025.0, 2_560_000.0, 2_560_000.0]]
+
+
 def test_exact_duplicates_at_the_end_of_the_list_go_by_place():
     documents = np.ones((5000, 4), np.float32)
     order = np.random.default_rng(0).permutation(5000)

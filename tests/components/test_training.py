@@ -82,6 +82,49 @@ def test_pieces_with_and_without_recomputing_train_alike(run: Any, tmp_path: Pat
     assert_close(tmp_path / "a", tmp_path / "b")
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_recomputing_knows_temperature_dropout_parts_and_precision(
+    run: Any, tmp_path: Path, encoder: Path, precision: str
+) -> None:
+    """What gradient caching of others forgot: a temperature, the second pass' dropout, the last and shorter piece."""
+    model = toy.started(tmp_path / "wild", toy.retriever_config(encoder, dropout=0.3, similarity="cosine"))
+    term = {"function": toy.CROSS_ENTROPY, "over": "batch"}
+    options = {
+        "steps": 2,
+        "batch": 8,
+        "accumulate": 2,
+        "log_every": 1,
+        "precision": precision,
+        "model": model,
+        "piece": 30,
+    }
+    losses = [{**term, "options": {"temperature": 0.05}}]
+    run("a", recompute=False, losses=losses, **options)
+    run("b", recompute=True, losses=losses, **options)
+    assert_close(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "c").mkdir()
+    run("c", recompute=True, losses=[term], **options)
+    one, other = (lines(tmp_path / place)[0]["cross_entropy (batch)"] for place in ("b", "c"))
+    assert abs(one - other) > 0.1
+
+
+@pytest.mark.parametrize("kind", ["retriever", "ranker"])
+def test_losses_are_computed_in_fp32_whatever_the_models_precision(
+    run: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = objective_named(kind)
+    real, seen = made.terms, []
+
+    def spied(self: Any, representations: Any, batch: Any) -> Any:
+        parts = representations if isinstance(representations, tuple) else (representations,)
+        seen.extend((part.dtype, torch.is_autocast_enabled("cpu")) for part in parts)
+        return real(self, representations, batch)
+
+    monkeypatch.setattr(made, "terms", spied)
+    run("a", kind=kind, steps=1, precision="bf16")
+    assert set(seen) == {(torch.float32, False)}
+
+
 def test_bf16_is_near_fp32_and_keeps_weights_in_fp32(run: Any, tmp_path: Path) -> None:
     for place, precision in (("a", "fp32"), ("b", "bf16")):
         run(place, steps=2, precision=precision, log_every=1)

@@ -234,7 +234,7 @@ def test_search(played: Place, said: Said) -> None:
 @pytest.mark.parametrize("k", ["0", "-1", "41"])
 def test_search_for_more_than_there_is(played: Place, said: Said, k: str) -> None:
     assert played("search", "barami", "-k", k) == 2
-    assert said()[1] == f"error: -k: {k} documents are asked for; accepted: 1 to 40, all there are\n"
+    assert said()[1] == f"error: -k: {k} documents a query are asked for; accepted: 1 to 40, all there are\n"
 
 
 def test_search_before_the_run(played: Place, tmp_path: Path, said: Said) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import tracemalloc
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -340,6 +341,22 @@ def test_a_sample_of_a_split_is_the_same_wherever_its_queries_stand(out: Path, c
     assert {row["query_id"] for row in rows(out, "queries") if row["split"] == "train"} > kept
     with pytest.raises(UserError, match=r"data\.sample: there are no queries in 'dev'"):
         ingest(out, None, source=collection.source(sample={"dev": 2}))
+
+
+def test_a_sample_by_document_has_all_queries_of_some_documents(out: Path, collection: Collection) -> None:
+    """Five documents have three questions each; the last one drawn gives two. A question that asks for none is none."""
+    collection.queries = [{"_id": f"q{n}", "text": f"what is {n}?"} for n in range(16)]
+    collection.qrels = {"train": [f"q{n}\td{n % 5}\t1" for n in range(15)] + ["q15\td0\t0"]}
+    sample = {"train": {"queries": 8, "by": "document"}}
+    assert ingest(out, None, source=collection.source(sample=sample))["queries"] == {"train": 8}
+    judged = {row["query_id"]: row["doc_id"] for row in rows(out, "qrels")}
+    assert sorted(Counter(judged.values()).values()) == [2, 3, 3]
+    collection.queries.reverse()
+    collection.qrels["train"].reverse()
+    ingest(out, None, source=collection.source(sample=sample))
+    assert {row["query_id"]: row["doc_id"] for row in rows(out, "qrels")} == judged
+    with pytest.raises(ValueError, match="document"):
+        collection.source(sample={"train": {"queries": 8, "by": "title"}})
 
 
 def test_bad_lines_are_seen_in_a_sample_too(out: Path, collection: Collection) -> None:

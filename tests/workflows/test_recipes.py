@@ -10,6 +10,7 @@ import pytest
 
 from components.config import UserError
 from tests import tiny
+from tests.tiny import ROOT
 from workflows import recipes
 from workflows.dag import Step, graph
 
@@ -152,6 +153,22 @@ def test_a_number_moves_exactly_what_stands_on_it(
     expected = downstream(steps(read(tmp_path, ar2)), *first)
     assert "results" in expected
     assert moved(tmp_path, ar2, assignment) == expected
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "retriever.model.model=models/other", "retriever.model.revision=v2", "retriever.model.layers=1",
+        "retriever.model.pooling=cls", "retriever.model.similarity=dot", "retriever.model.query_tokens=16",
+        "retriever.model.document_tokens=100", "retriever.model.projection=8", "tokens.max_tokens=100",
+        "encode.precision=bf16", "retriever.warm.train.learning_rate=0.5", "data.on_bad=drop",
+    ],
+)  # fmt: skip
+def test_what_moves_a_vector_moves_what_is_mined_with_it(tmp_path: Path, ar2: dict[str, Any], assignment: str) -> None:
+    """No vector, ranking or negative of another model, length or precision is ever taken up."""
+    before, after = (steps(read(tmp_path, ar2, *more)) for more in ([], [assignment]))
+    for label in ("warm retriever vectors", "warm retriever ranking", "retriever 1 groups", "ranker 1 groups"):
+        assert before[label].fingerprint != after[label].fingerprint, label
 
 
 def test_players_of_two_tokenizers_have_tokens_of_their_own(tmp_path: Path, ar2: dict[str, Any]) -> None:
@@ -379,9 +396,28 @@ def test_settings_for_all_experiments(tmp_path: Path, ar2: dict[str, Any]) -> No
     assert {entry["seed"] for entry in nodes["results"].inputs["systems"]} == {1, 2}
 
 
+def test_a_grid_is_one_experiment_with_other_numbers(tmp_path: Path, ar2: dict[str, Any]) -> None:
+    """Beside what is set for all, and with a chart by the number where that is asked for."""
+    tree = side_by_side(tmp_path, ar2, sets=["seeds=[1, 2]"])
+    one = tree["experiments"]["AR2"]
+    tree["experiments"] |= {f"k {k}": {"file": one, "sets": [f"k={k}"]} for k in (18, 19)}
+    tree |= {"axis": "k", "curves": {"AR2": {20: "AR2", 18: "k 18", 19: "k 19"}}}
+    experiment = read(tmp_path, tree)
+    nodes = steps(experiment)
+    assert {nodes[f"k {k}: retriever 1 (seed 2) ranking"].inputs["k"] for k in (18, 19)} == {18, 19}
+    drawn = experiment.outcome.pictures[0]
+    assert drawn in experiment.wanted
+    assert (drawn.inputs["results"], drawn.inputs["axis"]) == (nodes["results"], "k")
+    assert drawn.inputs["curves"] == {
+        "AR2": {"AR2: retriever 1": 20, "k 18: retriever 1": 18, "k 19: retriever 1": 19}
+    }  # fmt: skip
+    assert not read(tmp_path, {**tree, "curves": {}}).outcome.pictures
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [
+        ({"curves": {"a": {1: "AR2", 2: "nothing"}}}, "curves: 'nothing' is none of the experiments: AR2, fewer"),
         ({"baseline": "none"}, "'none' is none of the experiments: AR2, fewer"),
         ({"against": {"fewer": "nothing"}}, "against: 'nothing' is none of the experiments: AR2, fewer"),
         ({"systems": ["retriever 7"]}, r"'AR2' \(.*one\.yaml\) has no 'retriever 7'; it has BM25, start model, warm"),
@@ -391,3 +427,14 @@ def test_settings_for_all_experiments(tmp_path: Path, ar2: dict[str, Any]) -> No
 def test_what_there_is_not_cannot_be_compared(tmp_path: Path, ar2: dict[str, Any], more: Any, says: str) -> None:
     with pytest.raises(UserError, match=says):
         read(tmp_path, side_by_side(tmp_path, ar2, **more))
+
+
+def test_masking_copies_is_all_that_two_of_the_samtone_experiments_differ_in() -> None:
+    masked, counted = (
+        recipes.read(ROOT / f"configs/samtone/{name}.yaml", [], Path("runs")).config.model_dump()
+        for name in ("spl-both", "spl-both-counted")
+    )
+    (one,), (other,) = masked["train"].pop("losses"), counted["train"].pop("losses")
+    assert (one.pop("duplicates"), other.pop("duplicates")) == ("mask", "count")
+    assert one == other
+    assert masked == counted

@@ -31,7 +31,7 @@ def tokenize(out: Path, cluster: Any, *, source: str) -> None:
 
 
 def search(out: Path, cluster: Any) -> None:
-    toy.write_ranking(out, {"q1": ["d5", "d1", "d31", "d0"], "q4": ["d8", "d9"]})
+    toy.write_ranking(out, {"q1": ["d5", "d1", "d31", "d0", "d30"], "q4": ["d8", "d9"]})
 
 
 def test_the_report_counts_reasons_and_shows_cases(tmp_path: Path, data: Path, tokens: Path) -> None:
@@ -46,8 +46,9 @@ def test_the_report_counts_reasons_and_shows_cases(tmp_path: Path, data: Path, t
     report.write(tmp_path / "run", title="t", wanted=[screened], results=None, store=store, executed=set(), config={})
     text = (tmp_path / "run/report.html").read_text()
     assert "What was kept from being a negative" in text
-    assert "<td>2</td><td>6</td><td>3</td><td>3.0 → 1.5</td>" in text
-    assert "qrel 1, duplicate text 1, margin 1" in text
+    assert "<td>2</td><td>7</td><td>3</td><td>3.5 → 1.5</td>" in text
+    assert "qrel 1, duplicate text 2, margin 1" in text
+    assert text.count(">copy of<") == 1  # d30 says what d0 says; d31's original is the positive, which stands there
     assert "rank 1, score 99.000; the positive's 98.000" in text
     assert "<script>" not in text
     assert "&lt;script&gt;x" in text

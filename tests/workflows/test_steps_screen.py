@@ -152,7 +152,10 @@ def test_some_cases_of_each_reason_are_kept_for_people(screened: Any, tmp_path: 
     case = next(case for case in cases if case["reason"] == "margin" and case["query_id"] == "q1")
     assert case == {
         "reason": "margin", "query_id": "q1", "doc_id": "d5", "rank": 1, "score": 99.0, "positive": "d1",
-        "positive_score": 98.0,
+        "positive_score": 98.0, "copy_of": None,
+    }  # fmt: skip
+    assert {case["doc_id"]: case["copy_of"] for case in cases if case["reason"] == "duplicate text"} == {
+        "d31": "d1", "d30": "d0"
     }  # fmt: skip
 
 

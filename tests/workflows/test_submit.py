@@ -221,8 +221,9 @@ def test_an_experiment_is_sent_whole(place: Place, tmp_path: Path, monkeypatch: 
     other = tiny.write(tmp_path / "other.yaml", {"base": str(place.config), "k": 10, "data": {"on_bad": "drop"}})
     both = tiny.write(
         tmp_path / "both.yaml",
-        {"recipe": "compare", "experiments": {"one": str(place.config), "other": str(other)}, "baseline": "one",
-         "systems": ["retriever"]},
+        {"recipe": "compare", "baseline": "one", "systems": ["retriever"],
+         "experiments": {"one": str(place.config), "other": {"file": str(other), "sets": ["k=11"]}},
+         "curves": {"a line": {2: "one", 11: "other"}}},
     )  # fmt: skip
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -103,20 +103,14 @@ def _with_answers(data: Path, split: str) -> pa.Table:
 
 
 def results(
-    out: Path,
-    cluster: Any,
-    *,
-    systems: list[dict[str, Any]],
-    comparisons: list[dict[str, str]],
-    seed: int = 0,
+    out: Path, cluster: Any, *, systems: list[dict[str, Any]], comparisons: list[dict[str, str]], seed: int = 0,
     rounds: int = 10_000,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Gather the measures of all systems and compare those asked for: `metrics.json` with rows and comparisons.
 
     A system is {system, round, collection, split, seed, metrics, answers}, where metrics is any artifact with per-query
     values and answers says how answers were looked for, if they were, and perhaps an analysis of its vectors, which is
-    for the report; a comparison is {system, baseline}, made on every
-    collection and split that both were measured on.
+    for the report; a comparison is {system, baseline}, made on every collection and split that both were measured on.
     """
     tables = [pq.read_table(entry["metrics"] / PER_QUERY) for entry in systems]
     rows = [row for entry, table in zip(systems, tables, strict=True) for row in _rows(entry, table)]
@@ -132,14 +126,9 @@ def results(
 
 
 def averages(
-    out: Path,
-    cluster: Any,
-    *,
-    systems: list[dict[str, Any]],
-    comparisons: list[dict[str, str]],
-    seed: int = 0,
+    out: Path, cluster: Any, *, systems: list[dict[str, Any]], comparisons: list[dict[str, str]], seed: int = 0,
     rounds: int = 10_000,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """`results`, and the mean of each measure over the collections, each counting alike, of the systems that were
     measured on all of them; `queries` are those of all."""
     summary = results(out, cluster, systems=systems, comparisons=comparisons, seed=seed, rounds=rounds)

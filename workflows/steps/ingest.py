@@ -8,6 +8,7 @@ looking at the ids themselves.
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -76,7 +77,22 @@ def _sample(source: Source) -> dict[str, set[str]]:
     for split, of_split in names.items():
         if not of_split:
             raise UserError(f"data.sample: there are no queries in {split!r}")
-    return {split: draws.sample(names[split], count, "sample") for split, count in source.sample.items()}
+    return {split: _drawn(source, split, of_split) for split, of_split in names.items()}
+
+
+def _drawn(source: Source, split: str, queries: list[str]) -> set[str]:
+    """The sample of one split's queries."""
+    wanted = source.sample[split]
+    if isinstance(wanted, int):
+        return draws.sample(queries, wanted, "sample")
+    of_split = (record for record in source.read_qrels() if isinstance(record, Judgement) and record.split == split)
+    asked_for: dict[str, str] = {}
+    for record in of_split:
+        if record.relevance > 0:
+            asked_for.setdefault(record.query_id, record.doc_id)
+    drawn = {document: draws.number("sample", document) for document in asked_for.values()}
+    of_document = [query for query in queries if query in asked_for]
+    return set(nsmallest(wanted.queries, of_document, key=lambda query: (drawn[asked_for[query]], query)))
 
 
 def _of_sample(records: Iterator[Any], kept: dict[str, set[str]]) -> Iterator[Any]:

@@ -3,25 +3,25 @@
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
+from components.groups import queries_of
 from components.interpolation import InterpolationConfig, interpolated
 from components.tables import RANKING, read, write
 from workflows.cluster import Cluster
 
 
 def interpolate(
-    out: Path, cluster: Cluster, *, first: Path, second: Path, k: int, config: InterpolationConfig
-) -> dict[str, Any]:
-    """Write `ranking.parquet`: of the queries of both, the k best documents by the mixture of their scores."""
+    out: Path, cluster: Cluster, *, data: Path, first: Path, second: Path, split: str, k: int,
+    config: InterpolationConfig,
+) -> dict[str, Any]:  # fmt: skip
+    """Write `ranking.parquet`: of the split's queries, the k best documents by the mixture of their scores.
+
+    A query for which one of them found nothing keeps the other's order (`components.interpolation`).
+    """
+    wanted = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
     tables = [read(place / "ranking.parquet", RANKING) for place in (first, second)]
-    # One of them may be of more splits: a query that the other was not asked is none of both.
-    one, other = (table.filter(_asked(table, also)) for table, also in (tables, tables[::-1]))
+    one, other = (table.filter(pc.is_in(table["query_id"], value_set=wanted)) for table in tables)
     mixed = interpolated(one, other, config, k=k)
     write(out / "ranking.parquet", mixed, RANKING)
     return {"queries": len(mixed["query_id"].unique()), "documents": len(mixed)}
-
-
-def _asked(table: pa.Table, also: pa.Table) -> pa.ChunkedArray:
-    return pc.is_in(table["query_id"], value_set=also["query_id"].combine_chunks().unique())

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from components import lucene
 from components.config import Config, UserError
 from components.files import replacing, write_json
-from components.groups import queries_of
+from components.groups import documents_for, queries_of
 from components.tables import RANKING, counts, read
 from workflows.cluster import Cluster, Pool
 from workflows.progress import Progress
@@ -71,9 +71,7 @@ def lucene_search(
 
     A query that finds nothing has no rows. Ranks and scores are those of Pyserini's `LuceneSearcher.batch_search`.
     """
-    documents = pq.read_metadata(data / "documents.parquet").num_rows
-    if not 1 <= k <= documents:
-        raise UserError(f"k: {k} documents a query are asked for; accepted: 1 to {documents}, all there are")
+    documents_for(k, data)
     queries = len(queries_of(data, splits, ["query_id"]))
     shards = runs(queries, QUERIES_A_SHARD, "found-{:05d}.parquet")
     ranking = out / "ranking.parquet"

@@ -13,7 +13,7 @@ from components import draws
 from components.config import Call, Config
 from components.files import replacing
 from components.groups import ids_of, positives, rows_of
-from components.tables import ANSWERED, GROUPS, QUERIES, RANKING, SCREENED, read
+from components.tables import ANSWERED, GROUPS, QUERIES, RANKING, SCREENED, pieces, read
 from workflows.cluster import Cluster
 from workflows.progress import Progress
 
@@ -119,19 +119,28 @@ class _Pool:
         return found
 
     def _read(self, ranking: Path, data: Path) -> dict[int, _Ranked]:
-        """What the ranking has of each query row, to the depth asked for and as many positives more."""
+        """What the ranking has of each query row, to the depth asked for and as many positives more; of a screened one
+        all, as what was removed stands between. Ids are numbers as soon as they are read."""
         path = ranking / "ranking.parquet"
         most = max((len(found) for found in self._positives.values()), default=0)
         screened, asked = "reason" in pq.read_schema(path).names, self._config.positives == "answering"
         further = [*([ANSWERED.field("hit")] if asked else []), *([SCREENED.field("reason")] if screened else [])]
-        first = None if screened else [("rank", "<=", self._config.depth + most)]
-        table = read(path, pa.schema([*RANKING, *further]), filters=first)
-        queries = rows_of(table["query_id"], self._query_ids, what=str(ranking))
-        documents = rows_of(table["doc_id"], self._document_ids, what=str(ranking))
-        scores = table["score"].to_numpy()
-        hits = table["hit"].to_numpy() if asked else np.zeros(len(scores), bool)
-        passed = pc.equal(table["reason"], "").to_numpy() if screened else np.ones(len(scores), bool)
-        starts = np.flatnonzero(np.r_[True, queries[1:] != queries[:-1]]) if len(queries) else np.empty(0, int)
+        parts = []
+        for table in pieces(path, pa.schema([*RANKING, *further])):
+            kept = table if screened else table.filter(pc.less_equal(table["rank"], self._config.depth + most))
+            parts.append(
+                (
+                    rows_of(kept["query_id"], self._query_ids, what=str(ranking)),
+                    rows_of(kept["doc_id"], self._document_ids, what=str(ranking)),
+                    kept["score"].to_numpy(),
+                    kept["hit"].to_numpy() if asked else np.zeros(len(kept), bool),
+                    pc.equal(kept["reason"], "").to_numpy() if screened else np.ones(len(kept), bool),
+                )
+            )
+        if not parts:
+            return {}
+        queries, documents, scores, hits, passed = map(np.concatenate, zip(*parts, strict=True))
+        starts = np.flatnonzero(np.r_[True, queries[1:] != queries[:-1]][: len(queries)])
         ends = np.r_[starts[1:], len(queries)]
         return {
             int(queries[a]): _Ranked(documents[a:b], scores[a:b], hits[a:b], passed[a:b])

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.compute as pc
 from pydantic import Field
 
@@ -15,7 +14,7 @@ from components.reranking import Ranked, list_scores
 from components.tables import RANKING, read, write
 from components.vectors import Lists, Vectors
 from workflows.cluster import Cluster
-from workflows.shards import joined, map_shards, runs
+from workflows.shards import mapped_rows
 
 QUERIES = 1024
 """Of one piece of work; changes no result."""
@@ -44,22 +43,15 @@ def rerank_by_neighbours(
     ranked = Ranked(table, data, vectors)
     lists = ranked.lists(config.context)
     lists.save(out)
-    table, changed = ranked.reordered(_scores(out, cluster, vectors, lists.offsets, config), config.context)
+    scores, _ = mapped_rows(
+        Reranker, len(ranked), QUERIES, out=out, cluster=cluster, unit="queries", lists=out, vectors=vectors,
+        config=config,
+    )  # fmt: skip
+    table, changed = ranked.reordered(scores, config.context)
     write(out / "ranking.parquet", table, RANKING)
     for path in [*out.glob("lists.*.npy"), *out.glob("part-*.npy")]:
         path.unlink()
     return {"queries": len(ranked), "documents": len(lists.documents), "first_changed": changed}
-
-
-def _scores(out: Path, cluster: Cluster, vectors: Path, offsets: np.ndarray, config: NeighboursConfig) -> np.ndarray:
-    """(documents,) the new scores, list after list."""
-    shards = runs(len(offsets) - 1, QUERIES, "part-{:05d}.npy")
-    cuda = cluster.cuda()
-    map_shards(
-        Reranker, shards, out=out, cluster=cluster, pool=cluster.map, unit="queries", gpu=cuda, lists=out,
-        vectors=vectors, config=config, cuda=cuda,
-    )  # fmt: skip
-    return joined(out, shards, np.float32)
 
 
 class Reranker:

@@ -1,4 +1,5 @@
-"""Pictures of soft labels and of what was learned from them (paper 003, Figures 2 and 11 to 13)."""
+"""Pictures of soft labels and of what was learned from them (paper 003, Figures 2 and 11 to 13), and of measures along
+a number of their experiments, such as the size of a model (paper 000, Figure 3)."""
 
 import json
 from pathlib import Path
@@ -11,6 +12,7 @@ from pydantic import Field
 from components.config import Config
 from components.files import write_json
 from components.groups import ids_of, rows_of
+from components.measures import spread
 from components.neighbours import NeighboursConfig, at_once
 from components.pictures import Mark, by_rank, normalised, of_training, picture, softmax
 from components.tables import GROUPS, read
@@ -76,6 +78,27 @@ def pictures(
     right = {name: float((share * truth).sum(1).mean()) for name, share in predicted.items()}
     return {"groups": len(table), "predicted_of_labelled_before": right["before"],
             "predicted_of_labelled_after": right["after"], "temperature": heat}  # fmt: skip
+
+
+def along(
+    out: Path, cluster: Cluster, *, results: Path, axis: str, curves: dict[str, dict[str, int]]
+) -> dict[str, Any]:  # fmt: skip
+    """Write `pictures.json`: each measure of some systems, by the place on the axis that each is given, mean and
+    deviation over seeds."""
+    values: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+    for row in json.loads((results / "metrics.json").read_text())["rows"]:
+        board = values.setdefault((row["collection"], row["split"], row["measure"]), {})
+        board.setdefault(row["system"], []).append(row["value"])
+    drawn = []
+    for (collection, split, measure), systems in values.items():
+        lines: dict[str, list[Mark]] = {
+            name: sorted((place, *spread(systems[system])) for system, place in places.items() if system in systems)
+            for name, places in curves.items()
+        }
+        about = f"{collection}, {split} split; the mean and deviation over the seeds."
+        drawn.append(picture(measure, about, axis, {name: marks for name, marks in lines.items() if marks}))
+    write_json(out / "pictures.json", [one for one in drawn if one["curves"]])
+    return {"measures": len(drawn)}
 
 
 def _flat(table: pa.Table, column: str) -> np.ndarray:

@@ -17,7 +17,7 @@ from components.query_choice import PREDICTIONS
 from components.query_reading import TOP
 from components.tables import DOCUMENTS, EXPANSIONS, QRELS, QUERIES, RANKING, check, read, write
 from workflows.cluster import Cluster
-from workflows.shards import joined, map_shards, runs
+from workflows.shards import mapped_rows
 
 ROW_GROUP = 10_000
 PREDICTED = "predicted.parquet"
@@ -75,17 +75,14 @@ def predict(
 ) -> dict[str, Any]:  # fmt: skip
     """Write `predicted.parquet`, the rank that a query reranker predicts for each expansion, up to a constant."""
     names = read(expanded / FILE, EXPANSIONS, columns=["doc_id"])["doc_id"]
-    shards = runs(len(names), config.shard, "part-{:05d}.npy")
-    cuda = cluster.cuda()
-    counted = map_shards(
-        Predictor, shards, out=out, cluster=cluster, pool=cluster.map, unit="expansions", gpu=cuda, data=candidates,
-        tokens=tokens, model=reranker / "model", config=config, batch_tokens=cluster.tokens_at_once(cuda=cuda),
-        cuda=cuda,
+    scores, counted = mapped_rows(
+        Predictor, len(names), config.shard, out=out, cluster=cluster, unit="expansions", data=candidates,
+        tokens=tokens, model=reranker / "model", config=config,
+        batch_tokens=cluster.tokens_at_once(cuda=cluster.cuda()),
     )  # fmt: skip
-    scores = pa.array(joined(out, shards, np.float32), pa.float32())
-    write(out / PREDICTED, pa.table([names, scores], names=PREDICTIONS.names), PREDICTIONS)
-    for shard in shards:
-        (out / shard.file).unlink()
+    write(out / PREDICTED, pa.table([names, pa.array(scores)], names=PREDICTIONS.names), PREDICTIONS)
+    for path in out.glob("part-*.npy"):
+        path.unlink()
     return {"expansions": len(names), **counted}
 
 

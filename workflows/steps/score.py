@@ -14,7 +14,7 @@ from components.groups import ids_of, measured, rows_of
 from components.processor import settle
 from components.tables import GROUPS, RANKING, read, write
 from workflows.cluster import Cluster
-from workflows.shards import joined, map_shards, runs
+from workflows.shards import mapped_rows
 
 
 class ScoreConfig(Config):
@@ -93,14 +93,12 @@ def _score(
     documents = rows_of(pairs["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what="pairs")
     distinct, inverse = np.unique(np.stack([queries, documents], 1), axis=0, return_inverse=True)
     write_array(out / "pairs.npy", distinct)
-    shards = runs(len(distinct), config.shard, "part-{:05d}.npy")
-    cuda = cluster.cuda()
-    counted = map_shards(
-        Scorer, shards, out=out, cluster=cluster, pool=cluster.map, unit="pairs", gpu=cuda, tokens=tokens,
+    scores, counted = mapped_rows(
+        Scorer, len(distinct), config.shard, out=out, cluster=cluster, unit="pairs", tokens=tokens,
         model=ranker / "model", pairs=out / "pairs.npy", config=config,
-        batch_tokens=cluster.tokens_at_once(cuda=cuda), cuda=cuda,
+        batch_tokens=cluster.tokens_at_once(cuda=cluster.cuda()),
     )  # fmt: skip
-    return pa.array(joined(out, shards, np.float32)[inverse.reshape(-1)], pa.float32()), counted
+    return pa.array(scores[inverse.reshape(-1)], pa.float32()), counted
 
 
 class Scorer:

@@ -45,9 +45,10 @@ def screen(
     relevant = np.asarray([(q, d) for q, known in of_queries.items() for d in known], np.int64).reshape(-1, 2)
     is_judged = screening.judged(found, relevant)
     score, place = screening.positive_scores(found, is_judged)
+    same = np.load(tokens / "documents.same.npy")
     flags = {
         "qrel": is_judged,
-        "duplicate text": screening.copies(found, relevant, np.load(tokens / "documents.same.npy")),
+        "duplicate text": screening.copies(found, relevant, same),
         "margin": screening.too_near(found, score, config),
     }
     if config.same_id:
@@ -65,7 +66,7 @@ def screen(
     names = pa.array(["", *REASONS]).take(pa.array(reason.astype(np.int64) + 1))
     told = table.append_column("reason", names)
     write(out / "ranking.parquet", told, pa.schema([*SCREENED, *([ANSWERED.field("hit")] if answered else [])]))
-    write_json(out / CASES, _cases(table, reason, score, place))
+    write_json(out / CASES, _cases(table, reason, score, place, found, same[found.documents]))
     counts = {name: int((reason == number).sum()) for number, name in enumerate(REASONS)}
     lists = np.unique(found.queries)
     return {
@@ -108,8 +109,11 @@ def _reciprocal(found: Found, queries: np.ndarray, relevant: dict[int, np.ndarra
     return np.concatenate([np.empty(0, bool), *flags])
 
 
-def _cases(table: pa.Table, reason: np.ndarray, score: np.ndarray, place: np.ndarray) -> list[dict[str, Any]]:
-    """Some removed candidates of each reason, with the positive they are held against."""
+def _cases(
+    table: pa.Table, reason: np.ndarray, score: np.ndarray, place: np.ndarray, found: Found, texts: np.ndarray
+) -> list[dict[str, Any]]:
+    """Some removed candidates of each reason, with the positive they are held against, and of a copy what stands before
+    it and says the same (`copy_of`; null where only a relevant document that was not found does)."""
     cases = []
     for number, name in enumerate(REASONS):
         rows = np.flatnonzero(reason == number)
@@ -118,5 +122,7 @@ def _cases(table: pa.Table, reason: np.ndarray, score: np.ndarray, place: np.nda
             best = table["doc_id"][int(place[at])].as_py() if place[at] >= 0 else None
             about = {key: row[key] for key in ("query_id", "doc_id", "rank", "score")}
             positive = {"positive": best, "positive_score": float(score[at]) if best is not None else None}
-            cases.append({"reason": name, **about, **positive})
+            first = int(np.flatnonzero((found.queries == found.queries[at]) & (texts == texts[at]))[0])
+            copied = table["doc_id"][first].as_py() if name == "duplicate text" and first < at else None
+            cases.append({"reason": name, **about, **positive, "copy_of": copied})
     return cases

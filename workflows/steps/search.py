@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from components import topk
-from components.config import Config, UserError
+from components.config import Config
 from components.files import replacing, save_array, write_array, write_json
-from components.groups import ids_of, places_of, queries_of
+from components.groups import documents_for, ids_of, places_of, queries_of
 from components.processor import settle
 from components.tables import RANKING, counts
 from components.vectors import documents_of, query_rows
@@ -71,9 +71,7 @@ def search(
     """
     if (config.index is None) != (index is None):
         raise ValueError("search takes an index where its config names one, and only there")
-    documents = pq.read_metadata(data / "documents.parquet").num_rows
-    if not 1 <= k <= documents:
-        raise UserError(f"k: {k} documents a query are asked for; accepted: 1 to {documents}, all there are")
+    documents = documents_for(k, data)
     query_ids = queries_of(data, splits, ["query_id"])["query_id"].combine_chunks()
     rows = query_rows(vectors, query_ids)
     ranking, about = out / "ranking.parquet", out / "recall.json"

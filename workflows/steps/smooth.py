@@ -19,7 +19,7 @@ from components.tables import GROUPS, QUERIES, RANKING, read, write
 from components.vectors import Lists, Vectors, query_rows
 from workflows.cluster import Cluster
 from workflows.progress import Progress
-from workflows.shards import joined, map_shards, runs
+from workflows.shards import mapped_rows
 
 GROUPS_AT_ONCE = 512
 """Of one piece of work; changes no result."""
@@ -112,24 +112,16 @@ def smooth(
     truth = table["targets"].combine_chunks().flatten().to_numpy() > 0
     Lists(query_rows(vectors, table["query_id"]), documents, offsets).save(out)
     write_array(out / "truth.npy", truth)
-    targets = _targets(out, cluster, vectors, offsets, config)
+    targets, _ = mapped_rows(
+        Smoother, len(table), GROUPS_AT_ONCE, out=out, cluster=cluster, unit="groups", work=out, vectors=vectors,
+        config=config,
+    )  # fmt: skip
     at = table.schema.get_field_index("targets")
     column = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(targets))
     write(out / "groups.parquet", table.set_column(at, "targets", column), GROUPS)
     for path in [*out.glob("lists.*.npy"), *out.glob("part-*.npy"), out / "truth.npy"]:
         path.unlink()
     return {"groups": len(table), "candidates": len(targets), **_spread(targets, truth, offsets)}
-
-
-def _targets(out: Path, cluster: Cluster, vectors: Path, offsets: np.ndarray, config: SmoothConfig) -> np.ndarray:
-    """(candidates,) the new targets, group after group."""
-    shards = runs(len(offsets) - 1, GROUPS_AT_ONCE, "part-{:05d}.npy")
-    cuda = cluster.cuda()
-    map_shards(
-        Smoother, shards, out=out, cluster=cluster, pool=cluster.map, unit="groups", gpu=cuda, work=out,
-        vectors=vectors, config=config, cuda=cuda,
-    )  # fmt: skip
-    return joined(out, shards, np.float32)
 
 
 def _spread(targets: np.ndarray, truth: np.ndarray, offsets: np.ndarray) -> dict[str, float]:

@@ -5,6 +5,7 @@ Texts and queries stand under several ids, on purpose: those are what the masks 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from components.losses.in_batch import both_directions
+from components.losses.in_batch import both_directions, hardness_weighted
+from components.losses.listwise import cross_entropy, listnet
 from components.losses.same_tower import pair, released_pair, samtone
-from components.losses.simlm import released
+from components.losses.simlm import contrastive, released
 from components.objectives.retriever import Retriever
 from components.objectives.scoring import batch_scores
 from components.scores import Block, Blocks, Scores
@@ -252,6 +254,30 @@ def test_duplicates_that_count_cost(objective: Retriever) -> None:
     for loss in (pair, released):
         masked, counted = (loss(batch_scores(*representations, batch, d), temperature=0.02) for d in ("mask", "count"))
         assert (counted > masked + 0.1 * torch.log(torch.tensor(2.0))).all()
+
+
+OVER_THE_BATCH = {
+    "plain": cross_entropy,
+    "listnet": listnet,
+    "both directions": both_directions,
+    "hardness": partial(hardness_weighted, both_directions=True),
+    "samtone": samtone,
+    "samtone, document side": partial(samtone, query_side=False, document_side=True),
+    "samtone, both sides, one direction": partial(samtone, document_side=True, both_directions=False),
+    "pair": pair,
+    "released pair": released_pair,
+    "simlm": contrastive,
+    "released simlm": released,
+}
+
+
+@pytest.mark.parametrize("loss", OVER_THE_BATCH.values(), ids=OVER_THE_BATCH)
+def test_a_twin_in_the_batch_is_as_none_unless_it_counts(objective: Retriever, loss: Any) -> None:
+    alone = loss(scored(objective, "mask", [0, 7, 9]), temperature=0.5)
+    twins = loss(scored(objective, "mask", [0, 7, 9, 0]), temperature=0.5)
+    torch.testing.assert_close(twins, torch.cat([alone, alone[:1]]), rtol=1e-4, atol=1e-5)
+    counted = loss(scored(objective, "count", [0, 7, 9, 0]), temperature=0.5)
+    assert counted[0] > alone[0] + 0.01
 
 
 @pytest.mark.parametrize("duplicates", ["mask", "count"])

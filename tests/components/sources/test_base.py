@@ -19,7 +19,17 @@ class Recipe(Config):
 
 
 def test_a_format_is_a_file() -> None:
-    expected = ["beir", "docstrings", "dpr", "huggingface", "ir_datasets", "msmarco", "parquet", "tripclick"]
+    expected = [
+        "beir",
+        "docstrings",
+        "dpr",
+        "huggingface",
+        "ir_datasets",
+        "msmarco",
+        "parquet",
+        "sentences",
+        "tripclick",
+    ]
     assert formats() == expected
 
 

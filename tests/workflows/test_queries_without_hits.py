@@ -1,0 +1,102 @@
+"""A query that finds nothing moves no other: whatever takes a ranking keeps every other query's rows as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from components.fusion import FusionConfig
+from components.interpolation import InterpolationConfig
+from components.screening import ScreenConfig
+from tests import toy
+from workflows.steps.answers import AnswerConfig, answering
+from workflows.steps.encode import EncodeConfig, encode
+from workflows.steps.evaluate import evaluate
+from workflows.steps.fuse import fuse
+from workflows.steps.interpolate import interpolate
+from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
+from workflows.steps.score import RerankConfig, rerank
+from workflows.steps.screen import screen
+from workflows.steps.smooth import ContextConfig, contexts
+
+SILENT = {"train": "q7", "test": "q6"}
+"""In the middle of its split."""
+FOUND = {f"q{i}": [f"d{(5 * i + 11 * k) % 40}" for k in range(4 + i % 5)] for i in range(24)}
+
+Place = dict[str, Path]
+
+STEPS: dict[str, tuple[str, str, Callable[..., Any], Callable[[Place], dict[str, Any]]]] = {
+    "answering": ("train", "ranking", answering, lambda at: {
+        "data": at["data"], "ranking": at["ranking"], "splits": ["train"], "config": AnswerConfig()}),
+    "screen": ("train", "ranking", screen, lambda at: {
+        "data": at["data"], "tokens": at["tokens"], "ranking": at["ranking"], "split": "train", "votes": at["ranking"],
+        "vectors": at["vectors"], "config": ScreenConfig(absolute=1.5, reciprocal=2, vote={"above": 0.5, "depth": 3})}),
+    "contexts": ("train", "groups", contexts, lambda at: {
+        "data": at["data"], "tokens": at["tokens"], "ranking": at["ranking"], "split": "train",
+        "config": ContextConfig(size=5)}),
+    "rerank": ("test", "ranking", rerank, lambda at: {
+        "data": at["data"], "tokens": at["tokens"], "ranking": at["ranking"], "split": "test", "ranker": at["ranker"],
+        "config": RerankConfig(precision="fp32", depth=3)}),
+    "neighbours": ("train", "ranking", rerank_by_neighbours, lambda at: {
+        "data": at["data"], "vectors": at["vectors"], "ranking": at["ranking"], "splits": ["test", "train"],
+        "config": NeighboursRerankConfig(k=2, context=3)}),
+    "fuse": ("train", "ranking", fuse, lambda at: {
+        "data": at["data"], "rankings": [at["ranking"], at["ranking"]], "split": "train",
+        "config": FusionConfig(how="reciprocal")}),
+    "interpolate": ("train", "ranking", interpolate, lambda at: {
+        "data": at["data"], "first": at["ranking"], "second": at["ranking"], "split": "train", "k": 9,
+        "config": InterpolationConfig()}),
+    "evaluate": ("test", "per_query", evaluate, lambda at: {
+        "data": at["data"], "ranking": at["ranking"], "split": "test", "measures": ["RR@10", "nDCG@10"]}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def vectors(toys: Path, data: Path, tokens: Path, retriever: Path) -> Path:
+    (out := toys / "vectors without hits").mkdir()
+    encode(
+        out, toy.INLINE, data=data, tokens=tokens, retriever=retriever, splits=["test", "train"],
+        config=EncodeConfig(),
+    )  # fmt: skip
+    return out
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_query_without_hits_moves_no_other(
+    tmp_path: Path, name: str, data: Path, tokens: Path, ranker: Path, vectors: Path
+) -> None:
+    split, table, function, inputs = STEPS[name]
+    at = {"data": data, "tokens": tokens, "ranker": ranker, "vectors": vectors}
+    found = {}
+    for place, silent in (("all", set()), ("one less", {SILENT[split]})):
+        ranking = {query: documents for query, documents in FOUND.items() if query not in silent}
+        at["ranking"] = toy.write_ranking(tmp_path / f"{place} ranking", ranking)
+        (out := tmp_path / place).mkdir()
+        function(out, toy.INLINE, **inputs(at))
+        found[place] = pq.read_table(out / f"{table}.parquet").to_pylist()
+    kept = [row for row in found["all"] if row["query_id"] != SILENT[split]]
+    assert len(kept) < len(found["all"])
+    others = [row for row in found["one less"] if row["query_id"] != SILENT[split]]
+    for row, wanted in zip(
+        others, kept, strict=True
+    ):  # a pair's score is the same but for what is beside it in a batch
+        assert row == {**wanted, **({"score": pytest.approx(wanted["score"], abs=1e-5)} if "score" in row else {})}
+    left = [row for row in found["one less"] if row["query_id"] == SILENT[split]]
+    assert {row["value"] for row in left} == {0.0} if name == "evaluate" else left == []
+
+
+def test_a_query_that_one_of_two_rankings_finds_nothing_for_keeps_the_others_order(tmp_path: Path, data: Path) -> None:
+    both = {query: FOUND[query] for query in ("q1", "q2", "q4")}
+    less = {query: documents[::-1] for query, documents in both.items() if query != "q2"}
+    places = [toy.write_ranking(tmp_path / name, found) for name, found in (("one", both), ("other", less))]
+    for first, second in (places, places[::-1]):
+        (out := tmp_path / f"{first.name} first").mkdir()
+        interpolate(
+            out, toy.INLINE, data=data, first=first, second=second, split="train", k=9, config=InterpolationConfig()
+        )
+        rows = pq.read_table(out / "ranking.parquet").to_pylist()
+        assert [row["doc_id"] for row in rows if row["query_id"] == "q2"] == FOUND["q2"]
