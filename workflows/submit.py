@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 
 from components.config import UserError, read_based
 from workflows import cluster as clusters
-from workflows import nodes, recipes
+from workflows import mirror, nodes, recipes
 from workflows.cluster import Cluster
 from workflows.store import StepFailed, code
 
@@ -105,12 +105,17 @@ def _answers(address: str) -> None:
         raise UserError(f"--address {address}: answers, but is no job server of Ray's (its port is 8265 by default)")
 
 
-def _places(arguments: argparse.Namespace) -> tuple[Path, Path]:
+def _places(arguments: argparse.Namespace) -> tuple[str | Path, Path]:
     """The job's store and runs; UserError where only this machine could know what is meant."""
     given = arguments.store or os.environ.get("SPARRING_STORE")
-    accepted = "accepted: an absolute path that all nodes of the cluster see"
+    accepted = "accepted: an absolute path that all nodes of the cluster see, or s3://BUCKET/PREFIX"
     if given is None:
         raise UserError(f"--store: a job needs one, as its own folder goes when it ends; {accepted}")
+    if "://" in str(given):
+        mirror.place(given)
+        if arguments.tune and not arguments.runs.is_absolute():
+            raise UserError("--runs: tuning keeps its book there; accepted: an absolute path of the cluster's")
+        return given, arguments.runs  # the report can be had from the store, anywhere
     store = Path(given)
     # The default of --runs is a folder of this machine.
     runs = store.parent / "runs" if arguments.runs == Path("runs") else arguments.runs

@@ -15,6 +15,7 @@ from typing import Any
 
 from components import clock
 from components.config import UserError
+from workflows import mirror
 from workflows.cluster import Cluster, node_name, ray_session
 from workflows.room import Room, held
 
@@ -159,7 +160,7 @@ class _Group:
             scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpu, resources_per_worker={"CPU": 1}),
             run_config=RunConfig(
                 name="ray",
-                storage_path=str(storage),
+                **mirror.storage(storage),
                 failure_config=FailureConfig(max_failures=retries, controller_failure_limit=retries),
                 logging_config=LoggingConfig(log_level="WARNING"),
                 worker_runtime_env={"env_vars": ONE_ARENA},
