@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests import bucket, killing, tiny
@@ -38,10 +39,18 @@ def cache(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.fixture(scope="module")
+def disk(toys: Path, beir: Path, encoder: Path) -> Place:
+    """A finished run whose store is on this disk."""
+    place = tiny.place(toys / "disk", tiny.dpr(beir, encoder))
+    assert place("run") == 0
+    return place
+
+
 @pytest.fixture
-def place(cache: Path, played: Place, tmp_path: Path) -> Remote:
-    """The experiment of the run on this disk, with a store on S3."""
-    return bucket.remote(tmp_path / tmp_path.name, played)
+def place(cache: Path, disk: Place, tmp_path: Path) -> Remote:
+    """The same experiment with a store on S3."""
+    return bucket.remote(tmp_path / tmp_path.name, disk)
 
 
 def assert_same(place: Place, other: Place) -> None:
@@ -58,12 +67,12 @@ def own(name: str) -> bool:
     return name.endswith("/lock") or "/ray/" in name
 
 
-def test_a_run_is_the_same(place: Remote, played: Place, cache: Path, said: Said) -> None:
+def test_a_run_is_the_same(place: Remote, disk: Place, cache: Path, said: Said) -> None:
     """The run, and every command that reads it: here and, from the store alone, where nothing is yet."""
     assert place("plan") == 0
     assert " done " not in said()[0]
     assert place("run") == 0
-    assert_same(place, played)
+    assert_same(place, disk)
     assert not [name for name in place.names() if name.startswith(mirror.LEASES)]
     table = said()[0].partition("\nreport:")[0].splitlines()[:12]
     report = (place.runs / "tiny" / "report.html").read_text()
@@ -79,8 +88,63 @@ def test_a_run_is_the_same(place: Remote, played: Place, cache: Path, said: Said
                   ["report"], ["export", str(place.folder / "out")], ["clean", "--dry-run"]):  # fmt: skip
         shutil.rmtree(cache, ignore_errors=True)
         assert place(*words) == 0, words
-    assert tiny.contents(place.folder / "out") == exported(played, place.folder / "theirs")
+    assert tiny.contents(place.folder / "out") == exported(disk, place.folder / "theirs")
     assert f"{place.where}/ingest-" in said()[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_run_through_ray_is_the_same(cache: Path, disk: Place, tmp_path: Path, steps: int) -> None:
+    """Its workers bring what they work with and send what they make, with two steps at once too."""
+    pools = {"map": {"workers": 2, "threads": 1}, "train": {"workers": 1, "threads": 1}}
+    place = bucket.remote(tmp_path / tmp_path.name, disk, mode="ray", object_store_mb=100, steps=steps, **pools)
+    assert killing.run(place, "never") == 0
+    assert_same(place, disk)
+
+
+NODES = """
+import os, sys
+from ray.cluster_utils import Cluster
+caches = [f"{os.environ['SPARRING_CACHE']}-{number}" for number in range(3)]
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "env_vars": {"SPARRING_CACHE": caches[0]}})
+for cache in caches[1:]:
+    cluster.add_node(num_cpus=1, env_vars={"SPARRING_CACHE": cache})
+cluster.wait_for_nodes()
+os.environ["RAY_ADDRESS"] = cluster.address
+from workflows.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nodes_that_share_nothing(cache: Path, disk: Place, tmp_path: Path) -> None:
+    """Three nodes with a copy each, and the driver with another: the same rankings; two of them train together."""
+    profile = {
+        "mode": "ray", "address": "auto", "device": "cpu", "retries": 0, "map": {"workers": 3, "threads": 1},
+        "java": {"workers": 2, "threads": 1}, "train": {"workers": 2, "threads": 1},
+    }  # fmt: skip
+    place = bucket.remote(tmp_path / "nodes", disk, **profile)
+    done = subprocess.run(
+        [sys.executable, "-c", NODES, *place.words("run")], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    store = place.store
+    records = {record["label"]: record for record in tiny.records(store)}
+    nodes = {label: [name for name in record["nodes"] if "(" in name] for label, record in records.items()}
+    assert len(nodes["retriever vectors"]) == 3
+    assert len(nodes["retriever"]) == 2
+    found, wanted = tiny.results(store), tiny.results(disk.store)
+    assert found.keys() == wanted.keys()
+    alike = {name for name in wanted if name.startswith(("lucene_search-", "mine-"))}
+    assert alike
+    assert {name: found[name] for name in alike} == {name: wanted[name] for name in alike}
+    for label in ("start vectors", "retriever vectors"):
+        mine, theirs = (sorted(folder.glob("*.npy")) for folder in (
+            next(store.glob(f"encode-{records[label]['fingerprint'][:12]}")), disk.artifact(label)))  # fmt: skip
+        for one, other in zip(mine, theirs, strict=True):
+            np.testing.assert_allclose(np.load(one), np.load(other), atol=1e-4)
+    assert len(list(tmp_path.glob("cache*"))) == 4
 
 
 def exported(place: Place, to: Path) -> dict[str, str]:
@@ -88,27 +152,25 @@ def exported(place: Place, to: Path) -> dict[str, str]:
     return tiny.contents(to)
 
 
-def test_cleaning_and_what_was_dropped(place: Remote, played: Place, cache: Path, said: Said) -> None:
+def test_cleaning_and_what_was_dropped(place: Remote, disk: Place, cache: Path, said: Said) -> None:
     """What clean drops is gone there too; asked for by name it comes back, and only it."""
     assert place("run") == 0
     before = place.names()
     assert place("clean") == 0
-    freed = float(said()[0].splitlines()[-1].split()[0])
     gone = before - place.names()
-    assert freed > 0
     assert gone
     assert all(re.search(r"/(documents-\d+\.npy|queries\.npy|state/.*)$", name) for name in gone), gone
     shutil.rmtree(cache)
     assert place("run") == 0
     assert "nothing to run" in said()[0]
-    assert place("run", "--until", "warm retriever vectors") == 0
-    assert f"warm retriever vectors: {place.where}/encode-" in said()[0]
+    assert place("run", "--until", "start vectors") == 0
+    assert f"start vectors: {place.where}/encode-" in said()[0]
     back = gone - (before - place.names())
     assert {name.partition("-")[0] for name in back} >= {"encode"}
 
 
 def test_a_driver_that_vanished_with_its_machine(
-    place: Remote, played: Place, cache: Path, monkeypatch: pytest.MonkeyPatch
+    place: Remote, disk: Place, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed while it encoded, after a checkpoint, and before a record; each time without what lay on its disk."""
     monkeypatch.setenv("SPARRING_TEST_STALE", "1.5")
@@ -124,14 +186,14 @@ def test_a_driver_that_vanished_with_its_machine(
     assert killing.run(place, "record", 1) == -signal.SIGKILL
     shutil.rmtree(cache)
     assert killing.run(place, "never") == 0
-    assert_same(place, played)
+    assert_same(place, disk)
     logs = [[json.loads(line)["step"] for line in path.read_text().splitlines()]
             for path in place.store.glob("train-*/metrics.jsonl")]  # fmt: skip
     assert logs
     assert all(log == list(range(1, len(log) + 1)) for log in logs)
 
 
-def test_two_drivers_at_once(place: Remote, played: Place, cache: Path, tmp_path: Path) -> None:
+def test_two_drivers_at_once(place: Remote, disk: Place, cache: Path, tmp_path: Path) -> None:
     """Each with a copy of its own: every step is done by one of them, and the other waits and says for whom."""
     command = [sys.executable, "-m", "workflows", *place.words("run")]
     drivers = [
@@ -148,12 +210,12 @@ def test_two_drivers_at_once(place: Remote, played: Place, cache: Path, tmp_path
     assert sorted(ours[0] + ours[1]) == sorted(set(ours[0] + theirs[0] + ours[1] + theirs[1]))
     assert any("waiting for process" in err for _, err in said)
     store = place.store
-    assert tiny.results(store) == tiny.results(played.store)
+    assert tiny.results(store) == tiny.results(disk.store)
 
 
-@pytest.mark.parametrize("number", [1, 12, 40])
+@pytest.mark.parametrize("number", [1, 14])
 def test_no_record_before_its_files(
-    place: Remote, played: Place, number: int, monkeypatch: pytest.MonkeyPatch, said: Said
+    place: Remote, disk: Place, number: int, monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
     """An upload that fails, whichever: its step fails, what is finished has all its files, and a rerun ends it."""
     put, left = mirror._put, number
@@ -168,13 +230,13 @@ def test_no_record_before_its_files(
     monkeypatch.setattr(mirror, "_put", fails)
     assert place("run") == 1
     assert "the network is gone" in said()[1]
-    whole = tiny.contents(played.store)
+    whole = tiny.contents(disk.store)
     there = place.names()
     for name in [name for name in there if name.endswith("/artifact.json")]:
         artifact = name.partition("/")[0]
         assert {one for one in whole if one.startswith(f"{artifact}/") and not own(one)} <= there
     assert place("run") == 0
-    assert_same(place, played)
+    assert_same(place, disk)
 
 
 @pytest.mark.parametrize(
@@ -186,10 +248,10 @@ def test_no_record_before_its_files(
         ("s3://nowhere/x", "there is no bucket nowhere"),
     ],
 )
-def test_a_place_that_is_none(cache: Path, played: Place, where: str, reason: str, said: Said) -> None:
+def test_a_place_that_is_none(cache: Path, disk: Place, where: str, reason: str, said: Said) -> None:
     from workflows.__main__ import main
 
-    assert main(["--store", where, "plan", str(played.config)]) == 2
+    assert main(["--store", where, "plan", str(disk.config)]) == 2
     (line,) = said()[1].splitlines()
     assert reason in line
     assert "word" not in line
