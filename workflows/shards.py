@@ -26,7 +26,7 @@ from components import clock
 from components.config import UserError
 from components.files import replacing, sweep
 from components.processor import release
-from workflows import mirror
+from workflows import memory, mirror
 from workflows.cluster import Cluster, Pool, node_name, ray_session
 from workflows.progress import Progress
 from workflows.room import Room, held
@@ -89,9 +89,10 @@ def map_shards(
         if waiting:
             mirror.sync(out)  # what this step wrote for its workers
             done = _through_ray if cluster.mode == "ray" else _inline
-            for size, counts in done(worker, waiting, out, cluster, pool, gpu, constructor):
-                progress.add(size)
-                counted.update(counts)
+            with memory.told(memory.of_map(cluster, pool, model="batch_tokens" in constructor, cuda=gpu)):
+                for size, counts in done(worker, waiting, out, cluster, pool, gpu, constructor):
+                    progress.add(size)
+                    counted.update(counts)
             mirror.bring(out)
     return dict(counted)
 

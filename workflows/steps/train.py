@@ -8,7 +8,7 @@ from components.clock import at
 from components.config import Config, UserError
 from components.processor import settle
 from components.train_config import TrainConfig
-from workflows import mirror
+from workflows import memory, mirror
 from workflows.cluster import Cluster
 from workflows.progress import Progress
 from workflows.worker_group import train_together
@@ -43,9 +43,10 @@ def train(
         "cluster": cluster.model_dump(mode="json"), "cuda": cuda, "own": own,
         "save_seconds": SAVE_SECONDS,
     }  # fmt: skip
-    if cluster.mode == "inline":
-        return work(task)
-    summary = dict(train_together(work, task, cluster, gpu=cuda, storage=out))
+    with memory.told(memory.of_training(cluster, cuda=cuda)):
+        if cluster.mode == "inline":
+            return work(task)
+        summary = dict(train_together(work, task, cluster, gpu=cuda, storage=out))
     mirror.bring(out, exactly=True)
     return summary
 
