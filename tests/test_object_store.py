@@ -67,14 +67,22 @@ def own(name: str) -> bool:
     return name.endswith("/lock") or "/ray/" in name
 
 
-def test_a_run_is_the_same(place: Remote, disk: Place, cache: Path, said: Said) -> None:
-    """The run, and every command that reads it: here and, from the store alone, where nothing is yet."""
+def test_a_run_is_the_same(
+    place: Remote, disk: Place, cache: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run, and every command that reads it: here and, from the store alone, where nothing is yet. No key or token
+    is in anything that it says or writes."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", bucket.SECRET)
     assert place("plan") == 0
     assert " done " not in said()[0]
     assert place("run") == 0
     assert_same(place, disk)
     assert not [name for name in place.names() if name.startswith(mirror.LEASES)]
-    table = said()[0].partition("\nreport:")[0].splitlines()[:12]
+    out, err = said()
+    for folder in (place.folder, cache, place.store):
+        assert [path for path in files(folder) if bucket.SECRET.encode() in path.read_bytes()] == []
+    assert bucket.SECRET not in out + err
+    table = out.partition("\nreport:")[0].splitlines()[:12]
     report = (place.runs / "tiny" / "report.html").read_text()
     shutil.rmtree(cache)
     shutil.rmtree(place.runs)
@@ -145,6 +153,12 @@ def test_nodes_that_share_nothing(cache: Path, disk: Place, tmp_path: Path) -> N
         for one, other in zip(mine, theirs, strict=True):
             np.testing.assert_allclose(np.load(one), np.load(other), atol=1e-4)
     assert len(list(tmp_path.glob("cache*"))) == 4
+
+
+def files(folder: Path) -> list[Path]:
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    assert found
+    return found
 
 
 def exported(place: Place, to: Path) -> dict[str, str]:

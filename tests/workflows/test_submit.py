@@ -160,6 +160,7 @@ def test_a_jobs_places(monkeypatch: pytest.MonkeyPatch) -> None:
     both = ("--store", "/shared/store", "--runs", "/mine/runs")
     assert places(monkeypatch, *both) == (Path("/shared/store"), Path("/mine/runs"))
     assert places(monkeypatch, *both[:2]) == (Path("/shared/store"), Path("/shared/runs"))
+    assert places(monkeypatch, "--store", "s3://bucket/x") == ("s3://bucket/x", Path("runs"))
     assert places(monkeypatch, environment="/a/b") == (Path("/a/b"), Path("/a/runs"))
     assert places(monkeypatch, *both, environment="/a/b") == (Path("/shared/store"), Path("/mine/runs"))
 
@@ -172,6 +173,8 @@ def test_a_jobs_places(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--store", "~/store"], None, r"--store ~/store: is a place on this machine"),
         (["--store", "/s/store", "--runs", "here"], None, r"--runs here: is a place on this machine"),
         ([], "store", r"--store store: is a place on this machine"),
+        (["--store", "gs://bucket"], None, r"--store gs://bucket: accepted: a directory, or s3://BUCKET/PREFIX"),
+        ([], "s3://key:swordfish@bucket", r"--store: has more in it than a bucket and a prefix"),
     ],
 )
 def test_a_place_that_only_this_machine_knows(
