@@ -343,6 +343,31 @@ def test_a_directory_is_brought_when_it_is_whole(cache: Path, monkeypatch: pytes
     assert not (out / "more").exists()
 
 
+def test_a_dead_driver_of_this_copy_is_not_waited_for(cache: Path) -> None:
+    """The lock that lies in the copy was had by it, and whoever asks has it now."""
+    out = mirror.place(f"s3://{bucket.BUCKET}/dead") / "wait-0123456789ab"
+    out.mkdir(parents=True)
+    assert mirror.write(mirror.lease_of(out), mirror._sign(out), IfNoneMatch="*")
+    waited: list[str] = []
+    with mirror.leased(out, waited.append) as lease:
+        lease.check()
+    assert waited == []
+
+
+def test_reading_a_graph_is_a_question_or_two(
+    place: Remote, disk: Place, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many steps it has."""
+    asked: list[int] = []
+    documents = mirror.documents
+    monkeypatch.setattr(mirror, "documents", lambda paths: asked.append(len(paths)) or documents(paths))
+    for words in (["plan"], ["show"]):
+        assert place(*words) in (0, 2)
+        assert len(asked) <= 3
+        assert max(asked) == len(json.loads((disk.runs / "tiny" / "metrics.json").read_text())["steps"])
+        asked.clear()
+
+
 def test_what_travels_to_a_worker(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Paths of a store, as paths or as text, wherever they are among a worker's values; each node has its copy."""
     out = mirror.place(f"s3://{bucket.BUCKET}/travels") / "step-0123456789ab"

@@ -28,7 +28,9 @@ from workflows.worker_group import dismiss
 def opened(arguments: argparse.Namespace) -> tuple[Experiment, Store]:
     """The experiment that the arguments name, and the store."""
     root = arguments.store or os.environ.get("SPARRING_STORE", "store")
-    return recipes.read(arguments.config, arguments.assignments, arguments.runs), Store(root)
+    experiment, store = recipes.read(arguments.config, arguments.assignments, arguments.runs), Store(root)
+    store.look(graph(experiment.wanted))
+    return experiment, store
 
 
 def leave() -> None:

@@ -44,7 +44,7 @@ class Store:
     def __init__(self, root: str | Path) -> None:
         self.root = mirror.opened(root)
         self.remote = mirror.remote(self.root) is not None
-        self._records: dict[Path, dict[str, Any]] = {}
+        self._records: dict[Path, dict[str, Any] | None] = {}
         self._leases: dict[str, Any] = {}
 
     def path(self, node: Step) -> Path:
@@ -60,8 +60,8 @@ class Store:
         path = self.path(node) / RECORD
         if self.remote:
             if path not in self._records:
-                self._records |= mirror.documents([path])
-            return self._records.get(path)
+                self.look([node])
+            return self._records[path]
         try:
             return json.loads(path.read_text())
         except FileNotFoundError:
@@ -77,11 +77,10 @@ class Store:
         return record is not None and not record["dropped"]
 
     def look(self, nodes: Iterable[Step], *, again: bool = False) -> None:
-        """Ask an object store for the records of many steps at once, `again` where they are known."""
+        """Ask an object store, all at once, for the records that were not there, or `again` for those that were too."""
         paths = [self.path(node) / RECORD for node in nodes] if self.remote else []
-        for path in paths if again else ():
-            self._records.pop(path, None)
-        self._records |= mirror.documents([path for path in paths if path not in self._records])
+        asked = [path for path in paths if again or self._records.get(path) is None]
+        self._records |= dict.fromkeys(asked) | mirror.documents(asked)
 
     def bring(self, nodes: Iterable[Step], *parts: str) -> None:
         """Have some files of finished artifacts here to be read; all of them where none is named."""
@@ -181,7 +180,9 @@ class Store:
                     lease.check()
                     mirror.sync(out, delete=True)
                     lease.check()
-                    return mirror.write(out / RECORD, record, IfNoneMatch="*") is not None
+                    ours = mirror.write(out / RECORD, record, IfNoneMatch="*") is not None
+                    self.look([node], again=True)
+                    return ours
 
                 yield finish_there
 
@@ -194,7 +195,7 @@ class Store:
         self.drop(node, record["dropped"])
         if self.remote:
             mirror.remove(self.path(node), [RECORD])
-            del self._records[self.path(node) / RECORD]
+            self._records[self.path(node) / RECORD] = None
         else:
             (self.path(node) / RECORD).unlink()
 

@@ -70,7 +70,9 @@ def submit(arguments: argparse.Namespace) -> None:
         raise KeyboardInterrupt(
             f"The job {job} runs on; the same command follows it again.\nits log: {follow}\nstop it: {stop}"
         ) from None
-    _end(client, job, experiment.run / ("tune.html" if arguments.tune else "report.html"))
+    page = experiment.run / ("tune.html" if arguments.tune else "report.html")
+    said = f"python -m workflows --store {store} report {arguments.config}"  # where it can be had, from any machine
+    _end(client, job, said if isinstance(store, str) and not arguments.tune else page)
 
 
 def _url(address: str) -> str:
@@ -252,8 +254,8 @@ async def _follow(client: Any, job: str) -> None:
         await asyncio.sleep(1.0)
 
 
-def _end(client: Any, job: str, report: Path) -> None:
-    """Say how a job ended, in the last line; raises what a run here would have raised."""
+def _end(client: Any, job: str, report: Path | str) -> None:
+    """Say how a job ended and where its report is, or what makes one, in the last line; raises what a run here would have raised."""
     try:
         info = client.get_job_info(job)
         log = client.get_job_logs(job)
@@ -261,7 +263,8 @@ def _end(client: Any, job: str, report: Path) -> None:
         _lost(client, job, error)
     if info.status == "SUCCEEDED":
         seconds = ((info.end_time or 0) - (info.start_time or 0)) / 1000
-        print(f"job {job}: done in {seconds:.0f} s; the report, on the cluster: {report}")
+        where = "the report, on the cluster" if isinstance(report, Path) else "the report"
+        print(f"job {job}: done in {seconds:.0f} s; {where}: {report}")
         return
     if info.status == "STOPPED":
         raise StepFailed(f"job {job} was stopped")

@@ -422,6 +422,8 @@ def test_how_a_job_ended_is_how_the_command_ends(
 def test_the_last_line_of_a_job_that_is_done(capsys: pytest.CaptureFixture[str]) -> None:
     submit._end(Client(["a\n"]), "x", Path("/shared/runs/x/report.html"))
     assert capsys.readouterr().out == "job x: done in 2 s; the report, on the cluster: /shared/runs/x/report.html\n"
+    submit._end(Client(["a\n"]), "x", "python -m workflows --store s3://b report x.yaml")
+    assert capsys.readouterr().out.endswith("; the report: python -m workflows --store s3://b report x.yaml\n")
 
 
 def test_what_was_sent_from_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
