@@ -255,7 +255,7 @@ async def _follow(client: Any, job: str) -> None:
 
 
 def _end(client: Any, job: str, report: Path | str) -> None:
-    """Say how a job ended and where its report is, or what makes one, in the last line; raises what a run here would have raised."""
+    """Say how a job ended and where its report is, or what makes one; raises what a run here would have raised."""
     try:
         info = client.get_job_info(job)
         log = client.get_job_logs(job)
