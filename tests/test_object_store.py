@@ -183,6 +183,7 @@ def test_cleaning_and_what_was_dropped(place: Remote, disk: Place, cache: Path, 
     assert {name.partition("-")[0] for name in back} >= {"encode"}
 
 
+@pytest.mark.kill
 def test_a_driver_that_vanished_with_its_machine(
     place: Remote, disk: Place, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
