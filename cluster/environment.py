@@ -71,10 +71,13 @@ def lock(upgrade: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         python = _create(Path(folder) / "venv")
         kept = {} if upgrade else _pins(RUNTIME)
-        runtime = _resolve(python, project["dependencies"], kept)
+        extras = project["optional-dependencies"]
+        # What may be installed beside what runs must not move it either.
+        wide = _resolve(python, project["dependencies"] + extras["s3"], kept)
+        runtime = _resolve(python, project["dependencies"], wide)
         # The development tools must agree with what runs, never move it.
         kept = runtime if upgrade else _pins(DEVELOPMENT) | runtime
-        both = _resolve(python, project["dependencies"] + project["optional-dependencies"]["dev"], kept)
+        both = _resolve(python, project["dependencies"] + extras["dev"], kept)
     _write(RUNTIME, RUNTIME_HEADER, runtime)
     _write(DEVELOPMENT, DEVELOPMENT_HEADER, {name: version for name, version in both.items() if name not in runtime})
 

@@ -41,8 +41,12 @@ def train(
     dev: Objective | None,
     save_seconds: float,
     on_step: Callable[[int, str], None],
+    on_save: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Train to the last step from wherever `out` is; a summary. Every worker calls it."""
+    """Train to the last step from wherever `out` is; a summary. Every worker calls it.
+
+    The first worker calls `on_save` after each checkpoint.
+    """
     finished = out / "state" / "state.json"
     if finished.exists():  # killed between the last write of the training and the step's record
         return json.loads(finished.read_text())["summary"]
@@ -86,6 +90,8 @@ def train(
                 log.write({"step": step + 1, **state["last"]})
             if _agree(time.monotonic() - saved > save_seconds, device) and step + 1 < config.steps:
                 checkpoints.save(out / "checkpoints", objective, optimizer, state)
+                if rank() == 0:
+                    on_save()
                 saved = time.monotonic()
             on_step(state["step"], f"loss {sum(values.values()):.3f}")
     floor = state["operations"] / objective.rate(device=device.type, precision=config.precision)

@@ -34,10 +34,11 @@ def die() -> NoReturn:
 def arm(kind: str, number: int) -> None:
     """Make this process die at the numbered moment of a kind, or live where the kind is `never`."""
     from components import checkpoints, files
-    from workflows import shards, store
+    from workflows import mirror, shards, store
     from workflows.steps import encode, train
 
     train.SAVE_SECONDS = -1.0  # a checkpoint after every update
+    mirror.STALE = float(os.environ.get("SPARRING_TEST_STALE", mirror.STALE))
     left = number
 
     def counted(function: Any, *, after: bool) -> Any:

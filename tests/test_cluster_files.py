@@ -106,7 +106,7 @@ def test_the_job_is_a_run_of_a_config_that_is_there() -> None:
 
     arguments = parser().parse_args(words[words.index("workflows") + 1 :])
     assert arguments.command == "run"
-    assert arguments.store.is_absolute()
+    assert Path(arguments.store).is_absolute()
     assert arguments.runs.is_absolute()
     recipes.read(ROOT / arguments.config, [], arguments.runs)
     assert clusters.read(ROOT / arguments.cluster).address == "auto"

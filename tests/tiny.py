@@ -147,12 +147,17 @@ class Place:
         return self.folder / "store"
 
     @property
+    def where(self) -> str:
+        """The store as the command line has it."""
+        return str(self.store)
+
+    @property
     def runs(self) -> Path:
         return self.folder / "runs"
 
     def words(self, command: str, *words: str) -> list[str]:
         """The command line; `run`, `search` and `tune` get the profile, and what needs a config gets it."""
-        where = ["--store", str(self.store), "--runs", str(self.runs)]
+        where = ["--store", self.where, "--runs", str(self.runs)]
         config = [] if command in ("evaluate", "doctor") else [str(self.config)]
         cluster = ["--cluster", str(self.folder / "inline.yaml")] if command in ("run", "search", "tune") else []
         return [*where, command, *config, *cluster, *words]

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from components.config import UserError
+from components.scores import Scores
 
 
 class Noter:
@@ -69,6 +75,70 @@ class Refusing(Noter):
 
     def __init__(self, *, threads: int, log: str) -> None:
         raise FileNotFoundError("there is no such model")
+
+
+class Hungry(Noter):
+    """Asks for more memory than its process may have."""
+
+    def __init__(self, *, threads: int, log: str, batch_tokens: int) -> None:
+        super().__init__(threads=threads, log=log)
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        with self._log.open("a") as file:
+            file.write("began\n")
+        with little_memory():
+            np.ones(2**28)  # 2 GB
+
+
+@contextmanager
+def little_memory() -> Iterator[None]:
+    """Let this process have 256 MB more than it has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**28, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def hungry(scores: Scores, *, log: str = "") -> Any:
+    """A loss that asks for more memory than there is."""
+    import torch
+
+    with Path(log).open("a") as file:
+        file.write("began\n")
+    with little_memory():
+        return torch.ones(2**28).sum() * scores.student.sum()
+
+
+def failing(task: dict[str, Any]) -> None:
+    """A training worker's task that fails every time, as it is told to."""
+    with Path(task["log"]).open("a") as file:
+        file.write("began\n")
+    raise {
+        "model": FileNotFoundError("there is no such model"),
+        "gpu": torch_out_of_memory(),
+        "mistake": UserError("k: 9; accepted: 8"),
+        "neighbour": RuntimeError("Connection closed by peer"),
+    }[task["kind"]]
+
+
+def torch_out_of_memory() -> Exception:
+    """What torch raises where a GPU has no more."""
+    import torch
+
+    return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has 1.00 GiB free.")
+
+
+class Slow(Noter):
+    """Takes long enough to be ended by others."""
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        with self._log.open("a") as file:
+            file.write("began\n")
+        time.sleep(20)
+        super().__call__(task, path)
 
 
 class Stillborn:

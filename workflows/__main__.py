@@ -63,7 +63,11 @@ def parser() -> argparse.ArgumentParser:
         description="Train dense retrievers and rankers against each other on Ray.",
         epilog="Begin with: python -m workflows plan configs/demo.yaml",
     )
-    top.add_argument("--store", type=Path, default=None, help="where artifacts lie (default: $SPARRING_STORE or store)")
+    top.add_argument(
+        "--store",
+        metavar="PLACE",
+        help="where artifacts lie: a directory, or s3://BUCKET/PREFIX (default: $SPARRING_STORE or store)",
+    )
     top.add_argument("--runs", type=Path, default=Path("runs"), help="where each run's links and report lie")
     found = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 

@@ -6,8 +6,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
+from workflows import mirror
 from workflows.cluster import cores
 
 GIB = 2**30
@@ -75,7 +75,7 @@ def _memory() -> str:
 
 
 def _disk() -> str:
-    store = Path(os.environ.get("SPARRING_STORE", "store")).absolute()
+    store = mirror.place(os.environ.get("SPARRING_STORE", "store"))
     place = next(path for path in (store, *store.parents) if path.exists())
     free = shutil.disk_usage(place).free / GIB
     if free < 2:

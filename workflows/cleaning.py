@@ -1,7 +1,6 @@
 """What of a finished run's artifacts no result needs any more."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from workflows.dag import Step, graph
 from workflows.recipes import Experiment
@@ -23,10 +22,6 @@ def superseded(experiment: Experiment, store: Store) -> Iterator[tuple[Step, lis
         name = node.function.__name__
         over = node.fingerprint in taken_up if name == "train" else node.fingerprint not in last
         if name in PARTS and over and store.done(node):
-            size = sum(file.stat().st_size for part in PARTS[name] for file in _files(store.path(node), part))
+            (size,) = store.sizes([node], *PARTS[name])
             if size:
                 yield node, PARTS[name], size
-
-
-def _files(folder: Path, pattern: str) -> list[Path]:
-    return [f for p in folder.glob(pattern) for f in ([p] if p.is_file() else p.rglob("*")) if f.is_file()]

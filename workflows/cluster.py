@@ -24,6 +24,8 @@ SETTINGS = {
     # What Ray's C++ side has to say to a user (a process died, say) comes as an exception too, and reads better there.
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_USAGE_STATS_ENABLED": "0",
+    # A task that Ray's memory monitor ended would be begun again for ever.
+    "RAY_task_oom_retries": "3",
 }
 """What Ray is told through the environment of this process, where that does not say otherwise."""
 SPARE = 2

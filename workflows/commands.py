@@ -6,7 +6,6 @@ import os
 import shlex
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -28,8 +27,10 @@ from workflows.worker_group import dismiss
 
 def opened(arguments: argparse.Namespace) -> tuple[Experiment, Store]:
     """The experiment that the arguments name, and the store."""
-    root = arguments.store or Path(os.environ.get("SPARRING_STORE", "store"))
-    return recipes.read(arguments.config, arguments.assignments, arguments.runs), Store(root)
+    root = arguments.store or os.environ.get("SPARRING_STORE", "store")
+    experiment, store = recipes.read(arguments.config, arguments.assignments, arguments.runs), Store(root)
+    store.look(graph(experiment.wanted))
+    return experiment, store
 
 
 def leave() -> None:
@@ -81,7 +82,7 @@ def run(arguments: argparse.Namespace) -> None:
         executed = run_steps(waiting, store, cluster, tracker)
         _link(experiment, store)
         if arguments.until:
-            print(f"{arguments.until}: {store.path(wanted[0])}")
+            print(f"{arguments.until}: {store.where(wanted[0])}")
             return
         metrics = _report(experiment, store, executed)
         if executed:
@@ -205,7 +206,7 @@ def show(arguments: argparse.Namespace) -> None:
         if arguments.json:
             print(json.dumps(record, indent=1))
             return
-        print(f"{node.label}: {record['function']} in {record['seconds']:.1f} s\n{store.path(node)}")
+        print(f"{node.label}: {record['function']} in {record['seconds']:.1f} s\n{store.where(node)}")
         for key, value in record["summary"].items():
             print(f"  {key}: {json.dumps(value)}")
         return

@@ -22,6 +22,9 @@ def write(experiment: Any, store: Store, to: Path) -> Iterator[str]:
     for step in (outcome.data, outcome.found.retriever, outcome.ranker, *outcome.rankings.values()):
         if step is not None and not store.done(step):
             raise UserError(f"the step {step.label!r} is not done; run first: python -m workflows run CONFIG")
+    store.bring([step for step in (outcome.found.retriever, outcome.ranker) if step is not None], "model")
+    store.bring([outcome.data], "queries.parquet", "qrels.parquet")
+    store.bring(outcome.rankings.values(), "ranking.parquet")
     split = experiment.outcome.split
     with replacing(to) as folder:
         folder.mkdir(parents=True)
@@ -44,5 +47,6 @@ def write(experiment: Any, store: Store, to: Path) -> Iterator[str]:
         yield f"{to}/qrels.trec: python -m workflows evaluate {to}/rankings/NAME.trec {to}/qrels.trec"
         index = outcome.found.index
         if index is not None and store.whole(index):
+            store.bring([index], "index.faiss")
             shutil.copyfile(store.path(index) / "index.faiss", folder / "index.faiss")
             yield f'{to}/index.faiss: faiss.read_index("{to}/index.faiss")'

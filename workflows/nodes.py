@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from components.config import UserError, listing
+from workflows import mirror
 from workflows.cluster import Cluster, ray_session
 
 LOCK = Path(__file__).resolve().parent.parent / "cluster" / "requirements.lock"
@@ -16,19 +17,19 @@ LOCK = Path(__file__).resolve().parent.parent / "cluster" / "requirements.lock"
 def meet(cluster: Cluster, store: Path) -> None:
     """UserError unless a cluster that was joined can do the work: on each of its nodes the store is there and the
     packages are the lock's, and it has the processors that the profile asks for."""
-    if not store.parent.is_dir():
+    if mirror.remote(store) is None and not store.parent.is_dir():
         raise UserError(
             f"--store {store}: there is no {store.parent} on the cluster; accepted: a path in a directory that all its "
             "nodes share"
         )
-    store.mkdir(exist_ok=True)
+    store.mkdir(exist_ok=True, parents=True)
     ray = ray_session(cluster)
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     _wait(ray, cluster)
     cluster.check()
     probe = store / f".seen-{uuid.uuid4().hex[:8]}"
-    probe.touch()
+    probe.touch() if mirror.remote(store) is None else mirror.write(probe, {})
     try:
         names = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
         looks = [
@@ -41,7 +42,7 @@ def meet(cluster: Cluster, store: Path) -> None:
             if wrong:
                 raise UserError(f"the cluster's node {address}: {wrong}")
     finally:
-        probe.unlink()
+        probe.unlink() if mirror.remote(store) is None else mirror.remove(store, [probe.name])
 
 
 def _wait(ray: Any, cluster: Cluster) -> None:
@@ -65,7 +66,14 @@ def locked() -> dict[str, str]:
 
 def _look(probe: str, packages: dict[str, str]) -> str:
     """What is wrong with the node that this runs on, in words."""
-    if not Path(probe).exists():
+    place = mirror.place(Path(probe))
+    if mirror.remote(place) is not None:
+        try:
+            if not mirror.documents([mirror.opened(place.parent) / place.name]):
+                return f"sees another s3://{mirror.remote(place.parent)} (look at its AWS_... variables)"
+        except Exception as error:  # a package, a credential, a network
+            return " ".join(str(error).split())
+    elif not place.exists():
         return f"does not see {Path(probe).parent}; the store must be on a filesystem that all nodes share"
     other = [
         f"{name} {there or 'missing'} (lock: {version})"

@@ -24,6 +24,7 @@ from workflows.store import Store
 
 METRICS = "metrics.json"
 REPORT = "report.html"
+TABLES = ("documents.parquet", "queries.parquet", "qrels.parquet")
 WORDS = {"compute": "computing", "files": "files", "start": "starting", "waiting": "waiting"}
 """What a reader is told that a step was at."""
 EXAMPLES = 4
@@ -59,6 +60,7 @@ def write(
     by default the first comparison's.
     """
     done = [(node, record) for node in graph(wanted) if (record := store.record(node)) is not None]
+    store.bring([node for node, _ in done], "pictures.json", "cases.json", "analysis.json")
     metrics = metrics_of(results, done, store, executed)
     page = {
         "title": title,
@@ -84,6 +86,7 @@ def metrics_of(results: Step | None, done: list[tuple[Step, Json]], store: Store
     """The rows and comparisons of the results step, and every finished step's time."""
     gathered: Json = {"rows": [], "comparisons": []}
     if results is not None and store.done(results):
+        store.bring([results], METRICS)
         gathered = json.loads((store.path(results) / METRICS).read_text())
     steps = [
         {
@@ -142,13 +145,14 @@ def _course(done: list[tuple[Step, Json]], store: Store, executed: Collection[st
     ordered = sorted(done, key=lambda pair: pair[1]["started"])
     begun, total = course([(record["started"], record["seconds"]) for _, record in ordered])
     steps = []
-    for at, (node, record) in zip(begun, ordered, strict=True):
+    sizes = store.sizes([node for node, _ in ordered])
+    for at, size, (node, record) in zip(begun, sizes, ordered, strict=True):
         function = node.function.__name__
         steps.append({
             "label": node.label, "function": function, "part": part_of(function, node.label), "name": node.name,
             "upstream": record["upstream"],
             "at": at, "work": work(record["summary"]), **_time(record),
-            "bytes": sum(path.stat().st_size for path in store.path(node).rglob("*") if path.is_file()),
+            "bytes": size,
             "executed": node.fingerprint in executed,
         })  # fmt: skip
     codes = dict.fromkeys(_code(record) for _, record in done)
@@ -267,8 +271,10 @@ def _examples(results: Step | None, store: Store, metrics: Json, pair: tuple[str
     if system is None or baseline is None:
         return None
     try:
-        after, before = (store.path(e["metrics"].inputs["ranking"]) / "ranking.parquet" for e in (system, baseline))
         inputs = system["metrics"].inputs
+        store.bring([e["metrics"].inputs["ranking"] for e in (system, baseline)], "ranking.parquet")
+        store.bring([inputs["data"]], *TABLES)
+        after, before = (store.path(e["metrics"].inputs["ranking"]) / "ranking.parquet" for e in (system, baseline))
         data, split = store.path(inputs["data"]), inputs["split"]
         qrels = pq.read_table(data / "qrels.parquet", filters=[("split", "=", split)])
         found = changes(pq.read_table(before), pq.read_table(after), qrels)
@@ -302,6 +308,7 @@ def _screens(done: list[tuple[Step, Json]], store: Store) -> list[Json]:
     for node, record in done:
         path = store.path(node) / "cases.json"
         if node.function.__name__ == "screen" and path.exists():
+            store.bring([node.inputs["data"]], *TABLES)
             cases, data = json.loads(path.read_text()), store.path(node.inputs["data"])
             queries = records(data / "queries.parquet", "query_id", [case["query_id"] for case in cases])
             ids = [one for case in cases for one in (case["doc_id"], case["positive"], case.get("copy_of")) if one]

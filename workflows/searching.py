@@ -46,7 +46,10 @@ def find(experiment: Any, store: Store, query: str, *, k: int, rank: bool, cuda:
     if not store.whole(vectors):
         again = f"python -m workflows run CONFIG --until {vectors.label!r}"
         raise UserError(f"the vectors of {vectors.label!r} were dropped; make them again: {again}")
+    store.bring([outcome.data], "documents.parquet")
     documents_for(k, store.path(outcome.data), key="-k")
+    store.bring([vectors])
+    store.bring([outcome.found.retriever, *([outcome.ranker] if rank else [])], "model")
     device = torch.device("cuda" if cuda else "cpu")
     folder = store.path(outcome.found.retriever) / "model"
     tokenizer = load_tokenizer(folder)

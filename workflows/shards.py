@@ -26,6 +26,7 @@ from components import clock
 from components.config import UserError
 from components.files import replacing, sweep
 from components.processor import release
+from workflows import memory, mirror
 from workflows.cluster import Cluster, Pool, node_name, ray_session
 from workflows.progress import Progress
 from workflows.room import Room, held
@@ -98,10 +99,13 @@ def map_shards(
     with Progress(out, total, unit, done=total - left) as progress:
         counted: Counter[str] = Counter()
         if waiting:
+            mirror.sync(out)  # what this step wrote for its workers
             done = _through_ray if cluster.mode == "ray" else _inline
-            for size, counts in done(worker, waiting, out, cluster, pool, gpu, constructor):
-                progress.add(size)
-                counted.update(counts)
+            with memory.told(memory.of_map(cluster, pool, model="batch_tokens" in constructor, cuda=gpu)):
+                for size, counts in done(worker, waiting, out, cluster, pool, gpu, constructor):
+                    progress.add(size)
+                    counted.update(counts)
+            mirror.bring(out)
     return dict(counted)
 
 
@@ -178,9 +182,10 @@ class Filler:
     """A worker with its threads set, filling shards."""
 
     def __init__(self, worker: type, out: Path, threads: int, constructor: dict[str, Any]) -> None:
-        self._out = out
+        self._out = mirror.place(out)
+        self._out.mkdir(parents=True, exist_ok=True)
         with clock.at("start"):
-            self._worker = worker(**constructor, threads=threads)
+            self._worker = worker(**mirror.here(constructor), threads=threads)
 
     def __enter__(self) -> Self:
         return self
@@ -191,7 +196,9 @@ class Filler:
     def fill(self, shard: Shard) -> dict[str, float]:
         """Do one shard, whose file appears whole or not at all; what the worker counted."""
         with replacing(self._out / shard.file) as path, clock.at("compute"):
-            return self._worker(shard.task, path) or {}
+            counted = self._worker(shard.task, path) or {}
+        mirror.send(self._out / shard.file)
+        return counted
 
     def close(self) -> None:
         """Let go of what the worker holds."""

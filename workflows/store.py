@@ -1,6 +1,7 @@
 """The store: where artifacts lie, what of a graph is finished, and filling what is not.
 
-Resume is "run again": an artifact is finished when its record is there, and the record is written last.
+Resume is "run again": an artifact is finished when its record is there, and the record is written last. Where the store
+is on an object store, what is here is a copy, and the records are only there (`mirror`).
 """
 
 import fcntl
@@ -10,6 +11,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +21,9 @@ from pydantic import BaseModel
 from components import clock
 from components.config import UserError
 from components.files import sweep, write_json
+from workflows import mirror
 from workflows.dag import Step, canonical, graph
+from workflows.progress import read as read_progress
 
 RECORD = "artifact.json"
 FAILURE = "failure.txt"
@@ -32,19 +36,34 @@ class StepFailed(Exception):
 
 
 class Store:
-    """Where artifacts lie: `root/<function>-<12 hex>/`, each with its record."""
+    """Where artifacts lie: `root/<function>-<12 hex>/`, each with its record.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root.absolute()
+    `s3://bucket/prefix` is a store on an object store, and `root` this node's copy of it.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = mirror.opened(root)
+        self.remote = mirror.remote(self.root) is not None
+        self._records: dict[Path, dict[str, Any] | None] = {}
+        self._leases: dict[str, Any] = {}
 
     def path(self, node: Step) -> Path:
         """The artifact's directory, whether or not it is there."""
         return self.root / node.name
 
+    def where(self, node: Step) -> str:
+        """The artifact's place, for people."""
+        return f"s3://{mirror.remote(self.path(node))}" if self.remote else str(self.path(node))
+
     def record(self, node: Step) -> dict[str, Any] | None:
         """The finished artifact's record, or None."""
+        path = self.path(node) / RECORD
+        if self.remote:
+            if path not in self._records:
+                self.look([node])
+            return self._records[path]
         try:
-            return json.loads((self.path(node) / RECORD).read_text())
+            return json.loads(path.read_text())
         except FileNotFoundError:
             return None
 
@@ -57,8 +76,58 @@ class Store:
         record = self.record(node)
         return record is not None and not record["dropped"]
 
+    def look(self, nodes: Iterable[Step], *, again: bool = False) -> None:
+        """Ask an object store, all at once, for the records that were not there, or `again` for those that were too."""
+        paths = [self.path(node) / RECORD for node in nodes] if self.remote else []
+        asked = [path for path in paths if again or self._records.get(path) is None]
+        self._records |= dict.fromkeys(asked) | mirror.documents(asked)
+
+    def bring(self, nodes: Iterable[Step], *parts: str) -> None:
+        """Have some files of finished artifacts here to be read; all of them where none is named."""
+        if self.remote:
+            with ThreadPoolExecutor(mirror.AT_ONCE) as pool:
+                list(pool.map(lambda node: mirror.bring(*(self.path(node) / part for part in parts or ("",))), nodes))
+
+    def sizes(self, nodes: list[Step], *parts: str) -> list[int]:
+        """Bytes of artifacts, or of parts of them (glob patterns)."""
+
+        def size(node: Step) -> int:
+            folder = self.path(node)
+            if self.remote:
+                return sum(mirror.matching(mirror.listing(folder), list(parts or ["*"])).values())
+            found = [
+                f for part in parts or ["*"] for p in folder.glob(part) for f in ([p] if p.is_file() else p.rglob("*"))
+            ]
+            return sum(file.stat().st_size for file in found if file.is_file())
+
+        with ThreadPoolExecutor(mirror.AT_ONCE) as pool:
+            return list(pool.map(size, nodes))
+
+    def begun(self, nodes: Iterable[Step]) -> set[str]:
+        """Names of those of which something is there."""
+        if self.remote:
+            return mirror.names(self.root)
+
+        def some(path: Path) -> bool:
+            return path.is_dir() and any(file.name not in ("lock", FAILURE) for file in path.iterdir())
+
+        return {node.name for node in nodes if some(self.path(node))}
+
+    def progress(self, node: Step) -> dict[str, Any] | None:
+        """How far a step is that some driver is at."""
+        if self.remote:
+            return self._leases.get(node.name, {}).get("progress")
+        return read_progress(self.path(node))
+
+    def held(self, nodes: Iterable[Step]) -> dict[str, str]:
+        """Of these, the artifacts that drivers are filling now, and who each is."""
+        if self.remote:
+            self._leases = mirror.leases(self.root)
+            return {node.name: self._leases[node.name]["holder"] for node in nodes if node.name in self._leases}
+        return {node.name: holder for node in nodes if (holder := self.holder(node))}
+
     def holder(self, node: Step) -> str:
-        """Which driver is filling the artifact now; empty where none is."""
+        """Which driver of this machine is filling the artifact now; empty where none is."""
         try:
             with (self.path(node) / "lock").open() as file:
                 try:
@@ -73,14 +142,62 @@ class Store:
         """Drop parts (glob patterns) of a finished artifact, saying so in its record first; bytes freed."""
         record = self.record(node)
         assert record is not None, node.name
-        write_json(self.path(node) / RECORD, {**record, "dropped": sorted({*record["dropped"], *parts})})
+        record = {**record, "dropped": sorted({*record["dropped"], *parts})}
         freed = 0
+        if self.remote:
+            path = self.path(node)
+            mirror.write(path / RECORD, record)
+            self._records[path / RECORD] = record
+            there = mirror.matching(mirror.listing(path), parts)
+            mirror.remove(path, list(there))
+            freed = sum(there.values())
+        else:
+            write_json(self.path(node) / RECORD, record)
         for pattern in parts:
             for path in sorted(self.path(node).glob(pattern)):
                 for file in [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
-                    freed += file.stat().st_size
+                    freed += 0 if self.remote else file.stat().st_size
                     file.unlink()
         return freed
+
+    @contextmanager
+    def alone(self, node: Step, on_wait: Callable[[str], None]) -> Iterator[Callable[[dict[str, Any]], bool]]:
+        """Hold an artifact for this driver alone; what finishes it with its record, False where another driver has."""
+        out = self.path(node)
+        out.mkdir(parents=True, exist_ok=True)
+        with _locked(out / "lock", on_wait):
+            if not self.remote:
+
+                def finish(record: dict[str, Any]) -> bool:
+                    write_json(out / RECORD, record)
+                    return True
+
+                yield finish
+                return
+            with mirror.leased(out, on_wait) as lease:
+
+                def finish_there(record: dict[str, Any]) -> bool:
+                    lease.check()
+                    mirror.sync(out, delete=True)
+                    lease.check()
+                    ours = mirror.write(out / RECORD, record, IfNoneMatch="*") is not None
+                    self.look([node], again=True)
+                    return ours
+
+                yield finish_there
+
+    def begin_again(self, node: Step) -> None:
+        """Drop what is left of an artifact of which parts were dropped (all of them or, by a driver that was killed,
+        some), and its record."""
+        record = self.record(node)
+        if record is None:
+            return
+        self.drop(node, record["dropped"])
+        if self.remote:
+            mirror.remove(self.path(node), [RECORD])
+            self._records[self.path(node) / RECORD] = None
+        else:
+            (self.path(node) / RECORD).unlink()
 
 
 def todo(wanted: Iterable[Step], store: Store, *, whole: bool = False) -> list[Step]:
@@ -89,6 +206,8 @@ def todo(wanted: Iterable[Step], store: Store, *, whole: bool = False) -> list[S
     A wanted step of which parts were dropped counts as done, unless it is wanted whole.
     """
     ordered: dict[str, Step] = {}
+    wanted = list(wanted)
+    store.look(graph(wanted))
 
     def need(node: Step) -> None:
         if node.fingerprint in ordered:
@@ -107,13 +226,11 @@ def todo(wanted: Iterable[Step], store: Store, *, whole: bool = False) -> list[S
 def states(wanted: list[Step], store: Store) -> list[tuple[Step, State]]:
     """Every step of the graph with its state."""
     waiting = {node.fingerprint for node in todo(wanted, store)}
+    begun = store.begun(graph(wanted))
 
     def state(node: Step) -> State:
         if node.fingerprint in waiting:
-            started = store.path(node).is_dir() and any(
-                path.name not in ("lock", FAILURE) for path in store.path(node).iterdir()
-            )
-            return "partial" if started else "to do"
+            return "partial" if node.name in begun else "to do"
         return "done" if store.done(node) else "not needed"
 
     return [(node, state(node)) for node in graph(wanted)]
@@ -122,31 +239,29 @@ def states(wanted: list[Step], store: Store) -> list[tuple[Step, State]]:
 def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], None]) -> bool:
     """Fill one artifact and write its record last; False if another driver had done it meanwhile."""
     out = store.path(node)
-    out.mkdir(parents=True, exist_ok=True)
-    with _locked(out / "lock", on_wait):
+    with store.alone(node, on_wait) as finish:
+        store.look([node], again=True)
         if store.whole(node):
             return False
         sweep(out)
-        record = store.record(node)
-        if record is not None:  # parts were dropped, all of them or, by a driver that was killed, some
-            store.drop(node, record["dropped"])
-            (out / RECORD).unlink()
+        store.begin_again(node)
         started = time.time()
         clock.drain()  # of what a failed step was at
         try:
+            mirror.bring(out)
+            store.bring(node.upstream)
             with clock.at("compute"):
                 summary = node.function(out, cluster, **_places(node.inputs, store))
+            (out / FAILURE).unlink(missing_ok=True)
+            (out / "progress.json").unlink(missing_ok=True)
+            sweep(out)  # of workers that died while the step went on
+            return finish(_record(node, summary or {}, started, cluster))
         except (UserError, KeyboardInterrupt):
             raise
         except Exception as error:
             (out / FAILURE).write_text(traceback.format_exc())
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise StepFailed(f"step {node.label!r} failed: {reason[-1]} (the whole story: {out / FAILURE})") from error
-        (out / FAILURE).unlink(missing_ok=True)
-        (out / "progress.json").unlink(missing_ok=True)
-        sweep(out)  # of workers that died while the step went on
-        write_json(out / RECORD, _record(node, summary or {}, started, cluster))
-    return True
 
 
 def _places(value: Any, store: Store) -> Any:

@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 
 from components.config import UserError, read_based
 from workflows import cluster as clusters
-from workflows import nodes, recipes
+from workflows import mirror, nodes, recipes
 from workflows.cluster import Cluster
 from workflows.store import StepFailed, code
 
@@ -70,7 +70,9 @@ def submit(arguments: argparse.Namespace) -> None:
         raise KeyboardInterrupt(
             f"The job {job} runs on; the same command follows it again.\nits log: {follow}\nstop it: {stop}"
         ) from None
-    _end(client, job, experiment.run / ("tune.html" if arguments.tune else "report.html"))
+    page = experiment.run / ("tune.html" if arguments.tune else "report.html")
+    said = f"python -m workflows --store {store} report {arguments.config}"  # where it can be had, from any machine
+    _end(client, job, said if isinstance(store, str) and not arguments.tune else page)
 
 
 def _url(address: str) -> str:
@@ -105,12 +107,17 @@ def _answers(address: str) -> None:
         raise UserError(f"--address {address}: answers, but is no job server of Ray's (its port is 8265 by default)")
 
 
-def _places(arguments: argparse.Namespace) -> tuple[Path, Path]:
+def _places(arguments: argparse.Namespace) -> tuple[str | Path, Path]:
     """The job's store and runs; UserError where only this machine could know what is meant."""
     given = arguments.store or os.environ.get("SPARRING_STORE")
-    accepted = "accepted: an absolute path that all nodes of the cluster see"
+    accepted = "accepted: an absolute path that all nodes of the cluster see, or s3://BUCKET/PREFIX"
     if given is None:
         raise UserError(f"--store: a job needs one, as its own folder goes when it ends; {accepted}")
+    if "://" in str(given):
+        mirror.place(given)
+        if arguments.tune and not arguments.runs.is_absolute():
+            raise UserError("--runs: tuning keeps its book there; accepted: an absolute path of the cluster's")
+        return given, arguments.runs  # the report can be had from the store, anywhere
     store = Path(given)
     # The default of --runs is a folder of this machine.
     runs = store.parent / "runs" if arguments.runs == Path("runs") else arguments.runs
@@ -252,8 +259,8 @@ async def _follow(client: Any, job: str) -> None:
         await asyncio.sleep(1.0)
 
 
-def _end(client: Any, job: str, report: Path) -> None:
-    """Say how a job ended, in the last line; raises what a run here would have raised."""
+def _end(client: Any, job: str, report: Path | str) -> None:
+    """Say how a job ended and where its report is, or what makes one; raises what a run here would have raised."""
     try:
         info = client.get_job_info(job)
         log = client.get_job_logs(job)
@@ -261,7 +268,8 @@ def _end(client: Any, job: str, report: Path) -> None:
         _lost(client, job, error)
     if info.status == "SUCCEEDED":
         seconds = ((info.end_time or 0) - (info.start_time or 0)) / 1000
-        print(f"job {job}: done in {seconds:.0f} s; the report, on the cluster: {report}")
+        where = "the report, on the cluster" if isinstance(report, Path) else "the report"
+        print(f"job {job}: done in {seconds:.0f} s; {where}: {report}")
         return
     if info.status == "STOPPED":
         raise StepFailed(f"job {job} was stopped")

@@ -9,7 +9,7 @@ import time
 
 from components.config import listing
 from workflows.dag import Step, graph
-from workflows.progress import bar, read
+from workflows.progress import bar
 from workflows.recipes import Experiment
 from workflows.store import FAILURE, Store, todo
 from workflows.trials import Book, table
@@ -28,7 +28,7 @@ def watch(experiment: Experiment, store: Store, *, seconds: float = 1.0) -> None
             text = key = table(book)
         else:
             text = view(experiment, store, waiting)
-            key = text if live else text.partition("\n")[0] + listing(node.label for node in _busy(waiting, store))
+            key = text if live else text.partition("\n")[0] + listing(store.held(waiting))
         if key != before:
             if live and drawn:
                 print(f"\033[{drawn}F\033[J", end="")
@@ -44,11 +44,12 @@ def view(experiment: Experiment, store: Store, waiting: list[Step]) -> str:
     whole = len(graph(experiment.wanted))
     lines = [f"{experiment.name}: {whole - len(waiting)} of {whole} steps done, {len(waiting)} to run"]
     width = shutil.get_terminal_size((100, 24)).columns - 1
-    busy = _busy(waiting, store)
+    held = store.held(waiting)
+    busy = [node for node in waiting if node.name in held]
     for node in busy:
-        state = read(store.path(node))
+        state = store.progress(node)
         far = bar(node.label, state, state["seconds"], width) if state is not None else node.label
-        lines.append(f"  {far}  ({store.holder(node)})" if state is None else f"  {far}")
+        lines.append(f"  {far}  ({held[node.name]})" if state is None else f"  {far}")
     if waiting and not busy:
         lines.append("  nobody is at it: python -m workflows run goes on")
     lines += [f"  failed: {node.label}: {why}" for node in waiting if node not in busy and (why := _why(node, store))]
@@ -57,11 +58,6 @@ def view(experiment: Experiment, store: Store, waiting: list[Step]) -> str:
         more = f" and {len(later) - NEXT} more" if len(later) > NEXT else ""
         lines.append(f"  then: {listing(later[:NEXT])}{more}")
     return "\n".join(lines)
-
-
-def _busy(waiting: list[Step], store: Store) -> list[Step]:
-    """The steps that some driver is at."""
-    return [node for node in waiting if store.holder(node)]
 
 
 def _why(node: Step, store: Store) -> str:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from components import clock
 from components.config import UserError
+from workflows import mirror
 from workflows.cluster import Cluster, node_name, ray_session
+from workflows.memory import ran_out
 from workflows.room import Room, held
 
 Work = Callable[[dict[str, Any]], Any]
@@ -28,8 +31,9 @@ ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 def train_together(work: Work, task: dict[str, Any], cluster: Cluster, *, gpu: bool, storage: Path) -> Any:
     """What `work(task)` returned to the first of the profile's workers, each of whom called it.
 
-    After a worker died all begin the task again, as often as the profile's `retries` says; what fails then is raised,
-    in the worker's own words. `storage` is a directory that all nodes see, in which Ray Train keeps what it needs to.
+    After a worker died all begin the task again, as often as the profile's `retries` says; what fails then, or would
+    fail every time, is raised in the worker's own words. `storage` is a directory that all nodes see, in which Ray
+    Train keeps what it needs to.
 
     Workers that hold what others wait for, a GPU or a place on a cluster, go home after each task.
     """
@@ -83,17 +87,19 @@ class Desk:
         self._result: Any = None
         self._time: list[clock.Interval] = []
         self._begun = 0
+        self._failure: Failure | None = None
         self._done: set[int] = set()
 
-    async def give(self, task: dict[str, Any]) -> tuple[Any, list[clock.Interval], int]:
-        """Leave a task; returns when all have done it: its result, what all were at, and how often it was begun."""
+    async def give(self, task: dict[str, Any]) -> tuple[Any, list[clock.Interval], int, Failure | None]:
+        """Leave a task; returns when all have done it, or one has given it up: its result, what all were at, how often
+        it was begun, and why it was given up."""
         async with self._changed:
             self._number, self._task, self._open, self._begun = self._number + 1, task, True, 0
             self._done.clear()
-            self._time = []
+            self._time, self._failure = [], None
             self._changed.notify_all()
             await self._changed.wait_for(lambda: not self._open)
-            return self._result, self._time, self._begun
+            return self._result, self._time, self._begun, self._failure
 
     async def take(self, last: int, *, rank: int) -> tuple[int, dict[str, Any]] | None:
         """The number and the task after the last one, when there is one; None when there will be none."""
@@ -114,11 +120,36 @@ class Desk:
             self._open = len(self._done) < self._workers
             self._changed.notify_all()
 
+    async def give_up(self, number: int, failure: Failure) -> None:
+        """A worker met in the task of that number what it would meet every time."""
+        async with self._changed:
+            if number == self._number and self._open:
+                self._failure, self._open = failure, False
+                self._changed.notify_all()
+
     async def close(self) -> None:
         """There will be no more."""
         async with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+
+class Failure(NamedTuple):
+    """Why a worker gave a task up."""
+
+    said: str
+    mistake: bool
+    """The user's."""
+    story: str
+
+
+def hopeless(error: Exception) -> bool:
+    """Whether an error would come every time: not one of those that a lost neighbour or network brings."""
+    from ray.exceptions import RayError
+
+    if ran_out(error) or isinstance(error, FileNotFoundError):
+        return True
+    return not isinstance(error, (RuntimeError, OSError, RayError))
 
 
 def _serve(config: dict[str, Any]) -> None:
@@ -133,7 +164,14 @@ def _serve(config: dict[str, Any]) -> None:
         number, task = given
         clock.on(node_name())
         clock.drain()  # of a task that failed
-        result = work(task)
+        try:
+            result = work(task)
+        except Exception as error:
+            if hopeless(error):
+                mistake = isinstance(error, UserError)
+                said = str(error) if mistake else _words(rank(), error)
+                ray.get(desk.give_up.remote(number, Failure(said, mistake, traceback.format_exc())))
+            raise
         release()
         ray.get(desk.done.remote(number, result, clock.end_to_end(clock.drain()), rank=rank()))
 
@@ -159,7 +197,7 @@ class _Group:
             scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpu, resources_per_worker={"CPU": 1}),
             run_config=RunConfig(
                 name="ray",
-                storage_path=str(storage),
+                **mirror.storage(storage),
                 failure_config=FailureConfig(max_failures=retries, controller_failure_limit=retries),
                 logging_config=LoggingConfig(log_level="WARNING"),
                 worker_runtime_env={"env_vars": ONE_ARENA},
@@ -190,9 +228,15 @@ class _Group:
             while not ray.wait([outcome], timeout=0.5)[0]:
                 if not self._thread.is_alive():
                     raise _reason(self._error) from self._error
-        result, time, begun = ray.get(outcome)
+        result, time, begun, failure = ray.get(outcome)
+        self._deaths, self._given_up = self._deaths + begun - (failure is None), False
+        if failure is not None:
+            if failure.mistake:
+                raise UserError(failure.said)
+            error = RuntimeError(failure.said)
+            error.add_note(failure.story)
+            raise error
         clock.add(time)
-        self._deaths, self._given_up = self._deaths + begun - 1, False
         return result
 
     def end(self) -> None:
@@ -226,8 +270,12 @@ def _reason(error: BaseException | None) -> Exception:
             return mistake
     for rank, failure in sorted(failures.items()):
         if "process has died" not in str(failure):
-            return RuntimeError(f"worker {rank}: {type(failure).__name__}: {' '.join(str(failure).split())}")
+            return RuntimeError(_words(rank, failure))
     said = str(error)
     if "process has died" in said:
         return RuntimeError("a worker's process died, more often than `retries` allows (killed, or out of memory)")
     return RuntimeError(" ".join(said.split()) or f"Ray Train ended with {type(error).__name__}")
+
+
+def _words(rank: int, error: Exception) -> str:
+    return f"worker {rank}: {type(error).__name__}: {' '.join(str(error).split())}"

@@ -192,7 +192,7 @@ def test_a_half_written_record_is_never_taken(store: Store, monkeypatch: pytest.
 
     with monkeypatch.context() as patch:
         patch.setattr(stores, "write_json", torn)
-        with pytest.raises(OSError, match="full"):
+        with pytest.raises(StepFailed, match="full"):
             run([node], store)
     assert not store.done(node)
     assert run([node], store) == ["a"]

@@ -160,6 +160,7 @@ def test_a_jobs_places(monkeypatch: pytest.MonkeyPatch) -> None:
     both = ("--store", "/shared/store", "--runs", "/mine/runs")
     assert places(monkeypatch, *both) == (Path("/shared/store"), Path("/mine/runs"))
     assert places(monkeypatch, *both[:2]) == (Path("/shared/store"), Path("/shared/runs"))
+    assert places(monkeypatch, "--store", "s3://bucket/x") == ("s3://bucket/x", Path("runs"))
     assert places(monkeypatch, environment="/a/b") == (Path("/a/b"), Path("/a/runs"))
     assert places(monkeypatch, *both, environment="/a/b") == (Path("/shared/store"), Path("/mine/runs"))
 
@@ -172,6 +173,8 @@ def test_a_jobs_places(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--store", "~/store"], None, r"--store ~/store: is a place on this machine"),
         (["--store", "/s/store", "--runs", "here"], None, r"--runs here: is a place on this machine"),
         ([], "store", r"--store store: is a place on this machine"),
+        (["--store", "gs://bucket"], None, r"--store gs://bucket: accepted: a directory, or s3://BUCKET/PREFIX"),
+        ([], "s3://key:swordfish@bucket", r"--store: has more in it than a bucket and a prefix"),
     ],
 )
 def test_a_place_that_only_this_machine_knows(
@@ -420,6 +423,8 @@ def test_how_a_job_ended_is_how_the_command_ends(
 def test_the_last_line_of_a_job_that_is_done(capsys: pytest.CaptureFixture[str]) -> None:
     submit._end(Client(["a\n"]), "x", Path("/shared/runs/x/report.html"))
     assert capsys.readouterr().out == "job x: done in 2 s; the report, on the cluster: /shared/runs/x/report.html\n"
+    submit._end(Client(["a\n"]), "x", "python -m workflows --store s3://b report x.yaml")
+    assert capsys.readouterr().out.endswith("; the report: python -m workflows --store s3://b report x.yaml\n")
 
 
 def test_what_was_sent_from_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

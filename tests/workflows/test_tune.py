@@ -408,8 +408,9 @@ def test_room_on_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_optuna_learns_from_what_is_known(book: Book) -> None:
-    """With Optuna where it is installed; the box that it draws from is the space's."""
-    optuna = pytest.importorskip("optuna")
+    """The box that it draws from is the space's."""
+    import optuna
+
     from workflows.tune_optuna import Sampler
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -423,3 +424,27 @@ def test_optuna_learns_from_what_is_known(book: Book) -> None:
         sampler.tell(Trial(number, point, point, "done", [0.0, value]))
     assert sampler._study.best_value > 0.97
     sampler.tell(Trial(40, sampler.ask(), {}, "failed"))
+
+
+@pytest.mark.slow
+def test_optuna_draws_while_trials_run_and_goes_on(ray: Cluster, beir: Path, encoder: Path, tmp_path: Path) -> None:
+    """Through Ray Tune; asked for more, it keeps the trials that there are and draws others."""
+    space = {WARM: {"loguniform": [1e-5, 1e-2]}}
+    asked = tree(beir, encoder, search="optuna", space=space, systems=["warm retriever"], trials=2)
+    place = tiny.place(tmp_path, asked, trials=2)
+    tuned(place)
+    first = trials(place)
+    assert [one["state"] for one in first] == ["done"] * 3
+    drawn = [one["point"][WARM] for one in first[1:]]
+    assert first[0]["point"] == {}
+    assert len({1e-3, *drawn}) == 3
+    assert all(1e-5 <= rate <= 1e-2 for rate in drawn)
+    trained = records(place, "train")
+    assert len(trained) == 3
+    asked["tune"]["trials"] = 3
+    tiny.write(place.config, asked)
+    tuned(place)
+    assert trials(place)[:3] == first
+    assert trials(place)[3]["point"][WARM] not in drawn
+    assert trained.items() <= records(place, "train").items()
+    assert len(records(place, "train")) == 4

@@ -33,14 +33,14 @@ def test_a_task_is_taken_by_each_and_done_when_all_have_done_it() -> None:
         await asyncio.sleep(0)
         assert not given.done()  # the other may still need its neighbour
         await desk.done(1, "not the first one's", [], rank=1)
-        assert await given == ("trained", [], 1)
+        assert await given == ("trained", [], 1, None)
         assert not again.done()
         given = asyncio.ensure_future(desk.give({"steps": 2}))
         assert await again == (2, {"steps": 2})
         await desk.done(1, "of another task", [], rank=0)
         for rank in (0, 1):
             await desk.done(2, "trained more", [], rank=rank)
-        assert await given == ("trained more", [], 1)
+        assert await given == ("trained more", [], 1, None)
 
     meet(story())
 
@@ -52,12 +52,31 @@ def test_who_begins_anew_takes_what_is_open_and_that_is_counted() -> None:
         await desk.take(0, rank=0)
         assert await desk.take(0, rank=0) == (1, {})
         await desk.done(1, "at last", [], rank=0)
-        assert await given == ("at last", [], 2)
+        assert await given == ("at last", [], 2, None)
         late = asyncio.ensure_future(desk.take(0, rank=0))
         await asyncio.sleep(0)
         assert not late.done()  # what is done is not begun again
         await desk.close()
         assert await late is None
+
+    meet(story())
+
+
+def test_what_one_gives_up_is_over_and_what_comes_next_is_not() -> None:
+    async def story() -> None:
+        desk = Desk(workers=2)
+        given = asyncio.ensure_future(desk.give({}))
+        await desk.take(0, rank=0)
+        await desk.done(1, "for naught", [], rank=0)
+        why = worker_group.Failure("there is no such model", False, "a story")
+        await desk.give_up(1, why)
+        assert (await given)[3] == why
+        given = asyncio.ensure_future(desk.give({}))
+        assert await desk.take(1, rank=0) == (2, {})
+        await desk.give_up(1, why)  # of a task that is over
+        for rank in (0, 1):
+            await desk.done(2, "done", [], rank=rank)
+        assert (await given)[0::3] == ("done", None)
 
     meet(story())
 
@@ -135,7 +154,7 @@ def test_two_trainings_at_once_have_workers_of_their_own(alone: Cluster, tmp_pat
 
 def test_what_fails_says_so_in_its_own_words(alone: Cluster, tmp_path: Path) -> None:
     never = alone.model_copy(update={"retries": 0})
-    with pytest.raises(RuntimeError, match=r"^worker 0: ValueError: no such text$"):
+    with pytest.raises(RuntimeError, match=r"^worker 0: ValueError: no such text\n"):
         train_together(
             whose, {"marker": str(tmp_path / "failed"), "fail": "no such text"}, never, gpu=False, storage=tmp_path
         )

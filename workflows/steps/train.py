@@ -8,6 +8,7 @@ from components.clock import at
 from components.config import Config, UserError
 from components.processor import settle
 from components.train_config import TrainConfig
+from workflows import memory, mirror
 from workflows.cluster import Cluster
 from workflows.progress import Progress
 from workflows.worker_group import train_together
@@ -42,9 +43,12 @@ def train(
         "cluster": cluster.model_dump(mode="json"), "cuda": cuda, "own": own,
         "save_seconds": SAVE_SECONDS,
     }  # fmt: skip
-    if cluster.mode == "inline":
-        return work(task)
-    return dict(train_together(work, task, cluster, gpu=cuda, storage=out))
+    with memory.told(memory.of_training(cluster, cuda=cuda)):
+        if cluster.mode == "inline":
+            return work(task)
+        summary = dict(train_together(work, task, cluster, gpu=cuda, storage=out))
+    mirror.bring(out, exactly=True)
+    return summary
 
 
 @at("start")
@@ -55,6 +59,9 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     from components.gather import rank
     from components.training import objective_named, train
 
+    task = mirror.here(task)
+    out = Path(task["out"])
+    mirror.bring(out, exactly=True)  # on every node the same checkpoint: the last that was sent
     cluster = Cluster.model_validate(task["cluster"])
     settle(cluster.train_threads())
     config = TrainConfig.model_validate(task["config"])
@@ -66,15 +73,22 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
             piece=cluster.tokens_at_once(cuda=task["cuda"]), recompute=cluster.recompute, **task["own"],
         )  # fmt: skip
 
-    out = Path(task["out"])
     progress = Progress(out, config.steps, "steps") if rank() == 0 else None
 
     def on_step(step: int, note: str) -> None:
         if progress is not None:
             progress.to(step, note)
 
-    return train(
+    def on_save() -> None:
+        mirror.send(out / "metrics.jsonl")
+        mirror.sync(out / "checkpoints", delete=True)
+
+    summary = train(
         build(task["rows"]), config, out=out, seed=task["seed"],
         start=Path(task["start"]), device=torch.device("cuda" if task["cuda"] else "cpu"),
         dev=build(task["dev"]) if task["dev"] else None, save_seconds=task["save_seconds"], on_step=on_step,
+        on_save=on_save,
     )  # fmt: skip
+    if rank() == 0:
+        mirror.sync(out, delete=True)
+    return summary

@@ -1,0 +1,90 @@
+"""An S3 server on this machine, and experiments whose store lies there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests import tiny
+from tests.tiny import Place
+from workflows import mirror
+
+BUCKET = "bucket"
+SECRET = "a-secret-that-nobody-may-see"
+SERVER = """
+import sys
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """A server of its own, until the block ends; its URL."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        process.stdin.close()
+
+
+def environment(url: str) -> dict[str, str]:
+    """What tells a process where the server is, and who asks."""
+    return {
+        "AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
+    }  # fmt: skip
+
+
+def files() -> Any:
+    """The server's files."""
+    import s3fs
+
+    return s3fs.S3FileSystem(use_listings_cache=False)
+
+
+@dataclass(frozen=True)
+class Remote(Place):
+    """A place whose store is a prefix of the bucket; what lies in `store` is fetched when it is asked for."""
+
+    @property
+    def where(self) -> str:
+        return f"s3://{BUCKET}/{self.folder.name}"
+
+    @property
+    def store(self) -> Path:
+        """All that is in the store now, but for what says that a directory is whole."""
+        to = self.folder / "fetched" / str(len(list(self.folder.glob("fetched/*"))))
+        to.mkdir(parents=True)
+        for key in files().find(f"{BUCKET}/{self.folder.name}"):
+            name = key.partition("/")[2].partition("/")[2]
+            if mirror.WHOLE not in name:
+                (to / name).parent.mkdir(parents=True, exist_ok=True)
+                (to / name).write_bytes(files().cat_file(key))
+        return to
+
+    def names(self) -> set[str]:
+        """What is in the store."""
+        keys = files().find(f"{BUCKET}/{self.folder.name}")
+        return {key.partition("/")[2].partition("/")[2] for key in keys}
+
+    def dates(self, names: set[str]) -> dict[str, Any]:
+        """When each was written."""
+        return {name: files().info(f"{BUCKET}/{self.folder.name}/{name}")["LastModified"] for name in names}
+
+
+def remote(folder: Path, like: Place, **profile: Any) -> Remote:
+    """A place for the same experiment as another."""
+    return Remote(tiny.place(folder, yaml.safe_load(like.config.read_text()), **profile).folder)

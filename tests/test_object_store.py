@@ -1,0 +1,382 @@
+"""A store on S3: the same artifacts as on a disk, whoever dies, and never half of one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests import bucket, killing, tiny
+from tests.bucket import Remote
+from tests.tiny import ROOT, Place, Said
+from workflows import mirror
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The server, with a bucket."""
+    with bucket.server() as url, pytest.MonkeyPatch.context() as patch:
+        for name, value in bucket.environment(url).items():
+            patch.setenv(name, value)
+        bucket.files().mkdir(bucket.BUCKET)
+        yield url
+
+
+@pytest.fixture
+def cache(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this test's copies lie."""
+    monkeypatch.setenv("SPARRING_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def disk(toys: Path, beir: Path, encoder: Path) -> Place:
+    """A finished run whose store is on this disk."""
+    place = tiny.place(toys / "disk", tiny.dpr(beir, encoder))
+    assert place("run") == 0
+    return place
+
+
+@pytest.fixture
+def place(cache: Path, disk: Place, tmp_path: Path) -> Remote:
+    """The same experiment with a store on S3."""
+    return bucket.remote(tmp_path / tmp_path.name, disk)
+
+
+def assert_same(place: Place, other: Place) -> None:
+    """The same artifacts with the same files, and the same rankings, weights, groups and measures, byte for byte."""
+    store = place.store
+    assert tiny.results(store) == tiny.results(other.store)
+    assert place.metrics()["rows"] == other.metrics()["rows"]
+    theirs = {name for name in tiny.contents(other.store) if not own(name)}
+    assert {name for name in tiny.contents(store) if not own(name)} == theirs
+
+
+def own(name: str) -> bool:
+    """Whether a file is about the writing, and no part of an artifact."""
+    return name.endswith("/lock") or "/ray/" in name
+
+
+def test_a_run_is_the_same(
+    place: Remote, disk: Place, cache: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run, and every command that reads it: here and, from the store alone, where nothing is yet. No key or token
+    is in anything that it says or writes."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", bucket.SECRET)
+    assert place("plan") == 0
+    assert " done " not in said()[0]
+    assert place("run") == 0
+    assert_same(place, disk)
+    assert not [name for name in place.names() if name.startswith(mirror.LEASES)]
+    out, err = said()
+    for folder in (place.folder, cache, place.store):
+        assert [path for path in files(folder) if bucket.SECRET.encode() in path.read_bytes()] == []
+    assert bucket.SECRET not in out + err
+    table = out.partition("\nreport:")[0].splitlines()[:12]
+    report = (place.runs / "tiny" / "report.html").read_text()
+    shutil.rmtree(cache)
+    shutil.rmtree(place.runs)
+    assert place("run") == 0
+    out, _ = said()
+    assert "nothing to run" in out
+    assert out.splitlines()[:12] == table
+    again = (place.runs / "tiny" / "report.html").read_text()
+    assert len(re.findall("<svg", again)) == len(re.findall("<svg", report))
+    for words in (["plan"], ["show"], ["show", "data"], ["show", "--watch"], ["search", "river", "-k", "3"],
+                  ["report"], ["export", str(place.folder / "out")], ["clean", "--dry-run"]):  # fmt: skip
+        shutil.rmtree(cache, ignore_errors=True)
+        assert place(*words) == 0, words
+    assert tiny.contents(place.folder / "out") == exported(disk, place.folder / "theirs")
+    assert f"{place.where}/ingest-" in said()[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_run_through_ray_is_the_same(cache: Path, disk: Place, tmp_path: Path, steps: int) -> None:
+    """Its workers bring what they work with and send what they make, with two steps at once too."""
+    pools = {"map": {"workers": 2, "threads": 1}, "train": {"workers": 1, "threads": 1}}
+    place = bucket.remote(tmp_path / tmp_path.name, disk, mode="ray", object_store_mb=100, steps=steps, **pools)
+    assert killing.run(place, "never") == 0
+    assert_same(place, disk)
+
+
+NODES = """
+import os, sys
+from ray.cluster_utils import Cluster
+caches = [f"{os.environ['SPARRING_CACHE']}-{number}" for number in range(3)]
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "env_vars": {"SPARRING_CACHE": caches[0]}})
+for cache in caches[1:]:
+    cluster.add_node(num_cpus=1, env_vars={"SPARRING_CACHE": cache})
+cluster.wait_for_nodes()
+os.environ["RAY_ADDRESS"] = cluster.address
+from workflows.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nodes_that_share_nothing(cache: Path, disk: Place, tmp_path: Path) -> None:
+    """Three nodes with a copy each, and the driver with another: the same rankings; two of them train together."""
+    profile = {
+        "mode": "ray", "address": "auto", "device": "cpu", "retries": 0, "map": {"workers": 3, "threads": 1},
+        "java": {"workers": 2, "threads": 1}, "train": {"workers": 2, "threads": 1},
+    }  # fmt: skip
+    place = bucket.remote(tmp_path / "nodes", disk, **profile)
+    done = subprocess.run(
+        [sys.executable, "-c", NODES, *place.words("run")], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    store = place.store
+    records = {record["label"]: record for record in tiny.records(store)}
+    nodes = {label: [name for name in record["nodes"] if "(" in name] for label, record in records.items()}
+    assert len(nodes["retriever vectors"]) == 3
+    assert len(nodes["retriever"]) == 2
+    found, wanted = tiny.results(store), tiny.results(disk.store)
+    assert found.keys() == wanted.keys()
+    alike = {name for name in wanted if name.startswith(("lucene_search-", "mine-"))}
+    assert alike
+    assert {name: found[name] for name in alike} == {name: wanted[name] for name in alike}
+    for label in ("start vectors", "retriever vectors"):
+        mine, theirs = (sorted(folder.glob("*.npy")) for folder in (
+            next(store.glob(f"encode-{records[label]['fingerprint'][:12]}")), disk.artifact(label)))  # fmt: skip
+        for one, other in zip(mine, theirs, strict=True):
+            np.testing.assert_allclose(np.load(one), np.load(other), atol=1e-4)
+    assert len(list(tmp_path.glob("cache*"))) == 4
+
+
+def files(folder: Path) -> list[Path]:
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    assert found
+    return found
+
+
+def exported(place: Place, to: Path) -> dict[str, str]:
+    assert place("export", str(to)) == 0
+    return tiny.contents(to)
+
+
+def test_cleaning_and_what_was_dropped(place: Remote, disk: Place, cache: Path, said: Said) -> None:
+    """What clean drops is gone there too; asked for by name it comes back, and only it."""
+    assert place("run") == 0
+    before = place.names()
+    assert place("clean") == 0
+    gone = before - place.names()
+    assert gone
+    assert all(re.search(r"/(documents-\d+\.npy|queries\.npy|state/.*)$", name) for name in gone), gone
+    shutil.rmtree(cache)
+    assert place("run") == 0
+    assert "nothing to run" in said()[0]
+    assert place("run", "--until", "start vectors") == 0
+    assert f"start vectors: {place.where}/encode-" in said()[0]
+    back = gone - (before - place.names())
+    assert {name.partition("-")[0] for name in back} >= {"encode"}
+
+
+@pytest.mark.kill
+def test_a_driver_that_vanished_with_its_machine(
+    place: Remote, disk: Place, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while it encoded, after a checkpoint, and before a record; each time without what lay on its disk."""
+    monkeypatch.setenv("SPARRING_TEST_STALE", "1.5")
+    assert killing.run(place, "shard", 9) == -signal.SIGKILL
+    shards = {name for name in place.names() if re.match(r"encode-.*/documents-", name)}
+    assert 0 < len(shards) < 6
+    dates = place.dates(shards)
+    shutil.rmtree(cache)
+    assert killing.run(place, "checkpoint", 2) == -signal.SIGKILL
+    assert place.dates(shards) == dates  # none was done again
+    assert {name.split("/")[2] for name in place.names() if "/checkpoints/" in name} == {"step-000001"}
+    shutil.rmtree(cache)
+    assert killing.run(place, "record", 1) == -signal.SIGKILL
+    shutil.rmtree(cache)
+    assert killing.run(place, "never") == 0
+    assert_same(place, disk)
+    logs = [[json.loads(line)["step"] for line in path.read_text().splitlines()]
+            for path in place.store.glob("train-*/metrics.jsonl")]  # fmt: skip
+    assert logs
+    assert all(log == list(range(1, len(log) + 1)) for log in logs)
+
+
+def test_two_drivers_at_once(place: Remote, disk: Place, cache: Path, tmp_path: Path) -> None:
+    """Each with a copy of its own: every step is done by one of them, and the other waits and says for whom."""
+    command = [sys.executable, "-m", "workflows", *place.words("run")]
+    drivers = [
+        subprocess.Popen(
+            [*command[:5], "--runs", str(tmp_path / f"runs{number}"), *command[7:]], cwd=ROOT, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "SPARRING_CACHE": f"{cache}{number}"},
+        )
+        for number in range(2)
+    ]  # fmt: skip
+    said = [driver.communicate() for driver in drivers]
+    assert [driver.returncode for driver in drivers] == [0, 0], said
+    ours = [re.findall(r"\] (.*): done in", err) for _, err in said]
+    theirs = [re.findall(r"\] (.*): done by another driver in", err) for _, err in said]
+    assert sorted(ours[0] + ours[1]) == sorted(set(ours[0] + theirs[0] + ours[1] + theirs[1]))
+    assert any("waiting for process" in err for _, err in said)
+    store = place.store
+    assert tiny.results(store) == tiny.results(disk.store)
+
+
+@pytest.mark.parametrize("number", [1, 14])
+def test_no_record_before_its_files(
+    place: Remote, disk: Place, number: int, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    """An upload that fails, whichever: its step fails, what is finished has all its files, and a rerun ends it."""
+    put, left = mirror._put, number
+
+    def fails(path: Path) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise OSError("the network is gone")
+        put(path)
+
+    monkeypatch.setattr(mirror, "_put", fails)
+    assert place("run") == 1
+    assert "the network is gone" in said()[1]
+    whole = tiny.contents(disk.store)
+    there = place.names()
+    for name in [name for name in there if name.endswith("/artifact.json")]:
+        artifact = name.partition("/")[0]
+        assert {one for one in whole if one.startswith(f"{artifact}/") and not own(one)} <= there
+    assert place("run") == 0
+    assert_same(place, disk)
+
+
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [
+        ("s3://", "accepted: a directory, or s3://BUCKET/PREFIX"),
+        ("gs://bucket/x", "accepted: a directory, or s3://BUCKET/PREFIX"),
+        ("s3://key:word@bucket/x", "has more in it than a bucket and a prefix"),
+        ("s3://nowhere/x", "there is no bucket nowhere"),
+    ],
+)
+def test_a_place_that_is_none(cache: Path, disk: Place, where: str, reason: str, said: Said) -> None:
+    from workflows.__main__ import main
+
+    assert main(["--store", where, "plan", str(disk.config)]) == 2
+    (line,) = said()[1].splitlines()
+    assert reason in line
+    assert "word" not in line
+
+
+def test_without_credentials_or_the_package(
+    cache: Path, place: Remote, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("AWS_") or "METADATA" in k}
+    command = [sys.executable, "-m", "workflows", *place.words("plan")]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**environment, "HOME": str(cache), "AWS_CONFIG_FILE": "", "AWS_SHARED_CREDENTIALS_FILE": ""},
+    )  # fmt: skip
+    assert done.returncode == 2
+    why = "Unable to locate credentials; credentials and endpoint are AWS_... variables"
+    assert done.stderr == f"error: --store {place.where}: {why}\n"
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    assert place("plan") == 2
+    assert "s3fs is not installed" in said()[1]
+
+
+def test_a_store_that_cannot_hold_a_second_driver_back(
+    place: Remote, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = mirror.write
+    monkeypatch.setattr(mirror, "write", lambda path, value, **condition: write(path, value))
+    assert place("run") == 2
+    assert "writes where it should not" in said()[1]
+
+
+def test_a_lease_that_was_taken_over(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is not heard of is taken for dead; it finds out before it writes a record, and gives nothing back."""
+    monkeypatch.setattr(mirror, "STALE", 0.5)
+    out = mirror.place(f"s3://{bucket.BUCKET}/leases") / "wait-0123456789ab"
+    out.mkdir(parents=True)
+    waited: list[str] = []
+    with mirror.leased(out, waited.append) as first:
+        first.check()
+        monkeypatch.setattr(mirror, "_copy", lambda root: "another")
+        with mirror.leased(out, waited.append) as second:
+            second.check()
+            with pytest.raises(RuntimeError, match="another driver has taken over"):
+                first.check()
+            first.end()
+            second.check()
+            assert list(mirror.leases(out.parent)) == [out.name]
+    assert len(waited) == 1
+    assert mirror.leases(out.parent) == {}
+
+
+def test_a_directory_is_brought_when_it_is_whole(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sender that dies in the middle leaves nothing that is taken for the directory; one that goes on sends it."""
+    out = mirror.place(f"s3://{bucket.BUCKET}/whole") / "step-0123456789ab"
+    for name in ("index/a", "index/b", "checkpoints/step-1/a", "file"):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text(name)
+    with monkeypatch.context() as patch:
+        put = mirror._put
+        patch.setattr(mirror, "_put", lambda path: put(path) if path.name == "a" else 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            mirror.send(out / "index")
+    mirror.send(out / "checkpoints" / "step-1")
+    shutil.rmtree(cache)
+    mirror.bring(out)
+    assert set(tiny.contents(out)) - {".bringing"} == {"checkpoints/step-1/a"}
+    for name in ("index/a", "index/b"):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text(name)
+    mirror.send(out / "index")
+    (out / "index" / "b").write_text("other")
+    (out / "more").touch()
+    mirror.bring(out, exactly=True)
+    assert (out / "index" / "b").read_text() == "index/b"
+    assert not (out / "more").exists()
+
+
+def test_a_dead_driver_of_this_copy_is_not_waited_for(cache: Path) -> None:
+    """The lock that lies in the copy was had by it, and whoever asks has it now."""
+    out = mirror.place(f"s3://{bucket.BUCKET}/dead") / "wait-0123456789ab"
+    out.mkdir(parents=True)
+    assert mirror.write(mirror.lease_of(out), mirror._sign(out), IfNoneMatch="*")
+    waited: list[str] = []
+    with mirror.leased(out, waited.append) as lease:
+        lease.check()
+    assert waited == []
+
+
+def test_reading_a_graph_is_a_question_or_two(
+    place: Remote, disk: Place, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many steps it has."""
+    asked: list[int] = []
+    documents = mirror.documents
+    monkeypatch.setattr(mirror, "documents", lambda paths: asked.append(len(paths)) or documents(paths))
+    for words in (["plan"], ["show"]):
+        assert place(*words) in (0, 2)
+        assert len(asked) <= 3
+        assert max(asked) == len(json.loads((disk.runs / "tiny" / "metrics.json").read_text())["steps"])
+        asked.clear()
+
+
+def test_what_travels_to_a_worker(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Paths of a store, as paths or as text, wherever they are among a worker's values; each node has its copy."""
+    out = mirror.place(f"s3://{bucket.BUCKET}/travels") / "step-0123456789ab"
+    out.mkdir(parents=True)
+    (out / "rows").write_text("1")
+    mirror.send(out / "rows")
+    value: dict[str, Any] = {"a": out / "rows", "b": [str(out), "s3://x/y"], "c": {"d": Path("/elsewhere")}, "e": 3}
+    monkeypatch.setenv("SPARRING_CACHE", str(tmp_path / "other"))
+    there = tmp_path / "other" / out.relative_to(cache)
+    assert mirror.here(value) == {**value, "a": there / "rows", "b": [str(there), "s3://x/y"]}
+    assert (there / "rows").read_text() == "1"

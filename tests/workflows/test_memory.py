@@ -1,0 +1,182 @@
+"""Memory that runs out: the step fails once, and says which keys make it need less."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from components.config import UserError
+from tests import tiny, workers
+from tests.tiny import ROOT, Said
+from workflows import memory, worker_group
+from workflows.cluster import Cluster, Pool
+from workflows.shards import Shard, map_shards
+from workflows.worker_group import train_together
+
+
+def raised(call: Any) -> Exception:
+    """What a call that asks for too much raises."""
+    with pytest.raises((MemoryError, RuntimeError)) as caught:
+        call()
+    return caught.value
+
+
+def test_what_is_about_memory() -> None:
+    from ray.exceptions import OutOfMemoryError
+
+    for error in (
+        MemoryError(),
+        raised(lambda: np.empty(2**55, np.uint8)),
+        raised(lambda: torch.empty(2**55, dtype=torch.uint8)),
+        workers.torch_out_of_memory(),
+        OutOfMemoryError("Task was killed due to the node running low on memory."),
+        RuntimeError("java.lang.OutOfMemoryError: Java heap space"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        OSError(12, "Cannot allocate memory"),
+    ):
+        assert memory.ran_out(error), error
+    for other in (ValueError("the memory of the elephant"), FileNotFoundError("memory.json"), RuntimeError("nan")):
+        assert not memory.ran_out(other), other
+
+
+def test_what_is_named_is_in_the_profile() -> None:
+    """And is what makes a step need less as the profile stands."""
+    many = Cluster(map=Pool(workers=4), java=Pool(workers=2), train=Pool(workers=2), pass_tokens=512)
+    said = {
+        memory.of_map(many, many.map, model=True, cuda=False): ["pass_tokens (now 512)", "map.workers (now 4)"],
+        memory.of_map(many, many.map, model=True, cuda=True): ["pass_tokens (now 512)"],
+        memory.of_map(many, many.java, model=False, cuda=False): ["java.workers (now 2)"],
+        memory.of_map(many, Pool(workers=1), model=False, cuda=False): ["a machine with more of it"],
+        memory.of_training(many, cuda=False): ["train.workers (now 2)", "recompute: true", "batch"],
+        memory.of_training(many.model_copy(update={"recompute": True}), cuda=True): ["pass_tokens (now 512)", "batch"],
+    }
+    for text, wanted in said.items():
+        assert all(one in text for one in wanted), text
+        for key in re.findall(r"([a-z_.]+) \(now|set ([a-z]+):", text):
+            tree: Any = many
+            for part in "".join(key).split("."):
+                assert part in type(tree).model_fields
+                tree = getattr(tree, part)
+
+
+def test_other_errors_pass_as_they_are() -> None:
+    with pytest.raises(UserError, match=r"^out of memory of names$"), memory.told("less"):
+        raise UserError("out of memory of names")
+    with pytest.raises(ValueError, match=r"^bad text$"), memory.told("less"):
+        raise ValueError("bad text")
+    said = "no room; cannot allocate; to need less memory: less"
+    with pytest.raises(RuntimeError, match=f"^{said}$"), memory.told("less"):
+        raise MemoryError("a long story\nno room; cannot allocate")
+
+
+def asked(cluster: Cluster, out: Path, worker: type, **more: Any) -> str:
+    """What a map whose worker asks for too much says."""
+    out.mkdir(exist_ok=True)
+    with pytest.raises(RuntimeError) as caught:
+        map_shards(
+            worker, [Shard("part", 1, {"number": 0})], out=out, cluster=cluster, pool=cluster.map, unit="texts",
+            log=str(out.parent / "log"), **more,
+        )  # fmt: skip
+    return str(caught.value)
+
+
+def begun(folder: Path) -> int:
+    return (folder / "log").read_text().splitlines().count("began")
+
+
+def test_a_worker_that_may_not_have_so_much(tmp_path: Path) -> None:
+    cluster = Cluster(mode="inline", device="cpu", pass_tokens=512)
+    text = asked(cluster, tmp_path / "out", workers.Hungry, batch_tokens=512)
+    assert text == (
+        "Unable to allocate 2.00 GiB for an array with shape (268435456,) and data type float64; to need less memory: "
+        "lower pass_tokens (now 512), map.workers (now one a core) in the profile (--cluster)"
+    )
+
+
+def test_through_ray_it_is_tried_once(ray: Cluster, tmp_path: Path) -> None:
+    text = asked(ray, tmp_path / "out", workers.Hungry, batch_tokens=512)
+    assert "Unable to allocate 2.00 GiB" in text
+    assert text.endswith("lower pass_tokens (now 256), map.workers (now 2) in the profile (--cluster)")
+    assert begun(tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "says", "times"),
+    [
+        ("gpu", RuntimeError, "worker 0: OutOfMemoryError: CUDA out of memory. ", 1),
+        ("model", RuntimeError, "worker 0: FileNotFoundError: there is no such model", 1),
+        ("mistake", UserError, "k: 9; accepted: 8", 1),
+        ("neighbour", RuntimeError, "worker 0: RuntimeError: Connection closed by peer", 2),
+    ],
+)
+def test_a_training_that_would_fail_every_time_fails_once(
+    ray: Cluster, tmp_path: Path, kind: str, error: type[Exception], says: str, times: int
+) -> None:
+    """Another failure is begun again as often as the profile says; who comes next finds workers."""
+    cluster = ray.model_copy(update={"train": Pool(workers=1, threads=1), "retries": 1})
+    task = {"kind": kind, "log": str(tmp_path / "log")}
+    with pytest.raises(error, match=f"^{re.escape(says)}"):
+        train_together(workers.failing, task, cluster, gpu=False, storage=tmp_path)
+    worker_group.dismiss()
+    assert begun(tmp_path) == times
+
+
+@pytest.mark.parametrize("mode", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
+def test_a_training_whose_loss_asks_for_too_much(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said, mode: str
+) -> None:
+    """A real limit of a real process, seen from the command line."""
+    tree = tiny.dpr(beir, encoder)
+    tree["negatives"] = {"negatives": 0}
+    tree["train"]["losses"] = [{"function": "tests.workers.hungry", "options": {"log": str(tmp_path / "log")}}]
+    place = tiny.place(tmp_path, tree, mode=mode, retries=2, object_store_mb=100)
+    done = subprocess.run(
+        [sys.executable, "-m", "workflows", *place.words("run", "--until", "retriever")], cwd=ROOT,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("failed: ")]
+    assert "step 'retriever' failed: " in line
+    assert "allocate memory" in line
+    assert "to need less memory: set recompute: true in the profile (--cluster); or, for another result" in line
+    assert begun(tmp_path) == 1
+
+
+KILLED = """
+import json, sys
+from pathlib import Path
+from tests import workers
+from workflows.cluster import Cluster, stop_ray
+from workflows.shards import Shard, map_shards
+out = Path(sys.argv[1])
+cluster = Cluster(device="cpu", object_store_mb=100, map={"workers": 2})
+try:
+    map_shards(workers.Slow, [Shard("part", 1, {"number": 0})], out=out, cluster=cluster, pool=cluster.map,
+               unit="texts", log=str(out.parent / "log"))
+except Exception as error:
+    print(json.dumps(str(error)))
+stop_ray()
+"""
+
+
+@pytest.mark.slow
+def test_what_rays_memory_monitor_ends_is_not_begun_for_ever(tmp_path: Path) -> None:
+    """A monitor for which all memory is always used up."""
+    (tmp_path / "out").mkdir()
+    full = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "100"}
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "out")], cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**os.environ, **full, "RAY_task_oom_retry_delay_base_ms": "100"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    text = json.loads(done.stdout.splitlines()[-1])
+    assert text.endswith("to need less memory: lower map.workers (now 2) in the profile (--cluster)")
