@@ -3,7 +3,7 @@
 Column names follow ir_datasets. On disk they are Parquet.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,8 @@ GROUPS = pa.schema(
 
 EXPANSIONS = pa.schema([*DOCUMENTS, ("query_id", pa.string()), ("number", pa.int32())])
 """What a query may be expanded by: a document with the id `query#number`; numbers are from 1, in the order in which
-they were generated, with gaps where one said what an earlier one had said."""
+they were generated, with gaps where one said what an earlier one had said. Number 0, whose text is empty, is the query
+as it is."""
 
 ANSWER_RANKS = pa.schema([("doc_id", pa.string()), ("query_id", pa.string()), ("rank", pa.int32())])
 """The rank from 1 of the first document that answers, when an expansion (`doc_id`) is issued; null where none does."""
@@ -82,6 +83,17 @@ def write(path: Path, table: pa.Table, schema: pa.Schema) -> None:
     """Write a table by one atomic rename; ValueError, and no file, where it is not the schema's."""
     with replacing(path) as temporary:
         pq.write_table(check(table, schema, what=path.name), temporary)
+
+
+def pieces(
+    path: Path, schema: pa.Schema, *, columns: Iterable[str] | None = None, rows: int = 1_000_000
+) -> Iterator[pa.Table]:
+    """A table, or some columns of it, so many rows at a time, for what is too large to be held."""
+    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+    with pq.ParquetFile(path) as file:
+        check(file.schema_arrow.empty_table(), wanted, what=str(path))
+        for batch in file.iter_batches(batch_size=rows, columns=wanted.names):
+            yield check(pa.Table.from_batches([batch]), wanted, what=str(path))
 
 
 def counts(ranking: Path) -> dict[str, int]:
