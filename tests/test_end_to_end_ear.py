@@ -171,7 +171,7 @@ def test_through_ray_it_is_the_same(
 def whole(tmp_path_factory: pytest.TempPathFactory, data: Path, encoder: Path) -> Place:
     """A finished run with every option, on a collection with answers."""
     folder = tmp_path_factory.mktemp("whole")
-    source = tiny.write_beir(folder / "answered", with_answers(folder / "data", data))
+    source = tiny.write_beir(folder / "answered", with_answers(folder / "data", data, rare=True))
     tree: dict[str, Any] = tiny.ear(source, encoder)
     model = {"model": str(write_generator(folder / "t5", seed=1, words=True)), "passage_tokens": 24}
     tree["rerankers"]["rd"]["template"] = "released"

@@ -26,8 +26,8 @@ from workflows.store import Store
 METRICS = "metrics.json"
 REPORT = "report.html"
 STUDY = "study.json"
-NOT_SEARCHED = ("artifact.json", "progress.json", "config.json", "queries.npy", "queries.json", "rows.npy")
-"""What lies beside an index."""
+SEARCHED = ("index/**/*", "*.faiss", "documents-*.npy")
+"""What of an artifact is an index: Lucene's, FAISS's, or vectors."""
 WORDS = {"compute": "computing", "files": "files", "start": "starting", "waiting": "waiting"}
 """What a reader is told that a step was at."""
 EXAMPLES = 4
@@ -314,7 +314,7 @@ def _costs(costs: Iterable[Cost], store: Store) -> Iterator[Json]:
         if any(record is None for record in there.values()):
             continue
         times = {name: [_each(one, there) for one in of] for name, of in parts.items()}
-        files = (path for path in store.path(cost.index[-1]).rglob("*") if path.name not in NOT_SEARCHED)
+        files = (path for pattern in SEARCHED for path in store.path(cost.index[-1]).glob(pattern))
         yield {
             "system": cost.system,
             "build": sum(_busy(there[node.fingerprint] or {}) for node in cost.index),

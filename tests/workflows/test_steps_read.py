@@ -20,13 +20,16 @@ from workflows.steps.read import ANSWERS, WRITTEN, evaluate_answers, read_answer
 from workflows.steps.tokenize import TokenizeConfig, tokenize
 
 
-def with_answers(folder: Path, data: Path) -> Path:
-    """The toy collection whose queries have answers, the first words of their document; every sixth has none."""
+def with_answers(folder: Path, data: Path, *, rare: bool = False) -> Path:
+    """The toy collection whose queries have answers, the first words of their document, or its last three, which few
+    documents have; every sixth has none."""
     shutil.copytree(data, folder)
     rows = pq.read_table(data / "queries.parquet").to_pylist()
     texts = pq.read_table(data / "documents.parquet")["text"].to_pylist()
     for i, row in enumerate(rows):
-        row["answers"] = [] if i % 6 == 5 else [" ".join(texts[i].split()[:2]), texts[i].split()[0]]
+        words = texts[i].split()
+        own = [" ".join(words[-3:])] if rare else [" ".join(words[:2]), words[0]]
+        row["answers"] = [] if i % 6 == 5 else own
     pq.write_table(pa.Table.from_pylist(rows, schema=QUERIES), folder / "queries.parquet")
     return folder
 
