@@ -96,6 +96,19 @@ def pieces(
             yield check(pa.Table.from_batches([batch]), wanted, what=str(path))
 
 
+def by_query(path: Path, schema: pa.Schema, *, rows: int = 1_000_000) -> Iterator[pa.Table]:
+    """A table whose rows of one query stand together, about so many rows at a time, no query in two pieces."""
+    rest = schema.empty_table()
+    for piece in pieces(path, schema, rows=rows):
+        rest = pa.concat_tables([rest, piece])
+        last = pc.equal(rest["query_id"], rest["query_id"][-1])  # it may go on in the next piece
+        done, rest = rest.filter(pc.invert(last)), rest.filter(last)
+        if len(done):
+            yield done
+    if len(rest):
+        yield rest
+
+
 def counts(ranking: Path) -> dict[str, int]:
     """How many queries a ranking has documents for, and how many documents in all; read a piece at a time."""
     with at("files"), pq.ParquetFile(ranking) as file:

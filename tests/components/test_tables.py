@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
-from components.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING, check
+from components.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING, by_query, check, pieces, write
 
 
 def ranking() -> pa.Table:
@@ -70,3 +72,18 @@ def test_fractions_are_no_relevance() -> None:
 def test_every_table_begins_with_its_ids() -> None:
     assert DOCUMENTS.names[0] == "doc_id"
     assert all(schema.names[0] == "query_id" for schema in (QUERIES, QRELS, RANKING, GROUPS))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 100])
+def test_pieces_never_cut_a_query(tmp_path: Path, rows: int) -> None:
+    queries = ["a", "b", "b", "b", "b", "c", "d", "d"]
+    columns = {"query_id": queries, "doc_id": queries, "rank": [1] * 8, "score": [float(at) for at in range(8)]}
+    whole = pa.table(columns, schema=RANKING)
+    write(tmp_path / "ranking.parquet", whole, RANKING)
+    found = list(by_query(tmp_path / "ranking.parquet", RANKING, rows=rows))
+    assert pa.concat_tables(found) == whole
+    seen = [query for piece in found for query in set(piece["query_id"].to_pylist())]
+    assert sorted(seen) == ["a", "b", "c", "d"]
+    assert pa.concat_tables(pieces(tmp_path / "ranking.parquet", RANKING, rows=rows)) == whole
+    with pytest.raises(ValueError, match="no column 'hit'"):
+        next(pieces(tmp_path / "ranking.parquet", ANSWERED))
