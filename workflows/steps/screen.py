@@ -38,7 +38,8 @@ def screen(
     schema = ANSWERED if answered else RANKING
     wanted = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
     look = _Look(data, tokens, votes, vectors, config)
-    told, lists, without = [], 0, 0
+    told: list[_Seen] = []
+    rows = lists = without = 0
     with replacing(out / "ranking.parquet") as path, pq.ParquetWriter(path, _told(schema)) as writer:
         for piece in by_query(ranking / "ranking.parquet", schema, rows=ROWS):
             table = piece.filter(pc.is_in(piece["query_id"], value_set=wanted)).combine_chunks()
@@ -47,7 +48,8 @@ def screen(
             found, seen = look(table)
             number = len(np.unique(found.queries))
             lists, without = lists + number, without + number - len(np.unique(found.queries[seen.relevant]))
-            told.append(seen.shifted(sum(len(one.reason) for one in told)))
+            told.append(seen.shifted(rows))
+            rows += len(table)
             names = pa.array(["", *REASONS]).take(pa.array(seen.reason.astype(np.int64) + 1))
             writer.write_table(check(table.append_column("reason", names), _told(schema), what="screened ranking"))
     whole = _Seen(*(np.concatenate(column) for column in zip(*told, strict=True))) if told else _NOTHING
@@ -179,7 +181,8 @@ def _cases(ranking: Path, seen: _Seen) -> list[dict[str, Any]]:
 
 def _rows(ranking: Path, wanted: set[int]) -> dict[int, dict[str, Any]]:
     """Some rows of a ranking by their number; one pass over it."""
-    found, first = {}, 0
+    found: dict[int, dict[str, Any]] = {}
+    first = 0
     for piece in pieces(ranking, RANKING, rows=ROWS):
         own = sorted(row for row in wanted if first <= row < first + len(piece))
         found.update(zip(own, piece.take(pa.array([row - first for row in own], pa.int64())).to_pylist(), strict=True))
