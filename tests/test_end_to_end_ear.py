@@ -252,7 +252,7 @@ def test_costs_are_the_records(whole: Place) -> None:
     """A query's share of the steps that answer it, from `artifact.json`."""
     experiment = recipes.read(whole.config, [], whole.runs)
     store = Store(whole.store)
-    rows = {row["system"]: row for row in report._costs(experiment.outcome.costs, store)}
+    rows = {row["system"]: row for row in report._costs(experiment.outcome.costs, store, whole.metrics()["rows"])}
     assert list(rows) == [
         "start model (flat)", "start model (HNSW4)", "BM25", "RM3", "first expansion", "EAR-RI", "EAR-RD"
     ]  # fmt: skip
@@ -276,6 +276,9 @@ def test_costs_are_the_records(whole: Place) -> None:
     }  # fmt: skip
     assert rows["EAR-RI"]["rerank"] == pytest.approx(models["ri"])
     assert rows["EAR-RD"]["rerank"] == pytest.approx(models["rd"] + extra)
+    found = values(whole)
+    assert rows["EAR-RD"]["value"] == found["EAR-RD", "Answer@5"]
+    assert rows["start model (flat)"]["value"] == found["start model", "Answer@5"]
     for row in rows.values():
         assert row["query"] == pytest.approx(sum(row[name] or 0 for name in ("expand", "rerank", "retrieve")))
     assert rows["start model (HNSW4)"]["bytes"] == next(whole.artifact("HNSW4 index").glob("*.faiss")).stat().st_size

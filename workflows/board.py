@@ -120,6 +120,8 @@ class Cost:
     expand: tuple[Spent, ...] = ()
     rerank: tuple[Spent, ...] = ()
     retrieve: tuple[Spent, ...] = ()
+    measured: str | None = None
+    """What it is called among the measures; None for the same."""
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ def _costs(
     """Of what needs no query reranker."""
     lexical = (chain.lexical.inputs["index"],)
     costs = [
-        Cost(f"{dense} (flat)", (found.vectors,), retrieve=(Spent(found.ranking),)),
+        Cost(f"{dense} (flat)", (found.vectors,), retrieve=(Spent(found.ranking),), measured=dense),
         Cost("BM25", lexical, retrieve=(Spent(chain.lexical),)),
     ]
     if approximate is not None:

@@ -76,7 +76,7 @@ def write(
         "examples": _examples(results, store, metrics, examples),
         "screens": _screens(done, store),
         "studies": [json.loads(path.read_text()) for node, _ in done if (path := store.path(node) / STUDY).exists()],
-        "costs": list(_costs(costs, store)),
+        "costs": list(_costs(costs, store, metrics["rows"])),
         "spaces": _spaces(results, store),
         "config": config,
         **_course(done, store, executed),
@@ -301,9 +301,11 @@ def _texts(chosen: Sequence[Change], data: Path) -> list[Json]:
     ]
 
 
-def _costs(costs: Iterable[Cost], store: Store) -> Iterator[Json]:
+def _costs(costs: Iterable[Cost], store: Store, rows: list[Json]) -> Iterator[Json]:
     """Of each system whose steps are all there: what its index takes, and what a query does, in seconds (paper 002,
-    Table 3.11). Starting workers is left out, as it does not grow with the queries."""
+    Table 3.11), beside how good it is. Starting workers is left out, as it does not grow with the queries."""
+    names = list(dict.fromkeys(row["measure"] for row in rows))
+    measure = next((name for name in names if name.endswith("@5")), names[0] if names else "")
     for cost in costs:
         parts = {"expand": cost.expand, "rerank": cost.rerank, "retrieve": cost.retrieve}
         needed = [
@@ -314,6 +316,8 @@ def _costs(costs: Iterable[Cost], store: Store) -> Iterator[Json]:
         if any(record is None for record in there.values()):
             continue
         times = {name: [_each(one, there) for one in of] for name, of in parts.items()}
+        system = cost.measured or cost.system
+        values = [row["value"] for row in rows if (row["system"], row["measure"]) == (system, measure)]
         files = (path for pattern in SEARCHED for path in store.path(cost.index[-1]).glob(pattern))
         yield {
             "system": cost.system,
@@ -321,6 +325,8 @@ def _costs(costs: Iterable[Cost], store: Store) -> Iterator[Json]:
             "bytes": sum(path.stat().st_size for path in files if path.is_file()),
             **{name: sum(of) if of else None for name, of in times.items()},
             "query": sum(map(sum, times.values())),
+            "measure": measure,
+            "value": spread(values)[0] if values else None,
         }
 
 
