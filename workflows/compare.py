@@ -60,7 +60,8 @@ def build(config: Config) -> Outcome:
                 comparisons.append((title, f"{config.against.get(name, config.baseline)}: {system}"))
     return Outcome(
         results=relabelled(gathered(entries, comparisons + beside), _labels(outcomes)), data=main.data,
-        found=main.found, ranker=main.ranker, rankings=main.rankings, split=main.split, note=main.note, costs=main.costs,
+        found=main.found, ranker=main.ranker, rankings=main.rankings, split=main.split, note=main.note,
+        costs=main.costs,
     )  # fmt: skip
 
 
