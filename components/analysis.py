@@ -63,8 +63,8 @@ UNITS = ("documents", "pairs", "groups", "sentences", "steps", "queries", "rows"
 """Keys of a step's summary that count its work, the most telling first."""
 
 _PARTS = {
-    "ingest": "data", "tokenize": "data", "start": "data",
-    "lucene_index": "BM25", "lucene_search": "BM25",
+    "ingest": "data", "tokenize": "data", "tokenize_queries": "data", "start": "data",
+    "lucene_index": "BM25", "lucene_search": "BM25", "lucene_feedback": "BM25",
     "mine": "groups and negatives", "answering": "groups and negatives", "screen": "groups and negatives",
     "encode": "encoding", "encode_queries": "encoding", "faiss_index": "search", "search": "search",
     "contexts": "soft labels", "smooth": "soft labels",
@@ -73,14 +73,19 @@ _PARTS = {
     "judge": "scoring by the ranker", "rerank": "scoring by the ranker",
     "evaluate": "evaluation", "results": "evaluation", "pictures": "evaluation", "along": "evaluation",
     "analyse": "evaluation",
-    "averages": "evaluation", "fuse": "search", "exclude": "search",
+    "averages": "evaluation", "study": "evaluation", "evaluate_answers": "evaluation",
+    "fuse": "search", "fuse_expansions": "search", "exclude": "search",
     "expand_by_relevance": "expansions", "expand_by_model": "expansions", "expand_from_file": "expansions",
-    "concatenated": "expansions", "targets": "expansions",
+    "concatenated": "expansions", "with_question": "expansions", "joined_expansions": "expansions",
+    "targets": "expansions",
     "answer_ranks": "query reranking", "rank_groups": "query reranking", "candidates": "query reranking",
+    "candidates_released": "query reranking", "chosen_queries": "query reranking",
     "predict": "query reranking", "choose": "query reranking",
+    "reading_groups": "reading", "read_answers": "reading",
 }  # fmt: skip
 _TRAININGS = {
     "generator": "expansions",
+    "reader": "reading",
     "ri reranker": "query reranking",
     "rd reranker": "query reranking",
     "control": "training of controls",
@@ -93,7 +98,7 @@ _SEED = re.compile(r" \(seed \d+\)")
 _ORDER = (
     "data", "BM25", "expansions", "query reranking", "warm-up", "groups and negatives", "ranker training",
     "scoring by the ranker", "soft labels", "retriever training", "training", "encoding", "search",
-    "reranking by neighbours", "interpolation", "training of controls", "evaluation",
+    "reranking by neighbours", "interpolation", "training of controls", "reading", "evaluation",
 )  # fmt: skip
 
 

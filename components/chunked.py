@@ -29,20 +29,26 @@ def in_chunks(forward: Callable[[Batch], Tensor], batch: Batch, *, tokens: int, 
     With `recompute` a piece keeps its result alone and is run again, with the same dropout, when its gradient is
     known: gradient caching (Gao et al. 2021), exact, in the memory of one piece.
     """
-    lengths = batch.mask.sum(-1)
-    tokens = min(tokens, -(-batch.mask.numel() // _least))
-    pieces = [torch.from_numpy(rows) for rows in token_batches(lengths.cpu().numpy(), tokens)]
-    if len(pieces) == 1 and not recompute:
+    cuts = pieces(batch, tokens)
+    if len(cuts) == 1 and not recompute:
         return forward(batch)
+    lengths = batch.mask.sum(-1)
     results = []
-    for rows in pieces:
-        piece = take(batch, rows.to(batch.ids.device), int(lengths[rows[0]]))
+    for rows in cuts:
+        piece = take(batch, rows, int(lengths[rows[0]]))
         if recompute and torch.is_grad_enabled():
             results.append(checkpoint(forward, piece, use_reentrant=False))
         else:
             results.append(forward(piece))
-    order = torch.cat(pieces).to(results[0].device)
+    order = torch.cat(cuts).to(results[0].device)
     return torch.cat(results)[torch.argsort(order)]
+
+
+def pieces(batch: Batch, tokens: int) -> list[Tensor]:
+    """The rows of each piece of at most `tokens` tokens, the longest texts first."""
+    tokens = min(tokens, -(-batch.mask.numel() // _least))
+    lengths = batch.mask.sum(-1).cpu().numpy()
+    return [torch.from_numpy(rows).to(batch.ids.device) for rows in token_batches(lengths, tokens)]
 
 
 def take(batch: Batch, rows: Tensor, longest: int) -> Batch:

@@ -32,7 +32,13 @@ def fuse(rankings: Sequence[pa.Table], config: FusionConfig) -> pa.Table:
     Scores are 1 / rank where lists are interleaved. Equal sums of reciprocal ranks are in order of doc_id.
     """
     tables = [check(table, RANKING, what="ranking") for table in rankings]
-    whole = pa.concat_tables(tables).combine_chunks()
+    lists = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
+    return fuse_lists(pa.concat_tables(tables), lists, config)
+
+
+def fuse_lists(table: pa.Table, lists: np.ndarray, config: FusionConfig) -> pa.Table:
+    """The same for rankings in one table: `lists` says of each row which one it is of, the first the least."""
+    whole = check(table, RANKING, what="rankings").combine_chunks()
     if not len(whole):
         return whole
     query, document = (
@@ -40,7 +46,6 @@ def fuse(rankings: Sequence[pa.Table], config: FusionConfig) -> pa.Table:
     )  # fmt: skip
     queries, documents = query.indices.to_numpy(), document.indices.to_numpy()
     ranks = whole["rank"].to_numpy().astype(np.int64)
-    lists = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
     if config.how == "interleave":
         order = np.lexsort((lists, ranks, queries))
         keys = np.stack([queries[order], documents[order]], 1)

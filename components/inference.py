@@ -3,9 +3,9 @@
 Between two matrix products of a transformer stand a bias, an activation, a sum: little arithmetic, but each reads and
 writes a whole batch of states, and on a CPU that is a third of the time. oneDNN does them while a product's result is
 still in the cache; torch offers that to its compiler, and here it is asked for directly. The numbers are those of the
-plain layers in the same precision but for the last bit (the sum is rounded once where the plain layers round twice), and
-closer to fp32: embeddings and the norms' weights stay in it, as in torch's autocast, which costs nothing and halves what
-rounding does to a vector.
+plain layers in the same precision but for the last bit (the sum is rounded once where the plain layers round twice),
+and closer to fp32: embeddings and the norms' weights stay in it, as in torch's autocast, which costs nothing and halves
+what rounding does to a vector.
 """
 
 from __future__ import annotations

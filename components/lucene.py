@@ -151,13 +151,15 @@ def contents(title: str | None, text: str | None) -> str:
 class IndexWriter:
     """Writes a Lucene index that Pyserini opens, through Anserini's indexer. A context manager: leaving it commits."""
 
-    def __init__(self, path: Path, analysis: Analysis, *, threads: int) -> None:
+    def __init__(self, path: Path, analysis: Analysis, *, threads: int, vectors: bool = False) -> None:
+        """With `vectors` the terms of each document are kept, which feedback asks for."""
         autoclass = start(threads).autoclass
         arguments = ["-input", "", "-collection", "JsonCollection", "-index", str(path), "-threads", str(threads)]
         if analysis.language != "en":
             arguments += ["-language", analysis.language]
         else:
             arguments += ["-stemmer", analysis.stemmer] + ([] if analysis.drop_stopwords else ["-keepStopwords"])
+        arguments += ["-storeDocvectors"] if vectors else []
         self._indexer = autoclass("io.anserini.index.SimpleIndexer")(arguments)
         writer = autoclass("org.apache.commons.lang3.reflect.FieldUtils").readField(self._indexer, "writer", True)
         writer.getConfig().setRAMBufferSizeMB(BUFFER_MB)
@@ -211,6 +213,10 @@ class Searcher:
     def __len__(self) -> int:
         """Documents in the index."""
         return int(self._searcher.get_total_num_docs())
+
+    def feed_back(self, *, terms: int, documents: int, original: float) -> None:
+        """From now on add terms of the first documents to each query (RM3); for an index with term vectors."""
+        self._searcher.set_rm3(terms, documents, original)
 
     def search(self, queries: Sequence[str], k: int) -> Iterator[list[tuple[str, float]]]:
         """For each query in turn its k best documents, with scores; none where no word of it is in the index."""

@@ -37,6 +37,8 @@ _FAMILIES = {
 _NAME = re.compile(r"(?P<family>\w+) *(\( *rel *= *(?P<level>[1-9]\d*) *\))? *(@ *(?P<cutoff>[1-9]\d*))?", re.ASCII)
 _WHOLE = ("RR", "nDCG", "AP")  # measures that make sense without a cutoff
 _BINARY = ("RR", "R", "Success", "P", "AP")  # those that ask from which relevance on a document is right
+OF_ANSWERS_WRITTEN = ("EM", "F1")
+"""What is measured of a reader's answers (`components.exact_match`), and of no ranking."""
 _CELLS = 4_000_000  # signs drawn at once, so that memory stays at some tens of megabytes
 
 
@@ -64,7 +66,7 @@ def at_level(name: str, level: int) -> str:
 
 def asks_for_answers(name: str) -> bool:
     """Whether a measure looks at answers and not at judgements."""
-    return canonical(name).startswith("Answer@")
+    return name not in OF_ANSWERS_WRITTEN and canonical(name).startswith("Answer@")
 
 
 def answers_per_query(ranking: pa.Table, queries: Sequence[str], measures: Sequence[str]) -> pa.Table:
@@ -230,8 +232,8 @@ def meaning(name: str, *, answers_in: str = "text", patterns: bool = False) -> s
         "P": f"share of {first} that are right",
         "AP": "precision averaged over the positions of the right documents",
         "Answer": f"share of queries whose answer {'matches' if patterns else 'stands in'} the {answers_in} of {first}",
-        "EM": "share of answers that are exactly right",
-        "F1": "overlap of the answer's words with the right ones",
+        "EM": "share of written answers that are exactly right (SQuAD)",
+        "F1": "overlap of the written answer's words with the right one's (SQuAD)",
     }
     from_level = f"; right is what has relevance {level[:-1]} or more" if level else ""
     return known.get(family, "") + from_level

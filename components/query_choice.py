@@ -37,7 +37,7 @@ def chosen(expansions: pa.Table, scores: np.ndarray, number: int | None = None) 
     """Of each query, in order of sight, the expansion of the lowest score; of equal ones the first.
 
     With a number only the first so many that were generated are there to choose from, which the same as those of one
-    text are not: paper 002's N (Table 3.8) without generating again.
+    text are not: paper 002's N (Table 3.8) without generating again. The query as it is (0) is there with any number.
     """
     among = check(expansions, EXPANSIONS, what="expansions")
     kept = np.ones(len(among), bool) if number is None else among["number"].to_numpy() <= number

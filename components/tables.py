@@ -52,7 +52,8 @@ GROUPS = pa.schema(
 
 EXPANSIONS = pa.schema([*DOCUMENTS, ("query_id", pa.string()), ("number", pa.int32())])
 """What a query may be expanded by: a document with the id `query#number`; numbers are from 1, in the order in which
-they were generated, with gaps where one said what an earlier one had said."""
+they were generated, with gaps where one said what an earlier one had said. Number 0, whose text is empty, is the query
+as it is."""
 
 ANSWER_RANKS = pa.schema([("doc_id", pa.string()), ("query_id", pa.string()), ("rank", pa.int32())])
 """The rank from 1 of the first document that answers, when an expansion (`doc_id`) is issued; null where none does."""
@@ -78,23 +79,40 @@ def read(
         return check(pq.read_table(path, columns=columns and wanted.names, filters=filters), wanted, what=str(path))
 
 
-def pieces(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
-    """A table, some of its rows at a time; ValueError where it is another one."""
+def write(path: Path, table: pa.Table, schema: pa.Schema) -> None:
+    """Write a table by one atomic rename; ValueError, and no file, where it is not the schema's."""
+    with replacing(path) as temporary:
+        pq.write_table(check(table, schema, what=path.name), temporary)
+
+
+def pieces(
+    path: Path, schema: pa.Schema, *, columns: Iterable[str] | None = None, rows: int = 1_000_000
+) -> Iterator[pa.Table]:
+    """A table, or some columns of it, so many rows at a time, for what is too large to be held; ValueError where it is
+    another one."""
+    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     with pq.ParquetFile(path) as file:
-        check(file.schema_arrow.empty_table(), schema, what=str(path))
-        batches = file.iter_batches(columns=schema.names)
+        check(file.schema_arrow.empty_table(), wanted, what=str(path))
+        batches = file.iter_batches(batch_size=rows, columns=wanted.names)
         while True:
             with at("files"):
                 batch = next(batches, None)
             if batch is None:
                 return
-            yield check(pa.Table.from_batches([batch]), schema, what=str(path))
+            yield check(pa.Table.from_batches([batch]), wanted, what=str(path))
 
 
-def write(path: Path, table: pa.Table, schema: pa.Schema) -> None:
-    """Write a table by one atomic rename; ValueError, and no file, where it is not the schema's."""
-    with replacing(path) as temporary:
-        pq.write_table(check(table, schema, what=path.name), temporary)
+def by_query(path: Path, schema: pa.Schema, *, rows: int = 1_000_000) -> Iterator[pa.Table]:
+    """A table whose rows of one query stand together, about so many rows at a time, no query in two pieces."""
+    rest = schema.empty_table()
+    for piece in pieces(path, schema, rows=rows):
+        rest = pa.concat_tables([rest, piece])
+        last = pc.equal(rest["query_id"], rest["query_id"][-1])  # it may go on in the next piece
+        done, rest = rest.filter(pc.invert(last)), rest.filter(last)
+        if len(done):
+            yield done
+    if len(rest):
+        yield rest
 
 
 def counts(ranking: Path) -> dict[str, int]:

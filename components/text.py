@@ -121,6 +121,26 @@ class Template(NamedTuple):
         text = _Part(tokens.ids, tokens.offsets[rows], self._kept(tokens, rows, limit))
         return _batch([_special(self.before, rows), text, _special(self.after, rows)], self.pad, segments=False)
 
+    def several(self, tokens: Tokens, rows: np.ndarray, limit: int) -> Batch:
+        """Several texts one after another, `(N, P)` rows, each ended as one text is: `[CLS] a [SEP] b [SEP] c [SEP]`.
+
+        They are all of one segment. What is too long is cut at the end.
+        """
+        parts = [_special(self.before, rows)]
+        for column, kept in zip(rows.T, self._kept_of_several(tokens, rows, limit).T, strict=True):
+            parts += [_Part(tokens.ids, tokens.offsets[column], kept), _special(self.after, rows)]
+        return _batch(parts, self.pad, segments=False)
+
+    def several_lengths(self, tokens: Tokens, rows: np.ndarray, limit: int) -> np.ndarray:
+        """(N,) how long they are, at most `limit`."""
+        special = len(self.before) + rows.shape[1] * len(self.after)
+        return self._kept_of_several(tokens, rows, limit).sum(1) + special
+
+    def _kept_of_several(self, tokens: Tokens, rows: np.ndarray, limit: int) -> np.ndarray:
+        lengths = np.stack([tokens.lengths(column) for column in rows.T], 1)
+        room = max(0, limit - len(self.before) - rows.shape[1] * len(self.after))
+        return np.clip(room - (lengths.cumsum(1) - lengths), 0, lengths)
+
     def pair_lengths(self, first: Tokens, second: Tokens, rows: np.ndarray, limit: int) -> np.ndarray:
         """(N,) how long some pairs are with their special tokens, at most `limit`."""
         a, b = self._kept_of_pairs(first, second, rows, limit)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from tests import tiny
 from tests.tiny import Place
+from tests.workflows.test_steps_read import with_answers
 from tests.writers import write_generator
-from workflows import recipes
+from workflows import recipes, report
+from workflows.__main__ import main
 from workflows.dag import graph
+from workflows.store import Store
 
 
 def systems(place: Place) -> list[str]:
@@ -96,7 +101,7 @@ def test_two_trainings_choose_from_the_same_expansions(eared: Place, tmp_path: P
     run = next(path.name for path in place.runs.iterdir() if path.name != "tiny")
     executed = {one["label"] for one in place.metrics(run)["steps"] if one["executed"]}
     assert {"terms rd reranker (seed 2)", "sentence ri reranker (seed 2)"} <= executed
-    assert all("(seed 2)" in label or label == "results" for label in executed)
+    assert all("(seed 2)" in label or label in ("results", "lengths and examples") for label in executed)
 
 
 def test_with_language_models(eared: Place, beir: Path, encoder: Path, tmp_path: Path) -> None:
@@ -157,3 +162,168 @@ def test_through_ray_it_is_the_same(
             shutil.copytree(eared.artifact(label), place.store / eared.artifact(label).name)
         assert place("run") == 0
     assert tiny.results(places[0].store) == tiny.results(places[1].store)
+
+
+# All that is more than the plain chain, and the models of one collection on another
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, data: Path, encoder: Path) -> Place:
+    """A finished run with every option, on a collection with answers."""
+    folder = tmp_path_factory.mktemp("whole")
+    source = tiny.write_beir(folder / "answered", with_answers(folder / "data", data, rare=True))
+    tree: dict[str, Any] = tiny.ear(source, encoder)
+    model = {"model": str(write_generator(folder / "t5", seed=1, words=True)), "passage_tokens": 24}
+    tree["rerankers"]["rd"]["template"] = "released"
+    tree["rerankers"]["ri"]["train"]["validate_on_dev"] = {"every": 2, "measure": "accuracy", "queries": 4}
+    tree["generators"]["terms"]["learn_from"] = "sentence"
+    tree |= {
+        "good": "answers", "question": True, "fewer": [], "passages": None, "hnsw": "HNSW4", "to_dense": True,
+        "rm3": {"terms": 3, "documents": 3}, "clues": {"how": "reciprocal"},
+        "reader": {
+            "model": model, "passages": 3, "depths": [2, 4], "read": {"precision": "fp32", "new_tokens": 4},
+            "train": tiny.training("components.losses.likelihood.negative_log_likelihood", steps=2),
+        },
+        "evaluate": {"measures": ["Answer@5", "RR@10"]},
+    }  # fmt: skip
+    place = tiny.place(folder / "place", tree)
+    assert place("run") == 0
+    return place
+
+
+def test_all_systems_are_measured(whole: Place) -> None:
+    ears = ["EAR-RI", "EAR-RD"]
+    read = [f"{system} + reader k={k}" for system in ("BM25", "first expansion", *ears) for k in (2, 4)]
+    assert systems(whole) == [
+        "BM25", "RM3", "first expansion", "concat", "best query", "all expansions", "start model",
+        "start model (HNSW4)", "BM25 + dense", "first expansion issued to dense",
+        *(f"{ear}{more}" for ear in ears for more in ("", " + dense", " issued to dense")), *read,
+    ]  # fmt: skip
+    found = values(whole)
+    assert {measure for system, measure in found if "reader" in system} == {"EM", "F1"}
+    assert found["start model (HNSW4)", "RR@10"] == pytest.approx(found["start model", "RR@10"], abs=0.3)
+    best = found["best query", "Answer@5"]
+    assert best >= max(found["BM25", "Answer@5"], found["first expansion", "Answer@5"])  # the question is among them
+    compared = {(one["system"], one["baseline"]) for one in whole.metrics()["comparisons"]}
+    assert {
+        ("EAR-RD", "RM3"), ("EAR-RD", "all expansions"), ("EAR-RD issued to dense", "EAR-RD"),
+        ("EAR-RD + reader k=2", "BM25 + reader k=2"), ("BM25 + reader k=4", "BM25 + reader k=2"),
+    } <= compared  # fmt: skip
+
+
+def test_one_reranker_for_each_generator_is_chosen_on_that_generators_dev(whole: Place) -> None:
+    """It learns from the other's expansions and is validated on its own; both stand in one view."""
+    rows = pq.read_table(whole.artifact("terms after sentence joined") / "expansions.parquet").to_pylist()
+    split = {
+        row["query_id"]: row["split"] for row in pq.read_table(whole.artifact("data") / "queries.parquet").to_pylist()
+    }
+    by_split: dict[str, set[str]] = {}
+    for row in rows:
+        by_split.setdefault(split[row["query_id"]], set()).add(row["doc_id"])
+    learnt = pq.read_table(whole.artifact("sentence expansions (train) and the question") / "expansions.parquet")
+    own = pq.read_table(whole.artifact("terms expansions (dev) and the question") / "expansions.parquet")
+    assert by_split == {"train": set(learnt["doc_id"].to_pylist()), "dev": set(own["doc_id"].to_pylist())}
+    labels = [one["label"] for one in whole.metrics()["steps"]]
+    assert "terms expansions (train)" not in labels
+    assert {"terms groups (dev)", "terms groups (train)", "sentence groups (dev)"} <= set(labels)
+
+
+def test_the_report_has_costs_lengths_and_examples(whole: Place) -> None:
+    page = (whole.runs / "tiny" / "report.html").read_text()
+    assert "What a query costs" in page
+    assert "What was asked instead" in page
+    study = json.loads((whole.artifact("lengths and examples") / "study.json").read_text())
+    assert [row["generator"] for row in study["lengths"]] == ["sentence", "terms"]
+    asked = pq.read_table(whole.artifact("data") / "queries.parquet", filters=[("split", "=", "test")])
+    assert study["question"] == pytest.approx(sum(len(text.split()) for text in asked["text"].to_pylist()) / len(asked))
+    for row in study["lengths"]:
+        assert list(row["words"]) == ["first expansion", "EAR-RI", "EAR-RD"]
+        choices = pq.read_table(whole.artifact(f"{row['generator']} first ranking") / "choices.parquet").to_pylist()
+        texts = {one["query_id"]: one["text"] for one in asked.to_pylist()}
+        wanted = [len(f"{texts[c['query_id']].rstrip(' ?')} ? {c['text']}".split()) for c in choices]
+        assert row["words"]["first expansion"] == pytest.approx(sum(wanted) / len(wanted))
+    for case in study["cases"]:
+        first, last = (case["rows"][at]["rank"] or 1000 for at in (1, -1))
+        assert first != last
+        assert case["passage"]["text"]
+
+
+def test_costs_are_the_records(whole: Place) -> None:
+    """A query's share of the steps that answer it, from `artifact.json`."""
+    experiment = recipes.read(whole.config, [], whole.runs)
+    store = Store(whole.store)
+    rows = {row["system"]: row for row in report._costs(experiment.outcome.costs, store, whole.metrics()["rows"])}
+    assert list(rows) == [
+        "start model (flat)", "start model (HNSW4)", "BM25", "RM3", "first expansion", "EAR-RI", "EAR-RD"
+    ]  # fmt: skip
+
+    def took(label: str) -> tuple[float, dict[str, Any]]:
+        record = json.loads((whole.artifact(label) / "artifact.json").read_text())
+        return record["time"]["compute"] + record["time"]["files"], record["summary"]
+
+    seconds, summary = took("bm25 ranking")
+    assert rows["BM25"]["retrieve"] == pytest.approx(seconds / summary["queries"])
+    assert rows["BM25"]["expand"] is None
+    assert rows["BM25"]["build"] == pytest.approx(took("bm25 index")[0])
+    drawn = {name: took(f"{name} expansions (test)") for name in ("sentence", "terms")}
+    assert rows["EAR-RI"]["expand"] == pytest.approx(sum(s / about["queries"] for s, about in drawn.values()))
+    assert rows["first expansion"]["expand"] == pytest.approx(sum(s / a["expansions"] for s, a in drawn.values()))
+    extra = sum(took(f"{name} (test) found")[0] / about["queries"] for name, (_, about) in drawn.items())
+    models = {
+        kind: sum((took(f"{name} {kind} predicted")[0] + took(f"{name} (test) {kind} tokens")[0]) / about["queries"]
+                  for name, (_, about) in drawn.items())
+        for kind in ("ri", "rd")
+    }  # fmt: skip
+    assert rows["EAR-RI"]["rerank"] == pytest.approx(models["ri"])
+    assert rows["EAR-RD"]["rerank"] == pytest.approx(models["rd"] + extra)
+    found = values(whole)
+    assert rows["EAR-RD"]["value"] == found["EAR-RD", "Answer@5"]
+    assert rows["start model (flat)"]["value"] == found["start model", "Answer@5"]
+    for row in rows.values():
+        assert row["query"] == pytest.approx(sum(row[name] or 0 for name in ("expand", "rerank", "retrieve")))
+    assert rows["start model (HNSW4)"]["bytes"] == next(whole.artifact("HNSW4 index").glob("*.faiss")).stat().st_size
+
+
+def test_models_of_one_collection_on_another(whole: Place, beir: Path, tmp_path: Path) -> None:
+    """Nothing is trained: each model is the one that the other experiment has."""
+    place = whole.copy(tmp_path / "place")
+    tree = yaml.safe_load(place.config.read_text())
+    there = {path.name for path in place.store.iterdir()}
+    other = {**tree, "data": {"format": "beir", "path": str(beir)}, "good": "qrels", "reader": None,
+             "models_from": str(place.config), "evaluate": {"measures": ["RR@10"]}}  # fmt: skip
+    source = yaml.safe_load(place.config.read_text())
+    source["reader"] = None
+    tiny.write(place.config, source)
+    moved = tiny.Place(place.folder)
+    tiny.write(place.folder / "other.yaml", other)
+    where = ["--store", str(place.store), "--runs", str(place.runs)]
+    assert main([*where, "run", str(place.folder / "other.yaml"), "--cluster", str(place.folder / "inline.yaml")]) == 0
+    made = {path.name for path in place.store.iterdir()} - there
+    assert {name.rpartition("-")[0] for name in made} >= {"expand_by_relevance", "predict", "choose"}
+    assert not [name for name in made if name.startswith(("train", "rank_groups", "start"))]
+    steps = {one["label"] for one in moved.metrics("other")["steps"]}
+    assert {"tiny: terms ri reranker", "tiny: data", "terms expansions (test)"} <= steps
+    assert {row["collection"] for row in moved.metrics("other")["rows"]} == {"toy"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"models_from": "dpr.yaml"}, "models_from: dpr.yaml: recipe: 'dpr'; accepted: ear"),
+        ({"models_from": "again.yaml"}, "models_from: again.yaml: its models are another's; name plain.yaml"),
+        ({"models_from": "nowhere.yaml"}, "nowhere.yaml"),
+        ({"reader": {"model": {"model": "x", "passage_tokens": 4096}}}, "passage_tokens: 4096: no more than 512"),
+    ],
+)
+def test_where_models_cannot_be_had(
+    beir: Path, encoder: Path, tmp_path: Path, said: tiny.Said, monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any], message: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    tree = tiny.ear(beir, encoder)
+    tiny.write(tmp_path / "plain.yaml", tree)
+    tiny.write(tmp_path / "dpr.yaml", tiny.dpr(beir, encoder))
+    tiny.write(tmp_path / "again.yaml", {**tree, "models_from": "plain.yaml"})
+    place = tiny.place(tmp_path / "place", {**tree, **change})
+    assert place("plan") == 2
+    assert message in said()[1]

@@ -64,6 +64,13 @@ class Board:
         if seed == self.config.seeds[-1]:
             self.rankings[system] = ranking
 
+    def add_measures(self, system: str, measures: Step, *, seed: int) -> None:
+        """A system whose measures are not of a ranking: what is made of one, such as a reader's answers."""
+        self.entries.append({
+            "system": system, "round": None, "collection": self.name or name_of(self.config.data),
+            "split": self.config.evaluate.split, "seed": seed, "metrics": measures, "answers": None,
+        })  # fmt: skip
+
     def results(self, comparisons: list[tuple[str, str]]) -> Step:
         """All measures, and the comparisons asked for."""
         return gathered(self.entries, comparisons)
@@ -93,6 +100,31 @@ def name_of(source: Any) -> str:
 
 
 @dataclass(frozen=True)
+class Spent:
+    """Time that a query takes of a step: its time over what it, or another step, counted."""
+
+    step: Step
+    per: str = "queries"
+    """A count in a step's summary."""
+    over: Step | None = None
+    """The step that counted; None for the same."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a system takes to build, and for a query (paper 002, Table 3.11)."""
+
+    system: str
+    index: tuple[Step, ...]
+    """What is done once for the collection. The last one's artifact is what is searched."""
+    expand: tuple[Spent, ...] = ()
+    rerank: tuple[Spent, ...] = ()
+    retrieve: tuple[Spent, ...] = ()
+    measured: str | None = None
+    """What it is called among the measures; None for the same."""
+
+
+@dataclass(frozen=True)
 class Outcome:
     """A recipe's graph: the step that everything leads to, and what the commands show, search and export."""
 
@@ -109,7 +141,9 @@ class Outcome:
     examples: tuple[str, str] | None = None
     """The system and the baseline whose won and lost queries the report shows."""
     pictures: tuple[Step, ...] = ()
-    """Further pictures of the report: steps that write `pictures.json`."""
+    """Further pages of the report: steps that write `pictures.json` or `study.json`."""
+    costs: tuple[Cost, ...] = ()
+    """Systems whose cost the report sets side by side."""
 
 
 MINILM = (

@@ -152,7 +152,7 @@ def _report(experiment: Experiment, store: Store, executed: set[str]) -> dict[st
     return reports.write(
         experiment.run, title=experiment.name, wanted=experiment.wanted, results=outcome.results, store=store,
         executed=executed, config=experiment.config.model_dump(mode="json"), note=outcome.note,
-        examples=outcome.examples,
+        examples=outcome.examples, costs=outcome.costs,
     )  # fmt: skip
 
 

@@ -92,7 +92,7 @@ def build(config: Config) -> Outcome:
         pictures = [step("curves", along, results=results, axis=config.axis, curves=lines)]
     return Outcome(
         results=results, data=main.data, found=main.found, ranker=main.ranker, rankings=main.rankings,
-        split=main.split, note=main.note, pictures=tuple(pictures),
+        split=main.split, note=main.note, pictures=tuple(pictures), costs=main.costs,
     )  # fmt: skip
 
 

@@ -99,18 +99,20 @@ class Phase(Config):
 class Collection:
     """A collection ready for models: its tables, its tokens, and BM25 over it."""
 
-    def __init__(self, config: Base, retriever: Step, ranker: Step | None = None) -> None:
-        for model in (retriever, ranker):
+    def __init__(self, config: Base, retriever: Step, ranker: Step | None = None, reader: Step | None = None) -> None:
+        for model in (retriever, ranker, reader):
             _kept(model, config.tokens)
         self.data = step("data", ingest, source=config.data)
         self.tokens = {"retriever": step("tokens", tokenize, data=self.data, model=retriever, config=config.tokens)}
-        """What a retriever reads, and what a ranker reads: the same where both begin from the same model."""
+        """What a retriever, a ranker and a reader read: the first two the same where both begin from the same model."""
         if ranker is not None:
             self.tokens["ranker"] = self.tokens["retriever"]
             if _tokenizer(ranker) != _tokenizer(retriever):
                 self.tokens["ranker"] = step(
                     "ranker tokens", tokenize, data=self.data, model=ranker, config=config.tokens
                 )
+        if reader is not None:
+            self.tokens["reader"] = step("reader tokens", tokenize, data=self.data, model=reader, config=config.tokens)
         self._config = config
 
     def bm25(self, splits: list[str]) -> Step:
@@ -139,7 +141,7 @@ def _tokenizer(start: Step) -> tuple[str, str | None]:
 def _kept(start: Step | None, tokens: TokenizeConfig) -> None:
     """UserError where a model is to read more of a text than is kept."""
     config = {} if start is None else start.inputs["config"].model_dump()
-    for key in ("query_tokens", "document_tokens", "pair_tokens"):
+    for key in ("query_tokens", "document_tokens", "pair_tokens", "passage_tokens"):
         if config.get(key, 0) > tokens.max_tokens:
             raise UserError(
                 f"{key}: {config[key]}: no more than {tokens.max_tokens} are kept of a text (tokens.max_tokens)"

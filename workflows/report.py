@@ -19,12 +19,16 @@ from components.scoreboard import CLEAR, across, boards, p_text
 from components.scoreboard import table as table  # the plain-text one, for the end of a run
 from components.space_plots import DISTRIBUTIONS, distributions, scatter
 from components.tables import records
+from workflows.board import Cost, Spent
 from workflows.dag import Step, graph
 from workflows.store import Store
 
 METRICS = "metrics.json"
 REPORT = "report.html"
 TABLES = ("documents.parquet", "queries.parquet", "qrels.parquet")
+STUDY = "study.json"
+SEARCHED = ("index/**/*", "*.faiss", "documents-*.npy")
+"""What of an artifact is an index: Lucene's, FAISS's, or vectors."""
 WORDS = {"compute": "computing", "files": "files", "start": "starting", "waiting": "waiting"}
 """What a reader is told that a step was at."""
 EXAMPLES = 4
@@ -51,13 +55,14 @@ def write(
     about: str = ABOUT,
     note: str = "",
     examples: tuple[str, str] | None = None,
+    costs: Sequence[Cost] = (),
 ) -> Json:
     """Write `metrics.json` and `report.html` of a run, and return the metrics.
 
     `results` is the step that gathered the measures (None, or not finished, where there are none yet), `executed`
     the fingerprints of the steps that ran just now, `about` what this is in a sentence or two, `note` what a reader
-    must know about the start model, and `examples` the system and its baseline whose won and lost queries are shown;
-    by default the first comparison's.
+    must know about the start model, `examples` the system and its baseline whose won and lost queries are shown, by
+    default the first comparison's, and `costs` are systems whose cost is set side by side.
     """
     done = [(node, record) for node in graph(wanted) if (record := store.record(node)) is not None]
     store.bring([node for node, _ in done], "pictures.json", "cases.json", "analysis.json")
@@ -72,6 +77,8 @@ def write(
         "entropies": _entropies(results, store),
         "examples": _examples(results, store, metrics, examples),
         "screens": _screens(done, store),
+        "studies": [json.loads(path.read_text()) for node, _ in done if (path := store.path(node) / STUDY).exists()],
+        "costs": list(_costs(costs, store, metrics["rows"])),
         "spaces": _spaces(results, store),
         "config": config,
         **_course(done, store, executed),
@@ -300,6 +307,47 @@ def _texts(chosen: Sequence[Change], data: Path) -> list[Json]:
         }
         for c in chosen
     ]
+
+
+def _costs(costs: Iterable[Cost], store: Store, rows: list[Json]) -> Iterator[Json]:
+    """Of each system whose steps are all there: what its index takes, and what a query does, in seconds (paper 002,
+    Table 3.11), beside how good it is. Starting workers is left out, as it does not grow with the queries."""
+    names = list(dict.fromkeys(row["measure"] for row in rows))
+    measure = next((name for name in names if name.endswith("@5")), names[0] if names else "")
+    for cost in costs:
+        parts = {"expand": cost.expand, "rerank": cost.rerank, "retrieve": cost.retrieve}
+        needed = [
+            *cost.index,
+            *(one for of in parts.values() for spent in of for one in (spent.step, spent.over) if one),
+        ]
+        there = {node.fingerprint: store.record(node) for node in needed}
+        if any(record is None for record in there.values()):
+            continue
+        times = {name: [_each(one, there) for one in of] for name, of in parts.items()}
+        system = cost.measured or cost.system
+        values = [row["value"] for row in rows if (row["system"], row["measure"]) == (system, measure)]
+        files = (path for pattern in SEARCHED for path in store.path(cost.index[-1]).glob(pattern))
+        yield {
+            "system": cost.system,
+            "build": sum(_busy(there[node.fingerprint] or {}) for node in cost.index),
+            "bytes": sum(path.stat().st_size for path in files if path.is_file()),
+            **{name: sum(of) if of else None for name, of in times.items()},
+            "query": sum(map(sum, times.values())),
+            "measure": measure,
+            "value": spread(values)[0] if values else None,
+        }
+
+
+def _each(spent: Spent, records: dict[str, Json | None]) -> float:
+    """Seconds of a step over what was counted."""
+    counted = records[(spent.over or spent.step).fingerprint] or {}
+    return _busy(records[spent.step.fingerprint] or {}) / max(1, counted["summary"][spent.per])
+
+
+def _busy(record: Json) -> float:
+    """How long a step computed, read and wrote; all its time where that was not looked at."""
+    time = record.get("time") or {}
+    return float(time["compute"] + time["files"] if time else record["seconds"])
 
 
 def _screens(done: list[tuple[Step, Json]], store: Store) -> list[Json]:

@@ -6,6 +6,7 @@ rank that the model predicts: here the lower score is the better one.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -14,14 +15,27 @@ if TYPE_CHECKING:
     from components.scores import Scores
 
 
-def ranking(scores: Scores, *, alpha: float = 0.01, pairs: Literal["all", "offsets"] = "all") -> Tensor:
+def ranking(
+    scores: Scores,
+    *,
+    alpha: float = 0.01,
+    pairs: Literal["all", "offsets"] = "all",
+    scale: Literal["rank", "log", "reciprocal"] = "rank",
+) -> Tensor:
     """`sum over r_i < r_j of max(0, M_i - M_j + alpha (r_j - r_i))`, one value a query.
 
     `all` is the paper's formula: the sum over every pair with strictly different ranks. `offsets` is what the public
     code trains with: candidates in the order of their ranks, the mean over the pairs that stand i places apart, and
     the mean of that over all i. A pair far apart weighs more there, as fewer stand so far apart, and pairs of equal
     rank, which the paper leaves out, count with a margin of 0, the one that stands first in the list as the better.
+
+    `scale` says what stands for r: the rank (the paper and the public code), its natural logarithm, or `-1 / r`. With
+    ranks from 1 to 101 the paper's margin between the first place and the second is a hundredth of the largest: the
+    loss asks for a low mean rank, and hardly for the first place. Of logarithms it is a seventh, of reciprocals half.
     """
+    if scale != "rank":
+        there = scores.target.masked_fill(~scores.where, 1.0)
+        scores = replace(scores, target=there.log() if scale == "log" else -1 / there)
     if pairs == "offsets":
         return _by_offsets(scores, alpha)
     predicted = scores.student.masked_fill(~scores.where, 0.0)

@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from components.floor import Products
 from components.generator import Generator
 from components.groups import Groups
-from components.objectives.terms import Sum, Term, evaluate
-from components.scores import Scores
+from components.objectives.terms import Term
+from components.objectives.writing import Writing
 from components.text import Batch, TokenStore, token_batches
 
 
@@ -25,29 +24,22 @@ class GeneratorBatch(NamedTuple):
     targets: Batch
 
 
-class GeneratorObjective(nn.Module):
+class GeneratorObjective(Writing):
     """The objective: log-probabilities of the tokens of a target, under the losses asked for."""
+
+    who = "a generator"
 
     def __init__(
         self, model: Path, *, rows: Path, data: Path, tokens: Path, losses: list[Term], piece: int, recompute: bool
     ) -> None:
-        super().__init__()
-        if any(term.over != "group" for term in losses):
-            raise ValueError("a generator's losses look over the tokens of one text: `over: group`")
-        self.model = Generator.load(model)
-        sides = ["get_encoder", "get_decoder"] if self.model.seq2seq else [None]
-        parts = [getattr(self.model.model, side)() if side else self.model.model for side in sides]
-        self._products = [Products(part) for part in parts]
-        lists = [module for module in self.model.modules() if isinstance(module, nn.ModuleList)]
-        self._known = any(isinstance(part, nn.Linear) for layers in lists for part in layers.modules())
-        self._from, self._losses, self._piece, self._recompute = model, losses, piece, recompute
+        loaded = Generator.load(model)
+        sides = ["get_encoder", "get_decoder"] if loaded.seq2seq else [None]
+        parts = [getattr(loaded.model, side)() if side else loaded.model for side in sides]
+        super().__init__(parts, model, losses, piece, recompute)
+        self.model = loaded
         self._groups = Groups(rows, data)
         self._tokens = TokenStore(tokens, model, pairs=False)
         self._end = self.model.tokenizer.eos_token_id
-
-    def rows(self) -> int:
-        """How many texts there are to learn from."""
-        return len(self._groups)
 
     def collate(self, rows: list[int]) -> GeneratorBatch:
         """The batch of some groups; a target ends with the special tokens that end a text."""
@@ -70,10 +62,6 @@ class GeneratorObjective(nn.Module):
             return encoder.operations(read) + decoder.operations(np.minimum(read, written))
         return self._products[0].operations(read + written)
 
-    def rate(self, *, device: str, precision: str) -> float:
-        """Of the products of the side that reads; 1 where they are not known."""
-        return self._products[0].rate(tokens=self._piece, device=device, precision=precision) if self._known else 1.0
-
     def encode(self, batch: GeneratorBatch) -> Tensor:
         """(N, T) log-probabilities of the targets' tokens, in pieces of similar length."""
         inputs, targets = batch
@@ -91,20 +79,6 @@ class GeneratorObjective(nn.Module):
 
     def _likelihoods(self, ids: Tensor, mask: Tensor, wanted: Tensor, there: Tensor) -> Tensor:
         return self.model.log_likelihoods((ids, mask), (wanted, there))
-
-    def terms(self, representations: Tensor, batch: GeneratorBatch) -> dict[str, Sum]:
-        """The losses over each target's tokens."""
-        where = batch.targets.mask.bool()
-        scores = Scores(student=representations, target=where.to(representations.dtype), where=where)
-        return evaluate(self._losses, lambda _: scores)
-
-    def judge(self, representations: Tensor, batch: GeneratorBatch) -> list[tuple[Tensor, Tensor]]:
-        """A generator orders no candidates."""
-        raise ValueError("validate_on_dev: a generator has no candidates to be judged on; leave it out")
-
-    def save(self, folder: Path) -> None:
-        """Write the generator."""
-        self.model.save(folder, self._from)
 
 
 Objective = GeneratorObjective

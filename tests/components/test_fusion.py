@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from components.fusion import FusionConfig, fuse
+from components.fusion import FusionConfig, fuse, fuse_lists
 from components.tables import RANKING
 
 
@@ -98,3 +98,13 @@ def test_the_order_of_lists_makes_no_difference_to_reciprocal_ranks() -> None:
     key = [("query_id", "ascending"), ("rank", "ascending")]
     assert table.sort_by(key) == other.sort_by(key)
     assert fused(ranking(q="ab"), ranking(q="ba"), how="reciprocal") == {"q": "ab"}  # equal sums: by id
+
+
+@pytest.mark.parametrize("how", ["interleave", "reciprocal"])
+def test_lists_in_one_table_are_as_lists_apart(how: Any) -> None:
+    """Whatever the lists are numbered with, and wherever their rows stand."""
+    lists = [ranking(q="abc", r="xy"), ranking(q="bda"), ranking(r="zx", q="e")]
+    whole = pa.concat_tables(lists)
+    numbers = np.repeat([3, 7, 20], [len(one) for one in lists])
+    config = FusionConfig(how=how, depth=4)
+    assert fuse_lists(whole, numbers, config) == fuse(lists, config)

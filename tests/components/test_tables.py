@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from components.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING, SCREENED, check, pieces, read, write
+from components.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING, by_query, check, pieces, write
 
 
 def ranking() -> pa.Table:
@@ -75,14 +74,16 @@ def test_every_table_begins_with_its_ids() -> None:
     assert all(schema.names[0] == "query_id" for schema in (QUERIES, QRELS, RANKING, GROUPS))
 
 
-def test_pieces_are_the_table(tmp_path: Path) -> None:
-    rows = pa.table(
-        {"query_id": [f"q{i}" for i in range(9)], "doc_id": ["d"] * 9, "rank": range(9), "score": [1.0] * 9}
-    )
-    write(tmp_path / "ranking.parquet", rows, RANKING)
-    pq.write_table(pq.read_table(tmp_path / "ranking.parquet"), tmp_path / "cut.parquet", row_group_size=4)
-    for name in ("ranking", "cut"):
-        found = list(pieces(tmp_path / f"{name}.parquet", RANKING))
-        assert pa.concat_tables(found) == read(tmp_path / f"{name}.parquet", RANKING)
-    with pytest.raises(ValueError, match="no column 'reason'"):
-        next(pieces(tmp_path / "ranking.parquet", SCREENED))
+@pytest.mark.parametrize("rows", [1, 2, 3, 100])
+def test_pieces_never_cut_a_query(tmp_path: Path, rows: int) -> None:
+    queries = ["a", "b", "b", "b", "b", "c", "d", "d"]
+    columns = {"query_id": queries, "doc_id": queries, "rank": [1] * 8, "score": [float(at) for at in range(8)]}
+    whole = pa.table(columns, schema=RANKING)
+    write(tmp_path / "ranking.parquet", whole, RANKING)
+    found = list(by_query(tmp_path / "ranking.parquet", RANKING, rows=rows))
+    assert pa.concat_tables(found) == whole
+    seen = [query for piece in found for query in set(piece["query_id"].to_pylist())]
+    assert sorted(seen) == ["a", "b", "c", "d"]
+    assert pa.concat_tables(pieces(tmp_path / "ranking.parquet", RANKING, rows=rows)) == whole
+    with pytest.raises(ValueError, match="no column 'hit'"):
+        next(pieces(tmp_path / "ranking.parquet", ANSWERED))

@@ -79,6 +79,27 @@ def test_what_stays_of_a_pair_fits_and_wastes_no_room(first: int, second: int, r
     assert a + b == min(first + second, room)
 
 
+@pytest.mark.parametrize("limit", [9, 12, 64])
+def test_several_texts_are_ended_each_and_cut_at_the_end(limit: int) -> None:
+    """`[CLS] a [SEP] b [SEP] c [SEP]` by hand, all of one segment."""
+    tokens = Tokens.of([[10, 11], [20, 21, 22], [], [40, 41, 42, 43, 44, 45]])
+    rows = np.array([[0, 1, 3], [2, 0, 1]])
+    template = TEMPLATES["bert"]
+    batch = template.several(tokens, rows, limit)
+    (cls,), (sep,) = template.before, template.after
+    room = limit - 4
+    for row, ids in zip(rows.tolist(), unpadded(batch.ids, batch), strict=True):
+        left, wanted = room, [cls]
+        for text in row:
+            kept = tokens[text][: max(0, left)].tolist()
+            left -= len(kept)
+            wanted += [*kept, sep]
+        assert ids == wanted
+    assert template.several_lengths(tokens, rows, limit).tolist() == batch.mask.sum(1).tolist()
+    assert int(batch.mask.sum(1).max()) <= limit
+    assert batch.segments is None
+
+
 @pytest.mark.parametrize(
     ("first", "second", "room", "kept"),
     [

@@ -16,7 +16,15 @@ from components.config import UserError
 from components.tables import DOCUMENTS, QUERIES, RANKING
 from workflows.cluster import Cluster, Pool
 from workflows.steps import lucene as step
-from workflows.steps.lucene import BM25Config, LuceneIndexConfig, lucene_index, lucene_search
+from workflows.steps.lucene import (
+    BM25Config,
+    LuceneIndexConfig,
+    RM3Config,
+    VectorIndexConfig,
+    lucene_feedback,
+    lucene_index,
+    lucene_search,
+)
 
 ROOT = Path(__file__).parents[2]
 INLINE = Cluster(mode="inline", device="cpu")
@@ -177,3 +185,29 @@ def test_what_happens_in_the_child_is_heard_here(tmp_path, how, kind, says):
     with pytest.raises(kind, match=says):
         child({}, tmp_path / "file")
     child.close()
+
+
+@pytest.mark.timeout(120)
+def test_feedback_by_rm3_is_pyserinis(collection, ranking, tmp_path):
+    for name in ("index", "ranking"):
+        (tmp_path / name).mkdir()
+    lucene_index(tmp_path / "index", INLINE, data=collection, config=VectorIndexConfig())
+    rm3 = RM3Config(terms=3, documents=4, original=0.4)
+    lucene_feedback(
+        tmp_path / "ranking", INLINE, data=collection, index=tmp_path / "index", splits=["dev", "test"], k=20,
+        config=BM25Config(), rm3=rm3,
+    )  # fmt: skip
+    found = pq.read_table(tmp_path / "ranking" / "ranking.parquet")
+    assert found.schema.equals(RANKING)
+    assert found != ranking
+    queries = pq.read_table(collection / "queries.parquet")
+    asked = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
+    script = PYSERINI.replace(
+        "queries =", "searcher.set_rm3(fb_terms=3, fb_docs=4, original_query_weight=0.4)\nqueries ="
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "index" / "index")], cwd=ROOT, input=json.dumps(asked),
+        env={**os.environ, "OPENAI_API_KEY": "none"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [list(row.values()) for row in found.to_pylist()] == json.loads(done.stdout.splitlines()[-1])

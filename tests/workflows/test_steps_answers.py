@@ -16,15 +16,15 @@ from components.tables import ANSWERED, QUERIES, check
 from components.text import document_text
 from tests import toy
 from workflows.cluster import Cluster
+from workflows.steps import answers
 from workflows.steps.answers import AnswerConfig, answering
 
 
-def with_answers(data: Path, to: Path, answers: dict[str, list[str]]) -> Path:
+def with_answers(data: Path, to: Path, own: dict[str, list[str]]) -> Path:
     """A copy of the collection whose queries have answers."""
     shutil.copytree(data, to)
     rows = [
-        {**row, "answers": answers.get(row["query_id"], [])}
-        for row in pq.read_table(data / "queries.parquet").to_pylist()
+        {**row, "answers": own.get(row["query_id"], [])} for row in pq.read_table(data / "queries.parquet").to_pylist()
     ]
     pq.write_table(pa.Table.from_pylist(rows, schema=QUERIES), to / "queries.parquet")
     return to
@@ -34,8 +34,8 @@ def with_answers(data: Path, to: Path, answers: dict[str, list[str]]) -> Path:
 def asked(tmp_path: Path, data: Path) -> Path:
     """Query i is answered by the second word of document i, and by a word that none has."""
     rows = pq.read_table(data / "documents.parquet").to_pylist()
-    answers = {f"q{i}": [rows[i]["text"].split()[1], "nowhere"] for i in range(24)}
-    return with_answers(data, tmp_path / "data", answers)
+    own = {f"q{i}": [rows[i]["text"].split()[1], "nowhere"] for i in range(24)}
+    return with_answers(data, tmp_path / "data", own)
 
 
 @pytest.fixture
@@ -70,6 +70,21 @@ def test_hits_are_those_of_a_plain_loop(tmp_path: Path, asked: Path, ranking: Pa
         text = document["text"] if fields == "text" else document_text(document["title"], document["text"])
         assert row["hit"] == matcher(queries[row["query_id"]]["answers"])(prepared(text))
     assert 0 < sum(row["hit"] for row in rows) < len(rows)
+
+
+def test_a_ranking_is_read_in_pieces(
+    tmp_path: Path, asked: Path, ranking: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of any size, some of them without a row of the splits: the same file."""
+    whole = run(tmp_path / "whole", toy.INLINE, asked, ranking, ["test", "dev"])
+    for rows in (1, 7, 60):
+        monkeypatch.setattr(answers, "ROWS", rows)
+        assert run(tmp_path / f"by {rows}", toy.INLINE, asked, ranking, ["test", "dev"]) == whole
+
+
+def test_nothing_found_bears_nothing(tmp_path: Path, asked: Path) -> None:
+    ranking = toy.write_ranking(tmp_path / "of train", {"q1": ["d3"]})
+    assert run(tmp_path / "out", toy.INLINE, asked, ranking, ["test"]) == []
 
 
 def test_through_ray_it_is_the_same(tmp_path: Path, ray: Cluster, asked: Path, ranking: Path) -> None:

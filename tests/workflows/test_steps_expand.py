@@ -7,17 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
 
-from components import expansions
+from components import expansions, query_choice
 from components.config import UserError
 from components.cross_encoder import CrossEncoder
+from components.fusion import FusionConfig, fuse
 from components.generator_configs import GenerateConfig, GeneratorConfig
 from components.pretrained import load_tokenizer
+from components.query_reading import Reading
 from components.relevance_model import RelevanceConfig
 from components.tables import EXPANSIONS, QUERIES, check
+from components.tables import RANKING as RANKED
+from components.text import TokenStore
 from tests import tiny, toy
 from tests.trainings import lines
 from tests.writers import write_generator
@@ -25,8 +31,9 @@ from workflows.cluster import Cluster
 from workflows.steps import choose, expand, query_rerank
 from workflows.steps.choose import answer_ranks, rank_groups
 from workflows.steps.expand import FileConfig, expand_by_model, expand_by_relevance, expand_from_file
+from workflows.steps.fuse import fuse_expansions
 from workflows.steps.query_rerank import PredictConfig, candidates, predict
-from workflows.steps.tokenize import TokenizeConfig, tokenize
+from workflows.steps.tokenize import TokenizeConfig, tokenize, tokenize_queries
 from workflows.steps.train import train
 
 RANKING = "components.losses.query_ranks.ranking"
@@ -66,7 +73,7 @@ def test_from_what_queries_find(tmp_path: Path, data: Path, found: Path, monkeyp
     assert {row["query_id"] for row in rows} == {f"q{i}" for i in range(24) if i % 3 or not i % 2} - {"q2"}
     assert summary["not_expanded"] == 1
     # Neither the size of a piece nor the splits asked for with it change what is drawn.
-    monkeypatch.setattr(expand, "QUERIES", 5)
+    monkeypatch.setattr(expand, "QUERIES_A_SHARD", 5)
     by_relevance(tmp_path / "again", toy.INLINE, data, found, ["test"])
     again = pq.read_table(tmp_path / "again" / expansions.FILE).to_pylist()
     assert again == [row for row in rows if int(row["query_id"][1:]) % 3 == 0]
@@ -75,7 +82,7 @@ def test_from_what_queries_find(tmp_path: Path, data: Path, found: Path, monkeyp
 def test_through_ray_it_is_the_same(
     tmp_path: Path, data: Path, found: Path, ray: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expand, "QUERIES", 4)
+    monkeypatch.setattr(expand, "QUERIES_A_SHARD", 4)
     by_relevance(tmp_path / "inline", toy.INLINE, data, found, ["train"], draws="sentence")
     by_relevance(tmp_path / "ray", ray, data, found, ["train"], draws="sentence")
     ours, theirs = (tiny.contents(tmp_path / name) for name in ("ray", "inline"))
@@ -122,7 +129,7 @@ def test_several_models_write_for_what_each_has_not_seen(
     assert first != second
     for query, texts in both.items():
         assert texts == (first, second)[expansions.fold_of(query, 2)][query]
-    monkeypatch.setattr(expand, "QUERIES", 5)
+    monkeypatch.setattr(expand, "QUERIES_A_SHARD", 5)
     assert write("ray", ray, starts) == both
 
 
@@ -314,3 +321,146 @@ def test_all_expansions_in_a_row(chain: dict[str, Path], data: Path, tmp_path: P
     for row in pq.read_table(out / expansions.FILE).to_pylist():
         assert (row["number"], row["text"]) == (1, " ".join(each.pop(row["query_id"])))
     assert not each
+
+
+# The question as it is, what is chosen, and all that was found
+
+
+@pytest.fixture(scope="module")
+def questioned(chain: dict[str, Path], data: Path) -> Path:
+    """The expansions with the questions of the test split beside them."""
+    out = place(chain["folder"] / "questioned")
+    expand.with_question(out, toy.INLINE, data=data, expanded=chain["expanded"], splits=["test", "train", "dev"])
+    return out
+
+
+def test_the_question_is_a_candidate(chain: dict[str, Path], questioned: Path, data: Path, tmp_path: Path) -> None:
+    """With the number 0, before all others; never a generator's first choice, and there with any number of others."""
+    rows = pq.read_table(questioned / expansions.FILE).to_pylist()
+    before = pq.read_table(chain["expanded"] / expansions.FILE).to_pylist()
+    assert [row for row in rows if row["number"]] == before
+    assert sorted(row["query_id"] for row in rows if not row["number"]) == sorted(f"q{i}" for i in range(24))
+    numbers = [(row["query_id"], row["number"]) for row in rows]
+    assert numbers == sorted(numbers, key=lambda one: ([q for q, n in numbers if n == 0].index(one[0]), one[1]))
+    asked = {row["query_id"]: row["text"] for row in pq.read_table(questioned / "queries.parquet").to_pylist()}
+    plain = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
+    assert all(asked[f"{query}#0"] == f"{text} ?" for query, text in plain.items())
+
+    scores = place(tmp_path / "scores")
+    names = [row["doc_id"] for row in rows]
+    table = {"doc_id": names, "score": [0.0 if name.endswith("#0") else 1.0 for name in names]}
+    pq.write_table(pa.table(table, schema=query_choice.PREDICTIONS), scores / "predicted.parquet")
+
+    def chosen(name: str, scores: Path | None, number: int | None) -> set[int]:
+        out = place(tmp_path / name)
+        choose.choose(
+            out, toy.INLINE, data=data, expanded=questioned, ranking=chain["ranking"], scores=scores,
+            otherwise=chain["found"], split="test", number=number,
+        )  # fmt: skip
+        return set(pq.read_table(out / choose.CHOICES)["number"].to_pylist())
+
+    assert chosen("first", None, None) == {1}
+    assert chosen("all", scores, None) == chosen("one", scores, 1) == {0}
+
+
+def test_what_was_chosen_is_asked_instead(chain: dict[str, Path], data: Path, tokens: Path, retriever: Path,
+                                           tmp_path: Path) -> None:  # fmt: skip
+    """A collection with other queries, whose documents' tokens are those that are there."""
+    choices, out, made, whole = (place(tmp_path / name) for name in ("choices", "out", "made", "whole"))
+    choose.choose(
+        choices, toy.INLINE, data=data, expanded=chain["expanded"], ranking=chain["ranking"], scores=None,
+        otherwise=chain["found"], split="test", number=None,
+    )  # fmt: skip
+    expand.chosen_queries(out, toy.INLINE, data=data, choices=choices, split="test")
+    first = {
+        row["query_id"]: row["text"] for row in pq.read_table(chain["expanded"] / expansions.FILE).to_pylist()[::-1]
+    }
+    for row in pq.read_table(out / "queries.parquet").to_pylist():
+        text = next(one["text"] for one in pq.read_table(data / "queries.parquet").to_pylist()
+                    if one["query_id"] == row["query_id"])  # fmt: skip
+        assert row["text"] == f"{text} ? {first[row['query_id']]}"
+    tokenize_queries(made, toy.INLINE, data=out, model=retriever, documents=tokens, config=TokenizeConfig())
+    tokenize(whole, toy.INLINE, data=out, model=retriever, config=TokenizeConfig())
+    ours, theirs = (
+        {name: digest for name, digest in tiny.contents(folder).items() if "/" not in name and name != "progress.json"}
+        for folder in (made, whole)
+    )
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("how", ["interleave", "reciprocal"])
+def test_all_that_expansions_find_is_fused_in_any_pieces(
+    chain: dict[str, Path], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Any
+) -> None:
+    """Against the fusion of each query's lists by itself; what no expansion finds keeps the question's ranking."""
+    config = FusionConfig(how=how, depth=9)
+    where = {"data": data, "expanded": chain["expanded"], "ranking": chain["ranking"], "otherwise": chain["found"]}
+    whole = place(tmp_path / "whole")
+    fuse_expansions(whole, toy.INLINE, **where, split="train", config=config)
+    monkeypatch.setattr("components.tables.pieces.__kwdefaults__", {"columns": None, "rows": 5})
+    parts = place(tmp_path / "parts")
+    fuse_expansions(parts, toy.INLINE, **where, split="train", config=config)
+    found = pq.read_table(whole / "ranking.parquet")
+    assert pq.read_table(parts / "ranking.parquet") == found
+    lists: dict[str, dict[str, list[Any]]] = {}
+    for row in pq.read_table(chain["ranking"] / "ranking.parquet").to_pylist():
+        query = row["query_id"].partition("#")[0]
+        lists.setdefault(query, {}).setdefault(row["query_id"], []).append({**row, "query_id": query})
+    for query in set(found["query_id"].to_pylist()) - {"q4"}:
+        own = [pa.Table.from_pylist(rows, schema=RANKED) for rows in lists[query].values()]
+        wanted = fuse(own, config).to_pylist()
+        assert [row for row in found.to_pylist() if row["query_id"] == query] == wanted
+    assert len(found.filter(pc.equal(found["query_id"], "q4"))) == 5
+
+
+def test_expansions_of_several_generators_are_joined(chain: dict[str, Path], data: Path, tmp_path: Path) -> None:
+    """Nothing is drawn or retrieved again: what two generators have of different queries stands in one place."""
+    parts = []
+    for split in ("train", "dev"):
+        by_relevance(tmp_path / split, toy.INLINE, data, chain["found"], [split])
+        parts.append(tmp_path / split)
+    out = place(tmp_path / "out")
+    summary = expand.joined_expansions(
+        out, toy.INLINE, data=data, expanded=parts, rankings=[chain["ranking"]], ranks=[chain["ranks"]]
+    )
+    tables = [pq.read_table(part / expansions.FILE) for part in parts]
+    assert pq.read_table(out / expansions.FILE) == pa.concat_tables(tables)
+    assert summary["expansions"] == sum(map(len, tables))
+    assert pq.read_table(out / "ranking.parquet") == pq.read_table(chain["ranking"] / "ranking.parquet")
+    assert pq.read_table(out / "ranks.parquet") == pq.read_table(chain["ranks"] / "ranks.parquet")
+
+
+# The public code's templates
+
+
+@pytest.mark.parametrize("kind", ["ri", "rd"])
+def test_the_public_codes_templates(
+    chain: dict[str, Path], data: Path, ranker: Path, tmp_path: Path, kind: str
+) -> None:
+    """`[CLS] question [SEP] expansion [SEP] (title [SEP] passage [SEP])`, put together by hand, of one segment."""
+    view, made = place(tmp_path / "view"), place(tmp_path / "tokens")
+    query_rerank.candidates_released(
+        view, toy.INLINE, data=data, expanded=chain["expanded"], ranking=chain["ranking"] if kind == "rd" else None
+    )
+    tokenize(made, toy.INLINE, data=view, model=ranker, config=TokenizeConfig())
+    reading = Reading(view, TokenStore(made, ranker / "model"), 24)
+    tokenizer = load_tokenizer(ranker / "model")
+    asked = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
+    top = {row["query_id"]: row["doc_id"] for row in pq.read_table(chain["ranking"] / "ranking.parquet").to_pylist()
+           if row["rank"] == 1}  # fmt: skip
+    documents = {row["doc_id"]: row for row in pq.read_table(data / "documents.parquet").to_pylist()}
+    rows = pq.read_table(chain["expanded"] / expansions.FILE).to_pylist()
+    batch = reading.batch(np.arange(len(rows)))
+    assert batch.segments is None
+    assert reading.lengths(np.arange(len(rows))).tolist() == batch.mask.sum(1).tolist()
+    for at, row in enumerate(rows):
+        texts = [asked[row["query_id"]], row["text"]]
+        if kind == "rd":
+            first = documents.get(top.get(row["doc_id"], ""), {"title": "", "text": ""})
+            texts += [first["title"], first["text"]]
+        parts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+        room, wanted = 24 - 1 - len(parts), [tokenizer.cls_token_id]
+        for ids in parts:
+            wanted += [*ids[:room], tokenizer.sep_token_id]
+            room -= len(ids[:room])
+        assert batch.ids[at][batch.mask[at] > 0].tolist() == wanted

@@ -13,6 +13,7 @@ import pytest
 
 from components.screening import ScreenConfig
 from tests import toy
+from workflows.steps import screen as screening
 from workflows.steps.mine import MineConfig, mine
 from workflows.steps.screen import screen
 
@@ -178,3 +179,15 @@ def test_no_ranking_no_cases(screened: Any, tmp_path: Path) -> None:
     empty = toy.write_ranking(tmp_path / "empty", {"q0": ["d1"]})
     assert screened(over=empty, absolute=0.0) == {}
     assert screened.summary["before"] == 0
+
+
+@pytest.mark.parametrize("rows", [1, 3, 9])
+def test_a_ranking_is_looked_at_in_pieces(
+    screened: Any, ranking: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Queries are never cut: reasons, counts and cases are those of the whole."""
+    whole, summary = screened(absolute=0.0), screened.summary
+    monkeypatch.setattr(screening, "ROWS", rows)
+    assert screened("pieces", absolute=0.0) == whole
+    assert screened.summary == summary
+    assert len({(tmp_path / place / "cases.json").read_text() for place in ("out", "pieces")}) == 1

@@ -1,6 +1,6 @@
 """Which retrieved documents bear an answer to their query, on Ray Data: for measures, positives and negatives."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,12 +11,15 @@ import pyarrow.parquet as pq
 
 from components.answers import Mode, matcher, prepared
 from components.config import Config, UserError
-from components.files import save_array, write_array
+from components.files import replacing, save_array
 from components.groups import ids_of, queries_of, rows_of
-from components.tables import ANSWERED, QUERIES, RANKING, read, write
+from components.tables import ANSWERED, QUERIES, RANKING, pieces, read
 from components.text import document_text
 from workflows.cluster import Cluster
-from workflows.shards import Shard, joined, map_shards
+from workflows.shards import Shard, map_shards
+
+ROWS = 1_000_000
+"""Of a ranking that are held at once; changes no result."""
 
 
 class AnswerConfig(Config):
@@ -33,40 +36,81 @@ def answering(
 ) -> dict[str, Any]:
     """The splits' ranking with a column more: `hit`, whether the document bears an answer (`components.answers`).
 
-    The collection is read once, a row group at a time, each by the worker that looks into it.
+    The collection is read once, a row group at a time, each by the worker that looks into it. The ranking, which may
+    have hundreds of millions of rows, is read a piece at a time, and what is sought in which row group lies on disk.
     """
-    wanted = queries_of(data, splits, ["query_id"])["query_id"]
-    table = read(ranking / "ranking.parquet", RANKING)
-    table = table.filter(pc.is_in(table["query_id"], value_set=wanted.combine_chunks()))
-    asked = rows_of(table["query_id"], ids_of(data / "queries.parquet", "query_id"), what=str(ranking))
-    documents = rows_of(table["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what=str(ranking))
-    order = np.argsort(documents, kind="stable")
-    write_array(out / "pairs.npy", np.stack([asked[order], documents[order]], 1))
-    shards = _shards(data / "documents.parquet", documents[order])
+    wanted = queries_of(data, splits, ["query_id"])["query_id"].combine_chunks()
+    asked = ids_of(data / "queries.parquet", "query_id")
+    documents = ids_of(data / "documents.parquet", "doc_id")
+    metadata = pq.read_metadata(data / "documents.parquet")
+    sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    first = np.cumsum([0, *sizes])
+
+    def sought() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Queries and documents of the splits' rows, by their places in the collection."""
+        for piece in _of_splits(ranking, wanted, ["query_id", "doc_id"]):
+            queries = rows_of(piece["query_id"], asked, what=str(ranking))
+            yield queries, rows_of(piece["doc_id"], documents, what=str(ranking))
+
+    counts = np.zeros(len(sizes), np.int64)
+    for _, rows in sought():
+        counts += np.bincount(np.searchsorted(first, rows, "right") - 1, minlength=len(sizes))
+    starts = np.cumsum([0, *counts])
+    pairs, places = out / "pairs.npy", out / "places.npy"
+    if not places.exists():
+        _write_sought(pairs, places, sought(), first, starts)
+    shards = [
+        Shard(f"part-{group:05d}.npy", int(counts[group]),
+              {"group": group, "first": int(first[group]), "start": int(starts[group]), "stop": int(starts[group + 1])})
+        for group in np.flatnonzero(counts).tolist()
+    ]  # fmt: skip
     map_shards(
-        Matcher, shards, out=out, cluster=cluster, pool=cluster.map, unit="documents", data=data,
-        pairs=out / "pairs.npy", config=config,
+        Matcher, shards, out=out, cluster=cluster, pool=cluster.map, unit="documents", data=data, pairs=pairs,
+        config=config,
     )  # fmt: skip
-    hits = np.empty(len(order), bool)
-    hits[order] = joined(out, shards, bool)
-    write(out / "ranking.parquet", table.append_column("hit", pa.array(hits)), ANSWERED)
+    hits, at = np.zeros(int(starts[-1]), bool), np.load(places, mmap_mode="r")
     for shard in shards:
-        (out / shard.file).unlink()
-    (out / "pairs.npy").unlink()
+        hits[at[shard.task["start"] : shard.task["stop"]]] = np.load(out / shard.file)
+    _write_hits(out / "ranking.parquet", _of_splits(ranking, wanted, RANKING.names), hits)
+    for name in (pairs.name, places.name, *(shard.file for shard in shards)):
+        (out / name).unlink()
     return {"documents": len(hits), "hits": int(hits.sum())}
 
 
-def _shards(documents: Path, sought: np.ndarray) -> list[Shard]:
-    """For each row group that is asked about, where it begins and which pairs ask, `sought` ascending."""
-    metadata, first, shards = pq.read_metadata(documents), 0, []
-    for group in range(metadata.num_row_groups):
-        last = first + metadata.row_group(group).num_rows
-        start, stop = np.searchsorted(sought, [first, last]).tolist()
-        if stop > start:
-            task = {"group": group, "first": first, "start": start, "stop": stop}
-            shards.append(Shard(f"part-{group:05d}.npy", stop - start, task))
-        first = last
-    return shards
+def _of_splits(ranking: Path, wanted: pa.Array, columns: list[str]) -> Iterator[pa.Table]:
+    """A ranking's rows of some queries, a piece at a time."""
+    for piece in pieces(ranking / "ranking.parquet", RANKING, columns=columns, rows=ROWS):
+        yield piece.filter(pc.is_in(piece["query_id"], value_set=wanted))
+
+
+def _write_sought(
+    pairs: Path, places: Path, sought: Iterable[tuple[np.ndarray, np.ndarray]], first: np.ndarray, starts: np.ndarray
+) -> None:
+    """Write the (query, document) pairs by the row group of their document, and where in the ranking each stands."""
+    with replacing(places) as at, replacing(pairs) as to:
+        told = np.lib.format.open_memmap(to, mode="w+", dtype=np.int64, shape=(int(starts[-1]), 2))
+        where = np.lib.format.open_memmap(at, mode="w+", dtype=np.int64, shape=(int(starts[-1]),))
+        free, row = starts[:-1].copy(), 0
+        for queries, documents in sought:
+            group = np.searchsorted(first, documents, "right") - 1
+            order = np.argsort(group, kind="stable")
+            cuts = np.searchsorted(group[order], np.arange(len(free) + 1))
+            for number in np.flatnonzero(np.diff(cuts)).tolist():
+                own = order[cuts[number] : cuts[number + 1]]
+                to_fill = slice(free[number], free[number] + len(own))
+                told[to_fill, 0], told[to_fill, 1], where[to_fill] = queries[own], documents[own], row + own
+                free[number] += len(own)
+            row += len(queries)
+        told.flush()
+        where.flush()
+
+
+def _write_hits(to: Path, ranking: Iterable[pa.Table], hits: np.ndarray) -> None:
+    with replacing(to) as path, pq.ParquetWriter(path, ANSWERED) as writer:
+        row = 0
+        for piece in ranking:
+            writer.write_table(piece.append_column("hit", pa.array(hits[row : row + len(piece)])))
+            row += len(piece)
 
 
 class Matcher:

@@ -12,7 +12,7 @@ from components.config import UserError
 from components.expansions import FILE
 from components.groups import queries_of
 from components.query_choice import CHOICE, PREDICTIONS
-from components.tables import ANSWER_RANKS, ANSWERED, EXPANSIONS, GROUPS, QRELS, RANKING, read, write
+from components.tables import ANSWER_RANKS, ANSWERED, EXPANSIONS, GROUPS, QRELS, RANKING, pieces, read, write
 from workflows.cluster import Cluster
 
 RANKS, PREDICTED, CHOICES = "ranks.parquet", "predicted.parquet", "choices.parquet"
@@ -24,10 +24,12 @@ def answer_ranks(out: Path, cluster: Cluster, *, expanded: Path, ranking: Path, 
     By answer `ranking` is one that `answering` wrote; otherwise relevant documents are what is looked for.
     """
     expansions = read(expanded / FILE, EXPANSIONS)
-    table = read(ranking / "ranking.parquet", ANSWERED if by_answer else RANKING)
-    if not by_answer:
-        table = query_choice.judged(table, read(expanded / "qrels.parquet", QRELS))
-    ranks = query_choice.answer_ranks(expansions, table)
+    qrels = None if by_answer else read(expanded / "qrels.parquet", QRELS)
+    hits = []
+    for piece in pieces(ranking / "ranking.parquet", ANSWERED if by_answer else RANKING):
+        told = piece if qrels is None else query_choice.judged(piece, qrels)
+        hits.append(told.filter(told["hit"]))
+    ranks = query_choice.answer_ranks(expansions, pa.concat_tables([ANSWERED.empty_table(), *hits]))
     write(out / RANKS, ranks, ANSWER_RANKS)
     return {"expansions": len(ranks), "without_an_answer": ranks["rank"].null_count}
 
@@ -89,8 +91,9 @@ def choose(
 
 def _scores(scores: Path | None, expansions: pa.Table) -> np.ndarray:
     """What says how good each expansion is; the lowest is the best, one that finds no answer the worst."""
-    if scores is None:
-        return expansions["number"].to_numpy().astype(np.float64)
+    if scores is None:  # the question as it is (0) is none of the generator's
+        numbers = expansions["number"].to_numpy().astype(np.float64)
+        return np.where(numbers > 0, numbers, np.inf)
     oracle = (scores / RANKS).exists()
     table = read(scores / RANKS, ANSWER_RANKS) if oracle else read(scores / PREDICTED, PREDICTIONS)
     at = pc.index_in(expansions["doc_id"], value_set=table["doc_id"].combine_chunks())

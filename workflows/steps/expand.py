@@ -22,15 +22,16 @@ from components.files import replacing, write_json
 from components.generator_configs import GenerateConfig
 from components.groups import queries_of
 from components.processor import settle
+from components.query_choice import CHOICE
 from components.relevance_model import Document, Frequencies, RelevanceConfig
 from components.sources.base import locate
-from components.tables import EXPANSIONS, RANKING, read
+from components.tables import ANSWER_RANKS, EXPANSIONS, QRELS, QUERIES, RANKING, read, write
 from workflows.cluster import Cluster
 from workflows.shards import Shard, map_shards
 
 SAMPLED = 100_000
 """Documents that terms are counted in, spread over the collection: enough to know the common ones."""
-QUERIES = 256
+QUERIES_A_SHARD = 256
 """Of one piece of work; changes no result."""
 TEXTS, COUNTS = "feedback.arrow", "frequencies.json"
 
@@ -111,8 +112,8 @@ def _mapped(
     shards = [
         Shard(f"part-{fold:03d}-{start:08d}.parquet", len(part), {"fold": fold, "rows": part})
         for fold, rows in enumerate(folds)
-        for start in range(0, len(rows), QUERIES)
-        if (part := rows[start : start + QUERIES])
+        for start in range(0, len(rows), QUERIES_A_SHARD)
+        if (part := rows[start : start + QUERIES_A_SHARD])
     ]
     counted = map_shards(
         worker, shards, out=out, cluster=cluster, pool=cluster.map, unit="queries", gpu=gpu, data=data, **constructor
@@ -230,3 +231,55 @@ def concatenated(out: Path, cluster: Cluster, *, data: Path, expanded: Path) -> 
         whole.setdefault(row["query_id"], []).append(row["text"])
     rows = [row for query, texts in whole.items() for row in expansions.rows(query, [" ".join(texts)])]
     return expansions.write_collection(out, data, pa.Table.from_pylist(rows, schema=EXPANSIONS))
+
+
+def with_question(out: Path, cluster: Cluster, *, data: Path, expanded: Path, splits: list[str]) -> dict[str, Any]:
+    """Write the expansions, and before those of each query of the splits one that says nothing, with the number 0:
+    the question as it is."""
+    queries = queries_of(data, splits, ["query_id"])["query_id"]
+    nothing = [
+        {"doc_id": expansions.identifier(query, 0), "title": "", "text": "", "query_id": query, "number": 0}
+        for query in queries.to_pylist()
+    ]
+    table = read(expanded / expansions.FILE, EXPANSIONS)
+    whole = pa.concat_tables([pa.Table.from_pylist(nothing, schema=EXPANSIONS), table])
+    place = pc.index_in(whole["query_id"], value_set=queries.combine_chunks())
+    order = pc.sort_indices(
+        pa.table({"place": place, "number": whole["number"]}), [("place", "ascending"), ("number", "ascending")]
+    )
+    return expansions.write_collection(out, data, whole.take(order))
+
+
+def joined_expansions(
+    out: Path, cluster: Cluster, *, data: Path, expanded: list[Path], rankings: list[Path], ranks: list[Path]
+) -> dict[str, Any]:
+    """Write several generators' expansions of different queries as one, with `ranking.parquet`, what they find, and
+    `ranks.parquet`, their minimum answer ranks; nothing is drawn or retrieved again."""
+    tables = [read(path / expansions.FILE, EXPANSIONS) for path in expanded]
+    summary = expansions.write_collection(out, data, pa.concat_tables(tables))
+    of = pa.concat_tables([read(path / "ranks.parquet", ANSWER_RANKS) for path in ranks])
+    write(out / "ranks.parquet", of, ANSWER_RANKS)
+    with replacing(out / "ranking.parquet") as to, pq.ParquetWriter(to, RANKING) as writer:
+        for path in rankings:
+            for batch in pq.ParquetFile(path / "ranking.parquet").iter_batches(columns=RANKING.names):
+                writer.write_batch(batch)
+    return summary
+
+
+def chosen_queries(out: Path, cluster: Cluster, *, data: Path, choices: Path, split: str) -> dict[str, Any]:
+    """Write the collection in which the split's queries are what was chosen for them: the question with its expansion.
+
+    `choices` is what `choose` wrote; a query without a choice stays as it is. Documents are the same file.
+    """
+    queries = read(data / "queries.parquet", QUERIES, filters=[("split", "=", split)])
+    chosen = read(choices / "choices.parquet", CHOICE, columns=["query_id", "text"])
+    texts = dict(zip(chosen["query_id"].to_pylist(), chosen["text"].to_pylist(), strict=True))
+    asked = [
+        expansions.expanded(text, texts[query]) if texts.get(query) else text
+        for query, text in zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True)
+    ]
+    write(out / "queries.parquet", queries.set_column(1, "text", pa.array(asked, pa.string())), QUERIES)
+    write(out / "qrels.parquet", read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)]), QRELS)
+    with replacing(out / "documents.parquet") as path:
+        expansions.share(data / "documents.parquet", path)
+    return {"queries": len(queries), "expanded": len(texts)}

@@ -1,14 +1,18 @@
 """Fuse several rankings of the same queries."""
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from components import fusion
+from components.expansions import FILE
 from components.fusion import FusionConfig
 from components.groups import queries_of
-from components.tables import RANKING, read, write
+from components.tables import EXPANSIONS, RANKING, pieces, read, write
 from workflows.cluster import Cluster
 
 
@@ -21,3 +25,37 @@ def fuse(
     fused = fusion.fuse([table.filter(pc.is_in(table["query_id"], value_set=wanted)) for table in tables], config)
     write(out / "ranking.parquet", fused, RANKING)
     return {"queries": len(pc.unique(fused["query_id"])), "rows": len(fused)}
+
+
+def fuse_expansions(
+    out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path, otherwise: Path, split: str,
+    config: FusionConfig,
+) -> dict[str, Any]:  # fmt: skip
+    """Write `ranking.parquet`, each query's the fusion of what all its expansions find, in the order in which they
+    were generated; queries without an expansion keep the ranking of `otherwise`.
+
+    The ranking is read a piece at a time, cut where a query's expansions end.
+    """
+    wanted = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
+    expansions = read(expanded / FILE, EXPANSIONS, columns=["doc_id", "query_id", "number"])
+    expansions = expansions.filter(pc.is_in(expansions["query_id"], value_set=wanted))
+    names = expansions["doc_id"].combine_chunks()
+    fused, rest = [], RANKING.append(pa.field("number", pa.int32())).empty_table()
+    for piece in chain(pieces(ranking / "ranking.parquet", RANKING), [None]):
+        last = pa.array(np.zeros(len(rest), bool))
+        if piece is not None:
+            at = pc.index_in(piece["query_id"], value_set=names)
+            own, at = piece.filter(pc.is_valid(at)), at.drop_null()
+            own = own.set_column(0, "query_id", expansions["query_id"].take(at))
+            rest = pa.concat_tables([rest, own.append_column("number", expansions["number"].take(at))])
+            if not len(rest):
+                continue
+            last = pc.equal(rest["query_id"], rest["query_id"][-1])  # it may go on in the next piece
+        done, rest = rest.filter(pc.invert(last)), rest.filter(last)
+        fused.append(fusion.fuse_lists(done.select(RANKING.names), done["number"].to_numpy(), config))
+    plain = read(otherwise / "ranking.parquet", RANKING)
+    plain = plain.filter(pc.is_in(plain["query_id"], value_set=wanted))
+    table = pa.concat_tables([RANKING.empty_table(), *fused])
+    lacking = pc.invert(pc.is_in(plain["query_id"], value_set=pc.unique(table["query_id"])))
+    write(out / "ranking.parquet", pa.concat_tables([table, plain.filter(lacking)]), RANKING)
+    return {"queries": len(pc.unique(table["query_id"])), "rows": len(table)}

@@ -13,10 +13,11 @@ import threading
 from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import Field
 
 from components import lucene
 from components.config import Config, UserError
@@ -49,6 +50,25 @@ class BM25Config(Config):
     """How much a document's length counts against it, from 0 to 1."""
 
 
+class VectorIndexConfig(LuceneIndexConfig):
+    """The same for an index that knows the terms of each document, as feedback asks for."""
+
+    vectors: Literal[True] = True
+    """Term vectors are stored."""
+
+
+class RM3Config(Config):
+    """Relevance feedback: terms of the first documents are added to the query (Abdul-Jaleel et al. 2004). The defaults
+    are Pyserini's."""
+
+    terms: int = Field(10, ge=1)
+    """Terms that are added."""
+    documents: int = Field(10, ge=1)
+    """Documents that they are taken from."""
+    original: float = Field(0.5, ge=0, le=1)
+    """The original query's share of the weight."""
+
+
 def lucene_index(out: Path, cluster: Cluster, *, data: Path, config: LuceneIndexConfig) -> dict[str, Any]:
     """Write `index/`, a Lucene index of title and text that Pyserini opens."""
     lucene.check()
@@ -59,7 +79,8 @@ def lucene_index(out: Path, cluster: Cluster, *, data: Path, config: LuceneIndex
         _InChild,
         [Shard(INDEX, documents, {})],
         out=out, cluster=cluster, pool=pool, unit="documents",
-        work=_Indexing, data=str(data), analysis=config.model_dump(mode="json"),
+        work=_Indexing, data=str(data), vectors=isinstance(config, VectorIndexConfig),
+        analysis=config.model_dump(mode="json", include=set(lucene.Analysis.model_fields)),
     )  # fmt: skip
     return _about(out)
 
@@ -71,6 +92,23 @@ def lucene_search(
 
     A query that finds nothing has no rows. Ranks and scores are those of Pyserini's `LuceneSearcher.batch_search`.
     """
+    return _searched(out, cluster, data=data, index=index, splits=splits, k=k, config=config)
+
+
+def lucene_feedback(
+    out: Path, cluster: Cluster, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config,
+    rm3: RM3Config,
+) -> dict[str, Any]:  # fmt: skip
+    """The same with relevance feedback by RM3, of an index with term vectors; as Pyserini's after `set_rm3`."""
+    return _searched(
+        out, cluster, data=data, index=index, splits=splits, k=k, config=config, rm3=rm3.model_dump(mode="json")
+    )
+
+
+def _searched(
+    out: Path, cluster: Cluster, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config,
+    rm3: dict[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     documents_for(k, data)
     queries = len(queries_of(data, splits, ["query_id"]))
     shards = runs(queries, QUERIES_A_SHARD, "found-{:05d}.parquet")
@@ -79,7 +117,7 @@ def lucene_search(
         lucene.check()
         map_shards(
             _InChild, shards, out=out, cluster=cluster, pool=cluster.java, unit="queries",
-            work=_Retrieval, data=str(data), index=str(index), splits=splits, k=k, k1=config.k1, b=config.b,
+            work=_Retrieval, data=str(data), index=str(index), splits=splits, k=k, k1=config.k1, b=config.b, rm3=rm3,
         )  # fmt: skip
         _join([out / shard.file for shard in shards], ranking)
     for shard in shards:
@@ -102,8 +140,8 @@ def _about(index: Path) -> dict[str, Any]:
 class _Indexing:
     """The one shard of an index: all documents."""
 
-    def __init__(self, *, threads: int, data: str, analysis: dict[str, Any]) -> None:
-        self._documents = Path(data) / "documents.parquet"
+    def __init__(self, *, threads: int, data: str, analysis: dict[str, Any], vectors: bool = False) -> None:
+        self._documents, self._vectors = Path(data) / "documents.parquet", vectors
         self._analysis = lucene.Analysis.model_validate(analysis)
         self._threads = threads
 
@@ -113,7 +151,7 @@ class _Indexing:
         with (
             file,
             Progress(path.parent, total, "documents") as progress,
-            lucene.IndexWriter(path, self._analysis, threads=self._threads) as writer,
+            lucene.IndexWriter(path, self._analysis, threads=self._threads, vectors=self._vectors) as writer,
         ):
             for batch in file.iter_batches(DOCUMENTS_AT_ONCE, columns=["doc_id", "title", "text"]):
                 doc_ids, titles, texts = (column.to_pylist() for column in batch.columns)
@@ -132,10 +170,13 @@ class _Retrieval:
     """Rankings for runs of queries."""
 
     def __init__(
-        self, *, threads: int, data: str, index: str, splits: list[str], k: int, k1: float, b: float
+        self, *, threads: int, data: str, index: str, splits: list[str], k: int, k1: float, b: float,
+        rm3: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         analysis = lucene.Analysis.model_validate(_about(Path(index))["analysis"])
         self._searcher = lucene.Searcher(Path(index) / INDEX, analysis, k1=k1, b=b, threads=threads)
+        if rm3 is not None:
+            self._searcher.feed_back(**rm3)
         self._queries = queries_of(Path(data), splits, ["query_id", "text"])
         self._k = k
 

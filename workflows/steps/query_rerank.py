@@ -1,5 +1,6 @@
 """What query rerankers read, and asking them for the rank of each expansion (paper 002, sections 3.3.1 and 3.3.2)."""
 
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from components.expansions import FILE
 from components.files import replacing, save_array, write_array
 from components.processor import settle
 from components.query_choice import PREDICTIONS
-from components.query_reading import TOP
+from components.query_reading import PARTS, TOP
 from components.tables import DOCUMENTS, EXPANSIONS, QRELS, QUERIES, RANKING, check, read, write
 from workflows.cluster import Cluster
 from workflows.shards import mapped_rows
@@ -56,6 +57,40 @@ def candidates(out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranki
         summary |= {"passages": len(passages), "found_nothing": int((top == len(names) + len(passages)).sum())}
     with replacing(out / "documents.parquet") as path:
         pq.write_table(pa.concat_tables(tables), path, row_group_size=ROW_GROUP)
+    write(out / "queries.parquet", read(data / "queries.parquet", QUERIES), QUERIES)
+    write(out / "qrels.parquet", QRELS.empty_table(), QRELS)
+    return summary
+
+
+def candidates_released(
+    out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path | None
+) -> dict[str, Any]:
+    """The same for the public code's templates, in which question, expansion, title and passage are texts apart."""
+    table = read(expanded / FILE, EXPANSIONS, columns=["doc_id", "text", "query_id"])
+    asked = read(data / "queries.parquet", QUERIES, columns=["query_id", "text"])
+    asked = asked.filter(pc.is_in(asked["query_id"], value_set=pc.unique(table["query_id"])))
+    questions = [text.rstrip(" ?") for text in asked["text"].to_pylist()]
+    texts = [table["text"].to_pylist(), questions]
+    names = [table["doc_id"].to_pylist(), [f"question {one}" for one in asked["query_id"].to_pylist()]]
+    of = pc.index_in(table["query_id"], value_set=asked["query_id"].combine_chunks()).to_numpy()
+    parts = [len(table) + of, np.arange(len(table))]
+    summary = {"expansions": len(table)}
+    if ranking is not None:
+        columns = ["query_id", "doc_id"]
+        first = read(ranking / "ranking.parquet", RANKING, columns=columns, filters=[("rank", "=", 1)])
+        passages = _passages(data, pc.unique(first["doc_id"]))
+        found = first["doc_id"].take(pc.index_in(table["doc_id"], value_set=first["query_id"].combine_chunks()))
+        rows = pc.index_in(found, value_set=passages["doc_id"].combine_chunks(), skip_nulls=True)
+        top = pc.fill_null(rows, len(passages)).to_numpy().astype(np.int64)
+        for field in ("title", "text"):
+            parts.append(sum(map(len, texts)) + top)
+            texts.append([*passages[field].to_pylist(), ""])
+            names.append([f"{field} {one}" for one in [*passages["doc_id"].to_pylist(), "#"]])
+        summary |= {"passages": len(passages), "found_nothing": int((top == len(passages)).sum())}
+    write_array(out / PARTS, np.stack(parts, 1).astype(np.int64))
+    whole = [list(chain(*names)), [""] * sum(map(len, texts)), list(chain(*texts))]
+    with replacing(out / "documents.parquet") as path:
+        pq.write_table(pa.table(whole, schema=DOCUMENTS), path, row_group_size=ROW_GROUP)
     write(out / "queries.parquet", read(data / "queries.parquet", QUERIES), QUERIES)
     write(out / "qrels.parquet", QRELS.empty_table(), QRELS)
     return summary

@@ -1,7 +1,7 @@
 """False-negative control: a ranking that says of each candidate whether it may become a negative, and if not, why."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from components import draws, screening
-from components.files import write_json
+from components.files import replacing, write_json
 from components.groups import ids_of, positives, queries_of, rows_of
 from components.screening import REASONS, Found, ScreenConfig
-from components.tables import ANSWERED, RANKING, SCREENED, read, write
+from components.tables import ANSWERED, RANKING, SCREENED, by_query, check, pieces, read
 from components.vectors import Lists, Vectors, query_rows
 from workflows.cluster import Cluster
 
@@ -20,6 +20,8 @@ CASES = "cases.json"
 """Some removed candidates, for people."""
 CASES_EACH = 4
 """Of each reason."""
+ROWS = 1_000_000
+"""Of the ranking that are looked at together; changes no result."""
 
 
 def screen(
@@ -33,47 +35,104 @@ def screen(
     taken to the best-ranked relevant document; of queries whose list has none (`without_positive`) it removes nothing.
     """
     answered = config.answering or "hit" in pq.read_schema(ranking / "ranking.parquet").names
-    table = read(ranking / "ranking.parquet", ANSWERED if answered else RANKING)
+    schema = ANSWERED if answered else RANKING
     wanted = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
-    table = table.filter(pc.is_in(table["query_id"], value_set=wanted)).combine_chunks()
-    found = Found(
-        rows_of(table["query_id"], ids_of(data / "queries.parquet", "query_id"), what=str(ranking)),
-        rows_of(table["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what=str(ranking)),
-        table["score"].to_numpy(),
-    )
-    of_queries = positives(data)
-    relevant = np.asarray([(q, d) for q, known in of_queries.items() for d in known], np.int64).reshape(-1, 2)
-    is_judged = screening.judged(found, relevant)
-    score, place = screening.positive_scores(found, is_judged)
-    same = np.load(tokens / "documents.same.npy")
-    flags = {
-        "qrel": is_judged,
-        "duplicate text": screening.copies(found, relevant, same),
-        "margin": screening.too_near(found, score, config),
-    }
-    if config.same_id:
-        flags["same id"] = pc.equal(table["query_id"], table["doc_id"]).to_numpy()
-    if config.answering:
-        flags["answer"] = table["hit"].to_numpy()
-    if config.vote is not None:
-        assert votes is not None
-        flags["ranker's vote"] = _voted(table, read(votes / "ranking.parquet", RANKING), config.vote)
-    if config.reciprocal is not None:
-        assert vectors is not None
-        rows = query_rows(vectors, table["query_id"])
-        flags["reciprocal neighbour"] = _reciprocal(found, rows, of_queries, Vectors(vectors), config.reciprocal)
-    reason = screening.first_reason(flags)
-    names = pa.array(["", *REASONS]).take(pa.array(reason.astype(np.int64) + 1))
-    told = table.append_column("reason", names)
-    write(out / "ranking.parquet", told, pa.schema([*SCREENED, *([ANSWERED.field("hit")] if answered else [])]))
-    write_json(out / CASES, _cases(table, reason, score, place, found, same[found.documents]))
-    counts = {name: int((reason == number).sum()) for number, name in enumerate(REASONS)}
-    lists = np.unique(found.queries)
+    look = _Look(data, tokens, votes, vectors, config)
+    told: list[_Seen] = []
+    rows = lists = without = 0
+    with replacing(out / "ranking.parquet") as path, pq.ParquetWriter(path, _told(schema)) as writer:
+        for piece in by_query(ranking / "ranking.parquet", schema, rows=ROWS):
+            table = piece.filter(pc.is_in(piece["query_id"], value_set=wanted)).combine_chunks()
+            if not len(table):
+                continue
+            found, seen = look(table)
+            number = len(np.unique(found.queries))
+            lists, without = lists + number, without + number - len(np.unique(found.queries[seen.relevant]))
+            told.append(seen.shifted(rows))
+            rows += len(table)
+            names = pa.array(["", *REASONS]).take(pa.array(seen.reason.astype(np.int64) + 1))
+            writer.write_table(check(table.append_column("reason", names), _told(schema), what="screened ranking"))
+    whole = _Seen(*(np.concatenate(column) for column in zip(*told, strict=True))) if told else _NOTHING
+    write_json(out / CASES, _cases(out / "ranking.parquet", whole))
+    counts = {name: int((whole.reason == number).sum()) for number, name in enumerate(REASONS)}
     return {
-        "queries": len(lists), "before": len(table), "after": int((reason < 0).sum()),
-        "removed": {name: count for name, count in counts.items() if count},
-        "without_positive": len(lists) - len(np.unique(found.queries[is_judged])),
+        "queries": lists, "before": len(whole.reason), "after": int((whole.reason < 0).sum()),
+        "removed": {name: count for name, count in counts.items() if count}, "without_positive": without,
     }  # fmt: skip
+
+
+def _told(schema: pa.Schema) -> pa.Schema:
+    """A ranking with reasons, and with hits where it had them."""
+    return pa.schema([*SCREENED, *([ANSWERED.field("hit")] if schema is ANSWERED else [])])
+
+
+class _Seen(NamedTuple):
+    """Of each row the number of its reason, -1 for none; whether it is relevant; the score and the row of the positive
+    that it is held against; the first row of its query that says the same."""
+
+    reason: np.ndarray
+    relevant: np.ndarray
+    score: np.ndarray
+    place: np.ndarray
+    first: np.ndarray
+
+    def shifted(self, rows: int) -> "_Seen":
+        """The same where so many rows stand before."""
+        return self._replace(place=np.where(self.place >= 0, self.place + rows, -1), first=self.first + rows)
+
+
+_NOTHING = _Seen(
+    np.empty(0, np.int8), np.empty(0, bool), np.empty(0, np.float32), np.empty(0, np.int64), np.empty(0, np.int64)
+)
+
+
+class _Look:
+    """What is looked at of a piece of the ranking, whole queries of it."""
+
+    def __init__(
+        self, data: Path, tokens: Path, votes: Path | None, vectors: Path | None, config: ScreenConfig
+    ) -> None:
+        self._config, self._votes, self._place = config, votes, vectors
+        self._queries = ids_of(data / "queries.parquet", "query_id")
+        self._documents = ids_of(data / "documents.parquet", "doc_id")
+        self._of_queries = positives(data)
+        known = [(q, d) for q, relevant in self._of_queries.items() for d in relevant]
+        self._relevant = np.asarray(known, np.int64).reshape(-1, 2)
+        self._same = np.load(tokens / "documents.same.npy")
+        self._vectors = Vectors(vectors) if config.reciprocal is not None and vectors is not None else None
+
+    def __call__(self, table: pa.Table) -> tuple[Found, _Seen]:
+        config = self._config
+        found = Found(
+            rows_of(table["query_id"], self._queries, what="ranking"),
+            rows_of(table["doc_id"], self._documents, what="ranking"),
+            table["score"].to_numpy(),
+        )
+        is_judged = screening.judged(found, self._relevant)
+        score, place = screening.positive_scores(found, is_judged)
+        flags = {
+            "qrel": is_judged,
+            "duplicate text": screening.copies(found, self._relevant, self._same),
+            "margin": screening.too_near(found, score, config),
+        }
+        if config.same_id:
+            flags["same id"] = pc.equal(table["query_id"], table["doc_id"]).to_numpy()
+        if config.answering:
+            flags["answer"] = table["hit"].to_numpy()
+        if config.vote is not None:
+            assert self._votes is not None
+            of = [("query_id", "in", pc.unique(table["query_id"]).to_pylist())]
+            flags["ranker's vote"] = _voted(
+                table, read(self._votes / "ranking.parquet", RANKING, filters=of), config.vote
+            )
+        if config.reciprocal is not None:
+            assert self._vectors is not None
+            assert self._place is not None
+            rows = query_rows(self._place, table["query_id"])
+            flags["reciprocal neighbour"] = _reciprocal(found, rows, self._of_queries, self._vectors, config.reciprocal)
+        texts = np.stack([found.queries, self._same[found.documents]], 1)
+        _, firsts, which = np.unique(texts, axis=0, return_index=True, return_inverse=True)
+        return found, _Seen(screening.first_reason(flags), is_judged, score, place, firsts[which.reshape(-1)])
 
 
 def _voted(table: pa.Table, votes: pa.Table, vote: screening.Vote) -> np.ndarray:
@@ -109,20 +168,31 @@ def _reciprocal(found: Found, queries: np.ndarray, relevant: dict[int, np.ndarra
     return np.concatenate([np.empty(0, bool), *flags])
 
 
-def _cases(
-    table: pa.Table, reason: np.ndarray, score: np.ndarray, place: np.ndarray, found: Found, texts: np.ndarray
-) -> list[dict[str, Any]]:
+def _cases(ranking: Path, seen: _Seen) -> list[dict[str, Any]]:
     """Some removed candidates of each reason, with the positive they are held against, and of a copy what stands before
     it and says the same (`copy_of`; null where only a relevant document that was not found does)."""
-    cases = []
+    chosen: list[tuple[str, int]] = []
     for number, name in enumerate(REASONS):
-        rows = np.flatnonzero(reason == number)
-        for at in np.sort(draws.generator("cases", name).permutation(rows)[:CASES_EACH]).tolist():
-            row = table.slice(at, 1).to_pylist()[0]
-            best = table["doc_id"][int(place[at])].as_py() if place[at] >= 0 else None
-            about = {key: row[key] for key in ("query_id", "doc_id", "rank", "score")}
-            positive = {"positive": best, "positive_score": float(score[at]) if best is not None else None}
-            first = int(np.flatnonzero((found.queries == found.queries[at]) & (texts == texts[at]))[0])
-            copied = table["doc_id"][first].as_py() if name == "duplicate text" and first < at else None
-            cases.append({"reason": name, **about, **positive, "copy_of": copied})
+        rows = np.flatnonzero(seen.reason == number)
+        chosen += [(name, at) for at in np.sort(draws.generator("cases", name).permutation(rows)[:CASES_EACH]).tolist()]
+    told = _rows(ranking, {row for _, at in chosen for row in (at, int(seen.place[at]), int(seen.first[at]))})
+    cases = []
+    for name, at in chosen:
+        best = told[int(seen.place[at])]["doc_id"] if seen.place[at] >= 0 else None
+        about = {key: told[at][key] for key in ("query_id", "doc_id", "rank", "score")}
+        positive = {"positive": best, "positive_score": float(seen.score[at]) if best is not None else None}
+        first = int(seen.first[at])
+        copied = told[first]["doc_id"] if name == "duplicate text" and first < at else None
+        cases.append({"reason": name, **about, **positive, "copy_of": copied})
     return cases
+
+
+def _rows(ranking: Path, wanted: set[int]) -> dict[int, dict[str, Any]]:
+    """Some rows of a ranking by their number; one pass over it."""
+    found: dict[int, dict[str, Any]] = {}
+    first = 0
+    for piece in pieces(ranking, RANKING, rows=ROWS):
+        own = sorted(row for row in wanted if first <= row < first + len(piece))
+        found.update(zip(own, piece.take(pa.array([row - first for row in own], pa.int64())).to_pylist(), strict=True))
+        first += len(piece)
+    return found

@@ -7,19 +7,23 @@ from typing import Any
 from components.files import replacing
 from components.generator_configs import GeneratorConfig
 from components.model_configs import CrossEncoderConfig, DualEncoderConfig
+from components.reader_configs import ReaderConfig
 from workflows.cluster import Cluster
 
 
 def start(
-    out: Path, cluster: Cluster, *, config: DualEncoderConfig | CrossEncoderConfig | GeneratorConfig
+    out: Path, cluster: Cluster, *, config: DualEncoderConfig | CrossEncoderConfig | GeneratorConfig | ReaderConfig
 ) -> dict[str, Any]:
     """Write the model to `out/model`."""
     from components import pretrained  # torch and transformers: heavy, and only here needed
     from components.cross_encoder import CrossEncoder
     from components.dual_encoder import DualEncoder
     from components.generator import Generator
+    from components.reader import Reader
 
-    kinds: dict[str, Any] = {"dual_encoder": DualEncoder, "cross_encoder": CrossEncoder, "generator": Generator}
+    kinds: dict[str, Any] = {
+        "dual_encoder": DualEncoder, "cross_encoder": CrossEncoder, "generator": Generator, "reader": Reader
+    }  # fmt: skip
     kind = kinds[config.kind]
     model, tokenizer = kind.start(config)
     tokenizer.save_pretrained(str(out / "tokenizer"))

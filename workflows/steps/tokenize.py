@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from components.config import Config
+from components.expansions import share
 from components.files import replacing, write_array, write_json
 from components.text import TOKENIZER, document_text, fingerprint_of, tokenizer_file
 from workflows.cluster import Cluster
@@ -50,6 +52,34 @@ def tokenize(out: Path, cluster: Cluster, *, data: Path, model: Path, config: To
     summary["tokenizer"] = fingerprint_of(model / "model")
     write_json(out / TOKENIZER, summary["tokenizer"])
     return summary
+
+
+def tokenize_queries(
+    out: Path, cluster: Cluster, *, data: Path, model: Path, documents: Path, config: TokenizeConfig
+) -> dict[str, Any]:
+    """The same for a collection with other queries alone: `documents` is the artifact with its documents' tokens, whose
+    files are linked to and not copied, where the filesystem has links."""
+    made = json.loads((documents / TOKENIZER).read_text())
+    if made != fingerprint_of(model / "model"):
+        raise ValueError(f"{documents}: these tokens were made with another tokenizer than that of {model}")
+    for file in sorted(documents.glob("documents.*.npy")):
+        if not (out / file.name).exists():
+            with replacing(out / file.name) as path:
+                share(file, path)
+    groups = pq.ParquetFile(data / "queries.parquet")
+    shards = [
+        Shard(f"part-queries-{group:05d}", groups.metadata.row_group(group).num_rows,
+              {"table": "queries", "group": group})
+        for group in range(groups.num_row_groups)
+    ]  # fmt: skip
+    map_shards(
+        Tokenizer, shards, out=out, cluster=cluster, pool=cluster.map, unit="texts",
+        data=data, model=model / "model", max_tokens=config.max_tokens,
+    )  # fmt: skip
+    _join(out, "queries", [out / shard.file for shard in shards])
+    _same(out, "queries")
+    write_json(out / TOKENIZER, made)
+    return {"queries": groups.metadata.num_rows, "tokenizer": made}
 
 
 class Tokenizer:

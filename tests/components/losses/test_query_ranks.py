@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 import torch
 
@@ -105,3 +108,24 @@ def test_what_stands_at_a_masked_candidate_does_not_matter(pairs: str) -> None:
     values.sum().backward()
     assert student.grad is not None
     assert student.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(("scale", "of"), [("log", math.log), ("reciprocal", lambda rank: -1 / rank)])
+@pytest.mark.parametrize("pairs", ["all", "offsets"])
+def test_another_scale_is_the_same_loss_of_other_ranks(scale: Any, of: Any, pairs: Any) -> None:
+    scores = some()
+    changed = Scores(scores.student, scores.target.clone().apply_(of), scores.where)
+    torch.testing.assert_close(
+        ranking(scores, alpha=0.3, scale=scale, pairs=pairs), ranking(changed, alpha=0.3, pairs=pairs)
+    )
+
+
+def test_how_much_the_first_place_is_worth() -> None:
+    """The margin between ranks 1 and 2, as a share of that between 1 and 101: what the docstring says."""
+    for scale, share in (("rank", 0.01), ("log", 0.15), ("reciprocal", 0.505)):
+        near, far = (
+            ranking(Scores(torch.zeros(1, 2), torch.tensor([[1.0, rank]]), torch.ones(1, 2, dtype=torch.bool)),
+                    alpha=1.0, scale=scale).item()  # type: ignore[arg-type]
+            for rank in (2.0, 101.0)
+        )  # fmt: skip
+        assert near / far == pytest.approx(share, abs=0.003)

@@ -1,0 +1,129 @@
+"""A reader's training: the loss of a batch, pieces, that it learns, and the same with two workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from components.config import UserError
+from components.objectives.reader import ReaderObjective
+from components.reader import Reader
+from components.reader_configs import ReaderConfig
+from tests import toy
+from tests.trainings import assert_close, lines
+from tests.workflows.test_steps_read import with_answers
+from tests.writers import write_generator
+from workflows.cluster import Cluster
+from workflows.steps.read import reading_groups
+from workflows.steps.tokenize import TokenizeConfig, tokenize
+from workflows.steps.train import train
+
+LIKELIHOOD = "components.losses.likelihood.negative_log_likelihood"
+
+
+@pytest.fixture(scope="module")
+def learning(tmp_path_factory: pytest.TempPathFactory, data: Path) -> dict[str, Path]:
+    """A start reader, groups of three passages with their answers, and all tokens."""
+    folder = tmp_path_factory.mktemp("learning")
+    write_generator(folder / "pretrained", words=True)
+    start = toy.started(
+        folder / "start", ReaderConfig(model=str(folder / "pretrained"), passage_tokens=24, answer_tokens=8)
+    )
+    asked = with_answers(folder / "data", data)
+    ranking = toy.write_ranking(
+        folder / "ranking", {f"q{i}": [f"d{(i + 3 * k) % 40}" for k in range(1 + i % 4)] for i in range(24)}
+    )
+    for name in ("rows", "tokens", "answer tokens"):
+        (folder / name).mkdir()
+    reading_groups(
+        folder / "rows", toy.INLINE, data=asked, ranking=ranking, split="train", passages=3, visits=2, seed=[1]
+    )
+    tokenize(folder / "tokens", toy.INLINE, data=asked, model=start, config=TokenizeConfig())
+    tokenize(folder / "answer tokens", toy.INLINE, data=folder / "rows", model=start, config=TokenizeConfig())
+    return {"start": start, "data": asked, **{name: folder / name for name in ("rows", "tokens", "answer tokens")}}
+
+
+def objective(places: dict[str, Path], *, piece: int = 10_000, recompute: bool = False) -> ReaderObjective:
+    return ReaderObjective(
+        places["start"] / "model", rows=places["rows"] / "groups.parquet", data=places["data"],
+        tokens=places["tokens"], losses=toy.train_config(losses=[{"function": LIKELIHOOD}]).losses, piece=piece,
+        recompute=recompute, answer_tokens=places["answer tokens"],
+    )  # fmt: skip
+
+
+def test_the_loss_and_its_gradient_in_any_pieces(learning: dict[str, Path]) -> None:
+    whole, pieces = objective(learning), objective(learning, piece=40, recompute=True)
+    rows = [0, 3, 5, 17]
+    for one in (whole, pieces):
+        one.eval()
+        batch = one.collate(rows)
+        ((total, count),) = one.terms(one.encode(batch), batch).values()
+        assert count == 4
+        total.backward()
+        assert one.operations(batch) > 0
+    for (name, a), (_, b) in zip(whole.named_parameters(), pieces.named_parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=2e-3, atol=1e-4, msg=name)
+    # Question by question, by the reader itself.
+    batch, wanted = whole.collate(rows), 0.0
+    parts = batch.passages.ids.split(batch.counts.tolist()), batch.passages.mask.split(batch.counts.tolist())
+    for row, (ids, mask) in enumerate(zip(*parts, strict=True)):
+        one = whole.model.joined(type(batch.passages)(ids, mask), torch.tensor([len(ids)]), tokens=10_000)
+        target = type(batch.targets)(batch.targets.ids[row][None], batch.targets.mask[row][None])
+        likely = whole.model.log_likelihoods(one, target)
+        wanted -= likely.sum().item() / int(target.mask.sum())
+    assert total.item() == pytest.approx(wanted, rel=1e-4)
+
+
+def test_groups_and_answers_go_together(learning: dict[str, Path]) -> None:
+    one = objective(learning)
+    answers = pq.read_table(learning["rows"] / "documents.parquet")["text"].to_pylist()
+    batch = one.collate([1, len(answers) - 1])
+    for row, at in ((0, 1), (1, len(answers) - 1)):
+        ids = batch.targets.ids[row][batch.targets.mask[row] > 0]
+        assert one.model.tokenizer.decode(ids, skip_special_tokens=True) == answers[at]
+
+
+def test_it_learns(learning: dict[str, Path], tmp_path: Path, ray: Cluster) -> None:
+    """The loss falls; two workers come to the same as one."""
+
+    def losses(name: str, cluster: Cluster, **config: Any) -> list[float]:
+        (tmp_path / name).mkdir()
+        options = toy.train_config(batch=8, log_every=1, losses=[{"function": LIKELIHOOD}], clip=1.0, **config)
+        train(
+            tmp_path / name, cluster, objective="reader", rows=learning["rows"], dev=None, data=learning["data"],
+            tokens=learning["tokens"], start=learning["start"], seed=[1], config=options,
+            answer_tokens=learning["answer tokens"],
+        )  # fmt: skip
+        return [line["negative_log_likelihood (group)"] for line in lines(tmp_path / name)]
+
+    many = losses("many", toy.INLINE, steps=12, learning_rate=2e-2)
+    assert many[-1] < 0.8 * many[0]
+    for name, cluster in (("one", toy.INLINE), ("two", ray)):
+        losses(name, cluster, steps=3, learning_rate=1e-3)
+    assert_close(tmp_path / "one", tmp_path / "two")
+    assert Reader.load(tmp_path / "many" / "model").config.passage_tokens == 24
+
+
+def test_mistakes_are_named(learning: dict[str, Path], tmp_path: Path) -> None:
+    one = objective(learning)
+    with pytest.raises(ValueError, match="a reader has no candidates"):
+        one.judge(torch.empty(0), None)
+    with pytest.raises(ValueError, match=r"40 answers to \d+ groups"):
+        objective({**learning, "answer tokens": learning["tokens"]})
+    losses: Any = toy.train_config(losses=[{"function": LIKELIHOOD, "over": "batch"}]).losses
+    with pytest.raises(ValueError, match="a reader's losses look over the tokens of one text"):
+        ReaderObjective(
+            learning["start"] / "model", rows=learning["rows"] / "groups.parquet", data=learning["data"],
+            tokens=learning["tokens"], losses=losses, piece=9, recompute=False, answer_tokens=learning["answer tokens"],
+        )  # fmt: skip
+    (tmp_path / "none").mkdir()
+    ranking = toy.write_ranking(tmp_path / "ranking", {"q0": ["d1"]})
+    with pytest.raises(UserError, match="no query has both an answer and a passage"):
+        reading_groups(
+            tmp_path / "none", toy.INLINE, data=learning["data"], ranking=ranking, split="train", passages=3, visits=1,
+            seed=[1],
+        )  # fmt: skip

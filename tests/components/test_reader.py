@@ -1,0 +1,132 @@
+"""Fusion-in-Decoder: what many passages in a row are, against T5 itself, and in any order and pieces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM
+
+from components.reader import Reader, Readings, answered
+from components.reader_configs import ReaderConfig
+from components.text import Batch, TokenStore
+from tests import toy
+from tests.writers import write_generator
+from workflows.steps.tokenize import TokenizeConfig, tokenize
+
+QUESTIONS = [np.array([[0, 3], [0, 9], [0, 4]]), np.array([[5, 2]]), np.empty((0, 2), int), np.array([[7, 1], [7, 8]])]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Any:
+    """A start reader, the collection's tokens for it, and what it reads."""
+    folder = tmp_path_factory.mktemp("reader")
+    write_generator(folder / "pretrained", seed=1, words=True)
+    start = toy.started(
+        folder / "start", ReaderConfig(model=str(folder / "pretrained"), passage_tokens=28, answer_tokens=12)
+    )
+    (folder / "tokens").mkdir()
+    tokenize(folder / "tokens", toy.INLINE, data=data, model=start, config=TokenizeConfig())
+    reader = Reader.load(start / "model").eval()
+    return start, reader, Readings(reader, TokenStore(folder / "tokens", start / "model", pairs=False))
+
+
+def joined(made: Any, questions: list[np.ndarray], tokens: int = 10_000) -> Any:
+    _, reader, readings = made
+    counts = torch.tensor([len(pairs) for pairs in questions])
+    with torch.inference_mode():
+        return reader.joined(readings.batch(np.concatenate(questions)), counts, tokens=tokens)
+
+
+def targets() -> Batch:
+    ids = torch.tensor([[7, 8, 9, 3], [11, 3, 0, 0], [20, 21, 3, 0]])
+    return Batch(ids, (ids > 0).long())
+
+
+def test_what_it_reads(made: Any, data: Path) -> None:
+    """`question: ... context: ...`, through Hugging Face's own tokenizer, and cut to the length asked for."""
+    _, reader, readings = made
+    texts = pq.read_table(data / "documents.parquet").to_pylist()
+    asked = pq.read_table(data / "queries.parquet")["text"].to_pylist()
+    pairs = np.array([[0, 3], [4, 8], [5, 20]])
+    batch = readings.batch(pairs)
+    for row, (query, document) in enumerate(pairs.tolist()):
+        passage = f"{texts[document]['title']} {texts[document]['text']}".strip()
+        whole = reader.tokenizer(f"question: {asked[query]} context: {passage}")["input_ids"]
+        found = batch.ids[row][batch.mask[row] > 0].tolist()
+        assert len(found) == readings.lengths(pairs)[row] == min(28, len(whole))
+        assert found == (whole if len(whole) <= 28 else [*whole[:27], whole[-1]])
+    assert (readings.lengths(pairs) == 28).any()
+
+
+def test_with_one_passage_it_is_the_model_itself(made: Any) -> None:
+    """States, likelihoods and greedy answers are those of Hugging Face's T5 of the same input."""
+    start, reader, readings = made
+    plain = AutoModelForSeq2SeqLM.from_pretrained(str(start / "model"), dtype=torch.float32).eval()
+    pairs = [np.array([[query, document]]) for query, document in ((0, 3), (5, 2), (7, 20))]
+    together, wanted = joined(made, pairs), targets()
+    with torch.inference_mode():
+        found = reader.log_likelihoods(together, wanted)
+        for row, one in enumerate(pairs):
+            batch = readings.batch(one)
+            ids = batch.ids[batch.mask > 0][None]
+            states = plain.get_encoder()(input_ids=ids).last_hidden_state[0]
+            torch.testing.assert_close(together.states[row][together.mask[row] > 0], states, rtol=1e-4, atol=1e-5)
+            own = wanted.ids[row][wanted.mask[row] > 0][None]
+            logits = plain(input_ids=ids, labels=own).logits.log_softmax(-1)
+            alone = logits.gather(-1, own.unsqueeze(-1)).reshape(-1)
+            torch.testing.assert_close(found[row][wanted.mask[row] > 0], alone, rtol=1e-4, atol=1e-4)
+            assert (found[row][wanted.mask[row] == 0] == 0).all()
+            out = plain.generate(ids, do_sample=False, num_beams=1, max_new_tokens=9)[0]
+            said = answered(reader, readings, [one], new_tokens=9, batch_tokens=100, device="cpu")
+            assert said == [reader.tokenizer.decode(out, skip_special_tokens=True).strip()]
+
+
+def test_several_passages_are_their_states_in_a_row(made: Any) -> None:
+    """Each passage is encoded as if it were alone: the first token's likelihood by hand, from the decoder."""
+    _, reader, readings = made
+    questions = [QUESTIONS[0], QUESTIONS[3]]
+    together = joined(made, questions)
+    for row, pairs in enumerate(questions):
+        with torch.inference_mode():
+            parts = []
+            for pair in pairs:
+                batch = readings.batch(pair[None])
+                parts.append(reader.model.get_encoder()(input_ids=batch.ids[batch.mask > 0][None]).last_hidden_state[0])
+        torch.testing.assert_close(together.states[row][together.mask[row] > 0], torch.cat(parts), rtol=1e-4, atol=1e-5)
+    assert int(together.mask.sum()) == sum(int(readings.lengths(pairs).sum()) for pairs in questions)
+
+
+def test_neither_the_order_of_passages_nor_pieces_nor_neighbours_make_a_difference(made: Any) -> None:
+    _, reader, readings = made
+    questions = [QUESTIONS[0], QUESTIONS[1], QUESTIONS[3]]
+    with torch.inference_mode():
+        found = reader.log_likelihoods(joined(made, questions), targets())
+        turned = reader.log_likelihoods(joined(made, [pairs[::-1] for pairs in questions], tokens=30), targets())
+    torch.testing.assert_close(turned, found, rtol=1e-4, atol=1e-4)
+    assert found[0, 0] != pytest.approx(found[1, 0].item(), abs=1e-3)  # other passages say other things
+
+    def said(order: list[np.ndarray], batch_tokens: int) -> list[str]:
+        return answered(reader, readings, order, new_tokens=6, batch_tokens=batch_tokens, device="cpu")
+
+    texts = said(QUESTIONS, 10_000)
+    assert texts[2] == ""  # nothing to read
+    assert said(QUESTIONS[::-1], 40)[::-1] == texts
+
+
+def test_it_loads_again(made: Any, tmp_path: Path) -> None:
+    start, reader, _ = made
+    reader.save(tmp_path / "again", start / "model")
+    again = Reader.load(tmp_path / "again")
+    assert again.config == reader.config
+    for (name, a), (_, b) in zip(again.named_parameters(), reader.named_parameters(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_a_reader_is_not_cut() -> None:
+    with pytest.raises(ValueError, match="a reader is not cut"):
+        ReaderConfig(model="x", layers=2)

@@ -1,0 +1,113 @@
+"""Reading a ranking and measuring the answers: in one process and on Ray."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from components.config import UserError
+from components.reader_configs import ReadConfig, ReaderConfig
+from components.tables import QUERIES
+from tests import toy
+from tests.writers import write_generator
+from workflows.cluster import Cluster
+from workflows.steps.read import ANSWERS, WRITTEN, evaluate_answers, read_answers, reading_groups
+from workflows.steps.tokenize import TokenizeConfig, tokenize
+
+
+def with_answers(folder: Path, data: Path, *, rare: bool = False) -> Path:
+    """The toy collection whose queries have answers, the first words of their document, or its last three, which few
+    documents have; every sixth has none."""
+    shutil.copytree(data, folder)
+    rows = pq.read_table(data / "queries.parquet").to_pylist()
+    texts = pq.read_table(data / "documents.parquet")["text"].to_pylist()
+    for i, row in enumerate(rows):
+        words = texts[i].split()
+        own = [" ".join(words[-3:])] if rare else [" ".join(words[:2]), words[0]]
+        row["answers"] = [] if i % 6 == 5 else own
+    pq.write_table(pa.Table.from_pylist(rows, schema=QUERIES), folder / "queries.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory, data: Path) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("read")
+    write_generator(folder / "pretrained", seed=1, words=True)
+    start = toy.started(folder / "start", ReaderConfig(model=str(folder / "pretrained"), passage_tokens=24))
+    asked = with_answers(folder / "data", data)
+    ranking = toy.write_ranking(
+        folder / "ranking", {f"q{i}": [f"d{(i + 3 * k) % 40}" for k in range(6)] for i in range(24) if i != 6}
+    )
+    (folder / "tokens").mkdir()
+    tokenize(folder / "tokens", toy.INLINE, data=asked, model=start, config=TokenizeConfig())
+    return {"data": asked, "tokens": folder / "tokens", "ranking": ranking, "reader": start}
+
+
+def said(out: Path, cluster: Cluster, places: dict[str, Path], **config: Any) -> dict[str, str]:
+    out.mkdir()
+    options = ReadConfig(**{"precision": "fp32", "new_tokens": 6, "shard": 2, "passages": 3, **config})
+    summary = read_answers(out, cluster, **places, split="test", config=options)
+    assert {path.name for path in out.iterdir()} == {ANSWERS, "progress.json"}
+    rows = pq.read_table(out / ANSWERS).to_pylist()
+    assert summary["queries"] == len(rows)
+    return {row["query_id"]: row["answer"] for row in rows}
+
+
+def test_answers_in_one_process_and_on_ray(places: dict[str, Path], tmp_path: Path, ray: Cluster) -> None:
+    found = said(tmp_path / "inline", toy.INLINE, places)
+    assert list(found) == ["q0", "q6", "q12", "q18"]
+    assert found["q6"] == ""  # it found nothing to read
+    assert said(tmp_path / "ray", ray, places) == found
+    assert said(tmp_path / "six", toy.INLINE, places, passages=6) != found
+    deeper = said(tmp_path / "hundred", toy.INLINE, places, passages=100)
+    assert deeper == said(tmp_path / "all", toy.INLINE, places, passages=6)
+    assert len(said(tmp_path / "two", toy.INLINE, places, queries=2)) == 2
+
+
+def test_groups_to_learn_from(places: dict[str, Path], tmp_path: Path) -> None:
+    summary = reading_groups(
+        tmp_path, toy.INLINE, data=places["data"], ranking=places["ranking"], split="train", passages=4, visits=3,
+        seed=[1],
+    )  # fmt: skip
+    groups = pq.read_table(tmp_path / "groups.parquet").to_pylist()
+    answers = pq.read_table(tmp_path / "documents.parquet").to_pylist()
+    asked = {row["query_id"]: row["answers"] for row in pq.read_table(places["data"] / "queries.parquet").to_pylist()}
+    assert summary == {"groups": 36, "questions": 12, "of": 16}
+    drawn = set()
+    for group, answer in zip(groups, answers, strict=True):
+        query = group["query_id"]
+        assert answer["doc_id"] == f"{query}#{group['visit']}"
+        assert answer["text"] in asked[query]
+        drawn.add(asked[query].index(answer["text"]))
+        assert group["doc_ids"] == [f"d{(int(query[1:]) + 3 * k) % 40}" for k in range(4)]
+    assert drawn == {0, 1}
+
+
+def test_exact_match_and_f1_of_what_was_written(places: dict[str, Path], tmp_path: Path) -> None:
+    asked = {row["query_id"]: row["answers"] for row in pq.read_table(places["data"] / "queries.parquet").to_pylist()}
+    (first, *_), (second, *_) = asked["q0"], asked["q12"]
+    rows = [("q0", f"The {first}!"), ("q12", f"{second.split()[0]} zz"), ("q18", "")]
+    (tmp_path / "answers").mkdir()
+    table = pa.table([list(column) for column in zip(*rows, strict=True)], schema=WRITTEN)
+    pq.write_table(table, tmp_path / "answers" / ANSWERS)
+    (tmp_path / "out").mkdir()
+    summary = evaluate_answers(tmp_path / "out", toy.INLINE, data=places["data"], answers=tmp_path / "answers")
+    values = {
+        (row["query_id"], row["measure"]): row["value"]
+        for row in pq.read_table(tmp_path / "out" / "per_query.parquet").to_pylist()
+    }
+    assert values["q0", "EM"] == values["q0", "F1"] == 1
+    assert values["q12", "EM"] == 0
+    assert values["q12", "F1"] == pytest.approx(2 / 3)  # one word of two, all of the second answer's
+    assert values["q18", "F1"] == 0
+    assert summary["measures"] == {"EM": pytest.approx(1 / 3), "F1": pytest.approx((1 + 2 / 3) / 3)}
+
+
+def test_without_answers_nothing_is_read(places: dict[str, Path], data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no query of 'test' has one"):
+        said(tmp_path / "out", toy.INLINE, {**places, "data": data})

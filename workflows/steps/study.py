@@ -1,0 +1,99 @@
+"""A closer look at the expansions that were chosen: how long they are, and some of them (paper 002, section 3.7)."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from components import query_choice
+from components.expansions import expanded
+from components.files import write_json
+from components.query_choice import CHOICE
+from components.tables import ANSWER_RANKS, ANSWERED, QRELS, QUERIES, RANKING, read, records
+from workflows.cluster import Cluster
+
+STUDY = "study.json"
+WON, LOST = 2, 1
+"""Examples of each generator."""
+
+
+def study(
+    out: Path, cluster: Cluster, *, data: Path, split: str, lexical: Path, by_answer: bool, ranks: dict[str, Path],
+    choices: dict[str, dict[str, Path]],
+) -> dict[str, Any]:  # fmt: skip
+    """Write `study.json`: the mean length in words of the queries that systems issue, by generator (Table 3.9), and
+    queries with what each system chose and the rank at which that finds the answer (Table 3.10).
+
+    `ranks` are each generator's expansions', `choices` what `choose` wrote for each generator and system. The examples
+    are those on which the last system gained and lost most against the first.
+    """
+    asked = read(data / "queries.parquet", QUERIES, filters=[("split", "=", split)])
+    texts = dict(zip(asked["query_id"].to_pylist(), asked["text"].to_pylist(), strict=True))
+    plain = _plain_ranks(data, lexical, split, by_answer)
+    lengths, cases = [], []
+    for generator, systems in choices.items():
+        table = read(ranks[generator] / "ranks.parquet", ANSWER_RANKS)
+        of = dict(zip(table["doc_id"].to_pylist(), table["rank"].to_pylist(), strict=True))
+        chosen = {
+            system: {row["query_id"]: row for row in read(path / "choices.parquet", CHOICE).to_pylist()}
+            for system, path in systems.items()
+        }
+        issued = {
+            system: {query: expanded(texts[query], row["text"]) if row["number"] else texts[query]
+                     for query, row in own.items()}
+            for system, own in chosen.items()
+        }  # fmt: skip
+        lengths.append({"generator": generator, "words": {
+            system: float(np.mean([len(text.split()) for text in own.values()])) if own else 0.0
+            for system, own in issued.items()
+        }})  # fmt: skip
+        cases += [
+            {"generator": generator, "query": texts[query], "answers": answers,
+             "rows": [{"system": "BM25", "text": texts[query], "rank": plain.get(query)},
+                      *({"system": system, "text": issued[system][query], "rank": of[own[query]["doc_id"]]}
+                        for system, own in chosen.items())],
+             "passage": passage}
+            for query, answers, passage in _examples(data, asked, chosen, of, systems, plain)
+        ]  # fmt: skip
+    words = [len(text.split()) for text in texts.values()]
+    write_json(out / STUDY, {"question": float(np.mean(words)), "lengths": lengths, "cases": cases})
+    return {"queries": len(texts), "cases": len(cases)}
+
+
+def _plain_ranks(data: Path, lexical: Path, split: str, by_answer: bool) -> dict[str, int]:
+    """The rank at which each question itself finds an answer, where it does."""
+    table = read(lexical / "ranking.parquet", ANSWERED if by_answer else RANKING)
+    if not by_answer:
+        table = query_choice.judged(table, read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)]))
+    first = table.filter(table["hit"]).group_by("query_id").aggregate([("rank", "min")])
+    return dict(zip(first["query_id"].to_pylist(), first["rank_min"].to_pylist(), strict=True))
+
+
+def _examples(
+    data: Path, asked: pa.Table, chosen: dict[str, dict[str, Any]], ranks: dict[str, int | None],
+    systems: dict[str, Path], plain: dict[str, int],
+) -> list[tuple[str, list[str], Any]]:  # fmt: skip
+    """Queries, their answers, and the passage that the better choice finds."""
+    names = list(systems)
+    first, last = chosen[names[0]], chosen[names[-1]]
+
+    def gain(query: str) -> float:
+        before, after = (ranks[own[query]["doc_id"]] for own in (first, last))
+        return (1 / after if after else 0.0) - (1 / before if before else 0.0)
+
+    def hard(query: str) -> int:
+        return plain.get(query) or 10**6
+
+    there = sorted(first.keys() & last.keys(), key=lambda query: (-gain(query), -hard(query), query))
+    won = [query for query in there[:WON] if gain(query) > 0]
+    lost = [query for query in reversed(there[-LOST:]) if gain(query) < 0]
+    answers = dict(zip(asked["query_id"].to_pylist(), asked["answers"].to_pylist(), strict=True))
+    found = []
+    for query in [*won, *lost]:
+        system, own = (names[-1], last) if query in won else (names[0], first)
+        at = [("query_id", "=", query), ("rank", "=", ranks[own[query]["doc_id"]])]
+        document = read(systems[system] / "ranking.parquet", RANKING, filters=at)["doc_id"].to_pylist()
+        passage = records(data / "documents.parquet", "doc_id", document)
+        found.append((query, answers[query], next(iter(passage.values()), None)))
+    return found
