@@ -80,7 +80,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> tiny.Said:
 @pytest.fixture(scope="session")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A Ray session on this machine for all tests that need one; the profile that joins it."""
-    os.environ["RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S"] = "60"
+    os.environ["RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S"] = "240"
     cluster = Cluster(
         device="cpu", object_store_mb=200, pass_tokens=256, retries=0,
         train={"workers": 2, "threads": 1}, map={"workers": 2, "threads": 1},

@@ -19,7 +19,7 @@ SETTINGS = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-    "RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S": "600",
+    "RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S": "-1",  # a shard may take hours, as a large index does
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # What Ray's C++ side has to say to a user (a process died, say) comes as an exception too, and reads better there.
     "RAY_BACKEND_LOG_LEVEL": "fatal",
