@@ -23,6 +23,7 @@ from components.config import UserError
 from components.files import sweep, write_json
 from workflows import mirror
 from workflows.dag import Step, canonical, graph
+from workflows.progress import NAME as PROGRESS
 from workflows.progress import read as read_progress
 
 RECORD = "artifact.json"
@@ -253,7 +254,7 @@ def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], 
             with clock.at("compute"):
                 summary = node.function(out, cluster, **_places(node.inputs, store))
             (out / FAILURE).unlink(missing_ok=True)
-            (out / "progress.json").unlink(missing_ok=True)
+            (out / PROGRESS).unlink(missing_ok=True)
             sweep(out)  # of workers that died while the step went on
             return finish(_record(node, summary or {}, started, cluster))
         except (UserError, KeyboardInterrupt):
