@@ -39,7 +39,7 @@ class Generator(nn.Module):
         """A pre-trained language model, and its tokenizer."""
         tokenizer = pretrained.tokenizer(config)
         auto = AutoModelForSeq2SeqLM if config.architecture == "seq2seq" else AutoModelForCausalLM
-        return cls(config, pretrained.language_model(config, auto), tokenizer), tokenizer
+        return cls(config, pretrained.language_model(config, auto, tokenizer), tokenizer), tokenizer
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -65,8 +65,9 @@ class Generator(nn.Module):
         """
         (ids, mask), (wanted, there) = inputs, targets
         if self.seq2seq:
-            labels = wanted.masked_fill(there == 0, -100)
-            logits = self.model(input_ids=ids, attention_mask=mask, labels=labels).logits
+            first = wanted.new_full((len(wanted), 1), self.model.config.decoder_start_token_id)
+            before = torch.cat([first, wanted[:, :-1]], 1)
+            logits = self.model(input_ids=ids, attention_mask=mask, decoder_input_ids=before).logits
         else:
             whole, whole_mask = torch.cat([ids, wanted], 1), torch.cat([mask, there], 1)
             places = (whole_mask.cumsum(1) - 1).clamp_min(0)

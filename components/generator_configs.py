@@ -9,7 +9,11 @@ from components.model_configs import Pretrained
 
 
 class GeneratorConfig(Pretrained):
-    """A language model to begin from: any of Hugging Face's seq2seq (BART, T5) or causal (GPT-2, Llama) models."""
+    """A language model to begin from: any of Hugging Face's seq2seq (BART, T5) or causal (GPT-2, Llama) models.
+
+    An encoder (BERT, MiniLM) is taken for seq2seq too: its layers then begin both the side that reads and the one that
+    writes. It writes nothing of sense until it is trained.
+    """
 
     kind: Literal["generator"] = "generator"
     architecture: Literal["seq2seq", "causal"] = "seq2seq"

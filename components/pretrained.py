@@ -14,12 +14,16 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     MODEL_FOR_TEXT_ENCODING_MAPPING,
     AutoConfig,
     AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTextEncoding,
     AutoTokenizer,
+    EncoderDecoderModel,
 )
 
 from components.config import UserError
@@ -73,15 +77,44 @@ def classifier(source: Pretrained) -> Any:
     return _cut(_read(AutoModelForSequenceClassification, source, num_labels=1), source.layers)
 
 
-def language_model(source: Pretrained, auto: Any) -> Any:
-    """A pre-trained model that writes, whole."""
-    return _read(auto, source)
+def language_model(source: Pretrained, auto: Any, tokenizer: Any) -> Any:
+    """A pre-trained model that writes, whole.
+
+    An encoder alone (BERT, MiniLM), asked for as seq2seq, begins both sides: its layers read, and they write, with new
+    layers between the two (Rothe et al. 2020, "BERT2BERT").
+    """
+    if auto is not AutoModelForSeq2SeqLM or _writes(source):
+        return _read(auto, source)
+    sides = {"encoder_model": encoder(source)}
+    sides["decoder_model"] = _read(AutoModelForCausalLM, source, is_decoder=True, add_cross_attention=True)
+    model = EncoderDecoderModel.from_encoder_decoder_pretrained(**sides)
+    ids = {"decoder_start_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id,
+           "pad_token_id": tokenizer.pad_token_id}  # fmt: skip
+    model.config.update(ids)
+    model.generation_config.update(**ids)
+    return model
+
+
+def _writes(source: Pretrained) -> bool:
+    """Whether its architecture has a side that writes."""
+    return type(_config(source)) in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+
+
+def _config(source: Pretrained) -> Any:
+    """The architecture of a pre-trained model. UserError where there is none to be had."""
+    try:
+        return AutoConfig.from_pretrained(place(source.model), revision=source.revision)
+    except OSError as error:
+        raise _unreadable(source, error) from None
+
+
+def _unreadable(source: Pretrained, error: OSError) -> UserError:
+    return UserError(f"model: {source.model}: cannot be loaded: {str(error).splitlines()[0]}")
 
 
 def _read(auto: Any, source: Pretrained, **options: Any) -> Any:
-    where = place(source.model)
+    where, config = place(source.model), _config(source)
     try:
-        config = AutoConfig.from_pretrained(where, revision=source.revision)
         if source.dropout is not None:
             known = [key for key in DROPOUTS if hasattr(config, key)]
             if not known:
@@ -89,7 +122,7 @@ def _read(auto: Any, source: Pretrained, **options: Any) -> Any:
             options |= dict.fromkeys(known, source.dropout)
         return _load(auto, where, revision=source.revision, **options)
     except OSError as error:
-        raise UserError(f"model: {source.model}: cannot be loaded: {str(error).splitlines()[0]}") from None
+        raise _unreadable(source, error) from None
 
 
 def _load(auto: Any, where: str, **options: Any) -> Any:

@@ -50,7 +50,7 @@ class Reader(nn.Module):
     def start(cls, config: ReaderConfig) -> tuple[Self, Any]:
         """A pre-trained model, and its tokenizer."""
         tokenizer = pretrained.tokenizer(config)
-        return cls(config, pretrained.language_model(config, AutoModelForSeq2SeqLM), tokenizer), tokenizer
+        return cls(config, pretrained.language_model(config, AutoModelForSeq2SeqLM, tokenizer), tokenizer), tokenizer
 
     @classmethod
     def load(cls, folder: Path) -> Self:

@@ -1,4 +1,4 @@
-"""Language models of a few thousand weights: a T5, a BART and a GPT-2 that read and write bytes."""
+"""Language models of a few thousand weights: a T5, a BART and a GPT-2 of bytes, and a BERT to make one of."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests import toy
 
-KINDS = ("t5", "bart", "gpt2")
+KINDS = ("t5", "bart", "gpt2", "bert")
 
 
 def write_generator(folder: Path, kind: str = "t5", *, seed: int = 0, words: bool = False) -> Path:
@@ -14,6 +14,8 @@ def write_generator(folder: Path, kind: str = "t5", *, seed: int = 0, words: boo
 
     With `words` it writes whole words of the toy collection now and then, which BM25 can find.
     """
+    if kind == "bert":
+        return toy.write_encoder(folder, "bert", seed=seed)
     import torch
     import transformers
 

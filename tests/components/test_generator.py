@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from components.config import UserError
 from components.generator import Generator, _Drawing, filtered
@@ -145,6 +146,22 @@ def test_sampling_finds_more_than_greedy(generators: Any) -> None:
 def test_what_cannot_be_asked(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GenerateConfig(**config)
+
+
+def test_an_encoder_begins_both_sides(generators: Any, tmp_path: Path) -> None:
+    """Its layers and its words are on both; what stands between them is new, and all of it is saved."""
+    write_generator(tmp_path / "model", "bert")
+    whole = transformers.BertModel.from_pretrained(str(tmp_path / "model")).state_dict()
+    model = generators["bert"].model
+    for side in (model.encoder, model.decoder.bert):
+        found = side.state_dict()
+        same = [name for name in whole if not name.startswith("pooler")]
+        assert all(torch.equal(found[name], whole[name]) for name in same)
+    assert any("crossattention" in name for name in model.decoder.state_dict())
+    assert not any("crossattention" in name for name in model.encoder.state_dict())
+    tokenizer = generators["bert"].tokenizer
+    said = model.generation_config
+    assert [said.decoder_start_token_id, said.eos_token_id] == [tokenizer.cls_token_id, tokenizer.sep_token_id]
 
 
 def test_a_generator_that_is_not_there(tmp_path: Path) -> None:
