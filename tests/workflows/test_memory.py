@@ -22,6 +22,8 @@ from workflows.cluster import Cluster, Pool
 from workflows.shards import Shard, map_shards
 from workflows.worker_group import train_together
 
+SLOW = pytest.mark.slow  # each begins a group of training workers
+
 
 def raised(call: Any) -> Exception:
     """What a call that asks for too much raises."""
@@ -113,9 +115,9 @@ def test_through_ray_it_is_tried_once(ray: Cluster, tmp_path: Path) -> None:
     ("kind", "error", "says", "times"),
     [
         ("gpu", RuntimeError, "worker 0: OutOfMemoryError: CUDA out of memory. ", 1),
-        ("model", RuntimeError, "worker 0: FileNotFoundError: there is no such model", 1),
-        ("mistake", UserError, "k: 9; accepted: 8", 1),
-        ("neighbour", RuntimeError, "worker 0: RuntimeError: Connection closed by peer", 2),
+        pytest.param("model", RuntimeError, "worker 0: FileNotFoundError: there is no such model", 1, marks=SLOW),
+        pytest.param("mistake", UserError, "k: 9; accepted: 8", 1, marks=SLOW),
+        pytest.param("neighbour", RuntimeError, "worker 0: RuntimeError: Connection closed by peer", 2, marks=SLOW),
     ],
 )
 def test_a_training_that_would_fail_every_time_fails_once(

@@ -120,6 +120,7 @@ def test_one_start_serves_all_until_one_died(alone: Cluster, tmp_path: Path) -> 
     assert ask() not in (first, second)  # a new group, which may lose one again
 
 
+@pytest.mark.slow
 def test_of_two_one_dies_and_both_begin_again(alone: Cluster, tmp_path: Path) -> None:
     both = alone.model_copy(update={"train": Pool(workers=2, threads=1)})
     task = {"marker": str(tmp_path / "died")}
@@ -128,12 +129,14 @@ def test_of_two_one_dies_and_both_begin_again(alone: Cluster, tmp_path: Path) ->
     assert train_together(whose, {}, both, gpu=False, storage=tmp_path) != first
 
 
+@pytest.mark.slow
 def test_on_a_cluster_they_go_home_after_each(alone: Cluster, tmp_path: Path) -> None:
     joined = alone.model_copy(update={"address": "a running cluster, as far as the group can tell"})
     assert train_together(whose, {}, joined, gpu=False, storage=tmp_path) > 0
     assert worker_group._groups == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(cores() < 2, reason="there is room for one")
 def test_two_trainings_at_once_have_workers_of_their_own(alone: Cluster, tmp_path: Path) -> None:
     """And the next training has those of one of them."""
