@@ -12,7 +12,7 @@ import yaml
 
 from components.config import UserError, listing
 from components.files import write_json
-from workflows import cleaning, nodes, recipes
+from workflows import cleaning, nodes, object_store, recipes
 from workflows import cluster as clusters
 from workflows import report as reports
 from workflows.dag import Step, graph
@@ -28,7 +28,7 @@ from workflows.worker_group import dismiss
 def opened(arguments: argparse.Namespace) -> tuple[Experiment, Store]:
     """The experiment that the arguments name, and the store."""
     root = arguments.store or os.environ.get("SPARRING_STORE", "store")
-    experiment, store = recipes.read(arguments.config, arguments.assignments, arguments.runs), Store(root)
+    experiment, store = recipes.read(arguments.config, arguments.assignments, arguments.runs), object_store.opened(root)
     store.look(graph(experiment.wanted))
     return experiment, store
 

@@ -1,7 +1,6 @@
 """The store: where artifacts lie, what of a graph is finished, and filling what is not.
 
-Resume is "run again": an artifact is finished when its record is there, and the record is written last. Where the store
-is on an object store, what is here is a copy, and the records are only there (`mirror`).
+Resume is "run again": an artifact is finished when its record is there, and the record is written last.
 """
 
 import fcntl
@@ -10,8 +9,7 @@ import os
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +19,6 @@ from pydantic import BaseModel
 from components import clock
 from components.config import UserError
 from components.files import sweep, write_json
-from workflows import mirror
 from workflows.dag import Step, canonical, graph
 from workflows.progress import NAME as PROGRESS
 from workflows.progress import read as read_progress
@@ -37,16 +34,10 @@ class StepFailed(Exception):
 
 
 class Store:
-    """Where artifacts lie: `root/<function>-<12 hex>/`, each with its record.
-
-    `s3://bucket/prefix` is a store on an object store, and `root` this node's copy of it.
-    """
+    """Where artifacts lie: `root/<function>-<12 hex>/`, each with its record."""
 
     def __init__(self, root: str | Path) -> None:
-        self.root = mirror.opened(root)
-        self.remote = mirror.remote(self.root) is not None
-        self._records: dict[Path, dict[str, Any] | None] = {}
-        self._leases: dict[str, Any] = {}
+        self.root = Path(root).absolute()
 
     def path(self, node: Step) -> Path:
         """The artifact's directory, whether or not it is there."""
@@ -54,17 +45,12 @@ class Store:
 
     def where(self, node: Step) -> str:
         """The artifact's place, for people."""
-        return f"s3://{mirror.remote(self.path(node))}" if self.remote else str(self.path(node))
+        return str(self.path(node))
 
     def record(self, node: Step) -> dict[str, Any] | None:
         """The finished artifact's record, or None."""
-        path = self.path(node) / RECORD
-        if self.remote:
-            if path not in self._records:
-                self.look([node])
-            return self._records[path]
         try:
-            return json.loads(path.read_text())
+            return json.loads((self.path(node) / RECORD).read_text())
         except FileNotFoundError:
             return None
 
@@ -78,56 +64,81 @@ class Store:
         return record is not None and not record["dropped"]
 
     def look(self, nodes: Iterable[Step], *, again: bool = False) -> None:
-        """Ask an object store, all at once, for the records that were not there, or `again` for those that were too."""
-        paths = [self.path(node) / RECORD for node in nodes] if self.remote else []
-        asked = [path for path in paths if again or self._records.get(path) is None]
-        self._records |= dict.fromkeys(asked) | mirror.documents(asked)
+        """Ask, all at once, for the records that were not there, or `again` for those that were too. Files are looked
+        at when they are asked for."""
 
     def bring(self, nodes: Iterable[Step], *parts: str) -> None:
-        """Have some files of finished artifacts here to be read; all of them where none is named."""
-        if self.remote:
-            with ThreadPoolExecutor(mirror.AT_ONCE) as pool:
-                list(pool.map(lambda node: mirror.bring(*(self.path(node) / part for part in parts or ("",))), nodes))
+        """Have some files of artifacts here to be read; all of them where none is named. Files are here."""
 
     def sizes(self, nodes: list[Step], *parts: str) -> list[int]:
         """Bytes of artifacts, or of parts of them (glob patterns)."""
-
-        def size(node: Step) -> int:
-            folder = self.path(node)
-            if self.remote:
-                return sum(mirror.matching(mirror.listing(folder), list(parts or ["*"])).values())
-            found = [
-                f for part in parts or ["*"] for p in folder.glob(part) for f in ([p] if p.is_file() else p.rglob("*"))
-            ]
-            return sum(file.stat().st_size for file in found if file.is_file())
-
-        with ThreadPoolExecutor(mirror.AT_ONCE) as pool:
-            return list(pool.map(size, nodes))
+        return [sum(file.stat().st_size for file in self._files(node, parts or ["*"])) for node in nodes]
 
     def begun(self, nodes: Iterable[Step]) -> set[str]:
         """Names of those of which something is there."""
-        if self.remote:
-            return mirror.names(self.root)
 
         def some(path: Path) -> bool:
             return path.is_dir() and any(file.name not in ("lock", FAILURE) for file in path.iterdir())
 
         return {node.name for node in nodes if some(self.path(node))}
 
-    def progress(self, node: Step) -> dict[str, Any] | None:
-        """How far a step is that some driver is at."""
-        if self.remote:
-            return self._leases.get(node.name, {}).get("progress")
-        return read_progress(self.path(node))
-
     def held(self, nodes: Iterable[Step]) -> dict[str, str]:
         """Of these, the artifacts that drivers are filling now, and who each is."""
-        if self.remote:
-            self._leases = mirror.leases(self.root)
-            return {node.name: self._leases[node.name]["holder"] for node in nodes if node.name in self._leases}
-        return {node.name: holder for node in nodes if (holder := self.holder(node))}
+        return {node.name: holder for node in nodes if (holder := self._holder(node))}
 
-    def holder(self, node: Step) -> str:
+    def progress(self, node: Step) -> dict[str, Any] | None:
+        """How far a step is that some driver is at, as `held` found it."""
+        return read_progress(self.path(node))
+
+    def drop(self, node: Step, parts: list[str]) -> int:
+        """Drop parts (glob patterns) of a finished artifact, saying so in its record first; bytes freed."""
+        record = self.record(node)
+        assert record is not None, node.name
+        self._write(node, {**record, "dropped": sorted({*record["dropped"], *parts})})
+        return self._remove(node, parts)
+
+    @contextmanager
+    def alone(self, node: Step, on_wait: Callable[[str], None]) -> Iterator[Callable[[dict[str, Any]], bool]]:
+        """Hold an artifact for this driver alone; what finishes it with its record, False where another driver has."""
+        out = self.path(node)
+        out.mkdir(parents=True, exist_ok=True)
+
+        def finish(record: dict[str, Any]) -> bool:
+            self._write(node, record)
+            return True
+
+        with _locked(out / "lock", on_wait):
+            yield finish
+
+    def begin_again(self, node: Step) -> None:
+        """Drop what is left of an artifact of which parts were dropped (all of them or, by a driver that was killed,
+        some), and its record."""
+        record = self.record(node)
+        if record is not None:
+            self.drop(node, record["dropped"])
+            self._forget(node)
+
+    def _write(self, node: Step, record: dict[str, Any]) -> None:
+        write_json(self.path(node) / RECORD, record)
+
+    def _forget(self, node: Step) -> None:
+        (self.path(node) / RECORD).unlink()
+
+    def _remove(self, node: Step, parts: list[str]) -> int:
+        """Remove the files of some parts that are here; their bytes."""
+        freed = 0
+        for file in self._files(node, parts):
+            freed += file.stat().st_size
+            file.unlink()
+        return freed
+
+    def _files(self, node: Step, parts: Sequence[str]) -> list[Path]:
+        """The files of some parts of an artifact that are here."""
+        found = [place for part in parts for place in sorted(self.path(node).glob(part))]
+        inside = [[place] if place.is_file() else sorted(place.rglob("*")) for place in found]
+        return list(dict.fromkeys(file for files in inside for file in files if file.is_file()))
+
+    def _holder(self, node: Step) -> str:
         """Which driver of this machine is filling the artifact now; empty where none is."""
         try:
             with (self.path(node) / "lock").open() as file:
@@ -138,67 +149,6 @@ class Store:
         except OSError:  # nobody began it, or there are no locks here
             pass
         return ""
-
-    def drop(self, node: Step, parts: list[str]) -> int:
-        """Drop parts (glob patterns) of a finished artifact, saying so in its record first; bytes freed."""
-        record = self.record(node)
-        assert record is not None, node.name
-        record = {**record, "dropped": sorted({*record["dropped"], *parts})}
-        freed = 0
-        if self.remote:
-            path = self.path(node)
-            mirror.write(path / RECORD, record)
-            self._records[path / RECORD] = record
-            there = mirror.matching(mirror.listing(path), parts)
-            mirror.remove(path, list(there))
-            freed = sum(there.values())
-        else:
-            write_json(self.path(node) / RECORD, record)
-        for pattern in parts:
-            for path in sorted(self.path(node).glob(pattern)):
-                for file in [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
-                    freed += 0 if self.remote else file.stat().st_size
-                    file.unlink()
-        return freed
-
-    @contextmanager
-    def alone(self, node: Step, on_wait: Callable[[str], None]) -> Iterator[Callable[[dict[str, Any]], bool]]:
-        """Hold an artifact for this driver alone; what finishes it with its record, False where another driver has."""
-        out = self.path(node)
-        out.mkdir(parents=True, exist_ok=True)
-        with _locked(out / "lock", on_wait):
-            if not self.remote:
-
-                def finish(record: dict[str, Any]) -> bool:
-                    write_json(out / RECORD, record)
-                    return True
-
-                yield finish
-                return
-            with mirror.leased(out, on_wait) as lease:
-
-                def finish_there(record: dict[str, Any]) -> bool:
-                    lease.check()
-                    mirror.sync(out, delete=True)
-                    lease.check()
-                    ours = mirror.write(out / RECORD, record, IfNoneMatch="*") is not None
-                    self.look([node], again=True)
-                    return ours
-
-                yield finish_there
-
-    def begin_again(self, node: Step) -> None:
-        """Drop what is left of an artifact of which parts were dropped (all of them or, by a driver that was killed,
-        some), and its record."""
-        record = self.record(node)
-        if record is None:
-            return
-        self.drop(node, record["dropped"])
-        if self.remote:
-            mirror.remove(self.path(node), [RECORD])
-            self._records[self.path(node) / RECORD] = None
-        else:
-            (self.path(node) / RECORD).unlink()
 
 
 def todo(wanted: Iterable[Step], store: Store, *, whole: bool = False) -> list[Step]:
@@ -249,8 +199,7 @@ def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], 
         started = time.time()
         clock.drain()  # of what a failed step was at
         try:
-            mirror.bring(out)
-            store.bring(node.upstream)
+            store.bring([node, *node.upstream])
             with clock.at("compute"):
                 summary = node.function(out, cluster, **_places(node.inputs, store))
             (out / FAILURE).unlink(missing_ok=True)

@@ -27,7 +27,7 @@ from components.config import Config, UserError, listing, override, parse, read_
 from components.measures import canonical
 from components.search_space import Point, Range, assignments, points
 from workflows import cluster as clusters
-from workflows import nodes, recipes, trials
+from workflows import nodes, object_store, recipes, trials
 from workflows.cluster import SPARE, Cluster, Pool, cores, ray_session
 from workflows.dag import Step, graph
 from workflows.observe import Tracker, tracking
@@ -335,7 +335,7 @@ def trial(about: dict[str, Any], *, task: dict[str, Any]) -> None:
 
     tuning = parse(Tuning, task["tree"]["tune"], where=task["path"])
     tuned = Tuned(Path(task["path"]), task["tree"], Path(task["run"]), tuning)
-    store = Store(Path(task["store"]))
+    store = object_store.opened(Path(task["store"]))
     cluster = Share.of(parse(Cluster, task["cluster"], where="cluster"), parts=task["among"], trials=task["most"])
     spent = {"seconds": about["seconds"], "steps": about["steps"]}
     for place, value in enumerate(about["measures"], 1):  # of an earlier run

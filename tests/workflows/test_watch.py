@@ -29,15 +29,15 @@ def test_a_finished_run(played: Place, said: Said) -> None:
 
 def test_who_holds_an_artifact(tmp_path: Path) -> None:
     store, node = Store(tmp_path), step("w", steps.wait, started=str(tmp_path / "began"), go=str(tmp_path / "go"))
-    assert store.holder(node) == ""
+    assert store.held([node]) == {}
     thread = threading.Thread(target=execute, args=(node, store, None), kwargs={"on_wait": print})
     thread.start()
     while not (tmp_path / "began").exists():
         time.sleep(0.01)
-    assert store.holder(node).startswith("process ")
+    assert store.held([node])[node.name].startswith("process ")
     (tmp_path / "go").touch()
     thread.join()
-    assert store.holder(node) == ""
+    assert store.held([node]) == {}
     assert store.done(node)
 
 
@@ -55,7 +55,7 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
     for node in (busy, bad):
         store.path(node).mkdir(parents=True)
     (store.path(bad) / FAILURE).write_text("Traceback\nOSError: the disk is full\n")
-    monkeypatch.setattr(store, "holder", lambda node: "process 7 on here" if node is busy else "")
+    monkeypatch.setattr(store, "held", lambda nodes: {busy.name: "process 7 on here"})
     assert "  data  (process 7 on here)" in watch.view(experiment, store, waiting).splitlines()
     with Progress(store.path(busy), 200, "texts") as counted:
         counted.to(50, "loss 0.5")
