@@ -18,6 +18,7 @@ from workflows.room import Room
 SETTINGS = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S": "-1",  # a shard may take hours, as a large index does
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -163,10 +164,15 @@ def read(path: Path) -> Cluster:
     return parse(Cluster, read_yaml(path), where=str(path))
 
 
-def ray_session(cluster: Cluster) -> Any:
-    """The `ray` module, joined to the profile's cluster; the first call starts or joins it."""
+def tell_ray() -> None:
+    """Set Ray's settings in this process's environment, which its libraries read when they are first imported."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
+
+
+def ray_session(cluster: Cluster) -> Any:
+    """The `ray` module, joined to the profile's cluster; the first call starts or joins it."""
+    tell_ray()
     import logging
 
     with at("start"):

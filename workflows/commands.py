@@ -36,7 +36,7 @@ def opened(arguments: argparse.Namespace) -> tuple[Experiment, Store]:
 def leave() -> None:
     """Leave Ray, if a command joined it."""
     clusters.stop_ray()
-    dismiss()  # a thread that still waits for Ray must not meet the end of Python
+    dismiss()  # those whose Ray is no more are forgotten
 
 
 def plan(arguments: argparse.Namespace) -> None:

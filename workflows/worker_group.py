@@ -7,7 +7,6 @@ all trainings of a driver: its workers take one after another from a desk.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import traceback
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 from components import clock
 from components.config import UserError
 from workflows import mirror
-from workflows.cluster import Cluster, node_name, ray_session
+from workflows.cluster import Cluster, node_name, ray_session, tell_ray
 from workflows.memory import ran_out
 from workflows.room import Room, held
 
@@ -177,42 +176,19 @@ def _serve(config: dict[str, Any]) -> None:
 
 
 class _Group:
-    """One `fit`, in a thread, and the desk that it is asked through."""
+    """One `fit`, in a process of Ray's, and the desk that it is asked through."""
 
     def __init__(self, kind: tuple[Any, ...], storage: Path) -> None:
         import ray
-        from ray.train import FailureConfig, RunConfig, ScalingConfig
-        from ray.train.torch import TorchTrainer
-        from ray.train.v2.api.config import LoggingConfig
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self.kind, self.busy, self._session = kind, False, _session()
-        work, workers, retries, gpu = kind
-        os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._desk = ray.remote(num_cpus=0, scheduling_strategy=here)(Desk).remote(workers)
-        trainer = TorchTrainer(
-            _serve,
-            train_loop_config={"desk": self._desk, "work": work},
-            scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpu, resources_per_worker={"CPU": 1}),
-            run_config=RunConfig(
-                name="ray",
-                **mirror.storage(storage),
-                failure_config=FailureConfig(max_failures=retries, controller_failure_limit=retries),
-                logging_config=LoggingConfig(log_level="WARNING"),
-                worker_runtime_env={"env_vars": ONE_ARENA},
-            ),
-        )
+        self._desk = ray.remote(num_cpus=0, scheduling_strategy=here)(Desk).remote(kind[1])
+        # Not in a thread of this process: leaving Ray while one waits in its C++ can end in an abort, or hang.
+        fit = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(_fit)
+        self._fit = fit.remote(self._desk, kind, storage)
         self._deaths, self._given_up = 0, False
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True)
-        self._thread.start()
-
-    def _fit(self, trainer: Any) -> None:
-        try:
-            trainer.fit()
-        except BaseException as error:  # Ray's own too, which end a thread when the session does
-            self._error = error
 
     def sound(self) -> bool:
         """Whether it waits for a task, with all the deaths to spare that its profile allows."""
@@ -225,9 +201,8 @@ class _Group:
         self._given_up = True  # until there is a result
         with clock.at("start"):  # but for what the first worker says of its own time
             outcome = self._desk.give.remote(task)
-            while not ray.wait([outcome], timeout=0.5)[0]:
-                if not self._thread.is_alive():
-                    raise _reason(self._error) from self._error
+            if ray.wait([outcome, self._fit])[0] != [outcome]:
+                raise self._reason()
         result, time, begun, failure = ray.get(outcome)
         self._deaths, self._given_up = self._deaths + begun - (failure is None), False
         if failure is not None:
@@ -240,16 +215,58 @@ class _Group:
         return result
 
     def end(self) -> None:
-        """Send the workers home, and wait until they are gone; not for those whose session or task was given up."""
+        """Send the workers home, and wait until they are gone; those whose task was given up are stopped in it."""
         import ray
 
-        waits = self._lives() and not self._given_up
-        if waits:
-            ray.get(self._desk.close.remote())
-        self._thread.join(None if waits else 5.0)
+        if self._lives():
+            if self._given_up:
+                ray.cancel(self._fit, force=True)
+            else:
+                ray.get(self._desk.close.remote())
+            ray.wait([self._fit])
 
     def _lives(self) -> bool:
-        return self._thread.is_alive() and self._session == _session()
+        import ray
+
+        return self._session == _session() and not ray.wait([self._fit], timeout=0)[0]
+
+    def _reason(self) -> Exception:
+        """Why the workers went home before the training was done."""
+        import ray
+
+        try:
+            return ray.get(self._fit) or _reason(None)
+        except ray.exceptions.RayError as error:  # of the process itself
+            return _reason(error)
+
+
+def _fit(desk: Any, kind: tuple[Any, ...], storage: Path) -> Exception | None:
+    """Ray Train's workers at a desk, until they are sent home; what was wrong where they went earlier."""
+    tell_ray()
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+    from ray.train.v2.api.config import LoggingConfig
+
+    work, workers, retries, gpu = kind
+    trainer = TorchTrainer(
+        _serve,
+        train_loop_config={"desk": desk, "work": work},
+        scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpu, resources_per_worker={"CPU": 1}),
+        run_config=RunConfig(
+            name="ray",
+            **mirror.storage(storage),
+            failure_config=FailureConfig(max_failures=retries, controller_failure_limit=retries),
+            logging_config=LoggingConfig(log_level="WARNING"),
+            worker_runtime_env={"env_vars": ONE_ARENA},
+        ),
+    )
+    try:
+        trainer.fit()
+    except Exception as error:
+        reason = _reason(error)
+        reason.add_note(traceback.format_exc())
+        return reason
+    return None
 
 
 def _session() -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from workflows import worker_group
-from workflows.cluster import Cluster, Pool, cores
+from workflows.cluster import Cluster, Pool, cores, ray_session
 from workflows.worker_group import Desk, train_together
 
 
@@ -113,7 +113,11 @@ def test_one_start_serves_all_until_one_died(alone: Cluster, tmp_path: Path) -> 
     def ask(**task: Any) -> Any:
         return train_together(whose, task, alone, gpu=False, storage=tmp_path)
 
+    ray_session(alone)
+    before = set(threading.enumerate())
     first = ask()
+    # A thread that waited in Ray's C++ when this process leaves Ray would write to memory that is no more Ray's.
+    assert set(threading.enumerate()) == before
     assert ask() == first
     second = ask(marker=str(tmp_path / "died"))  # begun again by another process
     assert second != first
