@@ -1,10 +1,9 @@
 """Sub-graphs that recipes share: a collection, BM25, a phase of training, a refresh."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from components.config import Config, UserError
 from components.embedding_space import AnalysisConfig
@@ -85,23 +84,6 @@ class Base(Config):
         if len(set(seeds)) < len(seeds):
             raise ValueError("a seed stands twice")
         return seeds
-
-    @model_validator(mode="after")
-    def _no_deeper_than_rankings_are(self) -> Self:
-        for key, depth in _depths(self):
-            if depth > self.k:
-                raise ValueError(f"{key}: {depth}; a ranking has {self.k} documents (k)")
-        return self
-
-
-def _depths(part: Config, place: str = "") -> Iterator[tuple[str, int]]:
-    """Every depth of a ranking that was asked for, and its key; not those that nobody wrote."""
-    for name in sorted(part.model_fields_set):
-        value, key = getattr(part, name), f"{place}{name}"
-        if isinstance(value, MineConfig | RerankConfig) and "depth" in value.model_fields_set:
-            yield f"{key}.depth", value.depth
-        elif isinstance(value, Config):
-            yield from _depths(value, f"{key}.")
 
 
 class Phase(Config):

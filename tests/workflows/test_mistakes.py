@@ -64,7 +64,6 @@ def test_a_file_that_is_not_there(tmp_path: Path, said: Said) -> None:
         ("seeds=[]", r"seeds: .*at least 1 item"),
         ("seeds=[1,1]", r"seeds: a seed stands twice"),
         ("k=0", r"k: .*greater than or equal to 1, got 0"),
-        ("retriever.game.mine.depth=300", r"retriever\.game\.mine\.depth: 300; a ranking has \d+ documents \(k\)"),
         ("retriever.game.train.step=3", r"retriever\.game\.train\.step: unknown key; accepted: steps, batch, "),
         ("retriever.game.train.steps=0", r"retriever\.game\.train\.steps: .*greater than or equal to 1"),
         ("retriever.game.train.losses.1.weight=3", r"'1' is not a position in a list of 1"),

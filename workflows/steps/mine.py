@@ -24,7 +24,7 @@ class MineConfig(Config):
     negatives: int = Field(15, ge=0)
     """Negatives a group, drawn from the ranking."""
     depth: int = Field(100, ge=1)
-    """How deep in the ranking they are drawn from (paper 004: the first 100)."""
+    """How deep in the ranking they are drawn from (paper 004: the first 100); all of one that is shorter (`k`)."""
     skip: int = Field(0, ge=0)
     """How many of the first candidates are passed over: with `depth` a window of ranks."""
     random: int = Field(0, ge=0)
