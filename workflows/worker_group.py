@@ -215,14 +215,11 @@ class _Group:
         return result
 
     def end(self) -> None:
-        """Send the workers home, and wait until they are gone; those whose task was given up are stopped in it."""
+        """Send the workers home, and wait until they are gone. Those whose task was given up end with the session."""
         import ray
 
-        if self._lives():
-            if self._given_up:
-                ray.cancel(self._fit, force=True)
-            else:
-                ray.get(self._desk.close.remote())
+        if self._lives() and not self._given_up:
+            ray.get(self._desk.close.remote())
             ray.wait([self._fit])
 
     def _lives(self) -> bool:
