@@ -20,6 +20,10 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
+    def files(self) -> dict[str, Path]:
+        """The files outside the store that a step with this input reads, there or not, by name."""
+        return {}
+
 
 C = TypeVar("C", bound=BaseModel)
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 from components import pretrained
 from components.dual_encoder import pool
 from components.files import write_json
-from components.model_configs import CrossEncoderConfig
+from components.model_configs import OWN, CrossEncoderConfig
 from components.text import Batch
 
 
@@ -42,7 +42,7 @@ class CrossEncoder(nn.Module):
     @classmethod
     def load(cls, folder: Path) -> Self:
         """A ranker that `save` wrote."""
-        config = CrossEncoderConfig.model_validate_json((folder / pretrained.OWN).read_text())
+        config = CrossEncoderConfig.model_validate_json((folder / OWN).read_text())
         if config.pooling == "cls":
             return cls(config, pretrained.load_classifier(folder), None)
         backbone = pretrained.load_encoder(folder)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from components import pretrained
 from components.files import write_json
-from components.model_configs import DualEncoderConfig
+from components.model_configs import OWN, DualEncoderConfig
 from components.text import Batch
 
 Side = Literal["query", "document"]
@@ -53,7 +53,7 @@ class DualEncoder(nn.Module):
     @classmethod
     def load(cls, folder: Path) -> Self:
         """A retriever that `save` wrote."""
-        config = DualEncoderConfig.model_validate_json((folder / pretrained.OWN).read_text())
+        config = DualEncoderConfig.model_validate_json((folder / OWN).read_text())
         places = {"shared": folder} if config.towers == "shared" else {s: folder / s for s in ("query", "document")}
         model = cls(config, {side: pretrained.load_encoder(place) for side, place in places.items()})
         for name, layer in model.projections.items():
@@ -123,7 +123,8 @@ class DualEncoder(nn.Module):
             place = f"{len(modules)}_Normalize"
             (folder / place).mkdir(exist_ok=True)
             modules += [(place, "models.Normalize")]
-        about = {"model_type": "SentenceTransformer", "similarity_fn_name": self.config.similarity}
+        prompts = {"query": self.config.query_prompt, "document": self.config.document_prompt}
+        about = {"model_type": "SentenceTransformer", "similarity_fn_name": self.config.similarity, "prompts": prompts}
         pretrained.save_modules(folder, modules, about, self.config)
 
     def _dense(self, name: str) -> str:

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from components import draws, pretrained
 from components.generator_configs import GenerateConfig, GeneratorConfig
+from components.model_configs import OWN
 from components.text import token_batches
 
 
@@ -44,14 +45,14 @@ class Generator(nn.Module):
     @classmethod
     def load(cls, folder: Path) -> Self:
         """A generator that `save` wrote."""
-        config = GeneratorConfig.model_validate_json((folder / pretrained.OWN).read_text())
+        config = GeneratorConfig.model_validate_json((folder / OWN).read_text())
         auto = AutoModelForSeq2SeqLM if config.architecture == "seq2seq" else AutoModelForCausalLM
         return cls(config, auto.from_pretrained(str(folder), dtype=torch.float32), pretrained.load_tokenizer(folder))
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:
         """Write it so that `AutoModelForSeq2SeqLM` or `AutoModelForCausalLM` loads it."""
         pretrained.save_tower(self.model, folder, tokenizer_from, self.config.query_tokens)
-        (folder / pretrained.OWN).write_text(self.config.model_dump_json(indent=1) + "\n")
+        (folder / OWN).write_text(self.config.model_dump_json(indent=1) + "\n")
 
     @property
     def seq2seq(self) -> bool:

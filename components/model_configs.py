@@ -1,10 +1,15 @@
 """What retrievers and rankers begin from. Apart from the models themselves, so that reading a config is quick."""
 
+import importlib.util
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from components.config import Config
+from components.config import Config, UserError
+
+OWN = "sparring.json"
+"""Beside a saved model: the config it was begun from."""
 
 
 class Pretrained(Config):
@@ -13,11 +18,42 @@ class Pretrained(Config):
     model: str
     """A directory, a model hub's id, or `package:NAME` for a model that an installed package carries."""
     revision: str | None = None
-    """The hub's commit or tag."""
+    """The hub's commit or tag. Of a directory any word: another one where what is in it has changed."""
     layers: int | list[int] | None = None
     """Keep the first so many layers, or just those listed; null for all."""
     dropout: float | None = Field(None, ge=0, lt=1)
     """Dropout of hidden states and attention; null for the model's own."""
+
+    def files(self) -> dict[str, Path]:
+        """Those of a directory or package; what a hub keeps is pinned by its revision."""
+        try:
+            folder = Path(place(self.model))
+        except UserError:  # there is none any more
+            return {}
+        kinds = {".json", ".safetensors", ".bin", ".txt", ".model"}
+        inside = sorted(folder.iterdir()) if folder.is_dir() else []
+        return {f"{self.model}/{path.name}": path for path in inside if path.suffix in kinds}
+
+
+def place(model: str) -> str:
+    """Where a model is: a directory, or a hub's id. UserError where a directory or package is not there."""
+    if model.startswith("package:"):
+        name = model.removeprefix("package:").replace("-", "_")
+        spec = importlib.util.find_spec(name)
+        if spec is None or not spec.submodule_search_locations:
+            raise UserError(f"model: {model}: no package {name!r} is installed here")
+        folder = Path(next(iter(spec.submodule_search_locations))) / "model"
+        if not (folder / "config.json").exists():
+            raise UserError(f"model: {model}: the package has no model in {folder}")
+        return str(folder)
+    path = Path(model).expanduser()
+    if path.exists():
+        if not (path / "config.json").exists():
+            raise UserError(f"model: {model}: the directory has no config.json")
+        return str(path.absolute())
+    if model.startswith((".", "/", "~")) or model.count("/") > 1:
+        raise UserError(f"model: {model}: there is no such directory")
+    return model
 
 
 class DualEncoderConfig(Pretrained):
@@ -34,6 +70,10 @@ class DualEncoderConfig(Pretrained):
     """The longest query, special tokens included."""
     document_tokens: int = Field(128, ge=3)
     """The longest document, special tokens included."""
+    query_prompt: str = ""
+    """What stands before every query and counts among its tokens: `"query: "` for the E5 models."""
+    document_prompt: str = ""
+    """What stands before every document: `"passage: "` for the E5 models."""
     projection: int | None = Field(None, ge=1)
     """Width of the vectors, made by a linear layer without bias on what pooling gives (paper 000, section 2); null for
     the encoder's own width and no such layer. One layer for each tower."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,14 +27,11 @@ from transformers import (
 
 from components.config import UserError
 from components.files import write_json
-from components.model_configs import Pretrained
+from components.model_configs import OWN, Pretrained, place
 from components.text import tokenizer_file
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
-
-OWN = "sparring.json"
-"""Beside a saved model: the config it was begun from."""
 
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_rate")
 """What configs call it: BERT's and its relatives' two, T5's one."""
@@ -44,27 +40,6 @@ TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt",
     "added_tokens.json", "spiece.model", "sentencepiece.bpe.model",
 )  # fmt: skip
-
-
-def place(model: str) -> str:
-    """Where a model is: a directory, or a hub's id. UserError where a directory or package is not there."""
-    if model.startswith("package:"):
-        name = model.removeprefix("package:").replace("-", "_")
-        spec = importlib.util.find_spec(name)
-        if spec is None or not spec.submodule_search_locations:
-            raise UserError(f"model: {model}: no package {name!r} is installed here")
-        folder = Path(next(iter(spec.submodule_search_locations))) / "model"
-        if not (folder / "config.json").exists():
-            raise UserError(f"model: {model}: the package has no model in {folder}")
-        return str(folder)
-    path = Path(model).expanduser()
-    if path.exists():
-        if not (path / "config.json").exists():
-            raise UserError(f"model: {model}: the directory has no config.json")
-        return str(path.absolute())
-    if model.startswith((".", "/", "~")) or model.count("/") > 1:
-        raise UserError(f"model: {model}: there is no such directory")
-    return model
 
 
 def encoder(source: Pretrained) -> Any:
@@ -206,14 +181,14 @@ def save_tower(model: Any, folder: Path, tokenizer_from: Path, limit: int) -> No
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": False})
 
 
-def save_modules(folder: Path, modules: list[tuple[str, str]], about: dict[str, str], config: Pretrained) -> None:
+def save_modules(folder: Path, modules: list[tuple[str, str]], about: dict[str, Any], config: Pretrained) -> None:
     """Write what sentence-transformers (its modules and where they lie) and this project read of a model first."""
     listed = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{kind}"}
         for i, (path, kind) in enumerate(modules)
     ]
     write_json(folder / "modules.json", listed)
-    write_json(folder / "config_sentence_transformers.json", {**about, "prompts": {}})
+    write_json(folder / "config_sentence_transformers.json", {"prompts": {}, **about})
     (folder / OWN).write_text(config.model_dump_json(indent=1) + "\n")
 
 

@@ -21,6 +21,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from components import pretrained
 from components.chunked import pieces, take
+from components.model_configs import OWN
 from components.reader_configs import ReaderConfig
 from components.text import Batch, Template, TokenStore, to_device, token_batches
 
@@ -55,14 +56,14 @@ class Reader(nn.Module):
     @classmethod
     def load(cls, folder: Path) -> Self:
         """A reader that `save` wrote."""
-        config = ReaderConfig.model_validate_json((folder / pretrained.OWN).read_text())
+        config = ReaderConfig.model_validate_json((folder / OWN).read_text())
         model = AutoModelForSeq2SeqLM.from_pretrained(str(folder), dtype=torch.float32)
         return cls(config, model, pretrained.load_tokenizer(folder))
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:
         """Write it so that `AutoModelForSeq2SeqLM` loads it."""
         pretrained.save_tower(self.model, folder, tokenizer_from, self.config.passage_tokens)
-        (folder / pretrained.OWN).write_text(self.config.model_dump_json(indent=1) + "\n")
+        (folder / OWN).write_text(self.config.model_dump_json(indent=1) + "\n")
 
     def joined(self, passages: Batch, counts: Tensor, *, tokens: int, recompute: bool = False) -> Joined:
         """The states of questions' passages: `counts` (N,) says how many of the rows are of each question in turn.

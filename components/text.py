@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 import numpy as np
 
 from components.config import UserError
+from components.model_configs import OWN
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -277,11 +278,18 @@ def tokenizer_file(model: Path) -> Path:
     return beside if beside.exists() else model / "query" / "tokenizer.json"
 
 
+def prompts_of(model: Path) -> dict[str, str]:
+    """What stands before each query and each document that a saved model reads; of all but retrievers nothing."""
+    saved = json.loads((model / OWN).read_text()) if (model / OWN).exists() else {}
+    return {"queries": saved.get("query_prompt", ""), "documents": saved.get("document_prompt", "")}
+
+
 def fingerprint_of(model: Path) -> str:
-    """A digest of what a saved model's tokenizer does to text, so that tokens are never read with another's model."""
+    """A digest of what a saved model's tokenizer does to text, and of the prompts before it, so that tokens are never
+    read with another's model."""
     import hashlib
 
-    rules = json.loads(tokenizer_file(model).read_text())
+    rules = json.loads(tokenizer_file(model).read_text()) | {"prompts": prompts_of(model)}
     rules.pop("truncation", None)
     rules.pop("padding", None)
     return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()[:16]

@@ -19,7 +19,7 @@ from workflows.dag import Step, graph
 from workflows.observe import tracking
 from workflows.recipes import Experiment
 from workflows.running import run_steps
-from workflows.store import Store, states, todo
+from workflows.store import Store, states, todo, unchanged
 from workflows.trials import Book
 from workflows.trials import table as trials_table
 from workflows.worker_group import dismiss
@@ -69,6 +69,7 @@ def plan_text(experiment: Experiment, store: Store) -> str:
 def run(arguments: argparse.Namespace) -> None:
     """Run what is not done, write the run's files, and print the table."""
     experiment, store = opened(arguments)
+    unchanged(graph(experiment.wanted), store)
     wanted = experiment.wanted
     if arguments.until:
         wanted = [labelled(experiment, arguments.until)]
@@ -113,7 +114,8 @@ def tune(arguments: argparse.Namespace) -> None:
     """Look for better numbers by many trials of the recipe, then finish the best one."""
     from workflows import tune as tuning
 
-    _, store = opened(arguments)
+    experiment, store = opened(arguments)
+    unchanged(graph(experiment.wanted), store)
     best = tuning.tune(arguments, store)
     leave()  # a Ray with room for many trials; the run starts its own
     run(argparse.Namespace(**{**vars(arguments), "config": best, "assignments": [], "until": None}))

@@ -107,7 +107,7 @@ class Collection:
         """What a retriever, a ranker and a reader read: the first two the same where both begin from the same model."""
         if ranker is not None:
             self.tokens["ranker"] = self.tokens["retriever"]
-            if _tokenizer(ranker) != _tokenizer(retriever):
+            if _reading(ranker) != _reading(retriever):
                 self.tokens["ranker"] = step(
                     "ranker tokens", tokenize, data=self.data, model=ranker, config=config.tokens
                 )
@@ -132,10 +132,11 @@ class Collection:
         )  # fmt: skip
 
 
-def _tokenizer(start: Step) -> tuple[str, str | None]:
-    """Where a model's tokenizer comes from."""
+def _reading(start: Step) -> tuple[Any, ...]:
+    """What the tokens that a model reads depend on: where its tokenizer comes from, and what stands before a text."""
     config = start.inputs["config"]
-    return config.model, config.revision
+    prompts = (config.query_prompt, config.document_prompt) if isinstance(config, DualEncoderConfig) else ("", "")
+    return config.model, config.revision, *prompts
 
 
 def _kept(start: Step | None, tokens: TokenizeConfig) -> None:

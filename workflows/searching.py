@@ -55,7 +55,7 @@ def find(experiment: Any, store: Store, query: str, *, k: int, rank: bool, cuda:
     tokenizer = load_tokenizer(folder)
     template = Template.of(tokenizer)
     model = DualEncoder.load(folder).eval().to(device)
-    tokens = Tokens.of([tokenizer(query, add_special_tokens=False)["input_ids"]])
+    tokens = Tokens.of([tokenizer(model.config.query_prompt + query, add_special_tokens=False)["input_ids"]])
     with torch.inference_mode():
         batch = to_device(template.texts(tokens, np.array([0]), model.tokens("query")), device)
         vector = model(batch, "query")[0].cpu().numpy()

@@ -17,7 +17,8 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from components import clock
-from components.config import UserError
+from components.config import Config, UserError
+from components.digests import sha256
 from components.files import sweep, write_json
 from workflows.dag import Step, canonical, graph
 from workflows.progress import NAME as PROGRESS
@@ -200,12 +201,13 @@ def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], 
         clock.drain()  # of what a failed step was at
         try:
             store.bring([node, *node.upstream])
+            files = {name: sha256(path) for name, path in _files(node).items() if path.is_file()}
             with clock.at("compute"):
                 summary = node.function(out, cluster, **_places(node.inputs, store))
             (out / FAILURE).unlink(missing_ok=True)
             (out / PROGRESS).unlink(missing_ok=True)
             sweep(out)  # of workers that died while the step went on
-            return finish(_record(node, summary or {}, started, cluster))
+            return finish(_record(node, summary or {}, files, started, cluster))
         except (UserError, KeyboardInterrupt):
             raise
         except Exception as error:
@@ -225,7 +227,36 @@ def _places(value: Any, store: Store) -> Any:
     return value
 
 
-def _record(node: Step, summary: dict[str, Any], started: float, cluster: Any) -> dict[str, Any]:
+def unchanged(nodes: Iterable[Step], store: Store) -> None:
+    """UserError where a file that a finished step has read holds something else now, or is new among those it reads.
+
+    What a step stands for is what its config declares, not what a file holds; so a changed file would go unseen. One
+    that is gone is no change.
+    """
+    for node in nodes:
+        files = _files(node)
+        record = store.record(node) if files else None
+        if record is None:
+            continue
+        for name, path in files.items():
+            then, now = record["files"].get(name), sha256(path) if path.is_file() else None
+            if now not in (then, None):
+                raise UserError(
+                    f"{path}: changed since the step {node.label!r} read it (sha256 {now}, then "
+                    f"{then or 'not there'}); restore it, or declare the new one as another input: data by its "
+                    "`sha256`, a model by another `revision`, anything by another path"
+                )
+
+
+def _files(node: Step) -> dict[str, Path]:
+    """Files outside the store that a step reads, by name."""
+    found: dict[str, Path] = {}
+    for value in node.inputs.values():
+        found |= value.files() if isinstance(value, Config) else {}
+    return found
+
+
+def _record(node: Step, summary: dict[str, Any], files: dict[str, str], started: float, cluster: Any) -> dict[str, Any]:
     noted = clock.drain()
     return {
         "function": f"{node.function.__module__}.{node.function.__qualname__}",
@@ -235,6 +266,7 @@ def _record(node: Step, summary: dict[str, Any], started: float, cluster: Any) -
         "inputs": canonical(node.inputs),
         "upstream": [before.name for before in node.upstream],
         "summary": summary,
+        "files": files,
         "dropped": [],
         "started": started,
         "seconds": time.time() - started,

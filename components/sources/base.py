@@ -46,10 +46,6 @@ class Source(Config):
     """Only so many queries of a split, chosen by their ids alone: `{train: 10000}`, or by those of the documents that
     they ask for: `{train: {queries: 10000, by: document}}`. Documents all stay."""
 
-    def files(self) -> dict[str, Path]:
-        """The files that will be read, there or not, by name."""
-        return {}
-
     def missing(self) -> list[str]:
         """What must be there and is not; empty when the source can be read."""
         return [str(path) for path in self.files().values() if not path.exists()]

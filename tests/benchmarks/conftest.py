@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from components import pretrained
-from components.model_configs import CrossEncoderConfig, DualEncoderConfig
+from components.model_configs import CrossEncoderConfig, DualEncoderConfig, place
 from components.text import document_text
 from workflows.cluster import Cluster, Pool, cores
 
@@ -108,8 +107,8 @@ def made(root: Path, cluster: Cluster, model: str, data: Path) -> World:
     from workflows.steps.tokenize import TokenizeConfig, tokenize
 
     places = {name: root / name for name in ("retriever", "ranker", "tokens")}
-    for place in places.values():
-        place.mkdir()
+    for folder in places.values():
+        folder.mkdir()
     retriever = DualEncoderConfig(
         model=model, pooling="mean", similarity="cosine", query_tokens=QUERY_LENGTH, document_tokens=LENGTH
     )
@@ -124,7 +123,7 @@ def base_sized(folder: Path) -> str:
     from transformers import AutoTokenizer, BertConfig, BertModel
 
     BertModel(BertConfig()).save_pretrained(str(folder))
-    AutoTokenizer.from_pretrained(pretrained.place(MODEL)).save_pretrained(str(folder))
+    AutoTokenizer.from_pretrained(place(MODEL)).save_pretrained(str(folder))
     return str(folder)
 
 

@@ -107,6 +107,22 @@ def test_other_families_give_the_same_vectors_too(tmp_path: Path, encoders: dict
 
 
 @TOWERS
+def test_prompts_are_exported(tmp_path: Path, encoders: dict[str, Path], towers: str) -> None:
+    """`encode_query` and `encode_document` put them before the texts by themselves."""
+    from sentence_transformers import SentenceTransformer
+
+    prompts = {"query_prompt": "bara: ", "document_prompt": "comi "}
+    model, folder = exported(tmp_path, encoders["bert"], towers=towers, query_tokens=24, **prompts)
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    for encode, prompt, side in (
+        (theirs.encode_query, "bara: ", "query"), (theirs.encode_document, "comi ", "document"),
+    ):  # fmt: skip
+        wanted = ours(model, folder, [prompt + text for text in TEXTS], side).numpy()
+        np.testing.assert_allclose(encode(TEXTS), wanted, rtol=0, atol=1e-5)
+        assert np.abs(wanted - ours(model, folder, TEXTS, side).numpy()).max() > 1e-3
+
+
+@TOWERS
 @POOLING
 def test_towers_load_with_transformers_alone(
     tmp_path: Path, encoders: dict[str, Path], towers: str, pooling: str

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from components import pretrained
+from components import model_configs, pretrained
 from components.config import UserError
 from tests import toy
 
@@ -128,7 +128,7 @@ def test_dropout_is_set_or_left(encoder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["./nowhere", "/nowhere/at/all", "~/nowhere-at-all", "runs/a/b"])
 def test_a_directory_that_is_not_there_is_named(model: str) -> None:
     with pytest.raises(UserError, match="there is no such directory"):
-        pretrained.place(model)
+        model_configs.place(model)
 
 
 def test_a_directory_without_a_model_is_named(tmp_path: Path, encoder: Path) -> None:
@@ -145,9 +145,9 @@ def test_a_directory_without_a_model_is_named(tmp_path: Path, encoder: Path) -> 
 
 def test_a_package_that_is_not_installed_is_named() -> None:
     with pytest.raises(UserError, match="no package 'surely_not_there' is installed"):
-        pretrained.place("package:surely-not-there")
+        model_configs.place("package:surely-not-there")
     with pytest.raises(UserError, match="the package has no model"):
-        pretrained.place("package:pyarrow")
+        model_configs.place("package:pyarrow")
 
 
 def test_a_package_that_carries_a_model_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,17 +155,17 @@ def test_a_package_that_carries_a_model_is_found(tmp_path: Path, monkeypatch: py
     spec = importlib.machinery.ModuleSpec("some_model", None, is_package=True)
     spec.submodule_search_locations = [str(tmp_path / "some_model")]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec if name == "some_model" else None)
-    assert pretrained.place("package:some-model") == str(tmp_path / "some_model" / "model")
+    assert model_configs.place("package:some-model") == str(tmp_path / "some_model" / "model")
     assert pretrained.encoder(config("package:some-model")).config.num_hidden_layers == 2
 
 
 def test_a_hubs_id_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a directory of the same name comes first."""
     monkeypatch.chdir(tmp_path)
-    assert pretrained.place("some/model") == "some/model"
-    assert pretrained.place("some-model") == "some-model"
+    assert model_configs.place("some/model") == "some/model"
+    assert model_configs.place("some-model") == "some-model"
     toy.write_encoder(tmp_path / "some" / "model")
-    assert pretrained.place("some/model") == str(tmp_path / "some" / "model")
+    assert model_configs.place("some/model") == str(tmp_path / "some" / "model")
 
 
 def test_weights_of_a_module_by_themselves(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import ir_measures
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -229,6 +230,22 @@ def test_search(played: Place, said: Said) -> None:
     assert len(ranked) == 3
     assert ranked == sorted(ranked, reverse=True)
     assert tiny.contents(played.store) == before
+
+
+def test_search_finds_what_the_run_found(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
+    """With all that a query is read with, such as a prompt."""
+    tree = tiny.dpr(beir, encoder)
+    tree["retriever"] |= {"query_prompt": "barami: ", "document_prompt": "comi "}
+    place = tiny.place(tmp_path, tree)
+    assert place("run") == 0
+    said()
+    asked = pq.read_table(place.artifact("data") / "queries.parquet", filters=[("split", "==", "test")]).to_pylist()
+    rows = pq.read_table(place.artifact("retriever ranking") / "ranking.parquet").to_pylist()
+    for query in asked[:3]:
+        assert place("search", query["text"], "-k", "2") == 0
+        found = re.findall(r"^\d\. .*\((-?\d\.\d{3})\)  (\S+)$", said()[0], re.MULTILINE)
+        wanted = [row for row in rows if row["query_id"] == query["query_id"]][:2]
+        assert found == [(f"{row['score']:.3f}", row["doc_id"]) for row in wanted]
 
 
 @pytest.mark.parametrize("k", ["0", "-1", "41"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +118,42 @@ def test_a_mistake_that_shows_while_running_is_one_line(
     assert place("run", "--set", assignment, "--until", until) == 2
     assert re.fullmatch(rf"error: .*{says}.*", said()[1].splitlines()[-1])
     assert place("run", "--until", until) == 0
+
+
+def test_a_file_that_changed_after_it_was_read_is_named(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
+    """A rerun would otherwise say "nothing to run" of other data, or of another start model."""
+    for path in (beir, encoder):
+        shutil.copytree(path, tmp_path / path.name)
+    place = tiny.place(tmp_path / "place", tiny.dpr(tmp_path / beir.name, tmp_path / encoder.name))
+    until = ("--until", "start ranking")
+    assert place("run", *until) == 0
+    queries, model = tmp_path / beir.name / "queries.jsonl", tmp_path / encoder.name / "config.json"
+    for path, step, declared in (
+        (queries, "data", 'data.sha256={"queries.jsonl": "%s"}'), (model, "start retriever", "retriever.revision=%s"),
+    ):  # fmt: skip
+        before, held = tiny.contents(place.store), path.read_bytes()
+        path.write_bytes(held + b"\n")
+        now = hashlib.sha256(path.read_bytes()).hexdigest()
+        assert place("run", *until) == 2
+        wanted = rf"error: {path}: changed since the step '{step}' read it \(sha256 {now}, then [0-9a-f]{{64}}\); .*"
+        assert re.fullmatch(wanted, said()[1].splitlines()[-1])
+        assert place("run", *until, "--set", declared % now) == 0
+        path.unlink()  # gone is no change: what was read is in the store
+        assert place("run", *until) == 0
+        path.write_bytes(held)
+        assert place("run", *until) == 0
+        assert before.items() <= tiny.contents(place.store).items()
+
+
+def test_a_file_that_is_new_among_those_that_are_read_is_named(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said
+) -> None:
+    shutil.copytree(beir, tmp_path / "beir")
+    place = tiny.place(tmp_path / "place", tiny.dpr(tmp_path / "beir", encoder))
+    assert place("run", "--until", "data") == 0
+    shutil.copy(tmp_path / "beir/qrels/test.tsv", tmp_path / "beir/qrels/more.tsv")
+    assert place("run", "--until", "data") == 2
+    assert re.search(r"more\.tsv: changed since the step 'data' read it \(sha256 \w+, then not there\)", said()[1])
 
 
 # Profiles

@@ -160,7 +160,8 @@ def test_a_number_moves_exactly_what_stands_on_it(
     [
         "retriever.model.model=models/other", "retriever.model.revision=v2", "retriever.model.layers=1",
         "retriever.model.pooling=cls", "retriever.model.similarity=dot", "retriever.model.query_tokens=16",
-        "retriever.model.document_tokens=100", "retriever.model.projection=8", "tokens.max_tokens=100",
+        "retriever.model.document_tokens=100", "retriever.model.projection=8",
+        "retriever.model.query_prompt=question", "retriever.model.document_prompt=text", "tokens.max_tokens=100",
         "encode.precision=bf16", "retriever.warm.train.learning_rate=0.5", "data.on_bad=drop",
     ],
 )  # fmt: skip
@@ -171,8 +172,11 @@ def test_what_moves_a_vector_moves_what_is_mined_with_it(tmp_path: Path, ar2: di
         assert before[label].fingerprint != after[label].fingerprint, label
 
 
-def test_players_of_two_tokenizers_have_tokens_of_their_own(tmp_path: Path, ar2: dict[str, Any]) -> None:
-    shared, apart = (steps(read(tmp_path, ar2, *more)) for more in ([], ["ranker.model.model=models/other"]))
+@pytest.mark.parametrize("assignment", ["ranker.model.model=models/other", "retriever.model.query_prompt=question"])
+def test_players_that_read_differently_have_tokens_of_their_own(
+    tmp_path: Path, ar2: dict[str, Any], assignment: str
+) -> None:
+    shared, apart = (steps(read(tmp_path, ar2, *more)) for more in ([], [assignment]))
     assert "ranker tokens" not in shared
     for label in ("warm ranker", "judged 1", "ranker 1", "ranker over retriever 1"):
         assert shared[label].inputs["tokens"] is shared["tokens"]

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from components.config import UserError
 from components.pretrained import load_tokenizer
-from components.text import Tokens, document_text
+from components.text import Tokens, TokenStore, document_text
 from tests import toy
 from workflows.steps import tokenize as module
 from workflows.steps.tokenize import TokenizeConfig, tokenize
@@ -26,6 +27,27 @@ def test_tokens_are_those_of_the_models_tokenizer(data: Path, tokens: Path, retr
         assert len(store) == len(texts)
         for i, text in enumerate(texts):
             assert store[i].tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_prompts_stand_before_the_texts(tmp_path: Path, data: Path, encoder: Path) -> None:
+    """What they make of a text and of the tokens of another retriever without them (Tevatron's `query_prefix`)."""
+    config = toy.retriever_config(encoder, query_prompt="bara: ", document_prompt="comi, ")
+    begun = toy.started(tmp_path / "begun", config)
+    tokenize(tmp_path, toy.INLINE, data=data, model=begun, config=TokenizeConfig())
+    tokenizer = load_tokenizer(begun / "model")
+    for name, prompt in (("documents", "comi, "), ("queries", "bara: ")):
+        texts = pq.read_table(data / f"{name}.parquet").to_pylist()
+        written = [document_text(row["title"], row["text"]) if name == "documents" else row["text"] for row in texts]
+        store = Tokens.open(tmp_path, name)
+        for i, text in enumerate(written):
+            assert store[i].tolist() == tokenizer(prompt + text, add_special_tokens=False)["input_ids"]
+
+
+def test_tokens_are_of_one_prompt(tmp_path: Path, tokens: Path, retriever: Path, encoder: Path) -> None:
+    other = toy.started(tmp_path / "other", toy.retriever_config(encoder, query_prompt="bara: "))
+    assert len(TokenStore(tokens, retriever / "model").queries) == 24
+    with pytest.raises(UserError, match="these tokens were made with another tokenizer"):
+        TokenStore(tokens, other / "model")
 
 
 def test_documents_with_the_same_text_are_known(tokens: Path) -> None:

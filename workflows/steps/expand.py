@@ -48,6 +48,10 @@ class FileConfig(Config):
     number: int | None = Field(None, ge=1)
     """Only the first so many of a query; null for all."""
 
+    def files(self) -> dict[str, Path]:
+        """The file of expansions."""
+        return {self.path: locate(self.path)}
+
 
 def expand_from_file(
     out: Path, cluster: Cluster, *, data: Path, splits: list[str], config: FileConfig

@@ -40,7 +40,7 @@ Clash = Callable[[Any, Any], Bad | None]
 def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
     """Write `documents.parquet`, `queries.parquet` and `qrels.parquet`."""
     sweep(out)
-    digests = _digests(source)
+    _declared(source)
     dropped = Dropped(source.on_bad)
     with Progress(out, total=None, unit="records") as progress:
         documents = _write(out / "documents.parquet", DOCUMENTS, source.read_documents, _again, dropped, progress)
@@ -63,7 +63,6 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
         "judgements": dict(qrels.splits),
         "mean_words": {"documents": documents.mean_words(), "queries": queries.mean_words()},
         "dropped": dropped.summary(),
-        "files": digests,
         **source.about(),
     }
 
@@ -300,16 +299,14 @@ def _fitting(records: Iterator[Judgement | Bad], documents: Written, queries: Wr
                 yield record
 
 
-def _digests(source: Source) -> dict[str, str]:
-    """Digests of the files, which must be there and be those that were declared."""
+def _declared(source: Source) -> None:
+    """UserError where the files are not there, or not those that were declared."""
     missing = source.missing()
     if missing:
         raise UserError(f"format {source.format}: source missing: {listing(missing[:3])} ($SPARRING_DATA moves data/)")
     files = source.files()
-    digests = {name: sha256(path) for name, path in files.items()}
     for name, expected in source.sha256.items():
-        if name not in digests:
+        if name not in files:
             raise UserError(f"format {source.format}: sha256 of {name!r}, which is not read; it reads {listing(files)}")
-        if digests[name] != expected:
-            raise UserError(f"{files[name]}: sha256 is {digests[name]}, but the source declares {expected}")
-    return digests
+        if (found := sha256(files[name])) != expected:
+            raise UserError(f"{files[name]}: sha256 is {found}, but the source declares {expected}")

@@ -6,7 +6,7 @@ from typing import Any
 
 from components.files import replacing
 from components.generator_configs import GeneratorConfig
-from components.model_configs import CrossEncoderConfig, DualEncoderConfig
+from components.model_configs import CrossEncoderConfig, DualEncoderConfig, place
 from components.reader_configs import ReaderConfig
 from workflows.cluster import Cluster
 
@@ -15,8 +15,7 @@ def start(
     out: Path, cluster: Cluster, *, config: DualEncoderConfig | CrossEncoderConfig | GeneratorConfig | ReaderConfig
 ) -> dict[str, Any]:
     """Write the model to `out/model`."""
-    from components import pretrained  # torch and transformers: heavy, and only here needed
-    from components.cross_encoder import CrossEncoder
+    from components.cross_encoder import CrossEncoder  # torch and transformers: heavy, and only here needed
     from components.dual_encoder import DualEncoder
     from components.generator import Generator
     from components.reader import Reader
@@ -33,5 +32,5 @@ def start(
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
         "sha256": hashlib.sha256(b"".join(path.read_bytes() for path in weights)).hexdigest(),
-        "tokenizer": pretrained.place(config.model).rsplit("/", 1)[-1],
+        "tokenizer": place(config.model).rsplit("/", 1)[-1],
     }

@@ -13,7 +13,7 @@ from pydantic import Field
 from components.config import Config
 from components.expansions import share
 from components.files import replacing, write_array, write_json
-from components.text import TOKENIZER, document_text, fingerprint_of, tokenizer_file
+from components.text import TOKENIZER, document_text, fingerprint_of, prompts_of, tokenizer_file
 from workflows.cluster import Cluster
 from workflows.dag import version
 from workflows.shards import Shard, map_shards
@@ -94,7 +94,7 @@ class Tokenizer:
         self._tokenizer = Fast.from_file(str(tokenizer_file(model)))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self._data, self._limit = data, max_tokens
+        self._data, self._limit, self._prompts = data, max_tokens, prompts_of(model)
         wide = self._tokenizer.get_vocab_size() > np.iinfo(np.uint16).max
         self._dtype = np.uint32 if wide else np.uint16
 
@@ -104,7 +104,8 @@ class Tokenizer:
         texts = table["text"].to_pylist()
         if task["table"] == "documents":
             texts = [document_text(title, text) for title, text in zip(table["title"].to_pylist(), texts, strict=True)]
-        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        prompt = self._prompts[task["table"]]
+        encoded = self._tokenizer.encode_batch_fast([prompt + text for text in texts], add_special_tokens=False)
         ids = [np.asarray(one.ids[: self._limit], dtype=self._dtype) for one in encoded]
         path.mkdir()
         np.save(path / "ids.npy", np.concatenate([np.empty(0, self._dtype), *ids]))
