@@ -23,9 +23,10 @@ VICTIMS = {
     "train worker": ("ray::", "RayTrainWorker"),
     "node": ("raylet", "--raylet_socket_name"),
     "head": ("gcs_server", ""),
-    "driver": ("", ""),
 }
 """What a process's command line begins with, or has in it."""
+WEIGHTS = {"encoder": 5, "train worker": 5, "node": 1, "head": 1, "driver": 1}
+"""The three that everything else dies with are always there, workers only now and then."""
 
 
 @pytest.mark.kill
@@ -69,24 +70,28 @@ def _hunted(place: Place, draw: random.Random, kills: Counter[str]) -> int:
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=sys.stderr) as driver:
         time.sleep(draw.uniform(6, 14))
         while driver.poll() is None:
-            kind = draw.choice(list(VICTIMS))
-            if sum(kills.values()) < KILLS and _kill(driver.pid, kind, draw):
+            if sum(kills.values()) < KILLS and (kind := _kill(driver.pid, draw)):
                 kills[kind] += 1
                 print(f"killed: {kind}", file=sys.stderr, flush=True)
             time.sleep(draw.uniform(1, 5))
         return driver.returncode
 
 
-def _kill(driver: int, kind: str, draw: random.Random) -> bool:
-    """Kill one of the driver's processes of a kind, if there is one."""
-    first, part = VICTIMS[kind]
+def _kill(driver: int, draw: random.Random) -> str:
+    """Kill the driver or one of its processes; of which kind it was, or nothing where it had just gone."""
     try:
-        processes = [psutil.Process(driver)]
-        if kind != "driver":
-            processes = processes[0].children(recursive=True)
-            processes = [p for p in processes if first in " ".join(p.cmdline()) and part in " ".join(p.cmdline())]
-        if processes:
-            draw.choice(processes).kill()
-        return bool(processes)
+        there = {kind: processes for kind in WEIGHTS if (processes := _of_kind(psutil.Process(driver), kind))}
+        kind = draw.choices(list(there), [WEIGHTS[kind] for kind in there])[0]
+        draw.choice(there[kind]).kill()
     except psutil.NoSuchProcess:
-        return False
+        return ""
+    return kind
+
+
+def _of_kind(driver: psutil.Process, kind: str) -> list[psutil.Process]:
+    """Those processes of a driver that are there now."""
+    if kind == "driver":
+        return [driver]
+    first, part = VICTIMS[kind]
+    lines = ((process, " ".join(process.cmdline())) for process in driver.children(recursive=True))
+    return [process for process, line in lines if first in line and part in line]
