@@ -39,6 +39,10 @@ class DualEncoder(nn.Module):
         if config.projection is not None:
             with pretrained.seeded(config.seed):
                 layers = {name: nn.Linear(self.width, config.projection, bias=False) for name in whose}
+            if config.projections == "alike":
+                first, *others = layers.values()
+                for layer in others:
+                    layer.load_state_dict(first.state_dict())
         self.projections = nn.ModuleDict(layers)
 
     @classmethod

@@ -77,6 +77,9 @@ class DualEncoderConfig(Pretrained):
     projection: int | None = Field(None, ge=1)
     """Width of the vectors, made by a linear layer without bias on what pooling gives (paper 000, section 2); null for
     the encoder's own width and no such layer. One layer for each tower."""
+    projections: Literal["apart", "alike"] = "apart"
+    """How those of separate towers begin: each from a draw of its own, so that a query and a document have nothing in
+    common until the towers learn, or both from one draw, as their encoders are alike too. The paper does not say."""
     share: list[Literal["projection", "embedder"]] = []
     """What separate towers have in common: the projection (ADE-SPL, paper 000's Figure 2), the token embeddings."""
     freeze: list[Literal["embedder"]] = []

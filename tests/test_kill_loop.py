@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -18,15 +20,28 @@ from tests.test_kill import RAY, assert_ray_same
 from tests.tiny import ROOT, Place
 
 KILLS = 30
+
+
+class Victim(NamedTuple):
+    """A kind of process of a run, and when it is killed."""
+
+    parts: tuple[str, ...]
+    """What its command line has in it."""
+    share: int
+    """How often, of all kills."""
+    within: float
+    """Seconds from when there is one, at most."""
+
+
 VICTIMS = {
-    "encoder": ("ray::", "_fill"),
-    "train worker": ("ray::", "RayTrainWorker"),
-    "node": ("raylet", "--raylet_socket_name"),
-    "head": ("gcs_server", ""),
+    "encoder": Victim(("ray::", "_fill"), 4, 1.0),
+    "train worker": Victim(("ray::", "RayTrainWorker"), 4, 6.0),
+    "node": Victim(("--raylet_socket_name",), 2, 15.0),
+    "head": Victim(("/gcs_server",), 1, 15.0),
+    "driver": Victim((), 2, 25.0),
 }
-"""What a process's command line begins with, or has in it."""
-WEIGHTS = {"encoder": 5, "train worker": 5, "node": 1, "head": 1, "driver": 1}
-"""The three that everything else dies with are always there, workers only now and then."""
+PATIENCE = 30.0
+"""Seconds to wait for a victim; then another kind is drawn."""
 
 
 @pytest.mark.kill
@@ -68,30 +83,29 @@ def _hunted(place: Place, draw: random.Random, kills: Counter[str]) -> int:
     """Run, and kill now and then until there were enough; the driver's exit status."""
     command = killing.command(place, "slowly")
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=sys.stderr) as driver:
-        time.sleep(draw.uniform(6, 14))
-        while driver.poll() is None:
-            if sum(kills.values()) < KILLS and (kind := _kill(driver.pid, draw)):
-                kills[kind] += 1
-                print(f"killed: {kind}", file=sys.stderr, flush=True)
-            time.sleep(draw.uniform(1, 5))
-        return driver.returncode
+        while driver.poll() is None and sum(kills.values()) < KILLS:
+            kind = draw.choices(list(VICTIMS), [victim.share for victim in VICTIMS.values()])[0]
+            given_up = time.monotonic() + PATIENCE
+            while driver.poll() is None and not _there(driver.pid, kind) and time.monotonic() < given_up:
+                time.sleep(0.05)
+            time.sleep(draw.uniform(0, VICTIMS[kind].within))
+            with suppress(psutil.NoSuchProcess):
+                if driver.poll() is None and (there := _there(driver.pid, kind)):
+                    draw.choice(there).kill()
+                    kills[kind] += 1
+                    print(f"killed: {kind}", file=sys.stderr, flush=True)
+        return driver.wait()
 
 
-def _kill(driver: int, draw: random.Random) -> str:
-    """Kill the driver or one of its processes; of which kind it was, or nothing where it had just gone."""
-    try:
-        there = {kind: processes for kind in WEIGHTS if (processes := _of_kind(psutil.Process(driver), kind))}
-        kind = draw.choices(list(there), [WEIGHTS[kind] for kind in there])[0]
-        draw.choice(there[kind]).kill()
-    except psutil.NoSuchProcess:
-        return ""
-    return kind
-
-
-def _of_kind(driver: psutil.Process, kind: str) -> list[psutil.Process]:
-    """Those processes of a driver that are there now."""
-    if kind == "driver":
-        return [driver]
-    first, part = VICTIMS[kind]
-    lines = ((process, " ".join(process.cmdline())) for process in driver.children(recursive=True))
-    return [process for process, line in lines if first in line and part in line]
+def _there(driver: int, kind: str) -> list[psutil.Process]:
+    """Those of a driver's processes that are of a kind."""
+    found = []
+    with suppress(psutil.NoSuchProcess):
+        if kind == "driver":
+            return [psutil.Process(driver)]
+        for process in psutil.Process(driver).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                line = " ".join(process.cmdline())
+                if all(part in line for part in VICTIMS[kind].parts):
+                    found.append(process)
+    return found

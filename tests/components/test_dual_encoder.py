@@ -242,6 +242,10 @@ def test_the_towers_of_figure_2_share_what_they_should(encoders: dict[str, Path]
     assert spl == apart - 32 * 8
     assert made("ADE-STE")[1] == apart - words.numel()
     assert not torch.equal(two.projections["query"].weight, two.projections["document"].weight)
+    alike, _ = made("ADE", projections="alike")
+    assert torch.equal(alike.projections["query"].weight, alike.projections["document"].weight)
+    assert alike.projections["query"].weight is not alike.projections["document"].weight
+    assert torch.equal(alike.projections["query"].weight, two.projections["query"].weight)
     assert list(shared.projections) == ["shared"]
     frozen, _ = made("ADE-FTE")
     at_rest = {name for name, value in frozen.named_parameters() if not value.requires_grad}
