@@ -55,7 +55,7 @@ def test_thirty_kills(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyP
     tree["controls"] |= {name: [{"function": "tests.killing.slow"}] for name in ("in_batch", "ance")}
     java = {"workers": 1, "threads": 1}  # a Lucene index has a segment for each thread
     killed = tiny.place(tmp_path / "killed", tree, **{**RAY, "retries": 3}, java=java)
-    other = tiny.place(tmp_path / "undisturbed", tree)
+    other = tiny.place(tmp_path / "undisturbed", tree, java=java)
     draw, kills, ends = random.Random(0), Counter[str](), Counter[int]()
     while (status := _hunted(killed, draw, kills)) != 0:
         ends[status] += 1
