@@ -15,7 +15,7 @@ from workflows.parts import Refreshed, seeded
 from workflows.steps.study import study
 
 MODELS = ("draw", "generators", "max_rank", "negatives", "passages", "question", "reader", "rerankers", "retriever",
-          "screen", "train", "training_queries")  # fmt: skip
+          "screen", "train", "training_candidates", "training_queries")  # fmt: skip
 """What an experiment whose models are another's has from there."""
 
 

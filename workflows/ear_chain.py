@@ -194,17 +194,17 @@ class Chain:
         learnt = self.learnt_from(name)
         begun = begin(f"start {kind} reranker", reranker.model)
 
-        def groups(split: str, most: int | None) -> Step:
+        def groups(split: str, queries: int | None, candidates: int | None = None) -> Step:
             return step(
                 f"{name} groups ({split})", rank_groups, data=self.collection.data, ranks=learnt.ranks, split=split,
-                max_rank=config.max_rank, queries=most,
+                max_rank=config.max_rank, queries=queries, candidates=candidates,
             )  # fmt: skip
 
         look = reranker.train.validate_on_dev
         dev = groups(look.split, look.queries) if look is not None else None
         return step(
             seeded(f"{name} {kind} reranker", seed, config), train, objective="query_reranker", dev=dev,
-            rows=groups("train", config.training_queries), start=begun, seed=[seed, "query reranker", name, kind],
+            rows=groups("train", config.training_queries, config.training_candidates), start=begun, seed=[seed, "query reranker", name, kind],
             config=reranker.train, **self.reading(learnt, kind, reranker),
         )  # fmt: skip
 

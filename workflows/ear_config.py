@@ -154,6 +154,9 @@ class EarConfig(Base):
     rerankers: Rerankers
     training_queries: int | None = Field(None, ge=1)
     """Only so many training queries are learnt from; null for all."""
+    training_candidates: int | None = Field(None, ge=2)
+    """Only so many expansions of a training query are learnt from, drawn from all; null for all (the paper). Half of
+    them tell about as much of how to rank in half the time, so that twice as many queries can be learnt from."""
     predict: PredictConfig = PredictConfig()
     fewer: list[int] = []
     """Also choose among the first so many expansions alone, of the same that were drawn (Table 3.8)."""

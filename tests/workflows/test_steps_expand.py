@@ -171,7 +171,8 @@ def test_ranks_by_judgements(chain: dict[str, Path], data: Path) -> None:
 
 def test_groups_have_ranks_and_queries_that_say_something(chain: dict[str, Path], data: Path, tmp_path: Path) -> None:
     out = place(tmp_path / "groups")
-    summary = rank_groups(out, toy.INLINE, data=data, ranks=chain["ranks"], split="train", max_rank=101, queries=None)
+    asked = {"data": data, "split": "train", "max_rank": 101, "queries": None}
+    summary = rank_groups(out, toy.INLINE, ranks=chain["ranks"], candidates=None, **asked)
     ranks = {row["doc_id"]: row["rank"] for row in pq.read_table(chain["ranks"] / "ranks.parquet").to_pylist()}
     rows = pq.read_table(out / "groups.parquet").to_pylist()
     assert "q4" not in {row["query_id"] for row in rows}  # nothing finds anything: all of MAX_RANK
@@ -179,11 +180,28 @@ def test_groups_have_ranks_and_queries_that_say_something(chain: dict[str, Path]
     for row in rows:
         assert row["targets"] == [101 if ranks[one] is None else ranks[one] for one in row["doc_ids"]]
         assert len(set(row["targets"])) > 1
+    ranks = _same_ranks(chain, tmp_path)
     with pytest.raises(UserError, match="no query has expansions of which one finds more"):
-        rank_groups(
-            place(tmp_path / "none"), toy.INLINE, data=data, ranks=_same_ranks(chain, tmp_path), split="train",
-            max_rank=101, queries=None,
-        )  # fmt: skip
+        rank_groups(place(tmp_path / "none"), toy.INLINE, ranks=ranks, candidates=None, **asked)
+
+
+def test_groups_of_fewer_candidates_are_drawn(chain: dict[str, Path], data: Path, tmp_path: Path) -> None:
+    asked = {"data": data, "split": "train", "max_rank": 101, "queries": None, "ranks": chain["ranks"]}
+    made = {}
+    for name, candidates in (("all", None), ("two", 2), ("again", 2), ("many", 1000)):
+        rank_groups(place(tmp_path / name), toy.INLINE, candidates=candidates, **asked)
+        made[name] = {row["query_id"]: row for row in pq.read_table(tmp_path / name / "groups.parquet").to_pylist()}
+    assert made["two"] == made["again"]
+    assert made["many"] == made["all"]
+    firsts = 0
+    for query, row in made["two"].items():
+        whole = made["all"][query]
+        assert len(row["doc_ids"]) == len(set(row["targets"])) == 2
+        assert set(zip(row["doc_ids"], row["targets"], strict=True)) <= set(
+            zip(whole["doc_ids"], whole["targets"], strict=True)
+        )
+        firsts += row["doc_ids"] == whole["doc_ids"][:2]
+    assert firsts < len(made["two"])  # a draw, and not the first ones
 
 
 def _same_ranks(chain: dict[str, Path], tmp_path: Path) -> Path:
@@ -264,7 +282,7 @@ def test_a_trained_reranker_chooses_better_than_the_generator(
     view, tokens = rerankers[kind]
     worst = _turned_round(chain, tmp_path)
     groups = place(tmp_path / "groups")
-    rank_groups(groups, toy.INLINE, data=data, ranks=worst, split="train", max_rank=101, queries=None)
+    rank_groups(groups, toy.INLINE, data=data, ranks=worst, split="train", max_rank=101, queries=None, candidates=None)
     config = toy.train_config(
         steps=60, batch=8, learning_rate=5e-3, schedule="noam", clip=None, log_every=20,
         losses=[{"function": RANKING, "options": {"alpha": 0.1}}],

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components import query_choice
+from components import draws, query_choice
 from components.config import UserError
 from components.expansions import FILE
 from components.groups import queries_of
@@ -35,12 +35,14 @@ def answer_ranks(out: Path, cluster: Cluster, *, expanded: Path, ranking: Path, 
 
 
 def rank_groups(
-    out: Path, cluster: Cluster, *, data: Path, ranks: Path, split: str, max_rank: int, queries: int | None
-) -> dict[str, Any]:
+    out: Path, cluster: Cluster, *, data: Path, ranks: Path, split: str, max_rank: int, queries: int | None,
+    candidates: int | None,
+) -> dict[str, Any]:  # fmt: skip
     """Write `groups.parquet`: of each query of the split its expansions, their ranks as targets.
 
-    An expansion without an answer has the rank `max_rank` (paper 002: MAX_RANK, 101 or 250). Queries whose expansions
-    all have the same rank are left out, as no pair of them says anything. With `queries` only the first so many.
+    An expansion without an answer has the rank `max_rank` (paper 002: MAX_RANK, 101 or 250). With
+    `candidates` a query keeps so many that are drawn, and with `queries` there are only the first so many; but those
+    are left out whose expansions all have the same rank, as no pair of them says anything.
     """
     table = read(ranks / RANKS, ANSWER_RANKS)
     of_split = queries_of(data, [split], ["query_id"])["query_id"]
@@ -49,6 +51,10 @@ def rank_groups(
     values = pc.fill_null(table["rank"], max_rank).to_pylist()
     for doc_id, query, rank in zip(table["doc_id"].to_pylist(), table["query_id"].to_pylist(), values, strict=True):
         grouped.setdefault(query, []).append((doc_id, float(rank)))
+    if candidates is not None:
+        for query, of in grouped.items():
+            drawn = draws.sample((doc_id for doc_id, _ in of), candidates, "training candidates", query)
+            grouped[query] = [one for one in of if one[0] in drawn]
     kept = [(query, of) for query, of in grouped.items() if len({rank for _, rank in of}) > 1][:queries]
     if not kept:
         raise UserError(f"split {split!r}: no query has expansions of which one finds more than another")
