@@ -204,7 +204,8 @@ class Chain:
         dev = groups(look.split, look.queries) if look is not None else None
         return step(
             seeded(f"{name} {kind} reranker", seed, config), train, objective="query_reranker", dev=dev,
-            rows=groups("train", config.training_queries, config.training_candidates), start=begun, seed=[seed, "query reranker", name, kind],
+            rows=groups("train", config.training_queries, config.training_candidates), start=begun,
+            seed=[seed, "query reranker", name, kind],
             config=reranker.train, **self.reading(learnt, kind, reranker),
         )  # fmt: skip
 

@@ -188,8 +188,8 @@ def test_groups_have_ranks_and_queries_that_say_something(chain: dict[str, Path]
 def test_groups_of_fewer_candidates_are_drawn(chain: dict[str, Path], data: Path, tmp_path: Path) -> None:
     asked = {"data": data, "split": "train", "max_rank": 101, "queries": None, "ranks": chain["ranks"]}
     made = {}
-    for name, candidates in (("all", None), ("two", 2), ("again", 2), ("many", 1000)):
-        rank_groups(place(tmp_path / name), toy.INLINE, candidates=candidates, **asked)
+    for name, most in (("all", None), ("two", 2), ("again", 2), ("many", 1000)):
+        rank_groups(place(tmp_path / name), toy.INLINE, candidates=most, **asked)
         made[name] = {row["query_id"]: row for row in pq.read_table(tmp_path / name / "groups.parquet").to_pylist()}
     assert made["two"] == made["again"]
     assert made["many"] == made["all"]
