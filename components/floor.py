@@ -72,6 +72,8 @@ def _rate(shapes: tuple[Shape, ...], tokens: int, device: str, dtype: torch.dtyp
 
 
 def _now(device: str) -> float:
+    """Seconds; of a processor those that this thread had: what other programs took of it belongs to no floor."""
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter()
+        return time.perf_counter()
+    return time.thread_time()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
+from torch.nn import functional
 
 from components.cross_encoder import CrossEncoder
 from components.dual_encoder import DualEncoder
@@ -57,3 +61,17 @@ def test_the_rate_is_measured_once(encoder: Path) -> None:
     assert rate > 0
     assert products.rate(tokens=64, device="cpu", precision="fp32") == rate
     assert products.rate(tokens=64, device="cpu", precision="bf16") != rate
+
+
+def test_what_others_take_of_the_processor_is_no_floor(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that waits for its turn is not a slow processor; a share of the floor would come out above 1."""
+    products = Products(DualEncoder.start(toy.retriever_config(encoder))[0].tower("query"))
+    alone = products.rate(tokens=20_000, device="cpu", precision="fp32")
+    linear = functional.linear
+
+    def waiting(*arguments: Any) -> torch.Tensor:
+        time.sleep(0.01)  # many times what the product takes
+        return linear(*arguments)
+
+    monkeypatch.setattr(functional, "linear", waiting)
+    assert products.rate(tokens=20_008, device="cpu", precision="fp32") > alone / 3
