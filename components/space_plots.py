@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from components.embedding_space import COSINES, RATIOS
-from components.plots import short, ticks
+from components.plots import ticks
 
-WIDTH, HEIGHT = 440, 240
-LEFT, RIGHT, TOP, BOTTOM = 12, 132, 10, 34
+WIDTH, SIDES, TOP = 440, 16, 4
+NAME, HILL = 20, 26
+"""Of each distribution, the height of its name and of its highest place."""
 SEEN = 0.001
 """Share of a bin that is worth showing."""
 SIDE = 260
@@ -21,35 +22,31 @@ DISTRIBUTIONS = (
 
 
 def distributions(title: str, curves: Mapping[str, Sequence[float]], span: tuple[float, float]) -> str:
-    """Histograms of one span as lines in the colours `c0`, `c1`, ...; no wider than what is seen of them."""
+    """Histograms of one span, one below the other, each under its name; no wider than what is seen of them."""
     bins = len(next(iter(curves.values())))
     seen = [at for curve in curves.values() for at, share in enumerate(curve) if share >= SEEN]
     first, last = (min(seen), max(seen)) if seen else (0, bins - 1)
     highest = max(max(curve) for curve in curves.values()) or 1.0
     width = (span[1] - span[0]) / bins
     marks = ticks(span[0] + first * width, span[0] + (last + 1) * width)
+    bottom = TOP + len(curves) * (NAME + HILL)
 
     def x(value: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (value - marks[0]) / (marks[-1] - marks[0])
-
-    def y(share: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share / highest
+        return SIDES + (WIDTH - 2 * SIDES) * (value - marks[0]) / (marks[-1] - marks[0])
 
     parts = []
     for mark in marks:
-        parts.append(f'<path class="grid" d="M{x(mark):.1f} {TOP}V{HEIGHT - BOTTOM}"/>')
-        parts.append(
-            f'<text class="tick" x="{x(mark):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{mark:g}</text>'
-        )
+        parts.append(f'<path class="grid" d="M{x(mark):.1f} {TOP}V{bottom}"/>')
+        parts.append(f'<text class="tick" x="{x(mark):.1f}" y="{bottom + 18}" text-anchor="middle">{mark:g}</text>')
     for number, (name, curve) in enumerate(curves.items()):
-        colour = f"c{number % 5}"
-        line = "L".join(f"{x(span[0] + (at + 0.5) * width):.1f} {y(curve[at]):.1f}" for at in range(first, last + 1))
-        parts.append(f'<path class="line {colour}" d="M{line}"><title>{escape(name)}</title></path>')
-        parts.append(
-            f'<text class="name {colour}" x="{WIDTH - RIGHT + 10}" y="{TOP + 14 + 16 * number}">'
-            f"{escape(short(name))}</text>"
+        ground = TOP + (number + 1) * (NAME + HILL)
+        line = "L".join(
+            f"{x(span[0] + (at + 0.5) * width):.1f} {ground - HILL * curve[at] / highest:.1f}"
+            for at in range(first, last + 1)
         )
-    head = f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}: '
+        parts.append(f'<path class="line c0" d="M{line}"><title>{escape(name)}</title></path>')
+        parts.append(f'<text class="tick" x="{SIDES}" y="{ground - HILL - 4}">{escape(name)}</text>')
+    head = f'<svg class="chart" viewBox="0 0 {WIDTH} {bottom + 26}" role="img" aria-label="{escape(title)}: '
     return f'{head}{escape(", ".join(curves))}">{"".join(parts)}</svg>'
 
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from components.space_plots import LEFT, RIGHT, WIDTH, distributions, scatter
+from components.space_plots import SIDES, WIDTH, distributions, scatter
 
 
-def test_distributions_are_lines_within_the_frame() -> None:
+def test_distributions_stand_below_each_other() -> None:
     curves = {
         "<one> & a very long name indeed": [0.0] * 40 + [0.5, 0.5] + [0.0] * 38,
         "two": [0.0] * 60 + [1.0] + [0.0] * 19,
     }
     root = ElementTree.fromstring(distributions("cosine", curves, (-1.0, 1.0)))
     lines = [one for one in root if one.get("class", "").startswith("line")]
-    assert [one.get("class") for one in lines] == ["line c0", "line c1"]
+    heights = []
     for line in lines:
         points = [point.split() for point in (line.get("d") or "").removeprefix("M").split("L")]
-        assert all(LEFT <= float(x) <= WIDTH - RIGHT for x, _ in points)
+        assert all(SIDES <= float(x) <= WIDTH - SIDES for x, _ in points)
         assert len(points) == 21  # from the first bin that holds something to the last
-    marks = [float(one.text or "") for one in root if one.get("class") == "tick"]
+        heights.append({float(y) for _, y in points})
+    assert min(heights[1]) >= max(heights[0])  # one below the other
+    marks = [float(one.text or "") for one in root if one.get("text-anchor") == "middle"]
     assert marks[0] <= 0.0
     assert marks[-1] >= 0.525
     assert "<one> & a very long name indeed" in (root.get("aria-label") or "")
