@@ -226,7 +226,7 @@ def test_projected_vectors_are_the_same_in_sentence_transformers(
         assert theirs.similarity_fn_name == similarity
     assert queries.shape[1] == documents.shape[1] == 20
     again = DualEncoder.load(tmp_path / "two")
-    np.testing.assert_array_equal(ours(again, tmp_path / "two", TEXTS, "query").numpy(), queries)
+    np.testing.assert_allclose(ours(again, tmp_path / "two", TEXTS, "query").numpy(), queries, rtol=0, atol=1e-6)
     assert (np.abs(queries - documents).max() > 1e-3) == (towers != "SDE")
 
 

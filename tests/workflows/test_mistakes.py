@@ -151,6 +151,9 @@ def test_a_file_that_is_new_among_those_that_are_read_is_named(
     shutil.copytree(beir, tmp_path / "beir")
     place = tiny.place(tmp_path / "place", tiny.dpr(tmp_path / "beir", encoder))
     assert place("run", "--until", "data") == 0
+    names = ("corpus.jsonl", "queries.jsonl", *(f"qrels/{split}.tsv" for split in ("dev", "test", "train")))
+    digests = {name: hashlib.sha256((tmp_path / "beir" / name).read_bytes()).hexdigest() for name in names}
+    assert tiny.records(place.store)[0]["files"] == digests
     shutil.copy(tmp_path / "beir/qrels/test.tsv", tmp_path / "beir/qrels/more.tsv")
     assert place("run", "--until", "data") == 2
     assert re.search(r"more\.tsv: changed since the step 'data' read it \(sha256 \w+, then not there\)", said()[1])

@@ -75,11 +75,11 @@ def test_relevant_are_the_sentences_of_relevant_documents_that_bear_an_answer(fo
     ]
 
 
-def test_ingested_it_is_a_collection_with_samples_and_digests(folder: Path, tmp_path: Path) -> None:
+def test_ingested_it_is_a_collection_with_samples_and_files(folder: Path, tmp_path: Path) -> None:
     (out := tmp_path / "out").mkdir()
     summary = ingest(out, toy.INLINE, source=cut(folder, sample={"train": 2}))
     assert (summary["documents"], summary["queries"]) == (5, {"train": 2, "test": 1})
-    assert set(summary["files"]) == {"corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/test.tsv"}
+    assert set(cut(folder).files()) == {"corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/test.tsv"}
     judged = pq.read_table(out / "qrels.parquet").to_pylist()
     assert all("#" in row["doc_id"] for row in judged)
 
