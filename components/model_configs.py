@@ -93,6 +93,8 @@ class DualEncoderConfig(Pretrained):
             raise ValueError("share: towers that are one have all in common; accepted with `towers: separate`")
         if "projection" in self.share and self.projection is None:
             raise ValueError("share: there is no projection to share; say its width in `projection`")
+        if self.projections == "alike" and self.projection is None:
+            raise ValueError("projections: there are none that could begin alike; say their width in `projection`")
         return self
 
 

@@ -272,6 +272,7 @@ def test_a_projection_is_taken_before_the_length_and_in_fp32(encoders: dict[str,
     [
         ({"share": ["projection"], "projection": 4}, "towers that are one have all in common"),
         ({"share": ["projection"], "towers": "separate"}, "there is no projection to share"),
+        ({"projections": "alike", "towers": "separate"}, "there are none that could begin alike"),
         ({"projection": 0}, "greater than or equal to 1"),
     ],
 )
