@@ -1,11 +1,10 @@
 """Models that are only asked: in another precision, and on a CPU with what surrounds a matrix product done inside it.
 
 Between two matrix products of a transformer stand a bias, an activation, a sum: little arithmetic, but each reads and
-writes a whole batch of states, and on a CPU that is a third of the time. oneDNN does them while a product's result is
-still in the cache; torch offers that to its compiler, and here it is asked for directly. The numbers are those of the
-plain layers in the same precision but for the last bit (the sum is rounded once where the plain layers round twice),
-and closer to fp32: embeddings and the norms' weights stay in it, as in torch's autocast, which costs nothing and halves
-what rounding does to a vector.
+writes a whole batch of states, and on a CPU that is a third of the time. oneDNN adds biases and activates while a
+product's result is still in the cache; torch offers that to its compiler, and here it is asked for directly. Sums, norms
+and embeddings stay in fp32, as in torch's autocast: that costs next to nothing and more than halves what rounding does
+to a vector.
 """
 
 from __future__ import annotations
@@ -88,7 +87,8 @@ def fuse(model: nn.Module, *, first_only: bool = False) -> int:
         if isinstance(module, nn.ModuleList):
             for place, layer in enumerate(module):
                 if _is_berts(layer):
-                    module[place] = FusedLayer(layer, first_only=first_only, last=place == len(module) - 1)
+                    last = place == len(module) - 1
+                    module[place] = FusedLayer(layer, first_only=first_only and last)
                     count += 1
     return count
 
@@ -119,15 +119,14 @@ def _is_gelu(activation: Any) -> bool:
 
 
 class FusedLayer(nn.Module):
-    """A layer of BERT's for states in bf16: matrix products, attention and two norms, and nothing between.
+    """A layer of BERT's whose products and attention are in bf16, and the two sums and norms between in fp32.
 
-    The last one gives fp32, as what follows is. With `first_only` it gives the state of a text's first token
-    alone, which takes only keys and values of the others: five sixths less arithmetic.
+    With `first_only` it gives the state of a text's first token alone, which takes only keys and values of the others:
+    five sixths less arithmetic.
     """
 
-    def __init__(self, layer: Any, *, first_only: bool = False, last: bool = False) -> None:
+    def __init__(self, layer: Any, *, first_only: bool = False) -> None:
         super().__init__()
-        self._last, first_only = last, first_only and last
         own, after = layer.attention.self, layer.attention.output
         self._heads = own.num_attention_heads
         together = [own.key, own.value] if first_only else [own.query, own.key, own.value]
@@ -138,22 +137,21 @@ class FusedLayer(nn.Module):
         self._norm = layer.output.LayerNorm
 
     def forward(self, states: Tensor, mask: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
-        """(N, L, h) states and the (N, 1, L or 1, L) mask that transformers makes, to (N, L or 1, h) states."""
+        """(N, L, h) states and the (N, 1, L or 1, L) mask that transformers makes, to (N, L or 1, h) states, fp32."""
         count, length, width = states.shape
-        rows = states.reshape(-1, width).bfloat16()  # the embeddings' are fp32
         shape = (count, length, -1, self._heads, width // self._heads)
+        rows = states.reshape(-1, width)
         *query, key, value = self._attended(rows).view(shape).permute(2, 0, 3, 1, 4).unbind()
         if self._asking is not None:
-            length, rows = 1, rows.view(states.shape)[:, 0].contiguous()
+            length, rows = 1, states[:, 0].contiguous()
             query = [self._asking(rows).view(count, 1, self._heads, -1).transpose(1, 2)]
             mask = None if mask is None else mask[:, :, :1]
         if mask is not None and mask.is_floating_point():
             mask = mask.bfloat16()
         mixed = functional.scaled_dot_product_attention(query[0], key, value, attn_mask=mask)
-        mixed = mixed.transpose(1, 2).reshape(-1, width)
-        rows = self._mixed_norm(self._mixed.added_to(rows, mixed))
-        rows = self._norm(self._down.added_to(rows, self._up(rows, "gelu")))
-        return (rows.float() if self._last else rows).view(count, length, width)
+        rows = self._mixed_norm(rows + self._mixed(mixed.transpose(1, 2).reshape(-1, width)))
+        rows = self._norm(rows + self._down(self._up(rows, "gelu")))
+        return rows.view(count, length, width)
 
 
 class _Product:
@@ -166,7 +164,4 @@ class _Product:
 
     def __call__(self, rows: Tensor, activation: str = "none") -> Tensor:
         how = "none" if activation == "gelu" else ""  # not the one by tanh
-        return torch.ops.mkldnn._linear_pointwise(rows, self._weight, self._bias, activation, [], how)
-
-    def added_to(self, other: Tensor, rows: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise.binary(rows, other, self._weight, self._bias, "add")
+        return torch.ops.mkldnn._linear_pointwise(rows.bfloat16(), self._weight, self._bias, activation, [], how)
