@@ -2,9 +2,9 @@
 
 Between two matrix products of a transformer stand a bias, an activation, a sum: little arithmetic, but each reads and
 writes a whole batch of states, and on a CPU that is a third of the time. oneDNN adds biases and activates while a
-product's result is still in the cache; torch offers that to its compiler, and here it is asked for directly. Sums, norms
-and embeddings stay in fp32, as in torch's autocast: that costs next to nothing and more than halves what rounding does
-to a vector.
+product's result is still in the cache; torch offers that to its compiler, and here it is asked for directly. Sums,
+norms and embeddings stay in fp32, as in torch's autocast: that costs next to nothing and more than halves what rounding
+does to a vector.
 """
 
 from __future__ import annotations

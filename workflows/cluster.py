@@ -40,6 +40,8 @@ class Pool(Config):
     """How many at once; null for one a core (or one a GPU where the step uses one)."""
     threads: int = 1
     """Threads of each."""
+    gpus: float = Field(1, gt=0, le=1)
+    """What each has of a GPU, in `map` and `score`, where a step uses one: with .5 two share one."""
 
 
 class Cluster(Config):
@@ -59,6 +61,8 @@ class Cluster(Config):
     """Ray Train workers. Threads 0 stands for all cores of the machine, divided among the workers on it."""
     map: Pool = Pool()
     """Ray Data's workers that encode, score and search."""
+    score: Pool | None = None
+    """Those that ask rankers and query rerankers; null for the same as `map`."""
     java: Pool = Pool()
     """Ray Data's workers with a JVM each, for BM25."""
     object_store_mb: int = 300
@@ -81,6 +85,15 @@ class Cluster(Config):
     """How often a training run is begun again after a worker dies, before the step fails."""
 
     @model_validator(mode="after")
+    def _shares_of_gpus_are_of_maps(self) -> Self:
+        for name, pool in {"train": self.train, "java": self.java}.items():
+            if pool.gpus != 1:
+                raise ValueError(
+                    f"{name}: gpus: {pool.gpus:g}: only workers of map and score share a GPU; leave it out"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _one_process_takes_one_step(self) -> Self:
         if self.mode == "inline" and self.steps > 1:
             raise ValueError(f"steps: {self.steps} at once are asked for; accepted with mode: inline: 1")
@@ -101,26 +114,36 @@ class Cluster(Config):
         return found
 
     def check(self) -> None:
-        """UserError where a step would wait for ever, as what it asks for is not there."""
+        """UserError where what a step asks for is not there, so that it would fail or wait for ever."""
         if self.mode == "inline":
+            if self.device == "cuda":
+                self.cuda()
             return
-        there, cuda, most = self.room(), self.cuda(), self.machine()
+        there, cuda = self.room(), self.cuda()
         kind, count = ("GPU", int(there.gpus)) if cuda else ("CPU", int(there.cpus))
-        asked = {"map.workers": self.map.workers or 1} if cuda else {}
+        maps = {"map": self.map, "score": self.scoring()}
+        asked = maps if cuda else {}
         if cuda or self.address:  # on this machine alone each training worker has a logical CPU of its own
-            asked["train.workers"] = self.train.workers or 1
-        for key, workers in asked.items():
-            if workers > count:
+            asked = {**asked, "train": self.train}
+        for key, pool in asked.items():
+            workers, most = pool.workers or 1, int(count / pool.gpus)
+            if workers > most:
+                each = f"{pool.gpus:g} of a {kind}" if pool.gpus < 1 else f"a {kind}"
                 raise UserError(
-                    f"cluster: {key}: {workers} workers with a {kind} each are asked for, and there are {count} "
-                    f"{kind}s; accepted: 1 to {count}"
+                    f"cluster: {key}.workers: {workers} workers with {each} each are asked for, and there are {count} "
+                    f"{kind}s; accepted: 1 to {most}"
                 )
-        for key, pool in {"map.threads": self.map, "java.threads": self.java}.items():
+        most = self.machine()
+        for key, pool in {"map.threads": self.map, "score.threads": self.scoring(), "java.threads": self.java}.items():
             if pool.threads > most:
                 raise UserError(
                     f"cluster: {key}: {pool.threads} for each worker are asked for, and no machine has more than "
                     f"{most} cores; accepted: 1 to {most}"
                 )
+
+    def scoring(self) -> Pool:
+        """The workers that ask rankers."""
+        return self.score or self.map
 
     def tokens_at_once(self, *, cuda: bool) -> int:
         """Tokens in one pass through a model."""
@@ -150,7 +173,7 @@ class Cluster(Config):
         most = pool.workers
         if most is None:
             resources = ray_session(self).cluster_resources()
-            most = int(resources.get("GPU", 0)) if gpu else int(resources["CPU"]) - self.reserved()
+            most = int(resources.get("GPU", 0) / pool.gpus) if gpu else int(resources["CPU"]) - self.reserved()
         return max(1, min(most, shards))
 
 
@@ -190,7 +213,13 @@ def _start(ray: Any, cluster: Cluster) -> None:
     """Join the profile's cluster, or start Ray on this machine."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if cluster.address:
-        page = ray.init(address=cluster.address, **quiet).dashboard_url
+        try:
+            page = ray.init(address=cluster.address, **quiet).dashboard_url
+        except ConnectionError as error:
+            raise UserError(
+                f"cluster: address: {cluster.address}: no Ray answers there ({str(error).splitlines()[0]}); start one "
+                "(`ray start --head`), name another, or leave the address out to start Ray here"
+            ) from None
         if page:
             print(f"Ray's dashboard: http://{page}", file=sys.stderr, flush=True)
         return

@@ -38,7 +38,8 @@ def told(advice: str) -> Iterator[None]:
 
 def of_map(cluster: Cluster, pool: Pool, *, model: bool, cuda: bool) -> str:
     """What makes a map over shards need less; `model` where its workers put tokens through one."""
-    name = "java" if pool is cluster.java else "map" if pool is cluster.map else ""
+    pools = {"java": cluster.java, "score": cluster.score, "map": cluster.map}
+    name = next((name for name, one in pools.items() if one is pool), "")
     lower = [f"pass_tokens (now {cluster.tokens_at_once(cuda=cuda):,})"] if model else []
     if name and not cuda and pool.workers != 1:
         lower.append(f"{name}.workers (now {pool.workers or 'one a core'})")

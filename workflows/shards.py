@@ -61,13 +61,13 @@ def joined(out: Path, shards: list[Shard], dtype: Any) -> np.ndarray:
 
 
 def mapped_rows(
-    worker: Any, rows: int, size: int, *, out: Path, cluster: Cluster, unit: str, **constructor: Any
+    worker: Any, rows: int, size: int, *, out: Path, cluster: Cluster, pool: Pool, unit: str, **constructor: Any
 ) -> tuple[np.ndarray, dict[str, float]]:
     """`map_shards` over so many rows, `size` at a time, with models or vectors: a float32 for each row (or for what a
     row holds), and what the workers counted. The parts stay until their step removes them."""
     shards, cuda = runs(rows, size, "part-{:05d}.npy"), cluster.cuda()
     counted = map_shards(
-        worker, shards, out=out, cluster=cluster, pool=cluster.map, unit=unit, gpu=cuda, cuda=cuda, **constructor
+        worker, shards, out=out, cluster=cluster, pool=pool, unit=unit, gpu=cuda, cuda=cuda, **constructor
     )
     return joined(out, shards, np.float32), counted
 
@@ -133,8 +133,8 @@ def _through_ray(
     size = cluster.workers(pool, len(shards), gpu=gpu)
     # On a GPU a process ends after each task of Ray's, unless it is an actor's.
     how: dict[str, Any] = (
-        {"fn": _OnGPU, "fn_constructor_kwargs": about, "compute": data.ActorPoolStrategy(size=size), "num_gpus": 1,
-         "max_restarts": MOST_DEATHS}
+        {"fn": _OnGPU, "fn_constructor_kwargs": about, "compute": data.ActorPoolStrategy(size=size),
+         "num_gpus": pool.gpus, "max_restarts": MOST_DEATHS}
         if gpu else
         {"fn": _fill, "fn_kwargs": about, "compute": data.TaskPoolStrategy(size=size), "max_retries": MOST_DEATHS}
     )  # fmt: skip
@@ -143,7 +143,7 @@ def _through_ray(
         warnings.filterwarnings("ignore", message=".*ray_remote_args.*")
         items = data.from_items(rows, override_num_blocks=len(rows))
         done = items.map_batches(batch_size=1, num_cpus=pool.threads, **how)
-    with held(Room(gpus=size) if gpu else Room(cpus=size * pool.threads), cluster.room()):
+    with held(Room(gpus=size * pool.gpus) if gpu else Room(cpus=size * pool.threads), cluster.room()):
         with clock.at("start"):  # until the first shard is done, but for what the workers say of their own time
             rows_done = iter(done.iter_rows())
             row = _next(rows_done)

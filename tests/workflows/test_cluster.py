@@ -53,6 +53,7 @@ def test_as_many_workers_as_the_cluster_has_cores_or_gpus(monkeypatch: pytest.Mo
     assert Cluster().workers(Pool(), 100) == 6
     assert Cluster().workers(Pool(), 100, gpu=True) == 3
     assert Cluster().workers(Pool(), 2) == 2
+    assert Cluster().workers(Pool(gpus=0.5), 100, gpu=True) == 6
 
 
 def test_the_cores_of_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,6 +80,10 @@ def test_the_cores_of_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"train": {"workers": 9}}, "train.workers: 9 workers with a GPU each are asked for, and there are 8 GPUs; "
          "accepted: 1 to 8"),
         ({"map": {"workers": 16}}, "map.workers: 16 workers with a GPU each"),
+        ({"score": {"workers": 16, "gpus": 0.5}}, None),
+        ({"score": {"workers": 17, "gpus": 0.5}}, "score.workers: 17 workers with 0.5 of a GPU each are asked for, and "
+         "there are 8 GPUs; accepted: 1 to 16"),
+        ({"score": {"threads": 33}}, "score.threads: 33 for each worker"),
         ({"device": "cpu", "map": {"workers": 16}}, None),
         ({"device": "cpu", "address": "auto", "train": {"workers": 40}}, "train.workers: 40 workers with a CPU each"),
         ({"device": "cpu", "train": {"workers": 40}}, None),

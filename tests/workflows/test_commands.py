@@ -368,3 +368,32 @@ def test_clean_of_an_unfinished_run(played: Place, tmp_path: Path, said: Said) -
     place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()))
     assert place("clean") == 2
     assert said()[1].startswith("error: the run is not finished")
+
+
+# a profile that what is there cannot meet
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+@pytest.mark.parametrize(
+    ("profile", "says"),
+    [
+        ({"mode": "inline", "device": "cuda"}, "cluster: device: cuda is asked for, and there is no GPU"),
+        ({"address": "auto"}, "cluster: address: auto: no Ray answers there (nobody there); start one"),
+    ],
+)
+def test_a_profile_that_cannot_be_met_changes_nothing(
+    tmp_path: Path, beir: Path, encoder: Path, said: Said, monkeypatch: pytest.MonkeyPatch, command: str,
+    profile: dict[str, Any], says: str,
+) -> None:  # fmt: skip
+    def nobody(**_: Any) -> None:
+        raise ConnectionError("nobody there\nat all")
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("ray.init", nobody)
+    place = tiny.place(tmp_path / "place", tiny.dpr(beir, encoder), **profile)
+    assert place(command, *(["--cluster", str(place.folder / "inline.yaml")] if command == "plan" else [])) == 2
+    out, err = said()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"error: {says}")
+    assert {path.name for path in place.folder.iterdir()} <= {"tiny.yaml", "inline.yaml", "store"}
+    assert not place.store.exists() or not list(place.store.iterdir())

@@ -44,7 +44,8 @@ def rerank_by_neighbours(
     lists = ranked.lists(config.context)
     lists.save(out)
     scores, _ = mapped_rows(
-        Reranker, len(ranked), QUERIES, out=out, cluster=cluster, unit="queries", lists=out, vectors=vectors,
+        Reranker, len(ranked), QUERIES, out=out, cluster=cluster, pool=cluster.map, unit="queries",
+        lists=out, vectors=vectors,
         config=config,
     )  # fmt: skip
     table, changed = ranked.reordered(scores, config.context)

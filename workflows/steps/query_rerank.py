@@ -111,7 +111,8 @@ def predict(
     """Write `predicted.parquet`, the rank that a query reranker predicts for each expansion, up to a constant."""
     names = read(expanded / FILE, EXPANSIONS, columns=["doc_id"])["doc_id"]
     scores, counted = mapped_rows(
-        Predictor, len(names), config.shard, out=out, cluster=cluster, unit="expansions", data=candidates,
+        Predictor, len(names), config.shard, out=out, cluster=cluster, pool=cluster.scoring(),
+        unit="expansions", data=candidates,
         tokens=tokens, model=reranker / "model", config=config,
         batch_tokens=cluster.tokens_at_once(cuda=cluster.cuda()),
     )  # fmt: skip

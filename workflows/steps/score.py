@@ -94,8 +94,8 @@ def _score(
     distinct, inverse = np.unique(np.stack([queries, documents], 1), axis=0, return_inverse=True)
     write_array(out / "pairs.npy", distinct)
     scores, counted = mapped_rows(
-        Scorer, len(distinct), config.shard, out=out, cluster=cluster, unit="pairs", tokens=tokens,
-        model=ranker / "model", pairs=out / "pairs.npy", config=config,
+        Scorer, len(distinct), config.shard, out=out, cluster=cluster, pool=cluster.scoring(), unit="pairs",
+        tokens=tokens, model=ranker / "model", pairs=out / "pairs.npy", config=config,
         batch_tokens=cluster.tokens_at_once(cuda=cluster.cuda()),
     )  # fmt: skip
     return pa.array(scores[inverse.reshape(-1)], pa.float32()), counted

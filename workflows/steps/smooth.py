@@ -113,7 +113,8 @@ def smooth(
     Lists(query_rows(vectors, table["query_id"]), documents, offsets).save(out)
     write_array(out / "truth.npy", truth)
     targets, _ = mapped_rows(
-        Smoother, len(table), GROUPS_AT_ONCE, out=out, cluster=cluster, unit="groups", work=out, vectors=vectors,
+        Smoother, len(table), GROUPS_AT_ONCE, out=out, cluster=cluster, pool=cluster.map, unit="groups",
+        work=out, vectors=vectors,
         config=config,
     )  # fmt: skip
     at = table.schema.get_field_index("targets")
