@@ -76,7 +76,8 @@ def run(arguments: argparse.Namespace) -> None:
     cluster = clusters.read(arguments.cluster)
     waiting = todo(wanted, store, whole=bool(arguments.until))  # asked for by name: what was dropped comes back
     if waiting:  # what cannot be done is refused before anything is written
-        nodes.meet(cluster, store.root) if cluster.address else cluster.check()
+        joins = cluster.mode == "ray" and cluster.address
+        nodes.meet(cluster, store.root) if joins else cluster.check()
     _write_run(experiment, store)
     started = time.monotonic()
     with tracking(experiment.run, cluster) as tracker:

@@ -378,7 +378,7 @@ def test_clean_of_an_unfinished_run(played: Place, tmp_path: Path, said: Said) -
     ("profile", "says"),
     [
         ({"mode": "inline", "device": "cuda"}, "cluster: device: cuda is asked for, and there is no GPU"),
-        ({"address": "auto"}, "cluster: address: auto: no Ray answers there (nobody there); start one"),
+        ({"mode": "ray", "address": "auto"}, "cluster: address: auto: no Ray answers there (nobody there); start one"),
     ],
 )
 def test_a_profile_that_cannot_be_met_changes_nothing(
