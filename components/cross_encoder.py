@@ -58,7 +58,7 @@ class CrossEncoder(nn.Module):
         if self.head is None:
             return self.backbone(**inputs).logits.float().squeeze(-1)
         states = self.backbone(**inputs).last_hidden_state
-        vectors = pool(states, batch.mask, "mean", False)
+        vectors = pool(states, batch.mask, "mean")
         return functional.linear(vectors, self.head.weight, self.head.bias).float().squeeze(-1)
 
     def encoder(self) -> Any:

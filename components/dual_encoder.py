@@ -67,7 +67,7 @@ class DualEncoder(nn.Module):
     def forward(self, batch: Batch, side: Side) -> Tensor:
         """(N, d) fp32 vectors of a batch of queries or documents."""
         hidden = self.tower(side)(input_ids=batch.ids, attention_mask=batch.mask).last_hidden_state
-        vectors = pool(hidden, batch.mask, self.config.pooling, False)
+        vectors = pool(hidden, batch.mask, self.config.pooling)
         if self.projections:
             with torch.autocast(vectors.device.type, enabled=False):
                 vectors = _of_side(self.projections, side)(vectors)
@@ -158,15 +158,13 @@ def _router(*, dense: bool) -> dict[str, Any]:
     }
 
 
-def pool(hidden: Tensor, mask: Tensor, pooling: str, normalise: bool) -> Tensor:
+def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
     """(N, L, h) token states to (N, h) fp32 vectors: the first token's, or the mean over real tokens."""
     hidden = hidden.float()
     if pooling == "cls":
-        vectors = hidden[:, 0]
-    else:
-        weights = mask.unsqueeze(-1).to(hidden.dtype)
-        vectors = (hidden * weights).sum(1) / weights.sum(1).clamp_min(1e-9)
-    return functional.normalize(vectors, dim=-1) if normalise else vectors
+        return hidden[:, 0]
+    weights = mask.unsqueeze(-1).to(hidden.dtype)
+    return (hidden * weights).sum(1) / weights.sum(1).clamp_min(1e-9)
 
 
 def _save_pooling(folder: Path, width: int, pooling: str) -> None:

@@ -43,8 +43,8 @@ def interpolated(first: pa.Table, second: pa.Table, config: InterpolationConfig,
     query, document, total = query[order], document[order], total[order]
     starts = np.searchsorted(query, np.arange(len(queries)))
     rank = np.arange(len(query)) - starts[query] + 1
-    columns = [queries.take(pa.array(query)), documents.take(pa.array(document)), rank.astype(np.int32), total]
-    table = pa.table([*columns[:3], pa.array(total, pa.float32())], names=RANKING.names)
+    found = [queries.take(pa.array(query)), documents.take(pa.array(document)), rank.astype(np.int32)]
+    table = pa.table([*found, pa.array(total, pa.float32())], names=RANKING.names)
     return check(table.filter(pa.array(rank <= k)), RANKING, what="interpolated ranking")
 
 

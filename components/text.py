@@ -231,12 +231,17 @@ def _special(tokens: list[int], rows: np.ndarray, segment: int | list[int] = 0) 
     return _Part(np.asarray(tokens, np.int64), np.zeros(count, np.int64), np.full(count, len(tokens)), segment)
 
 
-def _batch(parts: list[_Part], padding: int, *, segments: bool, multiple: int = 8) -> Batch:
-    """The parts one after another, padded to the longest, that rounded up."""
+def whole_eights(length: int) -> int:
+    """The width of a batch whose longest text is so long: processors like multiples of 8."""
+    return -(-max(1, length) // 8) * 8
+
+
+def _batch(parts: list[_Part], padding: int, *, segments: bool) -> Batch:
+    """The parts one after another, padded to the longest."""
     import torch
 
     lengths = np.sum([part.lengths for part in parts], axis=0)
-    width = -(-max(1, int(lengths.max(initial=0))) // multiple) * multiple
+    width = whole_eights(int(lengths.max(initial=0)))
     ids = np.full((len(lengths), width), padding, np.int64)
     types = np.zeros_like(ids) if segments else None
     at = np.arange(len(lengths)) * width
@@ -265,7 +270,7 @@ def token_batches(lengths: np.ndarray, limit: int) -> list[np.ndarray]:
     order = np.argsort(-np.asarray(lengths), kind="stable")
     batches, start = [], 0
     while start < len(order):
-        width = -(-max(1, int(lengths[order[start]])) // 8) * 8
+        width = whole_eights(int(lengths[order[start]]))
         count = max(1, limit // width)
         batches.append(order[start : start + count])
         start += count

@@ -229,8 +229,6 @@ def _validate(
     assert config.validate_on_dev is not None
     asked = config.validate_on_dev.measure
     calibrated = getattr(dev, "calibrated", False)
-    if asked == "loss" and not calibrated:
-        raise ValueError("validate_on_dev.measure: loss asks for an objective whose scores have their own temperature")
     objective.eval()
     dev.model = objective.model
     ranks: list[float] = []

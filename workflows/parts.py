@@ -219,6 +219,9 @@ def trained(
     """A model trained on groups; where that is asked for, judged meanwhile on others drawn from the same ranking."""
     dev = None
     if (look := config.validate_on_dev) is not None:
+        if look.measure == "loss":
+            raise UserError(f"{label}: validate_on_dev: measure: loss is for CODER's fixed documents; accepted: "
+                            "RR, accuracy")  # fmt: skip
         negatives = {"negatives": look.negatives} if ranking is not None else {"negatives": 0, "random": look.negatives}
         dev = step(
             f"{label} {look.split} groups", mine, data=collection.data, tokens=collection.tokens["retriever"],

@@ -208,8 +208,8 @@ def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], 
             (out / PROGRESS).unlink(missing_ok=True)
             sweep(out)  # of workers that died while the step went on
             return finish(_record(node, summary or {}, files, started, cluster))
-        except (UserError, KeyboardInterrupt):
-            raise
+        except UserError as error:
+            raise UserError(f"{node.label}: {error}") from None
         except Exception as error:
             (out / FAILURE).write_text(traceback.format_exc())
             reason = str(error).strip().splitlines() or [type(error).__name__]

@@ -140,7 +140,7 @@ def test_towers_load_with_transformers_alone(
         inputs = tokenizer(TEXTS, padding=True, truncation=True, max_length=limit, return_tensors="pt")
         with torch.no_grad():
             states = loaded(**inputs).last_hidden_state
-        found = pool(states, inputs["attention_mask"], pooling, False)
+        found = pool(states, inputs["attention_mask"], pooling)
         torch.testing.assert_close(found, ours(model, folder, TEXTS, side), rtol=0, atol=1e-5)
 
 
@@ -284,11 +284,10 @@ def test_towers_that_make_no_sense_are_refused(options: dict[str, Any], says: st
 def test_pooling_by_hand() -> None:
     hidden = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [100.0, 100.0]], [[3.0, 4.0], [0.0, 0.0], [5.0, 5.0]]])
     mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
-    assert pool(hidden, mask, "cls", False).tolist() == [[1, 2], [3, 4]]
-    assert pool(hidden, mask, "mean", False).tolist() == [[2, 3], [3, 4]]
-    torch.testing.assert_close(pool(hidden, mask, "mean", True)[1], torch.tensor([0.6, 0.8]))
-    assert pool(hidden.bfloat16(), mask, "mean", False).dtype == torch.float32
-    assert pool(hidden, torch.zeros(2, 3), "mean", True).isfinite().all()
+    assert pool(hidden, mask, "cls").tolist() == [[1, 2], [3, 4]]
+    assert pool(hidden, mask, "mean").tolist() == [[2, 3], [3, 4]]
+    assert pool(hidden.bfloat16(), mask, "mean").dtype == torch.float32
+    assert pool(hidden, torch.zeros(2, 3), "mean").isfinite().all()
 
 
 def test_each_side_has_its_own_length(encoders: dict[str, Path]) -> None:

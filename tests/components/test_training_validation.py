@@ -68,11 +68,6 @@ def test_a_model_that_training_makes_no_better_is_kept_as_it_was(run: Any, tmp_p
     assert all(torch.equal(kept[name], begun[name]) for name in begun)
 
 
-def test_a_loss_without_a_temperature_of_its_own_is_refused(run: Any) -> None:
-    with pytest.raises(ValueError, match="measure: loss asks for an objective"):
-        run("a", dev=True, validate_on_dev={"every": 2, "measure": "loss"})
-
-
 def test_the_divergence_of_scores_from_targets_by_hand() -> None:
     """Odds 1 : 2 : 5 under targets 3/4, 0 and 1/4."""
     found = training._divergence(torch.tensor([1.0, 2.0, 5.0]).log(), torch.tensor([3.0, 0.0, 1.0]))

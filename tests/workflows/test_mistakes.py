@@ -74,6 +74,8 @@ def test_a_file_that_is_not_there(tmp_path: Path, said: Said) -> None:
         ("retriever.game.train.losses.0.function=components.loss.cross_entropy",
          r"losses\.0\.function: no module 'components\.loss'"),
         ("retriever.game.train.losses.0.options={heat: 1}", r"has no option 'heat'; accepted: "),
+        ("retriever.game.train.validate_on_dev={every: 2, measure: loss}",
+         r"retriever 1: validate_on_dev: measure: loss is for CODER's fixed documents; accepted: RR, accuracy"),
         ("controls.ance=[]", r"controls: ance is played, and ance names no losses"),
         ("controls.play=[random]", r"controls\.play\.0: Input should be 'in-batch' or 'ance', got 'random'"),
         ("controls.play=[ance, ance]", r"controls: play: a control stands twice"),

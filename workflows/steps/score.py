@@ -98,6 +98,8 @@ def _score(
         tokens=tokens, model=ranker / "model", pairs=out / "pairs.npy", config=config,
         batch_tokens=cluster.tokens_at_once(cuda=cluster.cuda()),
     )  # fmt: skip
+    for path in [out / "pairs.npy", *out.glob("part-*.npy")]:
+        path.unlink()
     return pa.array(scores[inverse.reshape(-1)], pa.float32()), counted
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ class Tokenizer:
 
 
 def _join(out: Path, table: str, parts: list[Path]) -> None:
-    """One memory-mapped column of ids, and where each text begins, out of the parts."""
+    """One memory-mapped column of ids, and where each text begins, in the place of the parts."""
     lengths = np.concatenate([np.load(part / "lengths.npy") for part in parts])
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     write_array(out / f"{table}.offsets.npy", offsets)
@@ -126,6 +127,8 @@ def _join(out: Path, table: str, parts: list[Path]) -> None:
             joined[start : start + len(ids)] = ids
             start += len(ids)
         joined.flush()
+    for part in parts:
+        shutil.rmtree(part)
 
 
 def _same(out: Path, table: str) -> None:
