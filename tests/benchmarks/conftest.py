@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -128,17 +129,33 @@ def base_sized(folder: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def few(world: World, tmp_path_factory: pytest.TempPathFactory) -> World:
-    """The first `DOCUMENTS` documents, and the queries that have a relevant one among them."""
-    root = tmp_path_factory.mktemp("few")
+def few(world: World, docstrings: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Some of the documentation."""
+    return some_of(world, docstrings, tmp_path_factory.mktemp("few"))
 
+
+@pytest.fixture(scope="session")
+def few_of_each(
+    world: World, collection: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, World]:
+    """Some of each collection, with its name."""
+    name, data = collection
+    return name, some_of(world, data, tmp_path_factory.mktemp(f"few-{name}"))
+
+
+def some_of(world: World, whole: Path, root: Path) -> World:
+    """`DOCUMENTS` documents, evenly from first to last, and for each the first query that it is relevant to."""
     data = root / "data"
     data.mkdir()
-    documents = pq.read_table(world.data / "documents.parquet").slice(0, DOCUMENTS)
-    qrels = pq.read_table(world.data / "qrels.parquet")
+    documents = pq.read_table(whole / "documents.parquet")
+    documents = documents.take(np.linspace(0, len(documents) - 1, min(DOCUMENTS, len(documents)), dtype=np.int64))
+    qrels = pq.read_table(whole / "qrels.parquet")
     qrels = qrels.filter(pc.is_in(qrels["doc_id"], value_set=documents["doc_id"].combine_chunks()))
-    queries = pq.read_table(world.data / "queries.parquet")
-    queries = queries.filter(pc.is_in(queries["query_id"], value_set=pc.unique(qrels["query_id"])))
+    asked = qrels.group_by("doc_id", use_threads=False).aggregate([("query_id", "first")])["query_id_first"]
+    asked = pc.unique(asked)
+    qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=asked))
+    queries = pq.read_table(whole / "queries.parquet")
+    queries = queries.filter(pc.is_in(queries["query_id"], value_set=asked))
     for name, table in {"documents": documents, "qrels": qrels, "queries": queries}.items():
         pq.write_table(table, data / f"{name}.parquet")
     return made(root, world.cluster, str(world.root / "base") if world.cluster.cuda() else MODEL, data)

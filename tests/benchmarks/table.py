@@ -7,6 +7,9 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
+import torch
+
+SETTINGS = "SPARRING_BENCH_"
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
 
@@ -19,13 +22,23 @@ def machine(root: Path, *peers: str) -> str:
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "ray", "transformers", *peers))
     cores = len(os.sched_getaffinity(0))
     return (
-        f"{cores} cores of {model.group(1) if model else 'an unknown processor'}; {versions}; "
+        f"{gpu() and f'{gpu()}; '}{cores} cores of {model.group(1) if model else 'an unknown processor'}; {versions}; "
         f"commit {commit.stdout.strip()}; {datetime.date.today().isoformat()}"
     )
 
 
+def gpu() -> str:
+    """The GPU that models run on here; empty for none."""
+    if os.environ.get(f"{SETTINGS}DEVICE") == "cpu" or not torch.cuda.is_available():
+        return ""
+    return torch.cuda.get_device_name()
+
+
 def write(title: str, command: str, head: list[str], rows: list[list[str]], lines: list[str]) -> None:
-    """Print a table and put it in the place of the last one with the same title."""
+    """Print a table and put it in the place of the last one with the same title; a GPU's stands beside a CPU's."""
+    title += " with a GPU" if gpu() else ""
+    command = " ".join([*(f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)),
+                        command])  # fmt: skip
     table = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
     section = "\n".join([f"## {title}", "", f"`{command}`", "", *(f"{line}  " for line in lines), "", *table, ""])
     print("\n" + section)
