@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from components.text import Batch, token_batches
 
 _least = 1
+_whole = False
 
 
 @contextmanager
@@ -23,32 +25,52 @@ def cut(pieces: int) -> Iterator[None]:
         _least = 1
 
 
+@contextmanager
+def whole() -> Iterator[None]:
+    """In the block a batch is encoded at once as it is, and nothing is run again: what pieces are held against."""
+    global _whole
+    _whole = True
+    try:
+        yield
+    finally:
+        _whole = False
+
+
+def is_whole() -> bool:
+    """Whether this is within `whole`, which all must ask that cut a batch."""
+    return _whole
+
+
 def in_chunks(forward: Callable[[Batch], Tensor], batch: Batch, *, tokens: int, recompute: bool) -> Tensor:
     """`forward` over pieces of at most `tokens` tokens, results in the batch's order.
 
     With `recompute` a piece keeps its result alone and is run again, with the same dropout, when its gradient is
     known: gradient caching (Gao et al. 2021), exact, in the memory of one piece.
     """
-    cuts = pieces(batch, tokens)
-    if len(cuts) == 1 and not recompute:
+    if is_whole():
         return forward(batch)
     lengths = batch.mask.sum(-1)
-    results = []
-    for rows in cuts:
-        piece = take(batch, rows, int(lengths[rows[0]]))
-        if recompute and torch.is_grad_enabled():
-            results.append(checkpoint(forward, piece, use_reentrant=False))
-        else:
-            results.append(forward(piece))
+    cuts = pieces(lengths, tokens)
+    if len(cuts) == 1 and not recompute:
+        return forward(batch)
+    results = [kept(forward, take(batch, rows, int(lengths[rows[0]])), recompute=recompute) for rows in cuts]
     order = torch.cat(cuts).to(results[0].device)
     return torch.cat(results)[torch.argsort(order)]
 
 
-def pieces(batch: Batch, tokens: int) -> list[Tensor]:
+def kept(forward: Callable[..., Tensor], *piece: Any, recompute: bool) -> Tensor:
+    """`forward` of a piece, of which with `recompute` the result alone is kept until its gradient is known."""
+    if recompute and torch.is_grad_enabled():
+        found: Tensor = checkpoint(forward, *piece, use_reentrant=False)
+        return found
+    return forward(*piece)
+
+
+def pieces(lengths: Tensor, tokens: int) -> list[Tensor]:
     """The rows of each piece of at most `tokens` tokens, the longest texts first."""
-    tokens = min(tokens, -(-batch.mask.numel() // _least))
-    lengths = batch.mask.sum(-1).cpu().numpy()
-    return [torch.from_numpy(rows).to(batch.ids.device) for rows in token_batches(lengths, tokens)]
+    if _least > 1:
+        tokens = min(tokens, -(-len(lengths) * int(lengths.max()) // _least))
+    return [torch.from_numpy(rows).to(lengths.device) for rows in token_batches(lengths.cpu().numpy(), tokens)]
 
 
 def take(batch: Batch, rows: Tensor, longest: int) -> Batch:

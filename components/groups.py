@@ -113,3 +113,14 @@ def positives(data: Path) -> dict[int, np.ndarray]:
     order = np.argsort(queries, kind="stable")
     found, starts = np.unique(queries[order], return_index=True)
     return dict(zip(found.tolist(), np.split(documents[order], starts[1:]), strict=True))
+
+
+def no_negatives(data: Path, tokens: Path) -> dict[int, np.ndarray]:
+    """Rows of the documents that are no negatives of each query row: what answers one query answers all that ask the
+    same under other ids. `tokens` says which do."""
+    same = np.load(tokens / "queries.same.npy").tolist()
+    of_texts: dict[int, np.ndarray] = {}
+    for query, documents in positives(data).items():
+        found = of_texts.get(same[query])
+        of_texts[same[query]] = documents if found is None else np.union1d(found, documents)
+    return {query: of_texts[text] for query, text in enumerate(same) if text in of_texts}

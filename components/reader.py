@@ -15,12 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForSeq2SeqLM
 from transformers.modeling_outputs import BaseModelOutput
 
 from components import pretrained
-from components.chunked import pieces, take
+from components.chunked import is_whole, kept, pieces, take
 from components.model_configs import OWN
 from components.reader_configs import ReaderConfig
 from components.text import Batch, Template, TokenStore, to_device, token_batches
@@ -70,24 +69,23 @@ class Reader(nn.Module):
 
         The encoder takes at most `tokens` tokens at once; with `recompute` it runs again for the gradient.
         """
-        chosen = pieces(passages, tokens)
         lengths = passages.mask.sum(-1)
-        found = []
-        for rows in chosen:
-            piece = take(passages, rows, int(lengths[rows[0]]))
-            if recompute and torch.is_grad_enabled():
-                states = checkpoint(self._states, piece.ids, piece.mask, use_reentrant=False)
-            else:
-                states = self._states(piece.ids, piece.mask)
-            found += states[piece.mask.bool()].split(lengths[rows].tolist())
-        order = torch.argsort(torch.cat(chosen)).tolist()
-        in_order = torch.cat([found[at] for at in order])
+        if is_whole():
+            in_order = self._states(passages)[passages.mask.bool()]
+        else:
+            chosen, found = pieces(lengths, tokens), []
+            for rows in chosen:
+                piece = take(passages, rows, int(lengths[rows[0]]))
+                states = kept(self._states, piece, recompute=recompute)
+                found += states[piece.mask.bool()].split(lengths[rows].tolist())
+            order = torch.argsort(torch.cat(chosen)).tolist()
+            in_order = torch.cat([found[at] for at in order])
         each = torch.stack([part.sum() for part in lengths.split(counts.tolist())])
         states = pad_sequence(list(in_order.split(each.tolist())), batch_first=True)
         return Joined(states, (torch.arange(states.shape[1], device=each.device) < each[:, None]).long())
 
-    def _states(self, ids: Tensor, mask: Tensor) -> Tensor:
-        states: Tensor = self.model.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state
+    def _states(self, texts: Batch) -> Tensor:
+        states: Tensor = self.model.get_encoder()(input_ids=texts.ids, attention_mask=texts.mask).last_hidden_state
         return states
 
     def log_likelihoods(self, joined: Joined, answers: Batch) -> Tensor:

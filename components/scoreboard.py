@@ -187,4 +187,6 @@ def _comparison_lines(board: Json) -> list[str]:
                 lines.append(" " * 6 + one)
             else:
                 lines[-1] += ";  " + one
+    if sum(len(entry["measures"]) for entry in board["comparisons"]) > 1:
+        lines += ["", "  p is of each difference by itself: where nothing differs, about 1 in 20 is still below .05."]
     return [*lines, ""]

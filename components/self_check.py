@@ -2,15 +2,16 @@
 
 The way that a training goes (shares of workers, what they gather, parts of a batch, pieces of few tokens, our own
 attention) is compared, without autocast and dropout, with the plain way on a few of its own groups: one process, whole
-batches, the model's attention as its library has it. Factors of the worker count, misplaced rows and forgotten
-gradients are what public implementations were wrong in, for months and without a sign but a model that is a bit worse.
+batches of which nothing is run again, the model's attention as its library has it. Factors of the worker count,
+misplaced rows and forgotten gradients are what public implementations were wrong in, for months and without a sign but
+a model that is a bit worse.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +63,7 @@ def plain(objective: Any, config: TrainConfig, rows: list[int], *, device: torch
     count = parts * workers() * min(most, math.ceil(GROUPS / (parts * workers())))
     rows = rows[:count]
     values: Losses = {}
-    with _aside(objective, device), alone():
+    with _aside(objective, device), alone(), chunked.whole(), _states_aside(device):
         for part in range(parts):
             chosen = rows[part * count // parts : (part + 1) * count // parts]
             batch = to_device(objective.collate(chosen), device)
@@ -101,6 +102,12 @@ def compare(objective: Any, expected: Plain, *, device: torch.device) -> float:
             f"of the objective, of one of its losses ({', '.join(values)}), or of Sparring, not of your data"
         )
     return apart / length if length else 0.0
+
+
+def _states_aside(device: torch.device) -> AbstractContextManager[Any]:
+    """What a backward pass needs waits in the machine's memory: whole batches may be more than fit on an accelerator,
+    where the training itself goes in pieces."""
+    return nullcontext() if device.type == "cpu" else torch.autograd.graph.save_on_cpu()
 
 
 @contextmanager

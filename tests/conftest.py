@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is first imported: the models are tiny
 
+import numpy as np
 import pytest
 
 from tests import tiny, toy
@@ -54,6 +56,17 @@ def tokens(toys: Path, data: Path, retriever: Path) -> Path:
     folder = toys / "tokens"
     folder.mkdir()
     tokenize(folder, toy.INLINE, data=data, model=retriever, config=TokenizeConfig())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def twins(toys: Path, tokens: Path) -> Path:
+    """What a token store says of texts that are the same, were query q2 a copy of q1 under another id."""
+    folder = toys / "twins"
+    folder.mkdir()
+    shutil.copyfile(tokens / "documents.same.npy", folder / "documents.same.npy")
+    same = np.load(tokens / "queries.same.npy")
+    np.save(folder / "queries.same.npy", np.where(same == same[2], same[1], same))
     return folder
 
 

@@ -38,6 +38,7 @@ def coder(beir: Path, encoder: Path, **more: Any) -> dict[str, Any]:
         "rerank": {"k": 4, "k_exp": 2, "geometric": "max-min", "context": 9},
         "choose": {"split": "dev", "trials": 3, "k": [2, 5], "k_exp": [1, 3], "context": [5, 9]},
         "interpolate": {"weight": 0.5},
+        "analyse": {"map": 0},
         **more,
     }  # fmt: skip
 
@@ -65,6 +66,18 @@ def test_every_system_of_the_paper_is_measured_and_compared(trained: Place) -> N
     for label in ("CODER by neighbours", "CODER by neighbours, chosen", "labels 1"):
         left = {path.name for path in trained.artifact(label).iterdir()} - {"artifact.json", "lock"}
         assert left <= {"ranking.parquet", "groups.parquet", "chosen.json", "trials.json"}
+
+
+def test_the_space_before_and_after_is_looked_at(trained: Place) -> None:
+    """Of what was found by vectors: reranked and fused rankings have no space of their own."""
+    told = {
+        one["label"]: json.loads((trained.artifact(one["label"]) / "analysis.json").read_text())
+        for one in trained.metrics()["steps"] if one["function"] == "analyse"
+    }  # fmt: skip
+    assert list(told) == ["warm retriever analysis", "CODER analysis"]
+    before, after = told.values()
+    assert before["queries"] == after["queries"] == 4
+    assert before["alignment"] != after["alignment"]
 
 
 def test_documents_stay_as_they_are_and_queries_do_not(trained: Place) -> None:

@@ -9,6 +9,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
+
+from components import chunked, self_check
+from components.chunked import checkpoint, take
+from components.text import Batch
+from tests import toy
 
 
 def groups(count: int, *, negatives: int = 2, teacher: bool = False) -> list[dict[str, Any]]:
@@ -21,6 +27,35 @@ def groups(count: int, *, negatives: int = 2, teacher: bool = False) -> list[dic
         }
         for i in range(count)
     ]  # fmt: skip
+
+
+def halved(forward: Any, *piece: Any, use_reentrant: bool) -> Tensor:
+    """Gradient caching that gives the right values with half their gradient."""
+    found: Tensor = checkpoint(forward, *piece, use_reentrant=use_reentrant)
+    return (found + found.detach()) / 2
+
+
+def unmasked(batch: Batch, rows: Tensor, longest: int) -> Batch:
+    """Rows of a batch whose padding is read as text."""
+    taken = take(batch, rows, longest)
+    return taken._replace(mask=torch.ones_like(taken.mask))
+
+
+def break_gradients(patch: pytest.MonkeyPatch) -> None:
+    """Whatever is run again for its gradient gives half of it."""
+    patch.setattr(chunked, "checkpoint", halved)
+
+
+def break_pieces(patch: pytest.MonkeyPatch) -> None:
+    """Whatever is cut in pieces loses its mask."""
+    patch.setattr(chunked, "take", unmasked)
+
+
+def checked(objective: Any) -> float:
+    """What is done before an objective's first step."""
+    options = toy.train_config()
+    expected = self_check.plain(objective, options, list(range(options.batch)), device=torch.device("cpu"))
+    return self_check.compare(objective, expected, device=torch.device("cpu"))
 
 
 class Interrupted(Exception):

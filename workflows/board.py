@@ -8,6 +8,7 @@ from workflows.dag import Step, step
 from workflows.parts import Base, Collection, Refreshed, seeded
 from workflows.steps.analyse import analyse
 from workflows.steps.evaluate import averages, evaluate, results
+from workflows.steps.exclude import exclude
 from workflows.steps.ingest import ingest
 from workflows.steps.search import search
 
@@ -47,10 +48,11 @@ class Board:
             "system": system, "round": round, "collection": self.name or name_of(self.config.data),
             "split": asked.split, "seed": seed, "metrics": metrics, "answers": answers,
         }  # fmt: skip
-        if self.config.analyse is not None and ranking.function is search:  # what was found by vectors
+        vectors = _vectors(ranking)
+        if self.config.analyse is not None and vectors is not None:
             entry["analysis"] = step(
                 f"{whose} analysis", analyse, data=self.collection.data, tokens=self.collection.tokens["retriever"],
-                vectors=ranking.inputs["vectors"], ranking=ranking, split=asked.split, config=self.config.analyse,
+                vectors=vectors, ranking=ranking, split=asked.split, config=self.config.analyse,
             )  # fmt: skip
         self.entries.append(entry)
         judged = [name for name in asked.measures if not asks_for_answers(name)]
@@ -74,6 +76,13 @@ class Board:
     def results(self, comparisons: list[tuple[str, str]]) -> Step:
         """All measures, and the comparisons asked for."""
         return gathered(self.entries, comparisons)
+
+
+def _vectors(ranking: Step) -> Step | None:
+    """The vectors that a ranking was found by; None where it was found or put in order in another way."""
+    if ranking.function is exclude:
+        ranking = ranking.inputs["ranking"]
+    return ranking.inputs["vectors"] if ranking.function is search else None
 
 
 def gathered(entries: list[dict[str, Any]], comparisons: list[tuple[str, str]]) -> Step:

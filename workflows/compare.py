@@ -5,7 +5,7 @@ the sizes of models in paper 000, is that experiment several times with other nu
 """
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -34,8 +34,8 @@ class Config(Part):
     """A name for the table, and the experiment's file, relative to where you run, perhaps with other numbers."""
     baseline: str
     """The experiment that the others are compared with."""
-    against: dict[str, str] = {}
-    """Experiments that are compared with another than the baseline, by name."""
+    against: dict[str, str | Annotated[list[str], Field(min_length=1)]] = {}
+    """Experiments that are compared with another than the baseline, or with several, by name."""
     systems: list[str] = Field(min_length=1)
     """The systems of each that are compared, in the table as `experiment: system`."""
     beside: list[str] = []
@@ -52,11 +52,17 @@ class Config(Part):
         if self.baseline not in self.experiments:
             raise ValueError(f"baseline: {self.baseline!r} is none of the experiments: {', '.join(self.experiments)}")
         drawn = [name for places in self.curves.values() for name in places.values()]
-        for key, names in {"against": [*self.against, *self.against.values()], "curves": drawn}.items():
+        compared = [name for one in self.against for name in (one, *self.opponents(one))]
+        for key, names in {"against": compared, "curves": drawn}.items():
             for name in names:
                 if name not in self.experiments:
                     raise ValueError(f"{key}: {name!r} is none of the experiments: {', '.join(self.experiments)}")
         return self
+
+    def opponents(self, name: str) -> list[str]:
+        """The experiments that one is compared with."""
+        found = self.against.get(name, self.baseline)
+        return [found] if isinstance(found, str) else found
 
     def variant(self, name: str) -> tuple[Path, list[str]]:
         """An experiment's file, and what is set in it."""
@@ -78,7 +84,7 @@ def build(config: Config) -> Outcome:
             if name == config.baseline:
                 beside += [(title, other) for other in config.beside]
             else:
-                comparisons.append((title, f"{config.against.get(name, config.baseline)}: {system}"))
+                comparisons += [(title, f"{other}: {system}") for other in config.opponents(name)]
     results = relabelled(gathered(entries, comparisons + beside), _labels(outcomes))
     pictures = []
     if config.curves:

@@ -1,6 +1,8 @@
 """DPR: a dual encoder trained with in-batch negatives, and perhaps BM25's as hard ones (Karpukhin et al. 2020)."""
 
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import model_validator
 
 from components.model_configs import DualEncoderConfig
 from components.screening import ScreenConfig
@@ -21,6 +23,15 @@ class Config(Base):
     """False-negative control over BM25's ranking; null for none beyond judged documents and copies."""
     train: TrainConfig | None = None
     """Null to measure the start model alone."""
+    then: TrainConfig | None = None
+    """A second stage, from the weights that the first ends with, on groups of its own: PAIR's has the plain loss (Ren
+    et al. 2021). What it ends with is measured; null for one stage."""
+
+    @model_validator(mode="after")
+    def _first(self) -> Self:
+        if self.then is not None and self.train is None:
+            raise ValueError("then: a second stage wants a first: `train`")
+        return self
 
 
 def build(config: Config) -> Outcome:
@@ -31,17 +42,20 @@ def build(config: Config) -> Outcome:
     test = [config.evaluate.split]
 
     hard = config.train is not None and config.negatives.negatives > 0
-    lexical = collection.bm25([*splits_for(config.train), *test] if hard else test)
+    lexical = collection.bm25([*splits_for(config.train, config.then), *test] if hard else test)
     untrained = found = refresh("start", collection, begun, config, splits=test)
     for seed in config.seeds:
         board.add("BM25", lexical, seed=seed)
         board.add("start model", untrained.ranking, seed=seed, entropy=True)
         if config.train is not None:
-            ranking = lexical if hard else None
-            retriever = phase(
-                seeded("retriever", seed, config), collection, "retriever", ranking=ranking, start=begun,
-                seed=[seed, "retriever"], config=Phase(screen=config.screen, mine=config.negatives, train=config.train),
-            )  # fmt: skip
+            retriever = begun
+            for stage, training in {"retriever": config.train, "retriever, second stage": config.then}.items():
+                if training is not None:
+                    retriever = phase(
+                        seeded(stage, seed, config), collection, "retriever", ranking=lexical if hard else None,
+                        start=retriever, seed=[seed, stage],
+                        config=Phase(screen=config.screen, mine=config.negatives, train=training),
+                    )  # fmt: skip
             found = refresh(seeded("retriever", seed, config), collection, retriever, config, splits=test)
             board.add("retriever", found.ranking, seed=seed, entropy=True)
 

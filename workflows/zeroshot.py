@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from components.config import Config as Part
+from components.embedding_space import AnalysisConfig
 from components.fusion import FusionConfig
 from components.model_configs import DualEncoderConfig
 from components.sources.base import AnySource
@@ -54,6 +55,8 @@ class Config(Part):
     """How the retriever's ranking and BM25's become one; null for no fusion."""
     measures: list[str] = ["nDCG@10", "R@100"]
     """In `ir_measures`' names."""
+    analyse: AnalysisConfig | None = None
+    """What the retriever's space looks like on each collection: numbers and pictures in the report; null for none."""
 
     @model_validator(mode="after")
     def _one_retriever(self) -> Self:
@@ -88,7 +91,7 @@ def build(config: Config) -> Outcome:
         for system, ranking in rankings.items():
             board.add(system, ranking, seed=1)
         entries += board.entries
-        own = graph(entry["metrics"] for entry in board.entries)
+        own = graph(entry[key] for entry in board.entries for key in ("metrics", "analysis") if key in entry)
         trained = {node.fingerprint for node in graph([retriever])}
         labels |= {node.fingerprint: f"{name}: {node.label}" for node in own if node.fingerprint not in trained}
         last = last or Outcome(
@@ -116,5 +119,5 @@ def _base(config: Config, asked: Evaluated) -> Base:
     return Base(
         recipe=config.recipe, data=asked.data, k=config.k + (asked.same_id == "drop"), tokens=config.tokens,
         bm25=config.bm25, encode=config.encode, search=config.search,
-        evaluate=EvaluateConfig(split=asked.split, measures=config.measures),
+        evaluate=EvaluateConfig(split=asked.split, measures=config.measures), analyse=config.analyse,
     )  # fmt: skip

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
+from components.chunked import is_whole, kept, pieces
 from components.generator import Generator
 from components.groups import Groups
 from components.objectives.terms import Term
 from components.objectives.writing import Writing
-from components.text import Batch, TokenStore, token_batches
+from components.text import Batch, TokenStore
 
 
 class GeneratorBatch(NamedTuple):
@@ -65,17 +65,14 @@ class GeneratorObjective(Writing):
     def encode(self, batch: GeneratorBatch) -> Tensor:
         """(N, T) log-probabilities of the targets' tokens, in pieces of similar length."""
         inputs, targets = batch
-        lengths = inputs.mask.sum(-1) + targets.mask.sum(-1)
-        pieces = [torch.from_numpy(rows) for rows in token_batches(lengths.cpu().numpy(), self._piece)]
-        found = []
-        for rows in pieces:
-            at = rows.to(inputs.ids.device)
-            piece = [tensor[at] for tensor in (inputs.ids, inputs.mask, targets.ids, targets.mask)]
-            if self._recompute and torch.is_grad_enabled():
-                found.append(checkpoint(self._likelihoods, *piece, use_reentrant=False))
-            else:
-                found.append(self._likelihoods(*piece))
-        return torch.cat(found)[torch.argsort(torch.cat(pieces)).to(inputs.ids.device)]
+        whole = (inputs.ids, inputs.mask, targets.ids, targets.mask)
+        if is_whole():
+            return self._likelihoods(*whole)
+        cuts = pieces(inputs.mask.sum(-1) + targets.mask.sum(-1), self._piece)
+        found = [
+            kept(self._likelihoods, *(tensor[rows] for tensor in whole), recompute=self._recompute) for rows in cuts
+        ]
+        return torch.cat(found)[torch.argsort(torch.cat(cuts))]
 
     def _likelihoods(self, ids: Tensor, mask: Tensor, wanted: Tensor, there: Tensor) -> Tensor:
         return self.model.log_likelihoods((ids, mask), (wanted, there))

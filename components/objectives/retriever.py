@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from components.chunked import in_chunks
 from components.dual_encoder import DualEncoder
 from components.floor import Products
-from components.groups import Groups, positives
+from components.groups import Groups, no_negatives
 from components.objectives.scoring import RetrieverBatch, batch_scores, group_scores
 from components.objectives.terms import Duplicates, Sum, Term, evaluate
 from components.scores import Scores
@@ -34,7 +34,7 @@ class Retriever(nn.Module):
         self._tokens = TokenStore(tokens, model)
         self._same = np.load(tokens / "documents.same.npy", mmap_mode="r")
         self._same_queries = np.load(tokens / "queries.same.npy")
-        self._relevant = _relevant(data, self._same_queries.tolist())
+        self._relevant = no_negatives(data, tokens)
 
     def rows(self) -> int:
         """How many groups there are."""
@@ -62,16 +62,16 @@ class Retriever(nn.Module):
                 teacher[i, :count] = group.teacher
         queries = np.asarray([group.query for group in groups])
         limits, template = self.model.config, self._tokens.template
-        asked = self._same_queries[queries]
+        known = [self._same[self._relevant.get(query, _NONE)] for query in queries.tolist()]
         return RetrieverBatch(
             queries=template.texts(self._tokens.queries, queries, limits.query_tokens),
             documents=template.texts(self._tokens.documents, documents, limits.document_tokens),
-            asked=torch.from_numpy(asked),
+            asked=torch.from_numpy(self._same_queries[queries]),
             keys=torch.from_numpy(keys.astype(np.int64)),
             columns=torch.from_numpy(at),
             target=torch.from_numpy(target),
             where=torch.from_numpy(where),
-            known=torch.from_numpy(_padded([self._same[self._relevant.get(key, _NONE)] for key in asked.tolist()])),
+            known=torch.from_numpy(_padded(known)),
             teacher=torch.from_numpy(teacher) if teacher is not None else None,
         )
 
@@ -114,15 +114,6 @@ class Retriever(nn.Module):
 
 
 _NONE = np.empty(0, np.int64)
-
-
-def _relevant(data: Path, same: list[int]) -> dict[int, np.ndarray]:
-    """Rows of the relevant documents of each query text: what answers one query answers its duplicates."""
-    relevant: dict[int, np.ndarray] = {}
-    for query, documents in positives(data).items():
-        found = relevant.get(same[query])
-        relevant[same[query]] = documents if found is None else np.concatenate([found, documents])
-    return relevant
 
 
 def _padded(lists: list[np.ndarray]) -> np.ndarray:

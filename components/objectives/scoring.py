@@ -35,9 +35,11 @@ class RetrieverBatch(NamedTuple):
 
 
 def group_scores(queries: Tensor, documents: Tensor, batch: RetrieverBatch) -> Scores:
-    """Each query against its own candidates."""
+    """Each query against its own candidates; what is relevant to it without being a target does not count."""
     student = torch.einsum("qd,qcd->qc", queries, documents[batch.columns])
-    return Scores(student=student, target=batch.target, where=batch.where, teacher=batch.teacher)
+    relevant = (_held(batch).unsqueeze(-1) == batch.known.unsqueeze(1)).any(-1)
+    where = batch.where & ~(relevant & (batch.target <= 0))
+    return Scores(student=student, target=batch.target, where=where, teacher=batch.teacher)
 
 
 def batch_scores(queries: Tensor, documents: Tensor, batch: RetrieverBatch, duplicates: Duplicates = "mask") -> Scores:

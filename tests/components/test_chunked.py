@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from components.chunked import in_chunks, take
+from components.chunked import in_chunks, take, whole
 from components.text import Batch
 
 
@@ -82,6 +82,15 @@ def test_each_piece_is_run_again_once() -> None:
     in_chunks(tiny, BATCH, tokens=48, recompute=True).sum().backward()
     assert tiny.passes[:3] == [(2, 24), (3, 16), (3, 8)]
     assert sorted(tiny.passes[3:]) == sorted(tiny.passes[:3])
+
+
+def test_whole_is_the_batch_as_it_is() -> None:
+    tiny = model()
+    with whole():
+        in_chunks(tiny, BATCH, tokens=1, recompute=True).sum().backward()
+    assert tiny.passes == [(8, 24)]
+    in_chunks(tiny, BATCH, tokens=48, recompute=False)
+    assert len(tiny.passes) == 4
 
 
 def test_without_gradient_nothing_is_run_again() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from components.groups import Groups, ids_of, measured, positives, rows_of
+from components.groups import Groups, ids_of, measured, no_negatives, positives, rows_of
 from components.tables import GROUPS
 from tests import toy
 
@@ -74,6 +76,21 @@ def test_positives_are_what_was_judged_above_zero(data: Path) -> None:
     assert {query: sorted(rows.tolist()) for query, rows in found.items()} == {
         i: sorted([i, i + 9]) if i % 3 == 0 else [i] for i in range(24)
     }
+
+
+def test_what_answers_a_query_answers_those_that_ask_the_same(tmp_path: Path, data: Path) -> None:
+    """q2 and q8 ask what q0 asks; nothing is judged for q8."""
+    qrels = pq.read_table(data / "qrels.parquet")
+    pq.write_table(qrels.filter(pc.not_equal(qrels["query_id"], "q8")), tmp_path / "qrels.parquet")
+    for name in ("queries", "documents"):
+        shutil.copyfile(data / f"{name}.parquet", tmp_path / f"{name}.parquet")
+    same = np.arange(24)
+    same[[2, 8]] = 0
+    np.save(tmp_path / "queries.same.npy", same)
+    found = no_negatives(tmp_path, tmp_path)
+    assert [found[query].tolist() for query in (0, 2, 8)] == [[0, 2, 9]] * 3
+    assert found[1].tolist() == [1]
+    assert 8 not in positives(tmp_path)
 
 
 def test_a_sample_is_of_queries_that_can_be_measured(tmp_path: Path, data: Path) -> None:

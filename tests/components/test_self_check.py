@@ -16,7 +16,7 @@ from components.objectives import scoring
 from components.objectives.retriever import Retriever
 from components.self_check import SelfCheckError
 from tests import toy
-from tests.trainings import Interrupted, assert_same
+from tests.trainings import Interrupted, assert_same, break_gradients, break_pieces
 
 BATCH = {"function": toy.CROSS_ENTROPY, "over": "batch", "options": {"temperature": 0.05}}
 SAMTONE = {"function": "components.losses.same_tower.samtone", "over": "batch", "options": {"document_side": True}}
@@ -69,6 +69,17 @@ def test_pieces_that_are_misplaced_or_lose_their_gradient_stop_it(run: Any, monk
         monkeypatch.setattr("components.objectives.retriever.in_chunks", broken)
         with pytest.raises(SelfCheckError, match=f"the check before the first step failed: .*{says}"):
             run("a", losses=[BATCH])
+
+
+@pytest.mark.parametrize("kind", ["retriever", "ranker"])
+@pytest.mark.parametrize("broken", [break_gradients, break_pieces])
+def test_what_cuts_a_batch_is_not_compared_with_itself(
+    run: Any, monkeypatch: pytest.MonkeyPatch, kind: str, broken: Callable[..., None]
+) -> None:
+    """It is broken throughout: the plain way does not go through it."""
+    broken(monkeypatch)
+    with pytest.raises(SelfCheckError, match="the gradient is"):
+        run("a", kind=kind, losses=[DISTILLED], recompute=True)
 
 
 def test_a_part_of_a_batch_that_weighs_wrong_stops_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -387,6 +387,11 @@ def test_an_experiment_may_be_compared_with_another_than_the_baseline(tmp_path: 
     assert compared[:2] == [
         ("fewer: retriever 1", "AR2: retriever 1"), ("again: retriever 1", "fewer: retriever 1")
     ]  # fmt: skip
+    nodes = steps(read(tmp_path, {**tree, "against": {"again": ["AR2", "fewer"]}}))
+    compared = [(one["system"], one["baseline"]) for one in nodes["results"].inputs["comparisons"]]
+    assert compared[1:3] == [
+        ("again: retriever 1", "AR2: retriever 1"), ("again: retriever 1", "fewer: retriever 1")
+    ]  # fmt: skip
 
 
 def test_steps_say_whose_they_are(tmp_path: Path, ar2: dict[str, Any]) -> None:
@@ -424,6 +429,8 @@ def test_a_grid_is_one_experiment_with_other_numbers(tmp_path: Path, ar2: dict[s
         ({"curves": {"a": {1: "AR2", 2: "nothing"}}}, "curves: 'nothing' is none of the experiments: AR2, fewer"),
         ({"baseline": "none"}, "'none' is none of the experiments: AR2, fewer"),
         ({"against": {"fewer": "nothing"}}, "against: 'nothing' is none of the experiments: AR2, fewer"),
+        ({"against": {"fewer": ["AR2", "none"]}}, "against: 'none' is none of the experiments: AR2, fewer"),
+        ({"against": {"fewer": []}}, "against.fewer"),
         ({"systems": ["retriever 7"]}, r"'AR2' \(.*one\.yaml\) has no 'retriever 7'; it has BM25, start model, warm"),
         ({"beside": ["retriever 7"]}, r"'AR2' \(.*one\.yaml\) has no 'retriever 7'"),
     ],

@@ -214,6 +214,7 @@ def test_the_table_can_be_read(played: tuple[Path, dict[str, Any], Store]) -> No
     better = next(n for n, line in enumerate(lines) if "retriever 2 against warm retriever (3 seeds)" in line)
     assert re.search(r"RR@10 \+0\.\d{3}: better, p < \.00[1-9]|RR@10 \+0\.\d{3}: better, p = \.00\d", lines[better + 1])
     assert "RR@10: 1 / position of the first right document (0 beyond 10)." in text
+    assert "where nothing differs, about 1 in 20 is still below .05." in text
 
 
 def test_steps_that_were_there_are_told_from_those_that_ran(

@@ -27,7 +27,8 @@ def ingest(out: Path, cluster: Any, *, source: str) -> None:
 
 
 def tokenize(out: Path, cluster: Any, *, source: str) -> None:
-    shutil.copyfile(Path(source) / "documents.same.npy", out / "documents.same.npy")
+    for name in ("documents", "queries"):
+        shutil.copyfile(Path(source) / f"{name}.same.npy", out / f"{name}.same.npy")
 
 
 def search(out: Path, cluster: Any) -> None:

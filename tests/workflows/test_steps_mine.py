@@ -40,8 +40,9 @@ def drawn(tmp_path: Path, data: Path, tokens: Path) -> Any:
     """Draws groups of the training queries; the rows."""
 
     def run(
-        ranking: Path | None, *, groups: int = 32, seed: Any = (1, "phase"), split: str = "train", **config: Any
-    ) -> list[dict[str, Any]]:
+        ranking: Path | None, *, groups: int = 32, seed: Any = (1, "phase"), split: str = "train",
+        tokens: Path = tokens, **config: Any,
+    ) -> list[dict[str, Any]]:  # fmt: skip
         summary = mine(
             tmp_path, toy.INLINE, data=data, tokens=tokens, ranking=ranking, split=split, groups=groups,
             seed=list(seed), config=MineConfig(**config),
@@ -226,6 +227,16 @@ def test_the_ranks_that_are_read_leave_room_for_positives(drawn: Any, tmp_path: 
     rows = drawn(ranking, groups=2, split="dev", negatives=2, depth=2, draw=HARDEST)
     assert [row["doc_ids"][1:] for row in rows if row["query_id"] == "q3"] == [["d20", "d21"]] * 2
     assert np.all([row["query_id"] == "q3" for row in rows])
+
+
+def test_what_answers_a_query_with_the_same_text_is_no_negative(drawn: Any, tmp_path: Path, twins: Path) -> None:
+    """q1's positive is d1, q2's is d2, and neither is a negative of the other; d31 says what d1 says."""
+    ranking = toy.write_ranking(tmp_path / "r", {"q1": ["d2", "d7", "d8"], "q2": ["d31", "d7", "d8"]})
+    apart = drawn(ranking, groups=2, negatives=1, draw=HARDEST)
+    assert {row["query_id"]: row["doc_ids"] for row in apart} == {"q1": ["d1", "d2"], "q2": ["d2", "d31"]}
+    rows = drawn(ranking, groups=200, negatives=1, random=12, draw=HARDEST, tokens=twins)
+    assert {row["query_id"]: row["doc_ids"][:2] for row in rows} == {"q1": ["d1", "d7"], "q2": ["d2", "d7"]}
+    assert all(not {"d1", "d2", "d31"} & set(row["doc_ids"][1:]) for row in rows)
 
 
 # By answers

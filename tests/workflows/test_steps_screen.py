@@ -35,8 +35,9 @@ def screened(tmp_path: Path, data: Path, tokens: Path, ranking: Path) -> Any:
     """The reasons of q1, q2 and q4, by id of the document."""
 
     def run(
-        place: str = "out", over: Path = ranking, votes: Path | None = None, vectors: Path | None = None, **config: Any
-    ) -> dict[str, dict[str, str]]:
+        place: str = "out", over: Path = ranking, votes: Path | None = None, vectors: Path | None = None,
+        tokens: Path = tokens, **config: Any,
+    ) -> dict[str, dict[str, str]]:  # fmt: skip
         (tmp_path / place).mkdir()
         run.summary = screen(  # type: ignore[attr-defined]
             tmp_path / place, toy.INLINE, data=data, tokens=tokens, ranking=over, split="train", votes=votes,
@@ -87,6 +88,7 @@ def test_a_querys_own_text_is_none_where_ids_mean_the_same(tmp_path: Path, data:
             table = table.set_column(table.schema.get_field_index("doc_id"), "doc_id", pa.array(ids))
         pq.write_table(table, tmp_path / f"{name}.parquet")
     np.save(tmp_path / "documents.same.npy", np.arange(40))
+    np.save(tmp_path / "queries.same.npy", np.arange(24))
     own = toy.write_ranking(tmp_path / "own", {"q1": ["q1", "d6"]})
     for same_id, wanted in ((False, ["", ""]), (True, ["same id", ""])):
         out = tmp_path / f"out {same_id}"
@@ -96,6 +98,18 @@ def test_a_querys_own_text_is_none_where_ids_mean_the_same(tmp_path: Path, data:
             config=ScreenConfig(same_id=same_id),
         )  # fmt: skip
         assert pq.read_table(out / "ranking.parquet")["reason"].to_pylist() == wanted
+
+
+def test_what_answers_a_query_with_the_same_text_is_relevant(screened: Any, tmp_path: Path, twins: Path) -> None:
+    """Both q1's d1 and q2's d2 are relevant to both; d31 says what d1 says."""
+    over = toy.write_ranking(tmp_path / "over", {"q1": ["d5", "d2", "d1"], "q2": ["d31", "d7", "d2"], "q4": ["d1"]})
+    assert screened(over=over) == {
+        "q1": {"d5": "", "d2": "", "d1": "qrel"}, "q2": {"d31": "", "d7": "", "d2": "qrel"}, "q4": {"d1": ""},
+    }  # fmt: skip
+    assert screened("twins", over, tokens=twins) == {
+        "q1": {"d5": "", "d2": "qrel", "d1": "qrel"}, "q2": {"d31": "duplicate text", "d7": "", "d2": "qrel"},
+        "q4": {"d1": ""},
+    }  # fmt: skip
 
 
 def test_answers_are_a_reason(screened: Any, ranking: Path, tmp_path: Path) -> None:

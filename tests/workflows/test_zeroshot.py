@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> dict[str, A
     return {
         "recipe": "zeroshot", "k": 10, "encode": small["encode"], "retriever": small["retriever"],
         "collections": {"First": {"data": data["one"]}, "Second": {"data": data["two"], "same_id": "drop"}},
+        "analyse": {"map": 0},
     }  # fmt: skip
 
 
@@ -58,6 +60,15 @@ def test_steps_say_of_which_collection_they_are(played: tiny.Place) -> None:
     assert len(set(labels)) == len(labels)
     assert {"retriever", "First: bm25 ranking", "Second: BM25 without the queries", "Second: fusion"} <= set(labels)
     assert not [label for label in labels if label.startswith("First") and "without" in label]
+
+
+def test_the_retrievers_space_is_looked_at_on_each_collection(played: tiny.Place) -> None:
+    """Also where queries were left out of what it found: then nothing is its own nearest document."""
+    labels = [one["label"] for one in played.metrics()["steps"] if one["function"] == "analyse"]
+    assert labels == ["First: retriever analysis", "Second: retriever analysis"]
+    nearest = {label: json.loads((played.artifact(label) / "analysis.json").read_text())["nearest"] for label in labels}
+    assert nearest[labels[0]] != nearest[labels[1]]
+    assert (played.runs / "tiny/report.html").read_text().count("Where queries and documents lie") == 2
 
 
 def test_the_queries_themselves_are_not_found_where_they_are_left_out(played: tiny.Place) -> None:

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from components import draws
 from components.config import Call, Config
 from components.files import replacing
-from components.groups import ids_of, positives, rows_of
+from components.groups import ids_of, no_negatives, positives, rows_of
 from components.tables import ANSWERED, GROUPS, QUERIES, RANKING, SCREENED, pieces, read
 from workflows.cluster import Cluster
 from workflows.progress import Progress
@@ -46,7 +46,8 @@ def mine(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path | None, split: str, groups: int,
     seed: list[Any], config: MineConfig,
 ) -> dict[str, Any]:  # fmt: skip
-    """Write `groups.parquet` with so many groups of the split's queries; a relevant document is never a negative.
+    """Write `groups.parquet` with so many groups of the split's queries; a relevant document is never a negative, nor
+    is what is relevant to another query with the same text.
 
     Passes over the queries are orders of their own, and a query's draw depends on (seed, query, visit) alone. A
     document whose text a relevant one has too is no negative either. Queries with fewer candidates than `negatives`
@@ -100,7 +101,7 @@ class _Pool:
         self._document_ids = ids_of(data / "documents.parquet", "doc_id")
         self._query_ids = ids_of(data / "queries.parquet", "query_id")
         self._same = np.load(tokens / "documents.same.npy", mmap_mode="r")
-        self._positives = positives(data)
+        self._positives, self._no_negatives = positives(data), no_negatives(data, tokens)
         self._ranked = self._read(ranking, data) if ranking is not None else None
         splits = read(data / "queries.parquet", QUERIES, columns=["split"])["split"]
         wanted = np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)).tolist()
@@ -122,7 +123,7 @@ class _Pool:
         """What the ranking has of each query row, to the depth asked for and as many positives more; of a screened one
         all, as what was removed stands between. Ids are numbers as soon as they are read."""
         path = ranking / "ranking.parquet"
-        most = max((len(found) for found in self._positives.values()), default=0)
+        most = max((len(found) for found in self._no_negatives.values()), default=0)
         screened, asked = "reason" in pq.read_schema(path).names, self._config.positives == "answering"
         further = [*([ANSWERED.field("hit")] if asked else []), *([SCREENED.field("reason")] if screened else [])]
         parts = []
@@ -153,7 +154,7 @@ class _Pool:
         draw = draws.generator(*seed, "group", self._query_ids[query].as_py(), visit)
         relevant = self._positives[query]
         chosen = [int(relevant[draw.integers(len(relevant))])]
-        taken = set(self._same[relevant].tolist())
+        taken = set(self._same[np.union1d(relevant, self._no_negatives.get(query, relevant))].tolist())
         missing = 0
         if self._ranked is not None:
             ranked = self._ranked[query]

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from components import draws, screening
 from components.files import replacing, write_json
-from components.groups import ids_of, positives, queries_of, rows_of
+from components.groups import ids_of, no_negatives, queries_of, rows_of
 from components.screening import REASONS, Found, ScreenConfig
 from components.tables import ANSWERED, RANKING, SCREENED, by_query, check, pieces, read
 from components.vectors import Lists, Vectors, query_rows
@@ -95,7 +95,7 @@ class _Look:
         self._config, self._votes, self._place = config, votes, vectors
         self._queries = ids_of(data / "queries.parquet", "query_id")
         self._documents = ids_of(data / "documents.parquet", "doc_id")
-        self._of_queries = positives(data)
+        self._of_queries = no_negatives(data, tokens)
         known = [(q, d) for q, relevant in self._of_queries.items() for d in relevant]
         self._relevant = np.asarray(known, np.int64).reshape(-1, 2)
         self._same = np.load(tokens / "documents.same.npy")

@@ -12,9 +12,10 @@ import torch
 from components.generator import Generator
 from components.generator_configs import GenerateConfig, GeneratorConfig
 from components.objectives.generator import GeneratorObjective
+from components.self_check import SelfCheckError
 from components.targets import TargetConfig
 from tests import toy
-from tests.trainings import assert_same, lines
+from tests.trainings import assert_same, break_gradients, checked, lines
 from tests.writers import KINDS, architecture, write_generator
 from workflows.steps.targets import targets
 from workflows.steps.tokenize import TokenizeConfig, tokenize
@@ -83,6 +84,22 @@ def test_the_loss_is_hugging_faces_text_by_text(learning: Any, kind: str) -> Non
         target = batch.targets.ids[row][batch.targets.mask[row] > 0][None]
         wanted += whole.model.model(input_ids=source, labels=target).loss.item()
     assert total.item() == pytest.approx(wanted, rel=1e-3)
+
+
+def test_the_check_before_the_first_step_holds_pieces_against_what_was_not_cut(
+    learning: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = objective(learning("t5"), recompute=True)
+    assert checked(one) < 1e-4
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "components.objectives.generator.pieces", lambda lengths, tokens: [torch.arange(len(lengths)) // 2]
+        )
+        with pytest.raises(SelfCheckError, match=r"negative_log_likelihood \(group\) is .* and should be"):
+            checked(one)
+    break_gradients(monkeypatch)
+    with pytest.raises(SelfCheckError, match=": the gradient is"):
+        checked(one)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,8 +13,9 @@ from components.config import UserError
 from components.objectives.reader import ReaderObjective
 from components.reader import Reader
 from components.reader_configs import ReaderConfig
+from components.self_check import SelfCheckError
 from tests import toy
-from tests.trainings import assert_close, lines
+from tests.trainings import assert_close, break_gradients, checked, lines
 from tests.workflows.test_steps_read import with_answers
 from tests.writers import write_generator
 from workflows.cluster import Cluster
@@ -76,6 +77,16 @@ def test_the_loss_and_its_gradient_in_any_pieces(learning: dict[str, Path]) -> N
         likely = whole.model.log_likelihoods(one, target)
         wanted -= likely.sum().item() / int(target.mask.sum())
     assert total.item() == pytest.approx(wanted, rel=1e-4)
+
+
+def test_the_check_before_the_first_step_holds_pieces_against_what_was_not_cut(
+    learning: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = objective(learning, recompute=True)
+    assert checked(one) < 1e-4
+    break_gradients(monkeypatch)
+    with pytest.raises(SelfCheckError, match=": the gradient is"):
+        checked(one)
 
 
 def test_groups_and_answers_go_together(learning: dict[str, Path]) -> None:

@@ -20,7 +20,7 @@ from components.losses.listwise import cross_entropy, listnet
 from components.losses.same_tower import pair, released_pair, samtone
 from components.losses.simlm import contrastive, released
 from components.objectives.retriever import Retriever
-from components.objectives.scoring import batch_scores
+from components.objectives.scoring import batch_scores, group_scores
 from components.scores import Block, Blocks, Scores
 from components.tables import QUERIES
 from components.text import document_text
@@ -237,6 +237,16 @@ def test_a_query_is_spared_what_answers_its_duplicate(objective: Retriever) -> N
     assert not scores.where[0, d10]
     assert not scores.where[3, d10]
     assert scores.where[1, d10]
+
+
+def test_a_group_does_not_count_what_is_relevant_without_being_a_target(objective: Retriever) -> None:
+    """q6's d15 and q0's copy of d0, d30; of what a row targets, and of what answers others alone, all counts."""
+    batch = objective.collate(list(range(len(ROWS))))
+    where = group_scores(*objective.encode(batch), batch).where
+    assert where[8].tolist() == [True, False, True, False]
+    assert where[3].tolist() == [True, False, True, False]
+    assert where[5].tolist() == [True] * 4
+    assert where[1].tolist() == [True, True, False, False]
 
 
 def test_in_a_batch_without_duplicates_the_switch_changes_nothing(objective: Retriever) -> None:
