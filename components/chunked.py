@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from components.text import Batch, token_batches
+from components.text import Batch, token_batches, whole_eights
 
 _least = 1
 _whole = False
@@ -75,6 +75,6 @@ def pieces(lengths: Tensor, tokens: int) -> list[Tensor]:
 
 def take(batch: Batch, rows: Tensor, longest: int) -> Batch:
     """Some rows of a batch, cut to their longest length."""
-    width = min(batch.ids.shape[1], -(-max(1, longest) // 8) * 8)
+    width = min(batch.ids.shape[1], whole_eights(longest))
     segments = batch.segments[rows, :width] if batch.segments is not None else None
     return Batch(batch.ids[rows, :width], batch.mask[rows, :width], segments)
