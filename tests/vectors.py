@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -48,3 +51,12 @@ def one_row(positive: float, negatives: list[float], **blocks: list[float]) -> S
     target = row(1, *(0 for _ in negatives))
     others = {name.replace("_", "-"): Block(row(*values), all_of(row(*values))) for name, values in blocks.items()}
     return Scores(student, target, all_of(student), others=others)
+
+
+def soft_row(**blocks: list[float]) -> Scores:
+    """A single query with two positives, of odds 1 and 2 and targets 3/4 and 1/4, and a negative of odds 3.
+
+    Whatever the denominator z, the loss is `3/4 ln z + 1/4 (ln z - ln 2)`.
+    """
+    scores = one_row(0, [math.log(2), math.log(3)], **blocks)
+    return replace(scores, target=torch.tensor([[0.75, 0.25, 0.0]], dtype=torch.float64))

@@ -6,11 +6,12 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from components.losses.in_batch import both_directions, hardness_weighted
 from components.losses.listwise import cross_entropy
 from components.scores import Scores
-from tests.vectors import batch, one_row, unit
+from tests.vectors import batch, one_row, soft_row, unit
 
 
 def test_both_directions_by_hand() -> None:
@@ -76,3 +77,33 @@ def test_no_gradient_flows_through_the_weights() -> None:
 def test_gradients_of_vectors_are_those_of_finite_differences() -> None:
     vectors = unit(3, seed=5).requires_grad_(), unit(4, seed=6).requires_grad_()
     assert torch.autograd.gradcheck(lambda q, d: both_directions(batch(q, d), temperature=0.5), vectors)
+
+
+@pytest.mark.parametrize("directions", [False, True])
+def test_hardness_has_the_gradient_of_weights_that_are_held(directions: bool) -> None:
+    """That of a softmax with a factor before each negative that was taken from vectors of another place: finite
+    differences of it, as those of the loss itself would move the factors too."""
+    q, d = unit(3, seed=5), unit(5, seed=6)  # two of the documents are mined negatives
+    t, strength = 0.4, 2.0
+    there, back = (strength * (q @ d.T)).exp(), (strength * (d[:3] @ q.T)).exp()
+    own = torch.arange(3)
+    there[own, own] = back[own, own] = 1.0
+
+    def held(queries: Tensor, documents: Tensor) -> Tensor:
+        positive = (queries * documents[:3]).sum(-1) / t
+        ways = [there * (queries @ documents.T / t).exp()]
+        ways += [back * (documents[:3] @ queries.T / t).exp()] if directions else []
+        return torch.stack([way.sum(-1).log() - positive for way in ways]).mean(0)
+
+    vectors = q.clone().requires_grad_(), d.clone().requires_grad_()
+    assert torch.autograd.gradcheck(held, vectors)
+    loss = hardness_weighted(batch(*vectors), temperature=t, strength=strength, both_directions=directions)
+    torch.testing.assert_close(loss, held(*vectors))
+    ours, wanted = (torch.autograd.grad(one.sum(), vectors) for one in (loss, held(*vectors)))
+    torch.testing.assert_close(ours, wanted)
+
+
+def test_both_directions_with_several_positives_in_a_row() -> None:
+    """The way back has both in its one denominator, beside odds of 4: 1 + 2 + 4."""
+    value = both_directions(soft_row(document_query=[math.log(4)]))
+    assert value.item() == pytest.approx(math.log(6) + math.log(7) - 2 * 0.25 * math.log(2))
