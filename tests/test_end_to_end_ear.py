@@ -135,6 +135,18 @@ def test_with_language_models(eared: Place, beir: Path, encoder: Path, tmp_path:
         ({"terms": {}}, "a generator is one of relevance, writer, file; given: none"),
         ({"terms": {"relevance": {}, "learn_from": "nobody"}}, "learn_from: 'nobody'; accepted: terms"),
         ({"terms": {"writer": {"model": {"model": "x", "layers": 2}}}}, "a generator is not cut"),
+        (
+            {
+                "terms": {
+                    "writer": {
+                        "model": {"model": "x"},
+                        "learn": {"train": tiny.training()},
+                        "generate": {"prompt": "{query} ? We need"},
+                    }
+                }
+            },
+            "generate: prompt: '{query} ? We need'; accepted with learn: '{query}'",
+        ),
     ],
 )
 def test_a_mistake_in_a_config_is_named(

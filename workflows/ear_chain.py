@@ -196,8 +196,9 @@ class Chain:
 
         def groups(split: str, queries: int | None, candidates: int | None = None) -> Step:
             return step(
-                f"{name} groups ({split})", rank_groups, data=self.collection.data, ranks=learnt.ranks, split=split,
-                max_rank=config.max_rank, queries=queries, candidates=candidates,
+                seeded(f"{name} groups ({split})", seed, config), rank_groups, data=self.collection.data,
+                ranks=learnt.ranks, split=split, max_rank=config.max_rank, queries=queries, candidates=candidates,
+                seed=[seed, "query reranker"],
             )  # fmt: skip
 
         look = reranker.train.validate_on_dev

@@ -50,6 +50,12 @@ class Writer(Part):
     """Null to ask it as it is, as T0 is (paper 002, section 3.4.2)."""
     generate: GenerateConfig = GenerateConfig()
 
+    @model_validator(mode="after")
+    def _is_asked_as_it_learnt(self) -> Self:
+        if self.learn is not None and self.generate.prompt != "{query}":
+            raise ValueError(f"generate: prompt: {self.generate.prompt!r}; accepted with learn: '{{query}}'")
+        return self
+
 
 class Generator(Part):
     """Where a query's expansions come from: one of three."""
@@ -153,7 +159,7 @@ class EarConfig(Base):
     code, it is not."""
     rerankers: Rerankers
     training_queries: int | None = Field(None, ge=1)
-    """Only so many training queries are learnt from; null for all."""
+    """Only so many training queries are learnt from, drawn by the seed; null for all."""
     training_candidates: int | None = Field(None, ge=2)
     """Only so many expansions of a training query are learnt from, drawn from all; null for all (the paper). Half of
     them tell about as much of how to rank in half the time, so that twice as many queries can be learnt from."""

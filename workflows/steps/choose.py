@@ -36,13 +36,13 @@ def answer_ranks(out: Path, cluster: Cluster, *, expanded: Path, ranking: Path, 
 
 def rank_groups(
     out: Path, cluster: Cluster, *, data: Path, ranks: Path, split: str, max_rank: int, queries: int | None,
-    candidates: int | None,
+    candidates: int | None, seed: list[Any],
 ) -> dict[str, Any]:  # fmt: skip
     """Write `groups.parquet`: of each query of the split its expansions, their ranks as targets.
 
     An expansion without an answer has the rank `max_rank` (paper 002: MAX_RANK, 101 or 250). With
-    `candidates` a query keeps so many that are drawn, and with `queries` there are only the first so many; but those
-    are left out whose expansions all have the same rank, as no pair of them says anything.
+    `candidates` a query keeps so many that are drawn. Queries are left out whose expansions all have the same rank, as
+    no pair of them says anything; with `queries` so many of the others are drawn.
     """
     table = read(ranks / RANKS, ANSWER_RANKS)
     of_split = queries_of(data, [split], ["query_id"])["query_id"]
@@ -53,9 +53,12 @@ def rank_groups(
         grouped.setdefault(query, []).append((doc_id, float(rank)))
     if candidates is not None:
         for query, of in grouped.items():
-            drawn = draws.sample((doc_id for doc_id, _ in of), candidates, "training candidates", query)
+            drawn = draws.sample((doc_id for doc_id, _ in of), candidates, *seed, "candidates", query)
             grouped[query] = [one for one in of if one[0] in drawn]
-    kept = [(query, of) for query, of in grouped.items() if len({rank for _, rank in of}) > 1][:queries]
+    kept = [(query, of) for query, of in grouped.items() if len({rank for _, rank in of}) > 1]
+    if queries is not None:
+        few = draws.sample((query for query, _ in kept), queries, *seed, "queries")
+        kept = [one for one in kept if one[0] in few]
     if not kept:
         raise UserError(f"split {split!r}: no query has expansions of which one finds more than another")
     rows = [
