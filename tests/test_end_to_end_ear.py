@@ -17,7 +17,7 @@ from tests.workflows.test_steps_read import with_answers
 from tests.writers import write_generator
 from workflows import recipes, report
 from workflows.__main__ import main
-from workflows.dag import graph
+from workflows.dag import Step, graph
 from workflows.store import Store
 
 
@@ -127,6 +127,70 @@ def test_with_language_models(eared: Place, beir: Path, encoder: Path, tmp_path:
     labels = [one["label"] for one in place.metrics()["steps"]]
     assert {"taught fold 1 generator", "taught fold 2 generator", "taught generator"} <= set(labels)
     assert "asked expansions (train)" not in labels
+
+
+def taught(beir: Path, encoder: Path, *names: str) -> dict[str, Any]:
+    """Generators that learn in two folds, and one reranker that is validated."""
+    tree: dict[str, Any] = tiny.ear(beir, encoder)
+    learn = {"folds": 2, "train": tiny.training("components.losses.likelihood.negative_log_likelihood")}
+    writer = {"model": {"model": str(encoder), "query_tokens": 32}, "learn": learn}
+    tree["generators"] = {name: {"writer": writer} for name in names}
+    tree["rerankers"] = {"rd": tree["rerankers"]["rd"]}
+    tree["rerankers"]["rd"]["train"]["validate_on_dev"] = {"every": 2, "measure": "accuracy"}
+    return tree
+
+
+def nodes(place: Place) -> dict[str, Step]:
+    """The steps of a plan by their labels."""
+    return {node.label: node for node in graph(recipes.read(place.config, [], place.runs).wanted)}
+
+
+@pytest.mark.parametrize("learn_from", [None, "other"])
+def test_folds_write_training_examples_alone(beir: Path, encoder: Path, tmp_path: Path, learn_from: str | None) -> None:
+    """What a checkpoint is chosen on is written, as what is measured, by the generator that has learnt from all."""
+    tree = taught(beir, encoder, "one", "other")
+    tree["generators"]["one"]["learn_from"] = learn_from
+    found = nodes(tiny.place(tmp_path, tree))
+    whose = learn_from or "one"
+    writers = {
+        label: [model.label for model in node.inputs["models"]]
+        for label, node in found.items() if label.startswith((f"{whose} expansions", "one expansions"))
+    }  # fmt: skip
+    assert writers[f"{whose} expansions (train)"] == [f"{whose} fold 1 generator", f"{whose} fold 2 generator"]
+    assert writers["one expansions (dev)"] == writers["one expansions (test)"] == ["one generator"]
+    both = "one after other" if learn_from else "one (train and dev)"
+    assert [node.label for node in found[f"{both} joined"].inputs["expanded"]] == [
+        f"{whose} expansions (train)", "one expansions (dev)"
+    ]  # fmt: skip
+    for split in ("train", "dev"):
+        assert found[f"one groups ({split})"].inputs["ranks"].label == f"{both} joined"
+
+
+def test_generators_are_fused_in_the_order_that_is_said(beir: Path, encoder: Path, tmp_path: Path) -> None:
+    tree = {**taught(beir, encoder, "title", "answer", "sentence", "t0"), "clues": {"how": "reciprocal"}}
+    tree["generators"]["t0"]["measured"] = False
+    for order in (None, ["sentence", "answer", "title"]):
+        found = nodes(tiny.place(tmp_path / str(order), {**tree, "order": order}))
+        for system, label in (("first expansion", "first"), ("EAR-RD", "EAR-RD")):
+            assert [node.label for node in found[f"{system} fused"].inputs["rankings"]] == [
+                f"{name} {label} ranking" for name in order or ("title", "answer", "sentence")
+            ]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"order": ["terms"]}, "order: terms; accepted: each of sentence, terms once"),
+        ({"order": ["terms", "sentence", "terms"]}, "accepted: each of sentence, terms once"),
+        ({"max_rank": 20}, "max_rank: 20: an expansion that finds nothing"),
+    ],
+)
+def test_what_does_not_fit_together_is_named(
+    beir: Path, encoder: Path, tmp_path: Path, said: tiny.Said, change: dict[str, Any], message: str
+) -> None:
+    place = tiny.place(tmp_path, {**tiny.ear(beir, encoder), **change})
+    assert place("plan") == 2
+    assert message in said()[1]
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from workflows.ear_config import EarConfig
 from workflows.parts import Refreshed, seeded
 from workflows.steps.study import study
 
-MODELS = ("draw", "generators", "max_rank", "negatives", "passages", "question", "reader", "rerankers", "retriever",
-          "screen", "train", "training_candidates", "training_queries")  # fmt: skip
+MODELS = ("draw", "generators", "max_rank", "negatives", "order", "passages", "question", "reader", "rerankers",
+          "retriever", "screen", "train", "training_candidates", "training_queries")  # fmt: skip
 """What an experiment whose models are another's has from there."""
 
 
@@ -30,8 +30,14 @@ class Config(EarConfig):
             of = generator.learn_from
             if of is not None and of not in self.generators:
                 raise ValueError(f"generators: {name}: learn_from: {of!r}; accepted: {', '.join(self.generators)}")
-        if not self.measured():
+        measured = [name for name, generator in self.generators.items() if generator.measured]
+        if not measured:
             raise ValueError("generators: of none the rankings are measured")
+        if self.order is not None and sorted(self.order) != sorted(measured):
+            raise ValueError(f"order: {', '.join(self.order)}; accepted: each of {', '.join(measured)} once")
+        if self.max_rank <= self.k:
+            raise ValueError(f"max_rank: {self.max_rank}: an expansion that finds nothing would be as good as one that "
+                             f"does; accepted: more than k, {self.k}")  # fmt: skip
         return self
 
 

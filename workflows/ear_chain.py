@@ -83,10 +83,14 @@ class Chain:
     def writers(self, name: str, writer: Writer, splits: list[str]) -> list[Step]:
         """The language models that write for some splits: of those that were trained on, one for each fold of the
         queries that it has not seen."""
-        learnt = self.models is self and "train" in splits and writer.learn is not None
-        folds = writer.learn.folds if learnt and writer.learn is not None else None
-        many = [self.models.written_by(name, writer, fold) for fold in range(folds)] if folds else []
+        folds = self._folds(name) if self.models is self and "train" in splits else 0
+        many = [self.models.written_by(name, writer, fold) for fold in range(folds)]
         return many or [self.models.written_by(name, writer, None)]
+
+    def _folds(self, name: str) -> int:
+        """How many generators write a generator's training examples; 0 for the one that has learnt from all."""
+        writer = self.config.generators[name].writer
+        return (writer.learn.folds or 0) if writer is not None and writer.learn is not None else 0
 
     def written_by(self, name: str, writer: Writer, fold: int | None) -> Step:
         """The language model that writes, trained without a part of the queries where a fold is named."""
@@ -135,14 +139,16 @@ class Chain:
         """What a generator's rerankers learn from, and are validated on.
 
         Where they learn from another generator's expansions, as the paper's from T0's, the checkpoint is still chosen
-        on those of the generator that they will choose among (Appendix B.1): one reranker for each generator.
+        on those of the generator that they will choose among (Appendix B.1): one reranker for each generator. Where
+        folds write the training examples, the others are written by the generator that has learnt from all, as those
+        are that the reranker will choose among.
         """
-        other = self.config.generators[name].learn_from
+        other = self.config.generators[name].learn_from or name
         looks = [split for split in self.learning if split != "train"]
-        if other in (None, name) or not looks:
-            return self.issue(other or name, self.learning)
-        parts = [self.issue(str(other), ["train"]), self.issue(name, looks)]
-        of = f"{name} after {other}"
+        if not looks or (other == name and not self._folds(name)):
+            return self.issue(other, self.learning)
+        parts = [self.issue(other, ["train"]), self.issue(name, looks)]
+        of = f"{name} after {other}" if other != name else f"{name} (train and {', '.join(looks)})"
         both = step(
             f"{of} joined", joined_expansions, data=self.collection.data, expanded=[one.expanded for one in parts],
             rankings=[one.found for one in parts], ranks=[one.ranks for one in parts],

@@ -146,14 +146,17 @@ class EarConfig(Base):
     """Generators, query rerankers, and the dense retriever that they are fused with."""
 
     generators: dict[str, Generator] = Field(min_length=1)
-    """By name, in the order in which their rankings are fused: in the paper sentence, answer, title."""
+    """By name, in the order in which their rankings are fused where `order` says nothing."""
+    order: list[str] | None = None
+    """The order in which the measured generators' rankings are fused, in the paper sentence, answer, title: a file with
+    a `base` keeps the order of that one's generators."""
     draw: int = 1
     """The seed of the generators. It is not among `seeds`: those are of query rerankers and the dense retriever, which
     all choose from the same expansions."""
     good: Literal["answers", "qrels"] = "answers"
     """What makes a ranking good: a document that bears an answer, or one that is relevant."""
     max_rank: int = Field(101, ge=1)
-    """The rank of an expansion that finds no such document (the paper's MAX_RANK)."""
+    """The rank of an expansion that finds no such document (the paper's MAX_RANK); more than `k`."""
     question: bool = False
     """Whether the question as it is is one of the candidates, beside what expands it. In the paper, and in the public
     code, it is not."""
@@ -200,7 +203,7 @@ class EarConfig(Base):
 
     def measured(self) -> list[str]:
         """The generators whose rankings are fused, in their order."""
-        return [name for name, generator in self.generators.items() if generator.measured]
+        return self.order or [name for name, generator in self.generators.items() if generator.measured]
 
     def kinds(self) -> list[tuple[Kind, Reranker]]:
         """The query rerankers that there are."""
