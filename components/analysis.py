@@ -80,7 +80,7 @@ _PARTS = {
     "targets": "expansions",
     "answer_ranks": "query reranking", "rank_groups": "query reranking", "candidates": "query reranking",
     "candidates_released": "query reranking", "chosen_queries": "query reranking",
-    "predict": "query reranking", "choose": "query reranking",
+    "predict": "query reranking", "choose": "query reranking", "choose_several": "query reranking",
     "reading_groups": "reading", "read_answers": "reading",
 }  # fmt: skip
 _TRAININGS = {

@@ -53,7 +53,8 @@ def test_what_the_paper_compares_is_measured(eared: Place) -> None:
         "BM25", "first expansion", "concat", "best query", "start model", "BM25 + dense", "EAR-RI", "EAR-RI + dense",
         "EAR-RI N=2", "EAR-RD", "EAR-RD + dense", "EAR-RD N=2", "first expansion + passages",
         "first expansion + passages k=4", "EAR-RI + passages", "EAR-RI + passages k=4", "EAR-RD + passages",
-        "EAR-RD + passages k=4",
+        "EAR-RD + passages k=4", "EAR-RI top 2 + passages", "EAR-RI top 2 + passages k=4", "EAR-RD top 2 + passages",
+        "EAR-RD top 2 + passages k=4",
     ]  # fmt: skip
     compared = [(one["system"], one["baseline"]) for one in eared.metrics()["comparisons"]]
     assert compared[0] == ("EAR-RD", "first expansion")
@@ -62,6 +63,7 @@ def test_what_the_paper_compares_is_measured(eared: Place) -> None:
         ("best query", "EAR-RD"),
         ("EAR-RD + dense", "BM25 + dense"),
         ("EAR-RD + passages", "EAR-RD"),
+        ("EAR-RD top 2 + passages", "EAR-RD + passages"),
         ("EAR-RD", "first expansion + passages k=4"),
     } <= set(compared)
 
@@ -92,6 +94,38 @@ def test_rankings_are_cut_and_fused(eared: Place) -> None:
     table = pq.read_table(eared.artifact("EAR-RD fused") / "ranking.parquet").to_pydict()
     assert set(table["query_id"]) == {"q0", "q6", "q12", "q18"}
     assert max(table["rank"]) <= 40
+
+
+def test_passages_of_the_first_queries_of_a_reranker(eared: Place) -> None:
+    """By hand: the two expansions of the lowest predicted ranks, their rankings in turn, the better one's first."""
+    fused = {}
+    for name in ("sentence", "terms"):
+        predicted = pq.read_table(eared.artifact(f"{name} rd predicted") / "predicted.parquet").to_pylist()
+        found: dict[str, list[str]] = {}
+        for row in pq.read_table(eared.artifact(f"{name} (test) found") / "ranking.parquet").to_pylist():
+            found.setdefault(row["query_id"], []).append(row["doc_id"])
+        best: dict[str, list[str]] = {}
+        for row in sorted(predicted, key=lambda row: row["score"]):
+            best.setdefault(row["doc_id"].partition("#")[0], []).append(row["doc_id"])
+        fused[name] = {query: _in_turn([found.get(one, []) for one in of[:2]]) for query, of in best.items()}
+        whole = eared.artifact(f"{name} EAR-RD top 2 ranking")
+        assert _lists(whole) == fused[name]
+    both = {query: _in_turn([fused["sentence"][query], fused["terms"][query]]) for query in fused["terms"]}
+    assert _lists(eared.artifact("EAR-RD top 2 fused")) == both
+    reranked = _lists(eared.artifact("EAR-RD top 2 + passages"))
+    assert {query: set(of[:12]) for query, of in reranked.items()} == {q: set(of[:12]) for q, of in both.items()}
+
+
+def _lists(folder: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for row in pq.read_table(folder / "ranking.parquet").to_pylist():
+        found.setdefault(row["query_id"], []).append(row["doc_id"])
+    return found
+
+
+def _in_turn(lists: list[list[str]]) -> list[str]:
+    turns = [of[place] for place in range(max(map(len, lists))) for of in lists if place < len(of)]
+    return list(dict.fromkeys(turns))
 
 
 def test_two_trainings_choose_from_the_same_expansions(eared: Place, tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ def build(config: Config) -> Outcome:
             board.add(f"{dense} ({config.hnsw})", approximate, seed=seed)
         board.add("BM25 + dense", chain.with_dense("BM25", chain.lexical, found.ranking, seed), seed=seed)
         expanded = {"first expansion": plain["first expansion"]}
+        several: dict[str, Step] = {}
         costs = _costs(chain, issued, found, dense, approximate, feedback)
         if config.to_dense:
             label = seeded("first", seed, config)
@@ -94,6 +95,7 @@ def build(config: Config) -> Outcome:
                 board.add(system, ranking, seed=seed)
                 if number is None:
                     expanded[system], chosen[system] = ranking, choices
+                    several |= chain.several(system, issued, predicted, seed)
                     both = chain.with_dense(system, ranking, found.ranking, seed)
                     board.add(f"{system} + dense", both, seed=seed)
                     costs.append(_cost_of_reranking(system, chain, issued, predicted))
@@ -101,7 +103,7 @@ def build(config: Config) -> Outcome:
                         asked = chain.to_dense(label, issued, choices, found)
                         board.add(f"{system} issued to dense", asked, seed=seed)
         if config.passages is not None:
-            for system, ranking in chain.passages(expanded, seed).items():
+            for system, ranking in chain.passages(expanded | several, seed).items():
                 board.add(system, ranking, seed=seed, queries=config.passages.rerank.queries)
         if config.reader is not None:
             for system, measures in chain.read({"BM25": chain.lexical, **expanded}, seed).items():
@@ -139,6 +141,8 @@ def comparisons(config: EarConfig, dense: str) -> list[tuple[str, str]]:
         for ear in ears:
             found += [(ear, few)] if config.passages.as_many else []
             found += [(f"{ear} + passages", other) for other in ("first expansion + passages", ear)]
+            if config.passages.queries is not None:
+                found.append((f"{ear} top {config.passages.queries} + passages", f"{ear} + passages"))
     if config.reader is not None:
         depths = config.reader.depths
         for depth in depths:

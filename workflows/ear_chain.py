@@ -8,7 +8,7 @@ from workflows.dag import Step, step
 from workflows.ear_config import EarConfig, Kind, Reranker, Writer
 from workflows.parts import Collection, Phase, Refreshed, begin, phase, refresh, reranked, seeded, splits_for
 from workflows.steps.answers import answering
-from workflows.steps.choose import answer_ranks, choose, rank_groups
+from workflows.steps.choose import answer_ranks, choose, choose_several, rank_groups
 from workflows.steps.encode import encode_queries
 from workflows.steps.expand import (
     chosen_queries,
@@ -313,6 +313,23 @@ class Chain:
             seeded("passage reranker", seed, self.config), self.collection, "ranker", ranking=self.lexical,
             start=self.over, seed=[seed, "passage reranker"], config=config,
         )  # fmt: skip
+
+    def several(self, system: str, issued: dict[str, Issued], predicted: dict[str, Step], seed: int) -> dict[str, Step]:
+        """What the queries that a reranker puts first find together; nothing where that is not asked for."""
+        config = self.config.passages
+        if config is None or config.queries is None:
+            return {}
+        name = f"{system} top {config.queries}"
+        label = seeded(name, seed, self.config)
+        rankings = [
+            step(
+                f"{generator} {label} ranking", choose_several, data=self.collection.data, expanded=one.expanded,
+                ranking=one.found, scores=predicted[generator], otherwise=self.lexical,
+                split=self.config.evaluate.split, most=config.queries, config=self.config.fusion,
+            )
+            for generator, one in issued.items()
+        ]  # fmt: skip
+        return {name: self.fused(label, rankings)}
 
     def passages(self, systems: dict[str, Step], seed: int) -> dict[str, Step]:
         """Some systems' rankings with their first passages in the passage reranker's order, at each depth."""

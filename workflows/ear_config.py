@@ -117,6 +117,8 @@ class Passages(Phase):
     """How deep it goes."""
     as_many: int | None = Field(None, ge=1)
     """Also so deep alone: as many passages as a query reranker has candidates (the paper: 25 and 32)."""
+    queries: int | None = Field(None, ge=2)
+    """Also of the first so many queries that a reranker puts first, their rankings fused; null for not."""
 
 
 class Reading(Part):
