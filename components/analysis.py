@@ -59,7 +59,7 @@ def _found(ranking: pa.Table, relevant: dict[str, set[str]]) -> dict[str, tuple[
     return found
 
 
-UNITS = ("documents", "pairs", "groups", "sentences", "steps", "queries", "rows")
+UNITS = ("documents", "pairs", "groups", "sentences", "steps", "expansions", "queries", "rows")
 """Keys of a step's summary that count its work, the most telling first."""
 
 _PARTS = {
