@@ -211,9 +211,29 @@ def test_generators_are_fused_in_the_order_that_is_said(beir: Path, encoder: Pat
             ]
 
 
+def test_all_expansions_are_those_of_the_generators_that_are_named(beir: Path, encoder: Path, tmp_path: Path) -> None:
+    """Beams that are no candidates, beside the draws that are."""
+    tree = taught(beir, encoder, "drawn", "beams")
+    tree["generators"]["beams"] = {"writer": {"model": {"model": str(encoder)}, "generate": {"method": "beam"}},
+                                   "measured": False}  # fmt: skip
+    wanted = {None: ["drawn"], ("beams",): ["beams"], ("drawn", "beams"): ["drawn", "beams"]}
+    for of, names in wanted.items():
+        clues = {"how": "reciprocal", "of": of and list(of)}
+        found = nodes(tiny.place(tmp_path / "-".join(of or ["all"]), {**tree, "clues": clues}))
+        fused = [label.partition(" ")[0] for label in found if label.endswith("all fused")]
+        assert fused == names
+        for name in fused:
+            assert found[f"{name} all fused"].inputs["expanded"].label == f"{name} expansions (test)"
+        measured = found["all expansions measures"].inputs["ranking"].label
+        assert measured == ("all expansions fused" if len(names) > 1 else f"{names[0]} all fused")
+    chosen = {label.partition(" ")[0] for label in found if label.endswith("EAR-RD ranking")}
+    assert chosen == {"drawn"}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"clues": {"of": ["terms", "beams"]}}, "clues: of: 'beams'; accepted: sentence, terms"),
         ({"order": ["terms"]}, "order: terms; accepted: each of sentence, terms once"),
         ({"order": ["terms", "sentence", "terms"]}, "accepted: each of sentence, terms once"),
         ({"max_rank": 20}, "max_rank: 20: an expansion that finds nothing"),
@@ -376,8 +396,22 @@ def test_costs_are_the_records(whole: Place) -> None:
     assert rows["BM25"]["expand"] is None
     assert rows["BM25"]["build"] == pytest.approx(took("bm25 index")[0])
     drawn = {name: took(f"{name} expansions (test)") for name in ("sentence", "terms")}
-    assert rows["EAR-RI"]["expand"] == pytest.approx(sum(s / about["queries"] for s, about in drawn.values()))
-    assert rows["first expansion"]["expand"] == pytest.approx(sum(s / a["expansions"] for s, a in drawn.values()))
+    expand = sum(s / about["queries"] for s, about in drawn.values()) + seconds / summary["queries"]
+    assert rows["EAR-RI"]["expand"] == rows["first expansion"]["expand"] == pytest.approx(expand)
+    assert rows["first expansion"]["retrieve"] == pytest.approx(
+        sum(s / about["queries"] for s, about in (took(f"{name} (test) found") for name in drawn))
+    )
+    seconds, summary = took("start vectors")
+    asking = seconds * summary["query_seconds"] / summary["model_seconds"]
+    assert 0 < asking < seconds
+    assert rows["start model (flat)"]["build"] == pytest.approx(seconds - asking)
+    asking /= summary["queries"]
+    searched, exact = took("start ranking")
+    assert rows["start model (flat)"]["retrieve"] == pytest.approx(asking + searched / exact["queries"])
+    searched, about = took("HNSW4 ranking")
+    assert 0 < about["index_seconds"] < about["search_seconds"]
+    searched *= about["index_seconds"] / about["search_seconds"]
+    assert rows["start model (HNSW4)"]["retrieve"] == pytest.approx(asking + searched / about["queries"])
     extra = sum(took(f"{name} (test) found")[0] / about["queries"] for name, (_, about) in drawn.items())
     models = {
         kind: sum((took(f"{name} {kind} predicted")[0] + took(f"{name} (test) {kind} tokens")[0]) / about["queries"]

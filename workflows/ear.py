@@ -60,9 +60,7 @@ def build(config: Config) -> Outcome:
     }
     plain = {system: chain.fused(system, rankings) for system, rankings in chosen.items()}
     if config.clues is not None:
-        plain["all expansions"] = chain.fused(
-            "all expansions", [chain.clues(name, one, config.clues) for name, one in issued.items()]
-        )
+        plain["all expansions"] = chain.clues(issued, config.clues)
     feedback = chain.feedback()
     for seed in config.seeds:
         board.add("BM25", chain.lexical, seed=seed)
@@ -203,6 +201,9 @@ def _study(chain: Chain, issued: dict[str, Issued], chosen: dict[str, list[Step]
 
 # Section 3.8: what each system costs.
 
+QUERIES_ENCODED = ("query_seconds", "model_seconds")
+"""What encoding queries takes, of encoding all."""
+
 
 def _costs(
     chain: Chain, issued: dict[str, Issued], found: Refreshed, dense: str, approximate: Step | None,
@@ -210,18 +211,19 @@ def _costs(
 ) -> list[Cost]:  # fmt: skip
     """Of what needs no query reranker."""
     lexical = (chain.lexical.inputs["index"],)
+    encoded = Spent(found.vectors, share=QUERIES_ENCODED)
     costs = [
-        Cost(f"{dense} (flat)", (found.vectors,), retrieve=(Spent(found.ranking),), measured=dense),
+        Cost(f"{dense} (flat)", (found.vectors,), retrieve=(encoded, Spent(found.ranking)), measured=dense),
         Cost("BM25", lexical, retrieve=(Spent(chain.lexical),)),
     ]
     if approximate is not None:
         index = (found.vectors, approximate.inputs["index"])
-        costs.insert(1, Cost(f"{dense} ({chain.config.hnsw})", index, retrieve=(Spent(approximate),)))
+        asked = Spent(approximate, share=("index_seconds", "search_seconds"))  # and not for what it is compared with
+        costs.insert(1, Cost(f"{dense} ({chain.config.hnsw})", index, retrieve=(encoded, asked)))
     if feedback is not None:
         costs.append(Cost("RM3", (feedback.inputs["index"],), retrieve=(Spent(feedback),)))
-    first = tuple(Spent(drawn(one.expanded), "expansions") for one in issued.values())
     retrieve = tuple(Spent(one.found) for one in issued.values())
-    return [*costs, Cost("first expansion", lexical, expand=first, retrieve=retrieve)]
+    return [*costs, Cost("first expansion", lexical, _expanding(issued, first=True), retrieve=retrieve)]
 
 
 def _cost_of_reranking(system: str, chain: Chain, issued: dict[str, Issued], predicted: dict[str, Step]) -> Cost:
@@ -234,9 +236,18 @@ def _cost_of_reranking(system: str, chain: Chain, issued: dict[str, Issued], pre
         if inputs["candidates"].inputs["ranking"] is not None:
             rerank.append(Spent(one.found, over=over))
     return Cost(
-        system, (chain.lexical.inputs["index"],), tuple(Spent(drawn(one.expanded)) for one in issued.values()),
-        tuple(rerank), tuple(Spent(one.found) for one in issued.values()),
+        system, (chain.lexical.inputs["index"],), _expanding(issued), tuple(rerank),
+        tuple(Spent(one.found) for one in issued.values()),
     )  # fmt: skip
+
+
+def _expanding(issued: dict[str, Issued], *, first: bool = False) -> tuple[Spent, ...]:
+    """Of expanding a query, or of its first expansion alone, which takes all the work where expansions are drawn from
+    what the query finds. Finding that is once for all generators."""
+    draws = [drawn(one.expanded) for one in issued.values()]
+    feedback = {one.inputs["ranking"].fingerprint: one.inputs["ranking"] for one in draws if "ranking" in one.inputs}
+    per = ["expansions" if first and "ranking" not in one.inputs else "queries" for one in draws]
+    return (*map(Spent, feedback.values()), *map(Spent, draws, per))
 
 
 def drawn(expanded: Step) -> Step:

@@ -5,7 +5,7 @@ from typing import Any
 
 from components.fusion import FusionConfig
 from workflows.dag import Step, step
-from workflows.ear_config import EarConfig, Kind, Reranker, Writer
+from workflows.ear_config import CluesConfig, EarConfig, Kind, Reranker, Writer
 from workflows.parts import Collection, Phase, Refreshed, begin, phase, refresh, reranked, seeded, splits_for
 from workflows.steps.answers import answering
 from workflows.steps.choose import answer_ranks, choose, choose_several, rank_groups
@@ -161,12 +161,20 @@ class Chain:
         found = self.retrieve(f"{name} concat found", whole, [self.config.evaluate.split])
         return self.choice(name, Issued(name, whole, found, found), None, "concat")
 
-    def clues(self, name: str, issued: Issued, config: FusionConfig) -> Step:
-        """All expansions' rankings fused (contextual clue sampling, section 3.4.3)."""
-        return step(
-            f"{name} all fused", fuse_expansions, data=self.collection.data, expanded=issued.expanded,
-            ranking=issued.found, otherwise=self.lexical, split=self.config.evaluate.split, config=config,
-        )  # fmt: skip
+    def clues(self, issued: dict[str, Issued], config: CluesConfig) -> Step:
+        """All expansions' rankings fused (contextual clue sampling, section 3.4.3); of generators that are not among
+        those that were issued, they are issued here."""
+        split, rankings = self.config.evaluate.split, []
+        for name in config.of or issued:
+            if name not in self.config.generators:
+                raise ValueError(f"clues: of: {name!r}; accepted: {', '.join(self.config.generators)}")
+            one = issued.get(name) or self.issue(name, [split])
+            rankings.append(step(
+                f"{name} all fused", fuse_expansions, data=self.collection.data, expanded=one.expanded,
+                ranking=one.found, otherwise=self.lexical, split=split,
+                config=FusionConfig(**config.model_dump(exclude={"of"})),
+            ))  # fmt: skip
+        return self.fused("all expansions", rankings)
 
     def feedback(self) -> Step | None:
         """BM25 with RM3; None where that is not asked for."""

@@ -144,6 +144,14 @@ class Reading(Part):
         return self
 
 
+class CluesConfig(FusionConfig):
+    """How all expansions' rankings are fused without choosing (contextual clue sampling)."""
+
+    of: list[str] | None = Field(None, min_length=1)
+    """The generators whose expansions these are, measured or not, such as one of beams beside those that are sampled;
+    null for all that are measured."""
+
+
 class EarConfig(Base):
     """Generators, query rerankers, and the dense retriever that they are fused with."""
 
@@ -188,7 +196,7 @@ class EarConfig(Base):
     `HNSW`); null for not."""
     rm3: RM3Config | None = None
     """BM25 with relevance feedback by RM3, as Lucene has it, beside BM25; null for not."""
-    clues: FusionConfig | None = None
+    clues: CluesConfig | None = None
     """All expansions' rankings fused, without choosing, as contextual clue sampling does with beams (Liu et al. 2022;
     section 3.4.3); null for not."""
     to_dense: bool = False
