@@ -59,7 +59,7 @@ def _found(ranking: pa.Table, relevant: dict[str, set[str]]) -> dict[str, tuple[
     return found
 
 
-UNITS = ("documents", "pairs", "groups", "sentences", "steps", "queries", "rows")
+UNITS = ("documents", "pairs", "groups", "sentences", "steps", "expansions", "queries", "rows")
 """Keys of a step's summary that count its work, the most telling first."""
 
 _PARTS = {
@@ -80,7 +80,7 @@ _PARTS = {
     "targets": "expansions",
     "answer_ranks": "query reranking", "rank_groups": "query reranking", "candidates": "query reranking",
     "candidates_released": "query reranking", "chosen_queries": "query reranking",
-    "predict": "query reranking", "choose": "query reranking",
+    "predict": "query reranking", "choose": "query reranking", "choose_several": "query reranking",
     "reading_groups": "reading", "read_answers": "reading",
 }  # fmt: skip
 _TRAININGS = {

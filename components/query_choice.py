@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from components.fusion import FusionConfig, fuse_lists
 from components.tables import ANSWER_RANKS, ANSWERED, EXPANSIONS, RANKING, check
 
 PREDICTIONS = pa.schema([("doc_id", pa.string()), ("score", pa.float32())])
@@ -33,8 +34,8 @@ def answer_ranks(expansions: pa.Table, ranking: pa.Table) -> pa.Table:
     return check(pa.table(columns, names=ANSWER_RANKS.names), ANSWER_RANKS, what="answer ranks")
 
 
-def chosen(expansions: pa.Table, scores: np.ndarray, number: int | None = None) -> pa.Table:
-    """Of each query, in order of sight, the expansion of the lowest score; of equal ones the first.
+def chosen(expansions: pa.Table, scores: np.ndarray, number: int | None = None, most: int = 1) -> pa.Table:
+    """Of each query, in order of sight, the expansion of the lowest score, or so many; of equal ones the first.
 
     With a number only the first so many that were generated are there to choose from, which the same as those of one
     text are not: paper 002's N (Table 3.8) without generating again. The query as it is (0) is there with any number.
@@ -45,17 +46,24 @@ def chosen(expansions: pa.Table, scores: np.ndarray, number: int | None = None) 
     order = np.lexsort((among["number"].to_numpy(), scores, queries))
     order = order[kept[order]]
     first = np.flatnonzero(np.r_[True, queries[order][1:] != queries[order][:-1]]) if len(order) else np.empty(0, int)
-    return among.take(pa.array(order[first])).append_column("score", pa.array(scores[order[first]], pa.float64()))
+    places = np.arange(len(order)) - np.repeat(first, np.diff(np.r_[first, len(order)]))
+    best = order[places < most]
+    return among.take(pa.array(best)).append_column("score", pa.array(scores[best], pa.float64()))
 
 
-def as_ranking(choices: pa.Table, ranking: pa.Table, otherwise: pa.Table) -> pa.Table:
+def as_ranking(
+    choices: pa.Table, ranking: pa.Table, otherwise: pa.Table, fusion: FusionConfig | None = None
+) -> pa.Table:
     """The chosen expansions' rankings as those of their queries; of queries without a choice, what `otherwise` has.
 
-    Queries are in the order of `otherwise`, and those that it lacks behind them.
+    Where there are several choices a query, their rankings are fused in the order of the choices. Queries are in the
+    order of `otherwise`, and those that it lacks behind them.
     """
     at = pc.index_in(ranking["query_id"], value_set=choices["doc_id"].combine_chunks())
     mine = ranking.filter(pc.is_valid(at)).select(RANKING.names)
     mine = mine.set_column(0, "query_id", choices["query_id"].take(at.drop_null()))
+    if fusion is not None:
+        mine = fuse_lists(mine, at.drop_null().to_numpy(), fusion)
     rest = otherwise.filter(pc.invert(pc.is_in(otherwise["query_id"], value_set=pc.unique(choices["query_id"]))))
     joined = pa.concat_tables([check(table, RANKING, what="ranking") for table in (mine, rest)])
     names = pc.unique(pa.chunked_array([*otherwise["query_id"].chunks, *mine["query_id"].chunks], pa.string()))

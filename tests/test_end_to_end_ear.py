@@ -17,7 +17,7 @@ from tests.workflows.test_steps_read import with_answers
 from tests.writers import write_generator
 from workflows import recipes, report
 from workflows.__main__ import main
-from workflows.dag import graph
+from workflows.dag import Step, graph
 from workflows.store import Store
 
 
@@ -53,7 +53,8 @@ def test_what_the_paper_compares_is_measured(eared: Place) -> None:
         "BM25", "first expansion", "concat", "best query", "start model", "BM25 + dense", "EAR-RI", "EAR-RI + dense",
         "EAR-RI N=2", "EAR-RD", "EAR-RD + dense", "EAR-RD N=2", "first expansion + passages",
         "first expansion + passages k=4", "EAR-RI + passages", "EAR-RI + passages k=4", "EAR-RD + passages",
-        "EAR-RD + passages k=4",
+        "EAR-RD + passages k=4", "EAR-RI top 2 + passages", "EAR-RI top 2 + passages k=4", "EAR-RD top 2 + passages",
+        "EAR-RD top 2 + passages k=4",
     ]  # fmt: skip
     compared = [(one["system"], one["baseline"]) for one in eared.metrics()["comparisons"]]
     assert compared[0] == ("EAR-RD", "first expansion")
@@ -62,6 +63,7 @@ def test_what_the_paper_compares_is_measured(eared: Place) -> None:
         ("best query", "EAR-RD"),
         ("EAR-RD + dense", "BM25 + dense"),
         ("EAR-RD + passages", "EAR-RD"),
+        ("EAR-RD top 2 + passages", "EAR-RD + passages"),
         ("EAR-RD", "first expansion + passages k=4"),
     } <= set(compared)
 
@@ -92,6 +94,38 @@ def test_rankings_are_cut_and_fused(eared: Place) -> None:
     table = pq.read_table(eared.artifact("EAR-RD fused") / "ranking.parquet").to_pydict()
     assert set(table["query_id"]) == {"q0", "q6", "q12", "q18"}
     assert max(table["rank"]) <= 40
+
+
+def test_passages_of_the_first_queries_of_a_reranker(eared: Place) -> None:
+    """By hand: the two expansions of the lowest predicted ranks, their rankings in turn, the better one's first."""
+    fused = {}
+    for name in ("sentence", "terms"):
+        predicted = pq.read_table(eared.artifact(f"{name} rd predicted") / "predicted.parquet").to_pylist()
+        found: dict[str, list[str]] = {}
+        for row in pq.read_table(eared.artifact(f"{name} (test) found") / "ranking.parquet").to_pylist():
+            found.setdefault(row["query_id"], []).append(row["doc_id"])
+        best: dict[str, list[str]] = {}
+        for row in sorted(predicted, key=lambda row: row["score"]):
+            best.setdefault(row["doc_id"].partition("#")[0], []).append(row["doc_id"])
+        fused[name] = {query: _in_turn([found.get(one, []) for one in of[:2]]) for query, of in best.items()}
+        whole = eared.artifact(f"{name} EAR-RD top 2 ranking")
+        assert _lists(whole) == fused[name]
+    both = {query: _in_turn([fused["sentence"][query], fused["terms"][query]]) for query in fused["terms"]}
+    assert _lists(eared.artifact("EAR-RD top 2 fused")) == both
+    reranked = _lists(eared.artifact("EAR-RD top 2 + passages"))
+    assert {query: set(of[:12]) for query, of in reranked.items()} == {q: set(of[:12]) for q, of in both.items()}
+
+
+def _lists(folder: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for row in pq.read_table(folder / "ranking.parquet").to_pylist():
+        found.setdefault(row["query_id"], []).append(row["doc_id"])
+    return found
+
+
+def _in_turn(lists: list[list[str]]) -> list[str]:
+    turns = [of[place] for place in range(max(map(len, lists))) for of in lists if place < len(of)]
+    return list(dict.fromkeys(turns))
 
 
 def test_two_trainings_choose_from_the_same_expansions(eared: Place, tmp_path: Path) -> None:
@@ -129,12 +163,108 @@ def test_with_language_models(eared: Place, beir: Path, encoder: Path, tmp_path:
     assert "asked expansions (train)" not in labels
 
 
+def taught(beir: Path, encoder: Path, *names: str) -> dict[str, Any]:
+    """Generators that learn in two folds, and one reranker that is validated."""
+    tree: dict[str, Any] = tiny.ear(beir, encoder)
+    learn = {"folds": 2, "train": tiny.training("components.losses.likelihood.negative_log_likelihood")}
+    writer = {"model": {"model": str(encoder), "query_tokens": 32}, "learn": learn}
+    tree["generators"] = {name: {"writer": writer} for name in names}
+    tree["rerankers"] = {"rd": tree["rerankers"]["rd"]}
+    tree["rerankers"]["rd"]["train"]["validate_on_dev"] = {"every": 2, "measure": "accuracy"}
+    return tree
+
+
+def nodes(place: Place) -> dict[str, Step]:
+    """The steps of a plan by their labels."""
+    return {node.label: node for node in graph(recipes.read(place.config, [], place.runs).wanted)}
+
+
+@pytest.mark.parametrize("learn_from", [None, "other"])
+def test_folds_write_training_examples_alone(beir: Path, encoder: Path, tmp_path: Path, learn_from: str | None) -> None:
+    """What a checkpoint is chosen on is written, as what is measured, by the generator that has learnt from all."""
+    tree = taught(beir, encoder, "one", "other")
+    tree["generators"]["one"]["learn_from"] = learn_from
+    found = nodes(tiny.place(tmp_path, tree))
+    whose = learn_from or "one"
+    writers = {
+        label: [model.label for model in node.inputs["models"]]
+        for label, node in found.items() if label.startswith((f"{whose} expansions", "one expansions"))
+    }  # fmt: skip
+    assert writers[f"{whose} expansions (train)"] == [f"{whose} fold 1 generator", f"{whose} fold 2 generator"]
+    assert writers["one expansions (dev)"] == writers["one expansions (test)"] == ["one generator"]
+    both = "one after other" if learn_from else "one (train and dev)"
+    assert [node.label for node in found[f"{both} joined"].inputs["expanded"]] == [
+        f"{whose} expansions (train)", "one expansions (dev)"
+    ]  # fmt: skip
+    for split in ("train", "dev"):
+        assert found[f"one groups ({split})"].inputs["ranks"].label == f"{both} joined"
+
+
+def test_generators_are_fused_in_the_order_that_is_said(beir: Path, encoder: Path, tmp_path: Path) -> None:
+    tree = {**taught(beir, encoder, "title", "answer", "sentence", "t0"), "clues": {"how": "reciprocal"}}
+    tree["generators"]["t0"]["measured"] = False
+    for order in (None, ["sentence", "answer", "title"]):
+        found = nodes(tiny.place(tmp_path / str(order), {**tree, "order": order}))
+        for system, label in (("first expansion", "first"), ("EAR-RD", "EAR-RD")):
+            assert [node.label for node in found[f"{system} fused"].inputs["rankings"]] == [
+                f"{name} {label} ranking" for name in order or ("title", "answer", "sentence")
+            ]
+
+
+def test_all_expansions_are_those_of_the_generators_that_are_named(beir: Path, encoder: Path, tmp_path: Path) -> None:
+    """Beams that are no candidates, beside the draws that are."""
+    tree = taught(beir, encoder, "drawn", "beams")
+    tree["generators"]["beams"] = {"writer": {"model": {"model": str(encoder)}, "generate": {"method": "beam"}},
+                                   "measured": False}  # fmt: skip
+    wanted = {None: ["drawn"], ("beams",): ["beams"], ("drawn", "beams"): ["drawn", "beams"]}
+    for of, names in wanted.items():
+        clues = {"how": "reciprocal", "of": of and list(of)}
+        found = nodes(tiny.place(tmp_path / "-".join(of or ["all"]), {**tree, "clues": clues}))
+        fused = [label.partition(" ")[0] for label in found if label.endswith("all fused")]
+        assert fused == names
+        for name in fused:
+            assert found[f"{name} all fused"].inputs["expanded"].label == f"{name} expansions (test)"
+        measured = found["all expansions measures"].inputs["ranking"].label
+        assert measured == ("all expansions fused" if len(names) > 1 else f"{names[0]} all fused")
+    chosen = {label.partition(" ")[0] for label in found if label.endswith("EAR-RD ranking")}
+    assert chosen == {"drawn"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clues": {"of": ["terms", "beams"]}}, "clues: of: 'beams'; accepted: sentence, terms"),
+        ({"order": ["terms"]}, "order: terms; accepted: each of sentence, terms once"),
+        ({"order": ["terms", "sentence", "terms"]}, "accepted: each of sentence, terms once"),
+        ({"max_rank": 20}, "max_rank: 20: an expansion that finds nothing"),
+    ],
+)
+def test_what_does_not_fit_together_is_named(
+    beir: Path, encoder: Path, tmp_path: Path, said: tiny.Said, change: dict[str, Any], message: str
+) -> None:
+    place = tiny.place(tmp_path, {**tiny.ear(beir, encoder), **change})
+    assert place("plan") == 2
+    assert message in said()[1]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"terms": {}}, "a generator is one of relevance, writer, file; given: none"),
         ({"terms": {"relevance": {}, "learn_from": "nobody"}}, "learn_from: 'nobody'; accepted: terms"),
         ({"terms": {"writer": {"model": {"model": "x", "layers": 2}}}}, "a generator is not cut"),
+        (
+            {
+                "terms": {
+                    "writer": {
+                        "model": {"model": "x"},
+                        "learn": {"train": tiny.training()},
+                        "generate": {"prompt": "{query} ? We need"},
+                    }
+                }
+            },
+            "generate: prompt: '{query} ? We need'; accepted with learn: '{query}'",
+        ),
     ],
 )
 def test_a_mistake_in_a_config_is_named(
@@ -266,8 +396,22 @@ def test_costs_are_the_records(whole: Place) -> None:
     assert rows["BM25"]["expand"] is None
     assert rows["BM25"]["build"] == pytest.approx(took("bm25 index")[0])
     drawn = {name: took(f"{name} expansions (test)") for name in ("sentence", "terms")}
-    assert rows["EAR-RI"]["expand"] == pytest.approx(sum(s / about["queries"] for s, about in drawn.values()))
-    assert rows["first expansion"]["expand"] == pytest.approx(sum(s / a["expansions"] for s, a in drawn.values()))
+    expand = sum(s / about["queries"] for s, about in drawn.values()) + seconds / summary["queries"]
+    assert rows["EAR-RI"]["expand"] == rows["first expansion"]["expand"] == pytest.approx(expand)
+    assert rows["first expansion"]["retrieve"] == pytest.approx(
+        sum(s / about["queries"] for s, about in (took(f"{name} (test) found") for name in drawn))
+    )
+    seconds, summary = took("start vectors")
+    asking = seconds * summary["query_seconds"] / summary["model_seconds"]
+    assert 0 < asking < seconds
+    assert rows["start model (flat)"]["build"] == pytest.approx(seconds - asking)
+    asking /= summary["queries"]
+    searched, exact = took("start ranking")
+    assert rows["start model (flat)"]["retrieve"] == pytest.approx(asking + searched / exact["queries"])
+    searched, about = took("HNSW4 ranking")
+    assert 0 < about["index_seconds"] < about["search_seconds"]
+    searched *= about["index_seconds"] / about["search_seconds"]
+    assert rows["start model (HNSW4)"]["retrieve"] == pytest.approx(asking + searched / about["queries"])
     extra = sum(took(f"{name} (test) found")[0] / about["queries"] for name, (_, about) in drawn.items())
     models = {
         kind: sum((took(f"{name} {kind} predicted")[0] + took(f"{name} (test) {kind} tokens")[0]) / about["queries"]

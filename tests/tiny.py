@@ -117,6 +117,7 @@ def ear(beir: Path, encoder: Path) -> dict[str, Any]:
             "train": training("components.losses.pointwise.binary_cross_entropy"),
             "rerank": {"precision": "fp32", "shard": 16, "depth": 12},
             "as_many": 4,
+            "queries": 2,
         },
     }
 

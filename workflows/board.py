@@ -117,6 +117,8 @@ class Spent:
     """A count in a step's summary."""
     over: Step | None = None
     """The step that counted; None for the same."""
+    share: tuple[str, str] | None = None
+    """Of its time only as great a part as these seconds of its summary are of those; None for all."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from workflows.ear_config import EarConfig
 from workflows.parts import Refreshed, seeded
 from workflows.steps.study import study
 
-MODELS = ("draw", "generators", "max_rank", "negatives", "passages", "question", "reader", "rerankers", "retriever",
-          "screen", "train", "training_candidates", "training_queries")  # fmt: skip
+MODELS = ("draw", "generators", "max_rank", "negatives", "order", "passages", "question", "reader", "rerankers",
+          "retriever", "screen", "train", "training_candidates", "training_queries")  # fmt: skip
 """What an experiment whose models are another's has from there."""
 
 
@@ -30,8 +30,14 @@ class Config(EarConfig):
             of = generator.learn_from
             if of is not None and of not in self.generators:
                 raise ValueError(f"generators: {name}: learn_from: {of!r}; accepted: {', '.join(self.generators)}")
-        if not self.measured():
+        measured = [name for name, generator in self.generators.items() if generator.measured]
+        if not measured:
             raise ValueError("generators: of none the rankings are measured")
+        if self.order is not None and sorted(self.order) != sorted(measured):
+            raise ValueError(f"order: {', '.join(self.order)}; accepted: each of {', '.join(measured)} once")
+        if self.max_rank <= self.k:
+            raise ValueError(f"max_rank: {self.max_rank}: an expansion that finds nothing would be as good as one that "
+                             f"does; accepted: more than k, {self.k}")  # fmt: skip
         return self
 
 
@@ -54,9 +60,7 @@ def build(config: Config) -> Outcome:
     }
     plain = {system: chain.fused(system, rankings) for system, rankings in chosen.items()}
     if config.clues is not None:
-        plain["all expansions"] = chain.fused(
-            "all expansions", [chain.clues(name, one, config.clues) for name, one in issued.items()]
-        )
+        plain["all expansions"] = chain.clues(issued, config.clues)
     feedback = chain.feedback()
     for seed in config.seeds:
         board.add("BM25", chain.lexical, seed=seed)
@@ -71,6 +75,7 @@ def build(config: Config) -> Outcome:
             board.add(f"{dense} ({config.hnsw})", approximate, seed=seed)
         board.add("BM25 + dense", chain.with_dense("BM25", chain.lexical, found.ranking, seed), seed=seed)
         expanded = {"first expansion": plain["first expansion"]}
+        several: dict[str, Step] = {}
         costs = _costs(chain, issued, found, dense, approximate, feedback)
         if config.to_dense:
             label = seeded("first", seed, config)
@@ -88,6 +93,7 @@ def build(config: Config) -> Outcome:
                 board.add(system, ranking, seed=seed)
                 if number is None:
                     expanded[system], chosen[system] = ranking, choices
+                    several |= chain.several(system, issued, predicted, seed)
                     both = chain.with_dense(system, ranking, found.ranking, seed)
                     board.add(f"{system} + dense", both, seed=seed)
                     costs.append(_cost_of_reranking(system, chain, issued, predicted))
@@ -95,7 +101,7 @@ def build(config: Config) -> Outcome:
                         asked = chain.to_dense(label, issued, choices, found)
                         board.add(f"{system} issued to dense", asked, seed=seed)
         if config.passages is not None:
-            for system, ranking in chain.passages(expanded, seed).items():
+            for system, ranking in chain.passages(expanded | several, seed).items():
                 board.add(system, ranking, seed=seed, queries=config.passages.rerank.queries)
         if config.reader is not None:
             for system, measures in chain.read({"BM25": chain.lexical, **expanded}, seed).items():
@@ -133,6 +139,8 @@ def comparisons(config: EarConfig, dense: str) -> list[tuple[str, str]]:
         for ear in ears:
             found += [(ear, few)] if config.passages.as_many else []
             found += [(f"{ear} + passages", other) for other in ("first expansion + passages", ear)]
+            if config.passages.queries is not None:
+                found.append((f"{ear} top {config.passages.queries} + passages", f"{ear} + passages"))
     if config.reader is not None:
         depths = config.reader.depths
         for depth in depths:
@@ -193,6 +201,9 @@ def _study(chain: Chain, issued: dict[str, Issued], chosen: dict[str, list[Step]
 
 # Section 3.8: what each system costs.
 
+QUERIES_ENCODED = ("query_seconds", "model_seconds")
+"""What encoding queries takes, of encoding all."""
+
 
 def _costs(
     chain: Chain, issued: dict[str, Issued], found: Refreshed, dense: str, approximate: Step | None,
@@ -200,18 +211,19 @@ def _costs(
 ) -> list[Cost]:  # fmt: skip
     """Of what needs no query reranker."""
     lexical = (chain.lexical.inputs["index"],)
+    encoded = Spent(found.vectors, share=QUERIES_ENCODED)
     costs = [
-        Cost(f"{dense} (flat)", (found.vectors,), retrieve=(Spent(found.ranking),), measured=dense),
+        Cost(f"{dense} (flat)", (found.vectors,), retrieve=(encoded, Spent(found.ranking)), measured=dense),
         Cost("BM25", lexical, retrieve=(Spent(chain.lexical),)),
     ]
     if approximate is not None:
         index = (found.vectors, approximate.inputs["index"])
-        costs.insert(1, Cost(f"{dense} ({chain.config.hnsw})", index, retrieve=(Spent(approximate),)))
+        asked = Spent(approximate, share=("index_seconds", "search_seconds"))  # and not for what it is compared with
+        costs.insert(1, Cost(f"{dense} ({chain.config.hnsw})", index, retrieve=(encoded, asked)))
     if feedback is not None:
         costs.append(Cost("RM3", (feedback.inputs["index"],), retrieve=(Spent(feedback),)))
-    first = tuple(Spent(drawn(one.expanded), "expansions") for one in issued.values())
     retrieve = tuple(Spent(one.found) for one in issued.values())
-    return [*costs, Cost("first expansion", lexical, expand=first, retrieve=retrieve)]
+    return [*costs, Cost("first expansion", lexical, _expanding(issued, first=True), retrieve=retrieve)]
 
 
 def _cost_of_reranking(system: str, chain: Chain, issued: dict[str, Issued], predicted: dict[str, Step]) -> Cost:
@@ -224,9 +236,18 @@ def _cost_of_reranking(system: str, chain: Chain, issued: dict[str, Issued], pre
         if inputs["candidates"].inputs["ranking"] is not None:
             rerank.append(Spent(one.found, over=over))
     return Cost(
-        system, (chain.lexical.inputs["index"],), tuple(Spent(drawn(one.expanded)) for one in issued.values()),
-        tuple(rerank), tuple(Spent(one.found) for one in issued.values()),
+        system, (chain.lexical.inputs["index"],), _expanding(issued), tuple(rerank),
+        tuple(Spent(one.found) for one in issued.values()),
     )  # fmt: skip
+
+
+def _expanding(issued: dict[str, Issued], *, first: bool = False) -> tuple[Spent, ...]:
+    """Of expanding a query, or of its first expansion alone, which takes all the work where expansions are drawn from
+    what the query finds. Finding that is once for all generators."""
+    draws = [drawn(one.expanded) for one in issued.values()]
+    feedback = {one.inputs["ranking"].fingerprint: one.inputs["ranking"] for one in draws if "ranking" in one.inputs}
+    per = ["expansions" if first and "ranking" not in one.inputs else "queries" for one in draws]
+    return (*map(Spent, feedback.values()), *map(Spent, draws, per))
 
 
 def drawn(expanded: Step) -> Step:

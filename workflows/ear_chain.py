@@ -5,10 +5,10 @@ from typing import Any
 
 from components.fusion import FusionConfig
 from workflows.dag import Step, step
-from workflows.ear_config import EarConfig, Kind, Reranker, Writer
+from workflows.ear_config import CluesConfig, EarConfig, Kind, Reranker, Writer
 from workflows.parts import Collection, Phase, Refreshed, begin, phase, refresh, reranked, seeded, splits_for
 from workflows.steps.answers import answering
-from workflows.steps.choose import answer_ranks, choose, rank_groups
+from workflows.steps.choose import answer_ranks, choose, choose_several, rank_groups
 from workflows.steps.encode import encode_queries
 from workflows.steps.expand import (
     chosen_queries,
@@ -83,10 +83,14 @@ class Chain:
     def writers(self, name: str, writer: Writer, splits: list[str]) -> list[Step]:
         """The language models that write for some splits: of those that were trained on, one for each fold of the
         queries that it has not seen."""
-        learnt = self.models is self and "train" in splits and writer.learn is not None
-        folds = writer.learn.folds if learnt and writer.learn is not None else None
-        many = [self.models.written_by(name, writer, fold) for fold in range(folds)] if folds else []
+        folds = self._folds(name) if self.models is self and "train" in splits else 0
+        many = [self.models.written_by(name, writer, fold) for fold in range(folds)]
         return many or [self.models.written_by(name, writer, None)]
+
+    def _folds(self, name: str) -> int:
+        """How many generators write a generator's training examples; 0 for the one that has learnt from all."""
+        writer = self.config.generators[name].writer
+        return (writer.learn.folds or 0) if writer is not None and writer.learn is not None else 0
 
     def written_by(self, name: str, writer: Writer, fold: int | None) -> Step:
         """The language model that writes, trained without a part of the queries where a fold is named."""
@@ -135,14 +139,16 @@ class Chain:
         """What a generator's rerankers learn from, and are validated on.
 
         Where they learn from another generator's expansions, as the paper's from T0's, the checkpoint is still chosen
-        on those of the generator that they will choose among (Appendix B.1): one reranker for each generator.
+        on those of the generator that they will choose among (Appendix B.1): one reranker for each generator. Where
+        folds write the training examples, the others are written by the generator that has learnt from all, as those
+        are that the reranker will choose among.
         """
-        other = self.config.generators[name].learn_from
+        other = self.config.generators[name].learn_from or name
         looks = [split for split in self.learning if split != "train"]
-        if other in (None, name) or not looks:
-            return self.issue(other or name, self.learning)
-        parts = [self.issue(str(other), ["train"]), self.issue(name, looks)]
-        of = f"{name} after {other}"
+        if not looks or (other == name and not self._folds(name)):
+            return self.issue(other, self.learning)
+        parts = [self.issue(other, ["train"]), self.issue(name, looks)]
+        of = f"{name} after {other}" if other != name else f"{name} (train and {', '.join(looks)})"
         both = step(
             f"{of} joined", joined_expansions, data=self.collection.data, expanded=[one.expanded for one in parts],
             rankings=[one.found for one in parts], ranks=[one.ranks for one in parts],
@@ -155,12 +161,20 @@ class Chain:
         found = self.retrieve(f"{name} concat found", whole, [self.config.evaluate.split])
         return self.choice(name, Issued(name, whole, found, found), None, "concat")
 
-    def clues(self, name: str, issued: Issued, config: FusionConfig) -> Step:
-        """All expansions' rankings fused (contextual clue sampling, section 3.4.3)."""
-        return step(
-            f"{name} all fused", fuse_expansions, data=self.collection.data, expanded=issued.expanded,
-            ranking=issued.found, otherwise=self.lexical, split=self.config.evaluate.split, config=config,
-        )  # fmt: skip
+    def clues(self, issued: dict[str, Issued], config: CluesConfig) -> Step:
+        """All expansions' rankings fused (contextual clue sampling, section 3.4.3); of generators that are not among
+        those that were issued, they are issued here."""
+        split, rankings = self.config.evaluate.split, []
+        for name in config.of or issued:
+            if name not in self.config.generators:
+                raise ValueError(f"clues: of: {name!r}; accepted: {', '.join(self.config.generators)}")
+            one = issued.get(name) or self.issue(name, [split])
+            rankings.append(step(
+                f"{name} all fused", fuse_expansions, data=self.collection.data, expanded=one.expanded,
+                ranking=one.found, otherwise=self.lexical, split=split,
+                config=FusionConfig(**config.model_dump(exclude={"of"})),
+            ))  # fmt: skip
+        return self.fused("all expansions", rankings)
 
     def feedback(self) -> Step | None:
         """BM25 with RM3; None where that is not asked for."""
@@ -196,8 +210,9 @@ class Chain:
 
         def groups(split: str, queries: int | None, candidates: int | None = None) -> Step:
             return step(
-                f"{name} groups ({split})", rank_groups, data=self.collection.data, ranks=learnt.ranks, split=split,
-                max_rank=config.max_rank, queries=queries, candidates=candidates,
+                seeded(f"{name} groups ({split})", seed, config), rank_groups, data=self.collection.data,
+                ranks=learnt.ranks, split=split, max_rank=config.max_rank, queries=queries, candidates=candidates,
+                seed=[seed, "query reranker"],
             )  # fmt: skip
 
         look = reranker.train.validate_on_dev
@@ -306,6 +321,23 @@ class Chain:
             seeded("passage reranker", seed, self.config), self.collection, "ranker", ranking=self.lexical,
             start=self.over, seed=[seed, "passage reranker"], config=config,
         )  # fmt: skip
+
+    def several(self, system: str, issued: dict[str, Issued], predicted: dict[str, Step], seed: int) -> dict[str, Step]:
+        """What the queries that a reranker puts first find together; nothing where that is not asked for."""
+        config = self.config.passages
+        if config is None or config.queries is None:
+            return {}
+        name = f"{system} top {config.queries}"
+        label = seeded(name, seed, self.config)
+        rankings = [
+            step(
+                f"{generator} {label} ranking", choose_several, data=self.collection.data, expanded=one.expanded,
+                ranking=one.found, scores=predicted[generator], otherwise=self.lexical,
+                split=self.config.evaluate.split, most=config.queries, config=self.config.fusion,
+            )
+            for generator, one in issued.items()
+        ]  # fmt: skip
+        return {name: self.fused(label, rankings)}
 
     def passages(self, systems: dict[str, Step], seed: int) -> dict[str, Step]:
         """Some systems' rankings with their first passages in the passage reranker's order, at each depth."""

@@ -50,6 +50,12 @@ class Writer(Part):
     """Null to ask it as it is, as T0 is (paper 002, section 3.4.2)."""
     generate: GenerateConfig = GenerateConfig()
 
+    @model_validator(mode="after")
+    def _is_asked_as_it_learnt(self) -> Self:
+        if self.learn is not None and self.generate.prompt != "{query}":
+            raise ValueError(f"generate: prompt: {self.generate.prompt!r}; accepted with learn: '{{query}}'")
+        return self
+
 
 class Generator(Part):
     """Where a query's expansions come from: one of three."""
@@ -111,6 +117,8 @@ class Passages(Phase):
     """How deep it goes."""
     as_many: int | None = Field(None, ge=1)
     """Also so deep alone: as many passages as a query reranker has candidates (the paper: 25 and 32)."""
+    queries: int | None = Field(None, ge=2)
+    """Also of the first so many queries that a reranker puts first, their rankings fused; null for not."""
 
 
 class Reading(Part):
@@ -136,24 +144,35 @@ class Reading(Part):
         return self
 
 
+class CluesConfig(FusionConfig):
+    """How all expansions' rankings are fused without choosing (contextual clue sampling)."""
+
+    of: list[str] | None = Field(None, min_length=1)
+    """The generators whose expansions these are, measured or not, such as one of beams beside those that are sampled;
+    null for all that are measured."""
+
+
 class EarConfig(Base):
     """Generators, query rerankers, and the dense retriever that they are fused with."""
 
     generators: dict[str, Generator] = Field(min_length=1)
-    """By name, in the order in which their rankings are fused: in the paper sentence, answer, title."""
+    """By name, in the order in which their rankings are fused where `order` says nothing."""
+    order: list[str] | None = None
+    """The order in which the measured generators' rankings are fused, in the paper sentence, answer, title: a file with
+    a `base` keeps the order of that one's generators."""
     draw: int = 1
     """The seed of the generators. It is not among `seeds`: those are of query rerankers and the dense retriever, which
     all choose from the same expansions."""
     good: Literal["answers", "qrels"] = "answers"
     """What makes a ranking good: a document that bears an answer, or one that is relevant."""
     max_rank: int = Field(101, ge=1)
-    """The rank of an expansion that finds no such document (the paper's MAX_RANK)."""
+    """The rank of an expansion that finds no such document (the paper's MAX_RANK); more than `k`."""
     question: bool = False
     """Whether the question as it is is one of the candidates, beside what expands it. In the paper, and in the public
     code, it is not."""
     rerankers: Rerankers
     training_queries: int | None = Field(None, ge=1)
-    """Only so many training queries are learnt from; null for all."""
+    """Only so many training queries are learnt from, drawn by the seed; null for all."""
     training_candidates: int | None = Field(None, ge=2)
     """Only so many expansions of a training query are learnt from, drawn from all; null for all (the paper). Half of
     them tell about as much of how to rank in half the time, so that twice as many queries can be learnt from."""
@@ -177,7 +196,7 @@ class EarConfig(Base):
     `HNSW`); null for not."""
     rm3: RM3Config | None = None
     """BM25 with relevance feedback by RM3, as Lucene has it, beside BM25; null for not."""
-    clues: FusionConfig | None = None
+    clues: CluesConfig | None = None
     """All expansions' rankings fused, without choosing, as contextual clue sampling does with beams (Liu et al. 2022;
     section 3.4.3); null for not."""
     to_dense: bool = False
@@ -194,7 +213,7 @@ class EarConfig(Base):
 
     def measured(self) -> list[str]:
         """The generators whose rankings are fused, in their order."""
-        return [name for name, generator in self.generators.items() if generator.measured]
+        return self.order or [name for name, generator in self.generators.items() if generator.measured]
 
     def kinds(self) -> list[tuple[Kind, Reranker]]:
         """The query rerankers that there are."""

@@ -329,7 +329,8 @@ def _costs(costs: Iterable[Cost], store: Store, rows: list[Json]) -> Iterator[Js
         files = (path for pattern in SEARCHED for path in store.path(cost.index[-1]).glob(pattern))
         yield {
             "system": cost.system,
-            "build": sum(_busy(there[node.fingerprint] or {}) for node in cost.index),
+            "build": sum(_busy(there[node.fingerprint] or {}) for node in cost.index)
+            - sum(_of(spent, there) for of in parts.values() for spent in of if spent.step in cost.index),
             "bytes": sum(path.stat().st_size for path in files if path.is_file()),
             **{name: sum(of) if of else None for name, of in times.items()},
             "query": sum(map(sum, times.values())),
@@ -341,7 +342,14 @@ def _costs(costs: Iterable[Cost], store: Store, rows: list[Json]) -> Iterator[Js
 def _each(spent: Spent, records: dict[str, Json | None]) -> float:
     """Seconds of a step over what was counted."""
     counted = records[(spent.over or spent.step).fingerprint] or {}
-    return _busy(records[spent.step.fingerprint] or {}) / max(1, counted["summary"][spent.per])
+    return _of(spent, records) / max(1, counted["summary"][spent.per])
+
+
+def _of(spent: Spent, records: dict[str, Json | None]) -> float:
+    """Seconds of a step that are meant."""
+    record = records[spent.step.fingerprint] or {}
+    part, whole = (record["summary"].get(name, 0.0) for name in spent.share or ("", ""))
+    return _busy(record) * (part / whole if whole else 1.0)
 
 
 def _busy(record: Json) -> float:

@@ -62,6 +62,7 @@ def test_every_step_of_our_recipes_has_a_part() -> None:
 
 def test_work_is_the_most_telling_count() -> None:
     assert work({"queries": 3, "documents": 7}) == ("documents", 7)
+    assert work({"queries": 3, "expansions": 60, "a_query": 20.0}) == ("expansions", 60)
     assert work({"queries": {"test": 3}, "steps": True, "rows": 0}) is None
 
 

@@ -102,6 +102,21 @@ def test_a_line_that_is_wrong_is_named(tmp_path: Path, line: object, message: st
         expansions.read_expansions(path, "titles")
 
 
+def test_the_form_of_gars_released_expansions(tmp_path: Path) -> None:
+    """A line as they have it: a text of each generator, answers with spaces before commas, titles in one text."""
+    fields = {
+        "answers": "May 18 , 2018",
+        "sentences": "Deadpool 2 is scheduled to be released in the United States on May 18, 2018.",
+        "titles": "Deadpool 2 *** Deadpool (film) *** Deadpool 2 *** X-Men (film series)",
+    }
+    path = write(tmp_path / "gar.jsonl", {"_id": "nq-test-1", "expansions": fields})
+    for field in ("answers", "sentences"):
+        assert expansions.read_expansions(path, field).by_query == {"nq-test-1": [fields[field]]}
+    titles = expansions.read_expansions(path, "titles", " *** ").by_query["nq-test-1"]
+    assert titles == ["Deadpool 2", "Deadpool (film)", "Deadpool 2", "X-Men (film series)"]
+    assert expansions.distinct(titles) == [(1, "Deadpool 2"), (2, "Deadpool (film)"), (4, "X-Men (film series)")]
+
+
 def test_gars_released_expansions_of_natural_questions() -> None:
     """3,610 test questions with one text each from three generators; most have several titles in theirs."""
     folder = os.environ.get("SPARRING_TEST_DATA")

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from components import expansions
+from components.fusion import FusionConfig
 from components.query_choice import answer_ranks, as_ranking, chosen, judged
 from components.tables import ANSWERED, EXPANSIONS, QRELS, RANKING
 
@@ -58,8 +59,24 @@ def test_fewer_candidates_are_the_first_that_were_generated(number: int, wanted:
     assert chosen(TABLE, np.array([3.0, 2.0, 1.0, 9.0, 8.0]), number)["doc_id"].to_pylist() == wanted
 
 
+def test_several_are_chosen_best_first() -> None:
+    choices = chosen(TABLE, np.array([3.0, 2.0, 1.0, 8.0, 9.0]), most=2)
+    assert choices["doc_id"].to_pylist() == ["q1#4", "q1#2", "q0#1", "q0#2"]
+    assert choices["score"].to_pylist() == [1.0, 2.0, 8.0, 9.0]
+    assert len(chosen(TABLE, np.zeros(5), most=100)) == 5
+
+
 def test_nothing_to_choose_from() -> None:
     assert len(chosen(EXPANSIONS.empty_table(), np.empty(0))) == 0
+    assert len(chosen(EXPANSIONS.empty_table(), np.empty(0), most=2)) == 0
+
+
+def test_several_choices_rankings_are_fused_best_first() -> None:
+    choices = chosen(TABLE, np.array([3.0, 2.0, 1.0, 8.0, 9.0]), most=2)
+    found = ranking({"q1#1": "kkk", "q1#2": "xyw", "q1#4": "yz", "q0#2": "u"})
+    whole = as_ranking(choices, found, ranking({"q7": "mn", "q1": "n", "q0": "o"}), FusionConfig(depth=3))
+    rows = [(row["query_id"], row["doc_id"], row["rank"]) for row in whole.to_pylist()]
+    assert rows == [("q7", "m", 1), ("q7", "n", 2), ("q1", "y", 1), ("q1", "x", 2), ("q1", "z", 3), ("q0", "u", 1)]
 
 
 def test_a_choices_ranking_is_its_querys() -> None:

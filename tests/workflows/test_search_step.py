@@ -151,6 +151,7 @@ def test_with_an_index(data, vectors, tmp_path, factory):
     if factory != "HNSW16":  # the same scores; FAISS knows no order among equal ones at the end of the list
         assert [row[3] for row in rows] == [row[3] for row in expected]
     assert summary["recall queries"] == 9
+    assert 0 < summary["index_seconds"] < summary["search_seconds"]  # and the exact answers
     assert 0.8 < summary[f"recall@{K} of exact"] <= 1.0
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"progress.json", "ranking.parquet", "recall.json"}
 

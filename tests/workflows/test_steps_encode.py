@@ -58,6 +58,7 @@ def test_vectors_stand_in_the_order_of_the_tables(tmp_path: Path, encoded: Any, 
         wanted = alone(retriever, tokens, "query", int(ids[place][1:]))
         np.testing.assert_allclose(queries[place], wanted, atol=1e-5)
     assert (summary["documents"], summary["queries"], summary["width"]) == (40, 20, 32)
+    assert 0 < summary["query_seconds"] < summary["model_seconds"]
 
 
 def test_queries_are_those_of_the_splits_in_the_tables_order(tmp_path: Path, encoded: Any) -> None:

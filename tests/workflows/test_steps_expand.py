@@ -171,7 +171,7 @@ def test_ranks_by_judgements(chain: dict[str, Path], data: Path) -> None:
 
 def test_groups_have_ranks_and_queries_that_say_something(chain: dict[str, Path], data: Path, tmp_path: Path) -> None:
     out = place(tmp_path / "groups")
-    asked = {"data": data, "split": "train", "max_rank": 101, "queries": None}
+    asked = {"data": data, "split": "train", "max_rank": 101, "queries": None, "seed": [1]}
     summary = rank_groups(out, toy.INLINE, ranks=chain["ranks"], candidates=None, **asked)
     ranks = {row["doc_id"]: row["rank"] for row in pq.read_table(chain["ranks"] / "ranks.parquet").to_pylist()}
     rows = pq.read_table(out / "groups.parquet").to_pylist()
@@ -186,7 +186,7 @@ def test_groups_have_ranks_and_queries_that_say_something(chain: dict[str, Path]
 
 
 def test_groups_of_fewer_candidates_are_drawn(chain: dict[str, Path], data: Path, tmp_path: Path) -> None:
-    asked = {"data": data, "split": "train", "max_rank": 101, "queries": None, "ranks": chain["ranks"]}
+    asked = {"data": data, "split": "train", "max_rank": 101, "queries": None, "ranks": chain["ranks"], "seed": [1]}
     made = {}
     for name, most in (("all", None), ("two", 2), ("again", 2), ("many", 1000)):
         rank_groups(place(tmp_path / name), toy.INLINE, candidates=most, **asked)
@@ -202,6 +202,21 @@ def test_groups_of_fewer_candidates_are_drawn(chain: dict[str, Path], data: Path
         )
         firsts += row["doc_ids"] == whole["doc_ids"][:2]
     assert firsts < len(made["two"])  # a draw, and not the first ones
+
+
+def test_groups_of_fewer_queries_are_drawn(chain: dict[str, Path], data: Path, tmp_path: Path) -> None:
+    """In their order, by the seed alone."""
+    made = {}
+    for name, queries, seed in (("all", None, 1), ("few", 5, 1), ("again", 5, 1), ("other", 5, 2), ("many", 1000, 1)):
+        rank_groups(
+            place(tmp_path / name), toy.INLINE, data=data, ranks=chain["ranks"], split="train", max_rank=101,
+            queries=queries, candidates=None, seed=[seed],
+        )  # fmt: skip
+        made[name] = pq.read_table(tmp_path / name / "groups.parquet").to_pylist()
+    assert made["few"] == made["again"] == [row for row in made["all"] if row in made["few"]]
+    assert len(made["few"]) == 5
+    assert made["few"] not in (made["all"][:5], made["other"])
+    assert made["many"] == made["all"]
 
 
 def _same_ranks(chain: dict[str, Path], tmp_path: Path) -> Path:
@@ -282,7 +297,9 @@ def test_a_trained_reranker_chooses_better_than_the_generator(
     view, tokens = rerankers[kind]
     worst = _turned_round(chain, tmp_path)
     groups = place(tmp_path / "groups")
-    rank_groups(groups, toy.INLINE, data=data, ranks=worst, split="train", max_rank=101, queries=None, candidates=None)
+    rank_groups(
+        groups, toy.INLINE, data=data, ranks=worst, split="train", max_rank=101, queries=None, candidates=None, seed=[1]
+    )
     config = toy.train_config(
         steps=60, batch=8, learning_rate=5e-3, schedule="noam", clip=None, log_every=20,
         losses=[{"function": RANKING, "options": {"alpha": 0.1}}],

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from components import draws, query_choice
 from components.config import UserError
 from components.expansions import FILE
+from components.fusion import FusionConfig
 from components.groups import queries_of
 from components.query_choice import CHOICE, PREDICTIONS
 from components.tables import ANSWER_RANKS, ANSWERED, EXPANSIONS, GROUPS, QRELS, RANKING, pieces, read, write
@@ -36,13 +37,13 @@ def answer_ranks(out: Path, cluster: Cluster, *, expanded: Path, ranking: Path, 
 
 def rank_groups(
     out: Path, cluster: Cluster, *, data: Path, ranks: Path, split: str, max_rank: int, queries: int | None,
-    candidates: int | None,
+    candidates: int | None, seed: list[Any],
 ) -> dict[str, Any]:  # fmt: skip
     """Write `groups.parquet`: of each query of the split its expansions, their ranks as targets.
 
     An expansion without an answer has the rank `max_rank` (paper 002: MAX_RANK, 101 or 250). With
-    `candidates` a query keeps so many that are drawn, and with `queries` there are only the first so many; but those
-    are left out whose expansions all have the same rank, as no pair of them says anything.
+    `candidates` a query keeps so many that are drawn. Queries are left out whose expansions all have the same rank, as
+    no pair of them says anything; with `queries` so many of the others are drawn.
     """
     table = read(ranks / RANKS, ANSWER_RANKS)
     of_split = queries_of(data, [split], ["query_id"])["query_id"]
@@ -53,9 +54,12 @@ def rank_groups(
         grouped.setdefault(query, []).append((doc_id, float(rank)))
     if candidates is not None:
         for query, of in grouped.items():
-            drawn = draws.sample((doc_id for doc_id, _ in of), candidates, "training candidates", query)
+            drawn = draws.sample((doc_id for doc_id, _ in of), candidates, *seed, "candidates", query)
             grouped[query] = [one for one in of if one[0] in drawn]
-    kept = [(query, of) for query, of in grouped.items() if len({rank for _, rank in of}) > 1][:queries]
+    kept = [(query, of) for query, of in grouped.items() if len({rank for _, rank in of}) > 1]
+    if queries is not None:
+        few = draws.sample((query for query, _ in kept), queries, *seed, "queries")
+        kept = [one for one in kept if one[0] in few]
     if not kept:
         raise UserError(f"split {split!r}: no query has expansions of which one finds more than another")
     rows = [
@@ -76,23 +80,46 @@ def choose(
     `scores` is what `predict` wrote, or for the oracle (`best query`) what `answer_ranks` wrote; without, the
     generator's own choice stands: the first expansion. Queries without an expansion keep the ranking of `otherwise`.
     """
-    asked = queries_of(expanded, [split], ["query_id"])["query_id"].combine_chunks()
-    expansions = read(expanded / FILE, EXPANSIONS)
-    expansions = expansions.filter(pc.is_in(expansions["doc_id"], value_set=asked))
+    expansions = _asked(expanded, split)
     choices = query_choice.chosen(expansions, _scores(scores, expansions), number)
-    found = read(ranking / "ranking.parquet", RANKING, filters=[("query_id", "in", choices["doc_id"].to_pylist())])
-    plain = read(otherwise / "ranking.parquet", RANKING)
-    of_split = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
-    plain = plain.filter(pc.is_in(plain["query_id"], value_set=of_split))
-    whole = query_choice.as_ranking(choices, found, plain)
-    write(out / CHOICES, choices, CHOICE)
-    write(out / "ranking.parquet", whole, RANKING)
+    _write(out, choices, data=data, ranking=ranking, otherwise=otherwise, split=split)
     words = [len(str(text).split()) for text in choices["text"].to_pylist()]
     return {
         "chosen": len(choices),
         "first": choices["number"].to_pylist().count(1),
         "words": round(float(np.mean(words)), 2) if words else 0.0,
     }
+
+
+def choose_several(
+    out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path, scores: Path, otherwise: Path,
+    split: str, most: int, config: FusionConfig,
+) -> dict[str, Any]:  # fmt: skip
+    """The same for so many expansions of each query, the best first: their rankings fused."""
+    expansions = _asked(expanded, split)
+    choices = query_choice.chosen(expansions, _scores(scores, expansions), most=most)
+    _write(out, choices, data=data, ranking=ranking, otherwise=otherwise, split=split, fusion=config)
+    return {"chosen": len(choices), "queries": len(pc.unique(choices["query_id"]))}
+
+
+def _asked(expanded: Path, split: str) -> pa.Table:
+    """The expansions of a split's queries."""
+    asked = queries_of(expanded, [split], ["query_id"])["query_id"].combine_chunks()
+    expansions = read(expanded / FILE, EXPANSIONS)
+    return expansions.filter(pc.is_in(expansions["doc_id"], value_set=asked))
+
+
+def _write(
+    out: Path, choices: pa.Table, *, data: Path, ranking: Path, otherwise: Path, split: str,
+    fusion: FusionConfig | None = None,
+) -> None:  # fmt: skip
+    """Write choices and the ranking that comes of them."""
+    found = read(ranking / "ranking.parquet", RANKING, filters=[("query_id", "in", choices["doc_id"].to_pylist())])
+    plain = read(otherwise / "ranking.parquet", RANKING)
+    of_split = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
+    plain = plain.filter(pc.is_in(plain["query_id"], value_set=of_split))
+    write(out / CHOICES, choices, CHOICE)
+    write(out / "ranking.parquet", query_choice.as_ranking(choices, found, plain, fusion), RANKING)
 
 
 def _scores(scores: Path | None, expansions: pa.Table) -> np.ndarray:

@@ -112,7 +112,7 @@ class Encoder:
             rows = np.arange(task["start"], task["stop"])
         vectors, took = self.vectors(task["side"], rows)
         save_array(path, vectors.astype(self._config.vectors))
-        return took
+        return {**took, "query_seconds": took["model_seconds"] if task["side"] == "query" else 0.0}
 
     def vectors(self, side: str, rows: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
         """(N, d) fp32 vectors of rows of the token store, and how long they took."""

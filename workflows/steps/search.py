@@ -1,6 +1,7 @@
 """Dense retrieval: the k best documents of every query by inner product, exactly or with a FAISS index."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def search(
 
     `vectors` holds `documents-*.npy`, rows in the order of the documents, and `queries.npy` with `queries.json`.
     With `index` what the index finds is written, and the summary says how much of the exact answer that is on a
-    sample of the queries.
+    sample of the queries, and how much of the time it took to find it.
     """
     if (config.index is None) != (index is None):
         raise ValueError("search takes an index where its config names one, and only there")
@@ -80,12 +81,12 @@ def search(
         pieces = _pieces(vectors, documents, len(rows), approximate=index is not None)
         sampled = _pieces(vectors, documents, min(config.sample, len(rows)), name="sample") if index else []
         gpu = _on_gpu(cluster, index)
-        map_shards(
+        counted = map_shards(
             _Found, pieces + sampled, out=out, cluster=cluster, pool=cluster.map, unit="million scores", gpu=gpu,
             work=str(out), vectors=str(vectors), k=k, device="cuda" if gpu else "cpu",
             index=str(index / INDEX) if index else None, probes=config.probes, ef=config.ef,
         )  # fmt: skip
-        write_json(about, _recall(out, pieces, sampled, k) if index else {})
+        write_json(about, _recall(out, pieces, sampled, k) | counted if index else {})
         _write_ranking(ranking, query_ids, doc_ids, _merged(out, pieces, k))
     for path in [path for pattern in ("found-*.npy", "sample-*.npy") for path in out.glob(pattern)]:
         path.unlink()
@@ -197,7 +198,8 @@ class _Found:
         self._index, self._options = index, {"probes": probes, "ef": ef}
         self._opened: Any = None
 
-    def __call__(self, task: dict[str, Any], path: Path) -> None:
+    def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
+        began = time.perf_counter()
         rows = np.load(self._work / f"{task['queries']}.npy")[task["start"] : task["stop"]]
         queries = np.load(self._vectors / "queries.npy", mmap_mode="r")[rows]
         order = np.load(self._work / "order.npy", mmap_mode="r")
@@ -205,6 +207,8 @@ class _Found:
             save_array(path, self._approximate(queries, order))
         else:
             save_array(path, self._exact(queries, order, task["first"], task["last"]))
+        took = time.perf_counter() - began
+        return {"search_seconds": took, "index_seconds": took if task["approximate"] else 0.0}
 
     def _exact(self, queries: np.ndarray, order: np.ndarray, first: int, last: int) -> topk.Keys:
         settle(self._threads)

@@ -1,0 +1,90 @@
+"""What generators learn to write, by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from components.config import UserError
+from components.expansions import fold_of
+from components.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, check, write
+from components.targets import TargetConfig
+from tests import toy
+from workflows.steps.targets import targets
+
+TEXTS = [
+    ("d0", "Oslo", "Norway is cold. Its capital is Oslo. Oslo grew."),
+    ("d1", "Bergen", "Bergen is wet. Oslo is not."),
+    ("d2", "Rome", "Rome is warm."),
+]
+ANSWERS = {"q0": ["Oslo", "Christiania"], "q1": [], "q2": ["Rome"]}
+FOUND = [("q0", "d2", 1, False), ("q0", "d1", 3, True), ("q0", "d0", 2, True), ("q1", "d0", 1, False),
+         ("q2", "d1", 1, False), ("q2", "d2", 2, True)]  # fmt: skip
+JUDGED = [("q0", "d2", 0), ("q0", "d1", 1), ("q0", "d0", 1), ("q1", "d2", 1)]
+
+
+def write_places(folder: Path, answers: dict[str, list[str]] = ANSWERS) -> dict[str, Path]:
+    """The collection, and its ranking that says which documents bear an answer."""
+    asked = [{"query_id": query, "text": f"where {query}", "answers": found, "split": "train"}
+             for query, found in answers.items()]  # fmt: skip
+    rows: dict[str, tuple[pa.Schema, list[dict[str, Any]]]] = {
+        "documents": (DOCUMENTS, [dict(zip(DOCUMENTS.names, row, strict=True)) for row in TEXTS]),
+        "queries": (QUERIES, asked),
+        "qrels": (QRELS, [{"query_id": q, "doc_id": d, "relevance": r, "split": "train"} for q, d, r in JUDGED]),
+        "ranking": (ANSWERED, [{"query_id": q, "doc_id": d, "rank": rank, "score": -float(rank), "hit": hit}
+                               for q, d, rank, hit in FOUND]),
+    }  # fmt: skip
+    for name, (schema, of) in rows.items():
+        write(folder / f"{name}.parquet", pa.Table.from_pylist(of, schema=schema), schema)
+    return {"data": folder, "ranking": folder}
+
+
+def written(out: Path, places: dict[str, Path], leave_out: list[int] | None = None, **config: Any) -> dict[str, str]:
+    """query -> its target."""
+    out.mkdir(parents=True)
+    summary = targets(
+        out, toy.INLINE, **places, splits=["train"], leave_out=leave_out, mode="tokens", config=TargetConfig(**config)
+    )
+    groups = check(pq.read_table(out / "groups.parquet"), GROUPS, what="groups").to_pylist()
+    texts = {row["doc_id"]: row["text"] for row in pq.read_table(out / "documents.parquet").to_pylist()}
+    assert summary["targets"] == len(groups) == len(texts)
+    return {row["query_id"]: texts[row["doc_ids"][0]] for row in groups}
+
+
+@pytest.mark.parametrize(
+    ("kind", "documents", "wanted"),
+    [
+        ("answer", "answering", {"q0": "Oslo", "q2": "Rome"}),
+        ("answer", "judged", {"q0": "Oslo", "q2": "Rome"}),
+        ("sentence", "answering", {"q0": "Its capital is Oslo.", "q2": "Rome is warm."}),
+        ("sentence", "judged", {"q0": "Oslo is not.", "q1": "Rome is warm."}),
+        ("title", "answering", {"q0": "Oslo", "q2": "Rome"}),
+        ("title", "judged", {"q0": "Bergen", "q1": "Rome"}),
+    ],
+)
+def test_each_kind_of_target(tmp_path: Path, kind: str, documents: str, wanted: dict[str, str]) -> None:
+    """The first document of the ranking that bears an answer, or the first that is relevant; of it the first sentence
+    that bears one."""
+    places = write_places(tmp_path)
+    assert written(tmp_path / "out", places, kind=kind, documents=documents) == wanted
+
+
+def test_a_generator_of_a_fold_has_seen_all_but_that_fold(tmp_path: Path) -> None:
+    places = write_places(tmp_path, {f"q{i}": ["Oslo"] for i in range(30)})
+    for fold in range(3):
+        seen = set(written(tmp_path / f"out {fold}", places, [fold, 3], kind="answer"))
+        own = {f"q{i}" for i in range(30) if fold_of(f"q{i}", 3) == fold}
+        assert own
+        assert not seen & own
+        assert seen | own == {f"q{i}" for i in range(30)}
+
+
+def test_without_a_target_there_is_nothing_to_learn(tmp_path: Path) -> None:
+    places = write_places(tmp_path, {"q5": []})
+    for kind in ("answer", "sentence", "title"):
+        with pytest.raises(UserError, match=f"targets: kind: {kind}: no query of train has one"):
+            written(tmp_path / kind, places, kind=kind)
