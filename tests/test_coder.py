@@ -13,6 +13,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests import tiny
+from tests.asking import asked
 from tests.test_end_to_end import copy_of_beginning, systems
 from tests.tiny import Place
 from workflows import recipes
@@ -65,6 +66,14 @@ def test_every_system_of_the_paper_is_measured_and_compared(trained: Place) -> N
     for label in ("CODER by neighbours", "CODER by neighbours, chosen", "labels 1"):
         left = {path.name for path in trained.artifact(label).iterdir()} - {"artifact.json", "lock"}
         assert left <= {"ranking.parquet", "groups.parquet", "chosen.json", "trials.json"}
+
+
+def test_what_has_a_gpu(trained: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert asked("coder-docstrings.yaml", monkeypatch, tmp_path, trained) == {
+        "tokenize": ("map", False), "lucene_index": ("its own", False), "lucene_search": ("java", False),
+        "encode": ("map", True), "encode_queries": ("map", True), "search": ("map", True), "smooth": ("map", True),
+        "rerank_by_neighbours": ("map", True), "chosen": ("map", True), "train": ("train", True),
+    }  # fmt: skip
 
 
 def test_documents_stay_as_they_are_and_queries_do_not(trained: Place) -> None:
