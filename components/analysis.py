@@ -144,16 +144,16 @@ def course(spans: Sequence[tuple[float, float]]) -> tuple[list[float], float]:
     return at, busy
 
 
-def longest_chain(steps: Sequence[dict[str, Any]]) -> tuple[float, int]:
-    """The critical path: seconds and number of the steps that need one another and together take longest.
+def longest_chain(steps: Sequence[dict[str, Any]]) -> tuple[float, list[str]]:
+    """The critical path: seconds and labels of the steps that need one another and together take longest.
 
-    A step is {name, seconds, upstream}, upstream the names of those it needs; inputs come first.
+    A step is {name, label, seconds, upstream}, upstream the names of those it needs; inputs come first.
     """
-    chains: dict[str, tuple[float, int]] = {}
+    chains: dict[str, tuple[float, list[str]]] = {}
     for step in steps:
-        seconds, count = max((chains[name] for name in step["upstream"] if name in chains), default=(0.0, 0))
-        chains[step["name"]] = seconds + step["seconds"], count + 1
-    return max(chains.values(), default=(0.0, 0))
+        seconds, labels = max((chains[name] for name in step["upstream"] if name in chains), default=(0.0, []))
+        chains[step["name"]] = seconds + step["seconds"], [*labels, step["label"]]
+    return max(chains.values(), default=(0.0, []))
 
 
 def of_floor(steps: Sequence[dict[str, Any]]) -> float | None:

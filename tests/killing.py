@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -122,8 +123,10 @@ def slow(scores: Scores) -> Any:
     """Cross entropy that takes its time, and notes which update it is for: no two have the same scores."""
     from components.losses.listwise import cross_entropy
 
-    time.sleep(SECONDS)
-    note(f"update {hashlib.sha256(scores.student.detach().numpy().tobytes()).hexdigest()}")
+    # What a training checks before its first update asks for the loss too, and is no update.
+    if not any(Path(frame.filename).name == "self_check.py" for frame in traceback.extract_stack()):
+        time.sleep(SECONDS)
+        note(f"update {hashlib.sha256(scores.student.detach().numpy().tobytes()).hexdigest()}")
     return cross_entropy(scores)
 
 

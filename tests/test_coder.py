@@ -13,6 +13,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests import tiny
+from tests.asking import asked
 from tests.test_end_to_end import copy_of_beginning, systems
 from tests.tiny import Place
 from workflows import recipes
@@ -78,6 +79,14 @@ def test_the_space_before_and_after_is_looked_at(trained: Place) -> None:
     before, after = told.values()
     assert before["queries"] == after["queries"] == 4
     assert before["alignment"] != after["alignment"]
+
+
+def test_what_has_a_gpu(trained: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert asked("coder-docstrings.yaml", monkeypatch, tmp_path, trained) == {
+        "tokenize": ("map", False), "lucene_index": ("its own", False), "lucene_search": ("java", False),
+        "encode": ("map", True), "encode_queries": ("map", True), "search": ("map", True), "smooth": ("map", True),
+        "rerank_by_neighbours": ("map", True), "chosen": ("map", True), "train": ("train", True),
+    }  # fmt: skip
 
 
 def test_documents_stay_as_they_are_and_queries_do_not(trained: Place) -> None:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests import tiny, toy
+from tests.asking import asked
 from tests.tiny import Place
 from workflows import recipes
 from workflows.dag import graph
@@ -37,6 +38,15 @@ def copy_of_beginning(played: Place, place: Place, *more: str) -> None:
 
 
 # In one process
+
+
+def test_what_has_a_gpu(played: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where models run, and where vectors are compared; never where texts are read or Java runs."""
+    assert asked("demo.yaml", monkeypatch, tmp_path, played) == {
+        "tokenize": ("map", False), "lucene_index": ("its own", False), "lucene_search": ("java", False),
+        "encode": ("map", True), "search": ("map", True), "judge": ("score", True), "rerank": ("score", True),
+        "train": ("train", True),
+    }  # fmt: skip
 
 
 def test_ar2_leaves_every_artifact_of_its_plan(played: Place) -> None:

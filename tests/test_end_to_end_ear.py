@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests import tiny
+from tests.asking import asked
 from tests.tiny import Place
 from tests.workflows.test_steps_read import with_answers
 from tests.writers import write_generator
@@ -339,6 +340,16 @@ def test_all_systems_are_measured(whole: Place) -> None:
         ("EAR-RD", "RM3"), ("EAR-RD", "all expansions"), ("EAR-RD issued to dense", "EAR-RD"),
         ("EAR-RD + reader k=2", "BM25 + reader k=2"), ("BM25 + reader k=4", "BM25 + reader k=2"),
     } <= compared  # fmt: skip
+
+
+def test_what_has_a_gpu(eared: Place, whole: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert asked("ear-squad.yaml", monkeypatch, tmp_path, eared, whole) == {
+        "tokenize": ("map", False), "tokenize_queries": ("map", False), "answering": ("map", False),
+        "lucene_index": ("its own", False), "lucene_search": ("java", False), "lucene_feedback": ("java", False),
+        "faiss_index": ("its own", False), "expand_by_relevance": ("map", False), "encode": ("map", True),
+        "encode_queries": ("map", True), "search": ("map", True), "read_answers": ("map", True),
+        "predict": ("score", True), "rerank": ("score", True), "train": ("train", True),
+    }  # fmt: skip
 
 
 def test_one_reranker_for_each_generator_is_chosen_on_that_generators_dev(whole: Place) -> None:

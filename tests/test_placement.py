@@ -30,7 +30,7 @@ profile = clusters.read(Path("cluster/node.yaml")).model_dump(mode="json")
 cluster = clusters.Cluster.model_validate({**profile, **json.loads(sys.argv[2])})
 cluster.check()
 assert cluster.cuda()
-for name, pool, gpu in (("models", cluster.map, True), ("java", cluster.java, False)):
+for name, pool, gpu in (("models", cluster.map, True), ("java", cluster.java, False), ("scores", cluster.score, True)):
     (out / name).mkdir()
     map_shards(WhereItRuns, runs(24, 1, "{:02d}"), out=out / name, cluster=cluster, pool=pool, unit="x", gpu=gpu)
 print(json.dumps(train_together(where, {"out": str(out)}, cluster, gpu=True, storage=out)))
@@ -45,14 +45,17 @@ def placed(out: Path, **profile: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_every_step_of_the_profile_has_its_gpus(tmp_path: Path) -> None:
-    """A GPU for each of eight that encode, none for BM25, and for training one each, all in one group."""
-    done = placed(tmp_path)
+    """A GPU for each of eight that encode, none for BM25, one for two that score, if it says so, and for training one
+    each, all in one group."""
+    done = placed(tmp_path, score={"workers": 2, "gpus": 0.5})
     assert done.returncode == 0, done.stderr
-    models, java = ([json.loads(path.read_text()) for path in (tmp_path / name).glob("[0-9]*")]
-                    for name in ("models", "java"))  # fmt: skip
+    models, java, scores = ([json.loads(path.read_text()) for path in (tmp_path / name).glob("[0-9]*")]
+                            for name in ("models", "java", "scores"))  # fmt: skip
     assert all(len(one["gpus"]) == 1 for one in models)
     assert len({one["process"] for one in models}) == len({one["gpus"][0] for one in models})
     assert {tuple(one["gpus"]) for one in java} == {()}
+    assert len({one["process"] for one in scores}) == 2
+    assert len({tuple(one["gpus"]) for one in scores}) == 1
     trained = [json.loads(path.read_text()) for path in tmp_path.glob("rank-*")]
     assert sorted(one["rank"] for one in trained) == list(range(8))
     assert len({one["gpus"][0] for one in trained}) == 8

@@ -147,7 +147,7 @@ def test_a_whole_run(place: Place, head: Head) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert re.fullmatch(rf"job tiny-[0-9a-f]{{6}}: done in \d+ s; .*: {place.runs}/tiny/report\.html", lines[-1])
-    assert re.fullmatch(r"job tiny-[0-9a-f]{6} was sent\n", done.stderr)
+    assert re.fullmatch(rf"job tiny-[0-9a-f]{{6}} was sent; Ray's dashboard: {head.address}\n", done.stderr)
     assert any(line.startswith("toy, test split: 4 queries") for line in lines)
     assert not [line for line in lines if "\r" in line or "\033" in line]  # no bars that are drawn in place
     assert len(lines) < 150
@@ -185,7 +185,7 @@ def test_a_mistake_that_shows_in_the_job(place: Place, head: Head) -> None:
     done = submitted(place, head, "--set", "data.path=nowhere/here")
     assert done.returncode == 2
     assert re.fullmatch(
-        r"job tiny-\w+-[0-9a-f]{6} was sent\nerror: job tiny-\w+-[0-9a-f]{6}: format beir: source missing: .*\n",
+        r"job tiny-\w+-[0-9a-f]{6} was sent; .*\nerror: job tiny-\w+-[0-9a-f]{6}: format beir: source missing: .*\n",
         done.stderr,
     )
 
@@ -267,12 +267,12 @@ def test_interrupted_it_runs_on(place: Place, head: Head) -> None:
     assert stop == f"stop it: ray job stop --address {head.address} {job}"
     assert "RUNNING" in ray(head, "ray", "job", "status", "--address", head.address, job)
     again = submitted(place, head, "--no-wait")
-    assert again.stderr == f"job {job} is at this already\n"
+    assert again.stderr == f"job {job} is at this already; Ray's dashboard: {head.address}\n"
     with subprocess.Popen(
         words(place, head), cwd=ROOT, env=head.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
-        assert process.stderr.readline() == f"job {job} is at this already\n"
+        assert process.stderr.readline() == again.stderr
         assert f"Job '{job}' was stopped" in ray(head, *stop.removeprefix("stop it: ").split())
         _, err = process.communicate(timeout=120)
     assert process.returncode == 1

@@ -16,6 +16,8 @@ import numpy as np
 
 from components.config import UserError
 from components.scores import Scores
+from workflows.steps.lucene import _Retrieval
+from workflows.steps.search import _Found
 
 
 class Noter:
@@ -74,6 +76,8 @@ class Refusing(Noter):
     """Cannot be made."""
 
     def __init__(self, *, threads: int, log: str) -> None:
+        with Path(log).open("a") as file:
+            file.write("began\n")
         raise FileNotFoundError("there is no such model")
 
 
@@ -138,6 +142,22 @@ class Slow(Noter):
         with self._log.open("a") as file:
             file.write("began\n")
         time.sleep(20)
+        super().__call__(task, path)
+
+
+class UnhurriedSearch(_Found):
+    """So slow that one process does not find everything before others begin."""
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        time.sleep(0.5)
+        super().__call__(task, path)
+
+
+class UnhurriedRetrieval(_Retrieval):
+    """The same by BM25."""
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        time.sleep(0.5)
         super().__call__(task, path)
 
 

@@ -37,7 +37,7 @@ class Pool(Config):
     """Workers that share out the shards of one step."""
 
     workers: int | None = None
-    """How many at once; null for one a core (or one a GPU where the step uses one)."""
+    """How many at once; null for one a core (or one a GPU where the step uses one), and for one that trains."""
     threads: int = 1
     """Threads of each."""
     gpus: float = Field(1, gt=0, le=1)
@@ -54,11 +54,12 @@ class Cluster(Config):
     machine alone."""
     patience: int = Field(300, ge=0)
     """Seconds that a cluster which was joined has to come to the size that `train` asks for: its nodes may still be
-    starting."""
+    starting. A training waits as long, and a minute at least, for workers' places that another driver has."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """What models run on; `auto` takes the GPU where there is one."""
     train: Pool = Pool(workers=1, threads=0)
-    """Ray Train workers. Threads 0 stands for all cores of the machine, divided among the workers on it."""
+    """Ray Train workers; of these null is one. Threads 0 stands for all cores of the machine, divided among the workers
+    on it."""
     map: Pool = Pool()
     """Ray Data's workers that encode, score and search."""
     score: Pool | None = None
@@ -196,6 +197,8 @@ def tell_ray() -> None:
 def ray_session(cluster: Cluster) -> Any:
     """The `ray` module, joined to the profile's cluster; the first call starts or joins it."""
     tell_ray()
+    if not cluster.address:
+        _ask_for_tokens()
     import logging
 
     with at("start"):
@@ -232,6 +235,12 @@ def _start(ray: Any, cluster: Cluster) -> None:
         object_store_memory=cluster.object_store_mb * 2**20,
         **quiet,
     )
+
+
+def _ask_for_tokens() -> None:
+    """Have a Ray of our own refuse who does not show its token, as its ports are open to the network."""
+    if "ray" not in sys.modules:  # afterwards it would not hear of it, and what it does by default is the same
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
 def _own_token() -> None:

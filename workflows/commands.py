@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not waiting:
         print("nothing to run: every step that this needs is done")
     elif executed:  # otherwise another driver did it all
-        print(reports.where(metrics, time.monotonic() - started))
+        print(reports.where(reports.timeline(_done(experiment, store), executed)[0], time.monotonic() - started))
     print(f"\nreport: {experiment.run / 'report.html'}")
     words = ["python -m workflows", *_options(arguments), f'search {arguments.config} "your question"']
     words += [f"--set {shlex.quote(assignment)}" for assignment in arguments.assignments]
@@ -129,8 +129,12 @@ def _options(arguments: argparse.Namespace) -> list[str]:
 
 def _metrics(experiment: Experiment, store: Store, executed: set[str]) -> dict[str, Any]:
     """What `metrics.json` says of the store as it is."""
-    done = [(node, record) for node in graph(experiment.wanted) if (record := store.record(node)) is not None]
-    return reports.metrics_of(experiment.outcome.results, done, store, executed)
+    return reports.metrics_of(experiment.outcome.results, _done(experiment, store), store, executed)
+
+
+def _done(experiment: Experiment, store: Store) -> list[tuple[Step, dict[str, Any]]]:
+    """The finished steps with their records."""
+    return [(node, record) for node in graph(experiment.wanted) if (record := store.record(node)) is not None]
 
 
 def _reported(experiment: Experiment, metrics: dict[str, Any]) -> bool:

@@ -28,6 +28,9 @@ def meet(cluster: Cluster, store: Path) -> None:
 
     _wait(ray, cluster)
     cluster.check()
+    if cluster.device == "auto":
+        gpus = int(cluster.room().gpus)
+        print(f"device: auto: models run on {'GPUs' if gpus else 'CPUs'}: there are {gpus} GPUs", file=sys.stderr)
     probe = store / f".seen-{uuid.uuid4().hex[:8]}"
     probe.touch() if mirror.remote(store) is None else mirror.write(probe, {})
     try:

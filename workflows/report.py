@@ -33,6 +33,15 @@ WORDS = {"compute": "computing", "files": "files", "start": "starting", "waiting
 """What a reader is told that a step was at."""
 EXAMPLES = 4
 """Won queries shown, and lost ones."""
+SLOWEST = 3
+"""Steps that a run names at its end."""
+AT_ONCE = 0.1
+"""Seconds by which steps overlap at least that ran at once: two clocks measure when one ends and the next begins."""
+MODELS = {
+    "training": ["train"], "encoding": ["encode", "encode_queries"], "scoring": ["judge", "rerank"],
+    "predicting": ["predict"],
+}  # fmt: skip
+"""What models are at, for a reader, and the functions of those steps."""
 
 ABOUT = (
     "A retriever finds documents for a query in a whole collection; a ranker reads the query together with each "
@@ -147,21 +156,28 @@ def _pictures(done: list[tuple[Step, Json]], store: Store) -> dict[str, list[Jso
     return found
 
 
-def _course(done: list[tuple[Step, Json]], store: Store, executed: Collection[str]) -> Json:
-    """Time and place of every step and part, and the code and machines they ran on."""
+def timeline(done: Iterable[tuple[Step, Json]], executed: Collection[str]) -> tuple[list[Json], float]:
+    """Finished steps in the order in which they began, and how long all took, pauses between them left out."""
     ordered = sorted(done, key=lambda pair: pair[1]["started"])
     begun, total = course([(record["started"], record["seconds"]) for _, record in ordered])
     steps = []
-    sizes = store.sizes([node for node, _ in ordered])
-    for at, size, (node, record) in zip(begun, sizes, ordered, strict=True):
+    for at, (node, record) in zip(begun, ordered, strict=True):
         function = node.function.__name__
         steps.append({
             "label": node.label, "function": function, "part": part_of(function, node.label), "name": node.name,
             "upstream": record["upstream"],
             "at": at, "work": work(record["summary"]), **_time(record),
-            "bytes": size,
             "executed": node.fingerprint in executed,
         })  # fmt: skip
+    return steps, total
+
+
+def _course(done: list[tuple[Step, Json]], store: Store, executed: Collection[str]) -> Json:
+    """Time and place of every step and part, and the code and machines they ran on."""
+    steps, total = timeline(done, executed)
+    nodes = {node.name: node for node, _ in done}
+    for step, size in zip(steps, store.sizes([nodes[step["name"]] for step in steps]), strict=True):
+        step["bytes"] = size
     codes = dict.fromkeys(_code(record) for _, record in done)
     profiles = dict.fromkeys(str((record["cluster"] or {}).get("mode", "")) for _, record in done)
     finished = max((record["started"] + record["seconds"] for _, record in done), default=0.0)
@@ -184,16 +200,30 @@ def _time(record: Json) -> Json:
     return {"seconds": record["seconds"], "time": record.get("time", {}), **models}
 
 
-def where(metrics: Json, seconds: float) -> str:
-    """Where the time of the steps that ran just now went, of so many seconds in all; empty where none ran."""
-    steps = [step for step in metrics["steps"] if step["executed"]]
+def where(steps: Sequence[Json], seconds: float) -> str:
+    """Where the time of the steps that ran just now went, of so many seconds in all; empty where none ran.
+
+    The steps are those of a timeline. Of steps that ran at once each counts whole: the shares are then of their sum.
+    """
+    steps = [step for step in steps if step["executed"]]
     if not steps:
         return ""
-    shares = [f"{WORDS[kind]} {sum(s['time'][kind] for s in steps) / seconds:.0%}" for kind in KINDS]
-    between = max(0.0, seconds - sum(step["seconds"] for step in steps))
-    lines = [f"time: {duration(seconds)}: {', '.join(shares)}, between steps {between / seconds:.0%}"]
-    parts = {"training": ["train"], "encoding": ["encode"], "scoring": ["judge", "rerank"]}
-    reached = {name: of_floor([s for s in steps if s["function"] in functions]) for name, functions in parts.items()}
+    together, (_, busy) = sum(s["seconds"] for s in steps), course([(s["at"], s["seconds"]) for s in steps])
+    between = max(0.0, seconds - busy)
+    whole = together + between
+    shares = [f"{WORDS[kind]} {sum(s['time'][kind] for s in steps) / whole:.0%}" for kind in KINDS]
+    lines = [f"time: {duration(seconds)}: {', '.join(shares)}, between steps {between / whole:.0%}"]
+    if together > busy + AT_ONCE:
+        longest, labels = longest_chain(steps)
+        lines += [
+            f"      these are shares of {duration(whole)}, as steps ran at once and each counts whole",
+            f"      no faster with the same workers than the longest chain, {duration(longest)}: {' > '.join(labels)}",
+        ]
+    if len(steps) > 1:
+        slowest = sorted(steps, key=lambda step: -step["seconds"])[:SLOWEST]
+        named = [f"{step['label']} {duration(step['seconds'])}" for step in slowest]
+        lines.append(f"      slowest: {', '.join(named)}")
+    reached = {name: of_floor([s for s in steps if s["function"] in functions]) for name, functions in MODELS.items()}
     floors = [f"{name} {share:.0%}" for name, share in reached.items() if share is not None]
     if floors:
         lines.append(f"      of what this processor's matrix products alone allow: {', '.join(floors)}")

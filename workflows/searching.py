@@ -19,7 +19,8 @@ from workflows.store import Store
 
 def text(experiment: Any, store: Store, cluster: Cluster, arguments: argparse.Namespace) -> str:
     """The documents found, best first, with scores and the beginning of their texts."""
-    found = find(experiment, store, arguments.query, k=arguments.k, rank=arguments.rank, cuda=cluster.cuda())
+    here = cluster.model_copy(update={"mode": "inline"})  # whatever the profile's runs are on
+    found = find(experiment, store, arguments.query, k=arguments.k, rank=arguments.rank, cuda=here.cuda())
     lines = []
     for number, row in enumerate(found, 1):
         scores = f"{row['score']:.3f}" + (f", ranker {row['ranker']:.2f}" if "ranker" in row else "")

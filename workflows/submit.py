@@ -60,7 +60,8 @@ def submit(arguments: argparse.Namespace) -> None:
         job, found = _send(client, experiment.run.name, shlex.join(command), folder, install=arguments.install)
     follow = f"ray job logs --address {address} --follow {job}"
     stop = f"ray job stop --address {address} {job}"
-    print(f"job {job} {'is at this already' if found else 'was sent'}", file=sys.stderr, flush=True)
+    state = "is at this already" if found else "was sent"
+    print(f"job {job} {state}; Ray's dashboard: {address}", file=sys.stderr, flush=True)
     if arguments.no_wait:
         print(f"its log: {follow}\nstop it: {stop}\nThe same command without --no-wait follows it.")
         return

@@ -7,6 +7,7 @@ all trainings of a driver: its workers take one after another from a desk.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import traceback
 from collections.abc import Callable
@@ -25,6 +26,8 @@ Work = Callable[[dict[str, Any]], Any]
 # Ray Train calls its function in a thread. The C library gives a thread memory of its own, in heaps of 64 MB that it
 # unmaps as soon as one is empty: with tensors of about that size half the time of a step went into the kernel.
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
+START_SECONDS = 60
+"""How long the workers of a training may take to start, at least."""
 
 
 def train_together(work: Work, task: dict[str, Any], cluster: Cluster, *, gpu: bool, storage: Path) -> Any:
@@ -40,7 +43,8 @@ def train_together(work: Work, task: dict[str, Any], cluster: Cluster, *, gpu: b
     workers = cluster.train.workers or 1
     needs = Room(gpus=workers) if gpu else Room(cpus=workers * cluster.train_threads())
     with held(needs, cluster.room()):
-        group = _taken((work, workers, cluster.retries, gpu), storage)
+        patience = cluster.patience if cluster.address else 0
+        group = _taken((work, workers, cluster.retries, gpu, patience), storage)
         try:
             return group.run(task)
         finally:
@@ -244,7 +248,9 @@ def _fit(desk: Any, kind: tuple[Any, ...], storage: Path) -> Exception | None:
     from ray.train.torch import TorchTrainer
     from ray.train.v2.api.config import LoggingConfig
 
-    work, workers, retries, gpu = kind
+    work, workers, retries, gpu, patience = kind
+    # Where others have the places, Ray Train would begin again `retries` times and then fail.
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(max(START_SECONDS, patience)))
     trainer = TorchTrainer(
         _serve,
         train_loop_config={"desk": desk, "work": work},

@@ -109,5 +109,5 @@ def test_the_longest_chain_is_the_slowest_not_the_one_of_most_steps() -> None:
         {"name": "c", "seconds": 9.0, "upstream": []}, {"name": "d", "seconds": 1.0, "upstream": ["c", "b"]},
         {"name": "e", "seconds": 3.0, "upstream": ["b"]},
     ]  # fmt: skip
-    assert longest_chain(steps) == (10.0, 2)
-    assert longest_chain([]) == (0.0, 0)
+    assert longest_chain([{**step, "label": f"step {step['name']}"} for step in steps]) == (10.0, ["step c", "step d"])
+    assert longest_chain([]) == (0.0, [])

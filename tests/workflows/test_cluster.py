@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +133,6 @@ def test_a_gpu_is_asked_for_only_where_there_is_one(monkeypatch: pytest.MonkeyPa
 
 
 def test_leaving_ray_where_it_was_never_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     monkeypatch.delitem(sys.modules, "ray", raising=False)
     clusters.stop_ray()
     assert "ray" not in sys.modules
@@ -169,6 +169,41 @@ def test_no_token_is_made_where_none_is_wanted(
     monkeypatch.setenv(name, value)
     clusters._own_token()
     assert list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize("given", [None, "disabled"])
+def test_tokens_are_asked_for_unless_the_user_says_otherwise(
+    home: Path, monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
+    if given is not None:
+        monkeypatch.setenv("RAY_AUTH_MODE", given)
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    clusters._ask_for_tokens()
+    assert os.environ.pop("RAY_AUTH_MODE") == (given or "token")
+
+
+STARTED = """
+import os, subprocess, sys
+from workflows.cluster import Cluster, ray_session, stop_ray
+address = ray_session(Cluster(object_store_mb=100)).get_runtime_context().gcs_address
+client = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False)"
+for told in ({}, {"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_TOKEN": "0" * 64}):
+    command = [sys.executable, "-c", client, address]
+    done = subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True)
+    print(done.returncode, done.stderr.splitlines()[-1])
+stop_ray()
+"""
+
+
+@pytest.mark.slow
+def test_who_does_not_show_the_token_is_refused() -> None:
+    """By a session that we started: without one, and with another's."""
+    command = [sys.executable, "-c", STARTED]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    shown, without, another = done.stdout.splitlines()
+    assert shown.startswith("0 ")
+    assert without.startswith("1 ConnectionError: Failed to connect to Ray cluster")
+    assert another.startswith("1 ConnectionError: Failed to connect to Ray cluster")
 
 
 def test_a_home_that_cannot_be_written_to(home: Path) -> None:

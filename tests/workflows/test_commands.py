@@ -16,6 +16,7 @@ import yaml
 
 from tests import tiny
 from tests.tiny import ROOT, Place, Said
+from workflows import cluster as clusters
 
 LIGHT = """
 import sys
@@ -230,6 +231,14 @@ def test_search(played: Place, said: Said) -> None:
     assert len(ranked) == 3
     assert ranked == sorted(ranked, reverse=True)
     assert tiny.contents(played.store) == before
+
+
+def test_search_needs_no_ray(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It computes in this process, whatever the profile says of runs."""
+    place = played.copy(tmp_path / "copy")
+    tiny.write(place.folder / "inline.yaml", {"mode": "ray", "device": "auto"})
+    monkeypatch.setattr(clusters, "ray_session", None)
+    assert place("search", "barami comi", "-k", "3") == 0
 
 
 def test_search_finds_what_the_run_found(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:

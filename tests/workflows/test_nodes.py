@@ -17,6 +17,14 @@ def test_a_cluster_that_can_do_the_work(ray: Cluster, tmp_path: Path) -> None:
     assert list((tmp_path / "store").iterdir()) == []
 
 
+def test_which_device_auto_takes_is_said(ray: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """GPU nodes that are still coming would not be used."""
+    nodes.meet(ray.model_copy(update={"device": "auto"}), tmp_path / "store")
+    assert capsys.readouterr().err == "device: auto: models run on CPUs: there are 0 GPUs\n"
+    nodes.meet(ray, tmp_path / "store")
+    assert capsys.readouterr().err == ""
+
+
 def test_a_store_in_a_directory_that_is_not_there(ray: Cluster, tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=rf"--store {tmp_path}/a/b: there is no {tmp_path}/a on the cluster; accepted: "

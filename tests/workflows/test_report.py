@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -166,22 +167,45 @@ def test_the_page_stands_alone_and_is_well_formed(played: tuple[Path, dict[str, 
 
 
 def test_the_end_of_a_run_says_where_its_time_went() -> None:
-    def one(function: str, executed: bool, model: float = 0.0, floor: float = 0.0, **time: float) -> dict[str, Any]:
-        whole = dict.fromkeys(KINDS, 0.0) | time
-        return {"function": function, "executed": executed, "seconds": sum(time.values()), "time": whole,
-                "model_seconds": model, "floor_seconds": floor}  # fmt: skip
-
     steps = [
-        one("encode", True, 40.0, 24.0, compute=20.0, start=10.0), one("encode", True, 20.0, 12.0, compute=10.0),
-        one("mine", True, files=5.0), one("train", True, 40.0, 10.0, compute=40.0, waiting=5.0),
-        one("judge", False, 999.0, 1.0, compute=999.0),
+        spent("encode", 0.0, 40.0, 24.0, compute=20.0, start=10.0),
+        spent("encode_queries", 30.0, 20.0, 12.0, compute=10.0),
+        spent("mine", 40.0, files=5.0), spent("train", 45.0, 40.0, 10.0, compute=40.0, waiting=5.0),
+        {**spent("judge", 0.0, 999.0, 1.0, compute=999.0), "executed": False},
     ]  # fmt: skip
-    assert report.where({"steps": steps}, 100.0).splitlines() == [
+    assert report.where(steps, 100.0).splitlines() == [
         "time: 1 min 40 s: computing 70%, files 5%, starting 10%, waiting 5%, between steps 10%",
+        "      slowest: a train 45 s, a encode 30 s, a encode_queries 10 s",
         "      of what this processor's matrix products alone allow: training 25%, encoding 60%",
     ]
-    assert report.where({"steps": steps[-1:]}, 1.0) == ""
-    assert report.where({"steps": steps[2:3]}, 5.0).count("\n") == 0
+    assert report.where(steps[-1:], 1.0) == ""
+    assert report.where(steps[2:3], 5.0).count("\n") == 0
+
+
+def test_of_steps_that_ran_at_once_the_end_of_a_run_names_the_longest_chain() -> None:
+    """Shares stay shares: of what all steps took together, and of the time between them."""
+    steps = [
+        spent("ingest", 0.0, files=10.0), spent("encode", 10.0, compute=40.0, upstream=["ingest"]),
+        spent("predict", 10.0, 20.0, 5.0, compute=30.0, upstream=["ingest"]), spent("results", 50.0, compute=10.0),
+    ]  # fmt: skip
+    assert report.where(steps, 70.0).splitlines() == [
+        "time: 1 min 10 s: computing 80%, files 10%, starting 0%, waiting 0%, between steps 10%",
+        "      these are shares of 1 min 40 s, as steps ran at once and each counts whole",
+        "      no faster with the same workers than the longest chain, 50 s: a ingest > a encode",
+        "      slowest: a encode 40 s, a predict 30 s, a ingest 10 s",
+        "      of what this processor's matrix products alone allow: predicting 25%",
+    ]
+
+
+def spent(
+    function: str, at: float, model: float = 0.0, floor: float = 0.0, *, upstream: Sequence[str] = (), **time: float
+) -> dict[str, Any]:
+    """A step of a timeline that ran just now."""
+    return {
+        "label": f"a {function}", "function": function, "name": function, "upstream": upstream, "at": at,
+        "executed": True, "seconds": sum(time.values()), "time": dict.fromkeys(KINDS, 0.0) | time,
+        "model_seconds": model, "floor_seconds": floor,
+    }  # fmt: skip
 
 
 def test_texts_are_shown_as_text(played: tuple[Path, dict[str, Any], Store]) -> None:
@@ -200,6 +224,7 @@ def test_the_page_says_what_happened(played: tuple[Path, dict[str, Any], Store])
     assert "300 steps" in text  # three seeds of 100
     assert "How sharply the retriever chooses" in text
     assert "2.71" in text  # log 15
+    assert "The longest chain of steps that need one another, in bold, took" in text
 
 
 def test_the_table_can_be_read(played: tuple[Path, dict[str, Any], Store]) -> None:

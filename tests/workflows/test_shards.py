@@ -213,8 +213,10 @@ def test_through_ray_a_users_mistake_passes_through(ray: Cluster, out: Path) -> 
 
 @pytest.mark.slow
 def test_through_ray_a_worker_that_cannot_be_made_says_why(ray: Cluster, out: Path) -> None:
+    """Once: another would meet the same."""
     with pytest.raises(RuntimeError, match=r"^FileNotFoundError: there is no such model"):
-        run(out, pieces(3), ray, worker=workers.Refusing)
+        run(out, pieces(1), ray, worker=workers.Refusing)
+    assert (out.parent / "log").read_text() == "began\n"
 
 
 @pytest.mark.slow

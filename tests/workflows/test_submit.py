@@ -246,7 +246,9 @@ def test_an_experiment_of_the_repository_keeps_its_place(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("tune", [False, True])
-def test_a_tuning_is_sent_as_a_run_is(place: Place, monkeypatch: pytest.MonkeyPatch, tune: bool) -> None:
+def test_a_tuning_is_sent_as_a_run_is(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tune: bool
+) -> None:
     """The section goes along, and the job is the command; what is wrong with it sends nothing."""
     tree = read_yaml(place.config)
     asked = {"measure": "RR@10", "systems": ["retriever"], "space": {"train.learning_rate": {"grid": [1e-3, 1e-4]}}}
@@ -266,6 +268,7 @@ def test_a_tuning_is_sent_as_a_run_is(place: Place, monkeypatch: pytest.MonkeyPa
     words = ["--no-wait", "--cluster", str(profile), *(["--tune"] if tune else [])]
     assert submitted(place, *words) == 0
     assert found == ["tune" if tune else "run", asked]
+    assert capsys.readouterr().err == f"job job was sent; Ray's dashboard: {NOBODY}\n"
     if tune:
         assert submitted(place, *words, "--set", "tune.split=test") == 2
         assert len(found) == 2

@@ -187,11 +187,25 @@ def test_a_trial_that_fails_is_one_trial(halved: Place, tmp_path: Path, said: Sa
     assert re.search(r"^  trial 1 failed: step 'warm retriever' failed: .*gradient", out, re.M)
 
 
+OPTUNA = {"search": "optuna", "space": {GAME: {"loguniform": [1e-5, 1e-2]}}, "trials": 3}
+
+
 @pytest.mark.kill
 @pytest.mark.timeout(600)
-def test_a_tuning_that_is_killed_goes_on(beir: Path, encoder: Path, halved: Place, tmp_path: Path) -> None:
-    """Killed when a trial is done: that one is not begun again, and all comes out as if nothing had been."""
-    place = tiny.place(tmp_path, tree(beir, encoder), trials=2)
+@pytest.mark.parametrize(
+    ("options", "states", "same"),
+    [
+        pytest.param({}, ["done"] * 4, 2, id="grid"),
+        pytest.param({"scheduler": "asha", "keep": 2}, ["done", "done", "stopped", "stopped"], 4, id="asha"),
+        pytest.param(OPTUNA, ["done"] * 4, 1, id="optuna"),
+    ],
+)
+def test_a_tuning_that_is_killed_goes_on(
+    beir: Path, encoder: Path, halved: Place, tmp_path: Path, options: dict[str, Any], states: list[str], same: int
+) -> None:
+    """Killed when a trial is done: that one is not begun again, and all comes out as if nothing had been, but for what
+    Optuna draws: it begins from another seed, and knows what was known."""
+    place = tiny.place(tmp_path, tree(beir, encoder, **options), trials=2)
     command = [sys.executable, "-m", "workflows", *place.words("tune")]
     path = place.runs / "tiny" / "trials.json"
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as driver:
@@ -199,6 +213,7 @@ def test_a_tuning_that_is_killed_goes_on(beir: Path, encoder: Path, halved: Plac
             assert driver.poll() is None
             time.sleep(0.02)
         driver.kill()
+    drawn = [one["point"] for one in trials(place)]
     done = {one["number"]: one for one in trials(place) if one["state"] == "done"}
     artifacts = records(place)
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -208,9 +223,11 @@ def test_a_tuning_that_is_killed_goes_on(beir: Path, encoder: Path, halved: Plac
         assert not re.search(rf"^trial {number}: ", again.stderr, re.M)
     now = records(place)
     assert {name: now[name] for name in artifacts} == artifacts
-    assert [one["state"] for one in trials(place)] == ["done"] * 4
-    for one, other in zip(trials(place)[:2], trials(halved)[:2], strict=True):
-        assert one["measures"] == other["measures"]
+    found = trials(place)
+    assert [one["point"] for one in found[: len(drawn)]] == drawn
+    assert [one["state"] for one in found] == states
+    for one, other in zip(found[:same], trials(halved)[:same], strict=True):
+        assert (one["point"], one["measures"]) == (other["point"], other["measures"])
 
 
 @pytest.mark.kill

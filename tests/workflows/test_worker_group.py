@@ -81,6 +81,26 @@ def test_what_one_gives_up_is_over_and_what_comes_next_is_not() -> None:
     meet(story())
 
 
+@pytest.mark.parametrize(("patience", "seconds"), [(0, "60"), (600, "600")])
+def test_workers_may_start_as_late_as_the_profiles_nodes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, patience: int, seconds: str
+) -> None:
+    """By the name that Ray Train knows."""
+    from ray.train.v2._internal.constants import WORKER_GROUP_START_TIMEOUT_S_ENV_VAR
+
+    class Trainer:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            """Takes whatever there is to say."""
+
+        def fit(self) -> None:
+            assert os.environ[WORKER_GROUP_START_TIMEOUT_S_ENV_VAR] == seconds
+
+    monkeypatch.setattr("ray.train.torch.TorchTrainer", Trainer)
+    monkeypatch.setenv(WORKER_GROUP_START_TIMEOUT_S_ENV_VAR, "")
+    monkeypatch.delenv(WORKER_GROUP_START_TIMEOUT_S_ENV_VAR)
+    assert worker_group._fit(None, (print, 1, 0, False, patience), tmp_path) is None
+
+
 # Through Ray
 
 

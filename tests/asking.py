@@ -1,0 +1,56 @@
+"""Which workers the steps of finished runs ask for where models run on GPUs, of each step's own function."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from tests.tiny import ROOT, Place
+from workflows import recipes
+from workflows.cluster import Cluster, Pool
+from workflows.dag import graph
+from workflows.store import Store, _places
+
+Asked = tuple[str, bool]
+"""A pool of the profile's, and whether each of its workers has a GPU."""
+
+
+class Asking(Exception):
+    """A step has come so far that it asks for its workers."""
+
+
+def asked(config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *places: Place) -> dict[str, Asked]:
+    """The first workers that each function asks for which needs any.
+
+    The steps are those of finished runs, whose artifacts they read; all functions of the config are among them.
+    """
+    cluster = Cluster(map=Pool(workers=1), score=Pool(workers=2), java=Pool(workers=3), train=Pool(workers=1))
+    pools = {"map": cluster.map, "score": cluster.score, "java": cluster.java}
+
+    def of_map(*_: Any, pool: Pool, gpu: bool = False, **__: Any) -> NoReturn:
+        raise Asking(next((name for name, one in pools.items() if one is pool), "its own"), gpu)
+
+    def of_training(*_: Any, gpu: bool, **__: Any) -> NoReturn:
+        raise Asking("train", gpu)
+
+    nodes = [(one, node) for one in places for node in graph(recipes.read(one.config, [], one.runs).wanted)]
+    wanted = graph(recipes.read(ROOT / "configs" / config, [], tmp_path).wanted)
+    assert not {node.function for node in wanted} - {node.function for _, node in nodes}
+    monkeypatch.setattr(Cluster, "cuda", lambda self: True)
+    monkeypatch.setattr("components.index.gpus", lambda: 1)
+    for module in ("workflows.shards", *{node.function.__module__ for _, node in nodes}):
+        for name, recorder in {"map_shards": of_map, "train_together": of_training}.items():
+            if hasattr(importlib.import_module(module), name):
+                monkeypatch.setattr(f"{module}.{name}", recorder)
+    found: dict[str, set[Asked]] = {}
+    for number, (place, node) in enumerate(nodes):
+        (out := tmp_path / f"{number:03d}").mkdir()
+        try:
+            node.function(out, cluster, **_places(node.inputs, Store(place.store)))
+        except Asking as asking:
+            found.setdefault(node.function.__name__, set()).add(asking.args)
+    assert all(len(ways) == 1 for ways in found.values()), found
+    return {name: ways.pop() for name, ways in found.items()}
