@@ -15,6 +15,7 @@ from components.files import replacing
 from components.groups import ids_of, no_negatives, positives, rows_of
 from components.tables import ANSWERED, GROUPS, QUERIES, RANKING, SCREENED, pieces, read
 from workflows.cluster import Cluster
+from workflows.dag import version
 from workflows.progress import Progress
 
 
@@ -42,6 +43,7 @@ class MineConfig(Config):
         return self
 
 
+@version(2)
 def mine(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path | None, split: str, groups: int,
     seed: list[Any], config: MineConfig,

@@ -15,6 +15,7 @@ from components.screening import REASONS, Found, ScreenConfig
 from components.tables import ANSWERED, RANKING, SCREENED, by_query, check, pieces, read
 from components.vectors import Lists, Vectors, query_rows
 from workflows.cluster import Cluster
+from workflows.dag import version
 
 CASES = "cases.json"
 """Some removed candidates, for people."""
@@ -24,6 +25,7 @@ ROWS = 1_000_000
 """Of the ranking that are looked at together; changes no result."""
 
 
+@version(2)
 def screen(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path, split: str, votes: Path | None,
     vectors: Path | None, config: ScreenConfig,
