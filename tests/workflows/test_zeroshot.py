@@ -117,7 +117,8 @@ def test_nothing_is_excluded_from_nothing(tmp_path: Path) -> None:
 def test_the_retriever_of_an_experiment_is_taken(
     tmp_path: Path, tree: dict[str, Any], beir: Path, encoder: Path
 ) -> None:
-    dpr = tiny.write(tmp_path / "dpr.yaml", tiny.dpr(beir, encoder))
+    """Trained as its file says, here on candidates that were screened."""
+    dpr = tiny.write(tmp_path / "dpr.yaml", {**tiny.dpr(beir, encoder), "screen": {"relative": 0.95}})
     told = {key: value for key, value in tree.items() if key != "retriever"} | {"experiment": str(dpr)}
     made = recipes.read(tiny.write(tmp_path / "zero.yaml", told), [], tmp_path)
     assert made.outcome.found.retriever.label == "retriever"
@@ -125,3 +126,8 @@ def test_the_retriever_of_an_experiment_is_taken(
     for mistake in ({**told, "retriever": tree["retriever"]}, {k: v for k, v in told.items() if k != "experiment"}):
         with pytest.raises(UserError, match="say either `retriever` or `experiment`"):
             recipes.read(tiny.write(tmp_path / "bad.yaml", mistake), [], tmp_path)
+    place = tiny.place(tmp_path / "place", {**told, "collections": {"Second": tree["collections"]["Second"]}})
+    assert place("run") == 0
+    assert {row["system"] for row in place.metrics()["rows"]} == {"BM25", "retriever", "fusion"}
+    (screened,) = place.store.glob("screen-*")
+    assert sum(json.loads((screened / "artifact.json").read_text())["summary"]["removed"].values())
