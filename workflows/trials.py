@@ -167,14 +167,15 @@ def table(book: Book) -> str:
                       *reasons])  # fmt: skip
 
 
-def write_best(book: Book, config: dict[str, Any], source: Path) -> Path:
-    """The best trial's config, whole, as a file that `run` takes."""
+def write_best(book: Book, config: dict[str, Any], source: Path, *, results: str) -> Path:
+    """The best trial's config, whole, as a file that `run` takes; it says how to measure it on the results' split."""
     best, path = book.best, book.best_config
     assert best is not None
     text = (
         f"# The best of {book.counts} of {source}: {book.measure} {best.measures[-1]:.3f} of {book.systems[-1]},\n"
         f"# {book.split} split (trial {best.number}).\n"
         f"#     python -m workflows run {path}\n"
+        f"# On queries that it was not chosen by: --set evaluate.split={results}\n"
     )
     with replacing(path) as temporary:
         temporary.write_text(text + yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")

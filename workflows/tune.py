@@ -31,6 +31,7 @@ from workflows import nodes, object_store, recipes, trials
 from workflows.cluster import SPARE, Cluster, Pool, cores, ray_session
 from workflows.dag import Step, graph
 from workflows.observe import Tracker, tracking
+from workflows.parts import EvaluateConfig
 from workflows.progress import glance
 from workflows.recipes import Experiment
 from workflows.running import run_steps
@@ -432,7 +433,8 @@ def _shown(tuned: Tuned, book: Book) -> Path:
         reason = next((one.reason for one in book.trials if one.reason), "none came to the last system")
         raise StepFailed(f"no trial is done: {reason}")
     config = tuned.experiment(best.point).config.model_dump(mode="json")
-    path = trials.write_best(book, config, tuned.path)
+    results = tuned.tree.get("evaluate", {}).get("split", EvaluateConfig().split)
+    path = trials.write_best(book, config, tuned.path, results=results)
     scales = {name: "loguniform" for name, values in tuned.tuning.space.items() if values.loguniform}
     page = trials.write_page(book, title=tuned.path.stem, source=tuned.path, config=config, scales=scales)
     print(trials.table(book))

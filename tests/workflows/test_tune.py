@@ -137,6 +137,7 @@ def test_the_best_config_runs_as_it_is(halved: Place, tmp_path: Path, said: Said
     winner = max(numbers, key=lambda one: one["measures"][-1])
     text = best.read_text()
     assert f"RR@10 {winner['measures'][-1]:.3f} of retriever 1" in text
+    assert "--set evaluate.split=test\n" in text
     assert yaml.safe_load(text)["retriever"]["game"]["train"]["learning_rate"] == winner["shown"][GAME]
     run = ["--store", str(place.store), "--runs", str(place.runs), "run", str(best), "--cluster",
            str(place.folder / "inline.yaml")]  # fmt: skip
