@@ -120,12 +120,13 @@ class Cluster(Config):
             if self.device == "cuda":
                 self.cuda()
             return
-        there, cuda = self.room(), self.cuda()
-        kind, count = ("GPU", int(there.gpus)) if cuda else ("CPU", int(there.cpus))
         maps = {"map": self.map, "score": self.scoring()}
-        asked = maps if cuda else {}
-        if cuda or self.address:  # on this machine alone each training worker has a logical CPU of its own
-            asked = {**asked, "train": self.train}
+        if self.cuda():
+            kind, count, asked = "GPU", int(self.room().gpus), {**maps, "train": self.train}
+        elif self.address:
+            kind, count, asked = "CPU", int(self.room().cpus), {"train": self.train}
+        else:  # on this machine alone each training worker has a logical CPU of its own
+            kind, count, asked = "CPU", cores(), {}
         for key, pool in asked.items():
             workers, most = pool.workers or 1, int(count / pool.gpus)
             if workers > most:
@@ -135,10 +136,10 @@ class Cluster(Config):
                     f"{kind}s; accepted: 1 to {most}"
                 )
         most = self.machine()
-        for key, pool in {"map.threads": self.map, "score.threads": self.scoring(), "java.threads": self.java}.items():
+        for key, pool in {**maps, "java": self.java}.items():
             if pool.threads > most:
                 raise UserError(
-                    f"cluster: {key}: {pool.threads} for each worker are asked for, and no machine has more than "
+                    f"cluster: {key}.threads: {pool.threads} for each worker are asked for, and no machine has more than "
                     f"{most} cores; accepted: 1 to {most}"
                 )
 

@@ -182,7 +182,9 @@ def write_best(book: Book, config: dict[str, Any], source: Path, *, results: str
     return path
 
 
-def write_page(book: Book, *, title: str, source: Path, config: dict[str, Any], scales: dict[str, str]) -> Path:
+def write_page(
+    book: Book, *, title: str, source: Path, config: dict[str, Any], scales: dict[str, str], results: str
+) -> Path:
     """The page: the trials, and the measure against each key. `scales` says which keys are even on a log scale."""
     from markupsafe import Markup  # our own drawing, escaped where it is made
 
@@ -194,7 +196,7 @@ def write_page(book: Book, *, title: str, source: Path, config: dict[str, Any], 
     ]
     as_it_is = next((trial for trial in book.trials if not trial.point and trial.state == "done"), None)
     page = {
-        "title": title, "book": book, "best": best, "as_it_is": as_it_is,
+        "title": title, "book": book, "best": best, "results": results, "as_it_is": as_it_is,
         "stopped": any(trial.state == "stopped" for trial in book.trials), "charts": charts, "source": source,
         "columns": headings(book.names), "said": said, "path": book.best_config, "config": config,
         "seconds": sum(trial.seconds for trial in book.trials),

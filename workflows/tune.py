@@ -436,7 +436,9 @@ def _shown(tuned: Tuned, book: Book) -> Path:
     results = tuned.tree.get("evaluate", {}).get("split", EvaluateConfig().split)
     path = trials.write_best(book, config, tuned.path, results=results)
     scales = {name: "loguniform" for name, values in tuned.tuning.space.items() if values.loguniform}
-    page = trials.write_page(book, title=tuned.path.stem, source=tuned.path, config=config, scales=scales)
+    page = trials.write_page(
+        book, title=tuned.path.stem, source=tuned.path, config=config, scales=scales, results=results
+    )
     print(trials.table(book))
     print(f"\nthe best:   {path}\nthe report: {page}\n")
     return path

@@ -364,7 +364,7 @@ def test_a_book_remembers_what_is_done(book: Book) -> None:
 
 def test_a_page_without_a_best_trial(book: Book) -> None:
     book.trials = book.trials[2:]
-    text = write_page(book, title="t", source=Path("t.yaml"), config={}, scales={}).read_text()
+    text = write_page(book, title="t", source=Path("t.yaml"), config={}, scales={}, results="test").read_text()
     assert "No trial came to its end." in text
     assert "no &lt;memory&gt;" in text
     assert scatter(Book(book.folder, "RR@10", ["x"], "dev", "max", ["a.rate"], ""), "a.rate", log=False) is None

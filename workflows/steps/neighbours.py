@@ -45,8 +45,7 @@ def rerank_by_neighbours(
     lists.save(out)
     scores, _ = mapped_rows(
         Reranker, len(ranked), QUERIES, out=out, cluster=cluster, pool=cluster.map, unit="queries",
-        lists=out, vectors=vectors,
-        config=config,
+        lists=out, vectors=vectors, config=config,
     )  # fmt: skip
     table, changed = ranked.reordered(scores, config.context)
     write(out / "ranking.parquet", table, RANKING)

@@ -49,6 +49,7 @@ def judge(
     )
     at = table.schema.get_field_index("teacher")
     write(out / "groups.parquet", table.set_column(at, "teacher", teacher), GROUPS)
+    _clear(out)
     return {"pairs": len(pairs), **counted}
 
 
@@ -82,6 +83,7 @@ def rerank(
     ranks = np.arange(len(places)) - np.repeat(starts, np.diff(np.r_[starts, len(places)])) + 1
     table = table.set_column(2, "rank", pa.array(ranks, pa.int32())).select(RANKING.names)
     write(out / "ranking.parquet", table, RANKING)
+    _clear(out)
     return {"pairs": len(top), "queries": len(starts), **counted}
 
 
@@ -98,9 +100,13 @@ def _score(
         tokens=tokens, model=ranker / "model", pairs=out / "pairs.npy", config=config,
         batch_tokens=cluster.tokens_at_once(cuda=cluster.cuda()),
     )  # fmt: skip
+    return pa.array(scores[inverse.reshape(-1)], pa.float32()), counted
+
+
+def _clear(out: Path) -> None:
+    """Remove pairs and parts, last of all: whoever is killed before has them still."""
     for path in [out / "pairs.npy", *out.glob("part-*.npy")]:
         path.unlink()
-    return pa.array(scores[inverse.reshape(-1)], pa.float32()), counted
 
 
 class Scorer:

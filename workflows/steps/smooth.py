@@ -114,8 +114,7 @@ def smooth(
     write_array(out / "truth.npy", truth)
     targets, _ = mapped_rows(
         Smoother, len(table), GROUPS_AT_ONCE, out=out, cluster=cluster, pool=cluster.map, unit="groups",
-        work=out, vectors=vectors,
-        config=config,
+        work=out, vectors=vectors, config=config,
     )  # fmt: skip
     at = table.schema.get_field_index("targets")
     column = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(targets))

@@ -52,6 +52,7 @@ def tokenize(out: Path, cluster: Cluster, *, data: Path, model: Path, config: To
         _same(out, table)
     summary["tokenizer"] = fingerprint_of(model / "model")
     write_json(out / TOKENIZER, summary["tokenizer"])
+    _clear(out)
     return summary
 
 
@@ -80,6 +81,7 @@ def tokenize_queries(
     _join(out, "queries", [out / shard.file for shard in shards])
     _same(out, "queries")
     write_json(out / TOKENIZER, made)
+    _clear(out)
     return {"queries": groups.metadata.num_rows, "tokenizer": made}
 
 
@@ -114,7 +116,7 @@ class Tokenizer:
 
 
 def _join(out: Path, table: str, parts: list[Path]) -> None:
-    """One memory-mapped column of ids, and where each text begins, in the place of the parts."""
+    """One memory-mapped column of ids, and where each text begins, out of the parts."""
     lengths = np.concatenate([np.load(part / "lengths.npy") for part in parts])
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     write_array(out / f"{table}.offsets.npy", offsets)
@@ -127,7 +129,11 @@ def _join(out: Path, table: str, parts: list[Path]) -> None:
             joined[start : start + len(ids)] = ids
             start += len(ids)
         joined.flush()
-    for part in parts:
+
+
+def _clear(out: Path) -> None:
+    """Remove the parts, last of all: whoever is killed before has them still."""
+    for part in out.glob("part-*"):
         shutil.rmtree(part)
 
 
