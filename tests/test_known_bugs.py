@@ -51,7 +51,9 @@ SEEN_BY = {
         "components/objectives/test_scoring.py::a_query_is_spared_what_answers_its_duplicate",
         "workflows/test_steps_screen.py::what_answers_a_query_with_the_same_text_is_relevant",
     ],
-    "negatives depend on the order in which they are drawn": ["workflows/test_steps_mine.py::a_querys_draw_does_not_depend_on"],
+    "negatives depend on the order in which they are drawn": [
+        "workflows/test_steps_mine.py::a_querys_draw_does_not_depend_on"
+    ],
     "the exported model is another": [
         "workflows/test_exporting.py::other_vectors_than_ours_are_not_exported",
         "test_coder.py::the_exported_retriever_makes_the_vectors_that_were_searched",
@@ -60,10 +62,12 @@ SEEN_BY = {
         "components/test_fusion.py::reciprocal_ranks_are_a_loop"
     ],
     "a training that was resumed is another": [
-        "components/test_training_resume.py::interrupted_anywhere_it_ends_as_if_never_interrupted", "test_kill.py::a_driver_killed_again_and_again"
+        "components/test_training_resume.py::interrupted_anywhere_it_ends_as_if_never_interrupted",
+        "test_kill.py::a_driver_killed_again_and_again",
     ],
     "p values are corrected for a number of comparisons that is not theirs": [
-        "workflows/test_report.py::the_table_can_be_read"  # none is corrected here, and every table says so
+        # none is corrected here, and every table says so
+        "workflows/test_report.py::the_table_can_be_read"
     ],
     "a query without hits moves the others": ["workflows/test_queries_without_hits.py::a_query_without_hits_moves_no_other"],
     "importing wants Java, a GPU, the network or a key": [

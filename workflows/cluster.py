@@ -139,8 +139,8 @@ class Cluster(Config):
         for key, pool in {**maps, "java": self.java}.items():
             if pool.threads > most:
                 raise UserError(
-                    f"cluster: {key}.threads: {pool.threads} for each worker are asked for, and no machine has more than "
-                    f"{most} cores; accepted: 1 to {most}"
+                    f"cluster: {key}.threads: {pool.threads} for each worker are asked for, and no machine has "
+                    f"more than {most} cores; accepted: 1 to {most}"
                 )
 
     def scoring(self) -> Pool:
