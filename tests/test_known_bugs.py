@@ -69,7 +69,9 @@ SEEN_BY = {
         # none is corrected here, and every table says so
         "workflows/test_report.py::the_table_can_be_read"
     ],
-    "a query without hits moves the others": ["workflows/test_queries_without_hits.py::a_query_without_hits_moves_no_other"],
+    "a query without hits moves the others": [
+        "workflows/test_queries_without_hits.py::a_query_without_hits_moves_no_other"
+    ],
     "importing wants Java, a GPU, the network or a key": [
         "test_architecture.py::planning_loads_nothing_heavy",
         "components/test_lucene.py::the_runtime_is_found_without_importing_pyserini_or_starting_java",
