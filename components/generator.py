@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers.modeling_outputs import BaseModelOutput
 
 from components import draws, pretrained
+from components.config import UserError
 from components.generator_configs import GenerateConfig, GeneratorConfig
 from components.model_configs import OWN
 from components.text import token_batches
@@ -84,8 +86,7 @@ class Generator(nn.Module):
         self, queries: Sequence[str], config: GenerateConfig, *, keys: Sequence[tuple[Any, ...]], batch_tokens: int
     ) -> Written:
         """Expansions of each query. Draws depend on the query's key alone, not on what it is batched with."""
-        prompts = [config.prompt.replace("{query}", query) for query in queries]
-        encoded = self.tokenizer(prompts, truncation=True, max_length=self.config.query_tokens)["input_ids"]
+        encoded = self._prompted(queries, config.prompt)
         if not self.seq2seq:  # a tokenizer that ends every text has ended what is to be gone on with
             end = self.tokenizer.eos_token_id
             encoded = [ids[:-1] if len(ids) > 1 and ids[-1] == end else ids for ids in encoded]
@@ -108,6 +109,26 @@ class Generator(nn.Module):
                         texts[row] += whole[place * each : (place + 1) * each]
         return Written(texts, tokens)
 
+    def _prompted(self, queries: Sequence[str], prompt: str) -> list[list[int]]:
+        """Token ids of the prompt about each query. What is too long loses the end of the query, not of the prompt."""
+        most, quiet = self.config.query_tokens, {"verbose": False}
+        asked = [prompt.replace("{query}", query) for query in queries]
+        encoded: list[list[int]] = self.tokenizer(asked, **quiet)["input_ids"]
+        for row in [row for row, ids in enumerate(encoded) if len(ids) > most]:
+            spans = self.tokenizer(queries[row], add_special_tokens=False, return_offsets_mapping=True, **quiet)
+            kept = len(spans["offset_mapping"])
+            # Where a prompt meets a query two tokens may be one, so more than what is over may have to go.
+            while len(encoded[row]) > most and kept:
+                kept -= min(kept, len(encoded[row]) - most)
+                end = spans["offset_mapping"][kept - 1][1] if kept else 0
+                encoded[row] = self.tokenizer(prompt.replace("{query}", queries[row][:end]), **quiet)["input_ids"]
+            if len(encoded[row]) > most:
+                raise UserError(
+                    f"prompt: {prompt!r} takes {len(encoded[row])} tokens without a query, and query_tokens is {most}; "
+                    "make query_tokens larger, or the prompt shorter"
+                )
+        return encoded
+
     def _padded(self, encoded: list[list[int]]) -> tuple[Tensor, Tensor]:
         """Ids and mask; a causal model's padding stands before, so that what it writes follows its input."""
         width, pad = max(map(len, encoded)), self.tokenizer.pad_token_id
@@ -121,7 +142,10 @@ class Generator(nn.Module):
         """What was written for a batch, in parts of the same number a query: greedy first, then draws; or beams."""
         options: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": config.new_tokens, "min_new_tokens": 0}
         options |= {"temperature": None, "top_k": None, "top_p": None, "do_sample": False, "max_length": None}
-        cut = 0 if self.seq2seq else ids.shape[1]
+        cut, states = 0 if self.seq2seq else ids.shape[1], None
+        if self.seq2seq:  # read once, however many texts are written
+            states = self.model.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state
+            options["encoder_outputs"] = BaseModelOutput(last_hidden_state=states)
         if config.method == "beam":
             beams = config.beams or config.number
             found = self.model.generate(ids, num_beams=beams, num_return_sequences=config.number, **options)
@@ -135,6 +159,8 @@ class Generator(nn.Module):
             # The processor leaves one token of each row, its draw: taking the likeliest is then drawing.
             times = ids.repeat_interleave(count, 0)
             options["attention_mask"] = mask.repeat_interleave(count, 0)
+            if states is not None:
+                options["encoder_outputs"] = BaseModelOutput(last_hidden_state=states.repeat_interleave(count, 0))
             parts.append(self.model.generate(times, num_beams=1, **options)[:, cut:])
         return parts
 

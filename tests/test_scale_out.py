@@ -98,7 +98,7 @@ def test_three_nodes_give_exactly_the_same_with_the_same_models(played: Place, t
 
 
 LOSING = """
-import os, sys, threading, time
+import os, subprocess, sys, time
 from pathlib import Path
 import psutil
 from ray.cluster_utils import Cluster
@@ -108,34 +108,29 @@ for _ in range(2):
 cluster.wait_for_nodes()
 os.environ["RAY_ADDRESS"] = cluster.address
 from tests import killing
-from workflows.__main__ import main
-killing.arm("slowly", 0)
+run = subprocess.Popen([sys.executable, "-c", killing.ARMED, "slowly", "0", *sys.argv[1:]])
 
 def at_it(node, name):
     raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-    try:
-        return any(name in " ".join(process.cmdline()) for process in raylet.children())
-    except psutil.NoSuchProcess:
-        return False
+    return any(name in " ".join(process.cmdline()) for process in raylet.children())
 
-def lose(store):
-    for sign, name in (("encode-*/documents-*.npy", "_fill"), ("train-*/checkpoints/step-000002", "RayTrainWorker")):
-        while not list(store.glob(sign)) or not (there := [node for node in cluster.worker_nodes if at_it(node, name)]):
-            time.sleep(0.02)
-        cluster.remove_node(there[0], allow_graceful=False)
-        print("lost a node:", name, file=sys.stderr, flush=True)
-        cluster.add_node(num_cpus=1)
-    threading.Event().wait()  # Ray's processes end with the thread that started them
+def there(sign, name):
+    return [node for node in cluster.worker_nodes if at_it(node, name)] if list(store.glob(sign)) else []
 
 store = Path(sys.argv[sys.argv.index("--store") + 1])
-threading.Thread(target=lose, args=(store,), daemon=True).start()
-sys.exit(main(sys.argv[1:]))
+for sign, name in (("encode-*/documents-*.npy", "_fill"), ("train-*/checkpoints/step-000002", "RayTrainWorker")):
+    while run.poll() is None and not there(sign, name):
+        time.sleep(0.02)
+    if run.poll() is None:
+        cluster.remove_node(there(sign, name)[0], allow_graceful=False)
+        print("lost a node:", name, file=sys.stderr, flush=True)
+        cluster.add_node(num_cpus=1)
+sys.exit(run.wait())
 """
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.xfail(run=False, reason="the loss while encoding is survived, and then the training never starts")
 def test_a_run_survives_the_loss_of_nodes(
     beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

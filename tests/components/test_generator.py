@@ -93,6 +93,36 @@ def test_a_prompt_holds_the_query(generators: Any, kind: str) -> None:
         assert found != write(generators[kind], number=1)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_too_long_loses_the_end_of_the_query(generators: Any, kind: str) -> None:
+    """And not of the prompt, which says what to do with it."""
+    generator, long = generators[kind], "ba co " * 200
+    most = generator.config.query_tokens
+    cut, short = generator._prompted([long, "du fe"], "what {query} ? we need")
+    assert short == generator.tokenizer("what du fe ? we need")["input_ids"]
+    assert len(cut) == most
+    assert cut[-4:] == short[-4:]
+    assert cut[:20] == generator.tokenizer(f"what {long} ? we need")["input_ids"][:20]
+    assert generator._prompted([long], "{query}") == [
+        generator.tokenizer(long, truncation=True, max_length=most)["input_ids"]
+    ]
+    with pytest.raises(UserError, match=r"tokens without a query, and query_tokens is \d+; make query_tokens larger"):
+        generator._prompted([long], "what " * 100 + "{query}")
+
+
+@pytest.mark.parametrize("method", ["sample", "beam"])
+def test_the_encoder_reads_each_query_once(generators: Any, method: str) -> None:
+    """However many texts are written of it."""
+    read = []
+    encoder = generators["t5"].model.get_encoder()
+    hook = encoder.register_forward_hook(lambda _, __, found: read.append(len(found.last_hidden_state)))
+    try:
+        write(generators["t5"], method=method)
+    finally:
+        hook.remove()
+    assert read == [len(QUERIES)]
+
+
 def test_draws_have_the_models_probabilities() -> None:
     """Against the softmax over what temperature, top-k and top-p leave."""
     logits = torch.tensor([0.0, 1.0, 2.0, 0.5])
