@@ -47,7 +47,7 @@ def found(tmp_path: Path) -> Path:
 
 
 def place(path: Path) -> Path:
-    path.mkdir(parents=True)
+    path.mkdir(parents=True, exist_ok=True)
     return path
 
 
@@ -77,6 +77,23 @@ def test_from_what_queries_find(tmp_path: Path, data: Path, found: Path, monkeyp
     by_relevance(tmp_path / "again", toy.INLINE, data, found, ["test"])
     again = pq.read_table(tmp_path / "again" / expansions.FILE).to_pylist()
     assert again == [row for row in rows if int(row["query_id"][1:]) % 3 == 0]
+
+
+def test_an_interrupted_expansion_draws_only_what_is_left(
+    tmp_path: Path, data: Path, found: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expand, "QUERIES_A_SHARD", 5)
+    by_relevance(tmp_path / "wanted", toy.INLINE, data, found, ["train"])
+    with monkeypatch.context() as power:
+        toy.cut_off(power, expand.Sampler, 1)
+        with pytest.raises(RuntimeError, match="power cut"):
+            by_relevance(tmp_path / "out", toy.INLINE, data, found, ["train"])
+    filled = toy.cut_off(monkeypatch, expand.Sampler, 9)
+    by_relevance(tmp_path / "out", toy.INLINE, data, found, ["train"])
+    assert len(filled) == 3  # of four
+    ours, wanted = (tiny.contents(tmp_path / name) for name in ("out", "wanted"))
+    assert ours.keys() == wanted.keys()
+    assert all(ours[name] == wanted[name] for name in ours if name != "progress.json")
 
 
 def test_through_ray_it_is_the_same(

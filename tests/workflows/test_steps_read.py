@@ -16,7 +16,7 @@ from components.tables import QUERIES
 from tests import toy
 from tests.writers import write_generator
 from workflows.cluster import Cluster
-from workflows.steps.read import ANSWERS, WRITTEN, evaluate_answers, read_answers, reading_groups
+from workflows.steps.read import ANSWERS, WRITTEN, Answerer, evaluate_answers, read_answers, reading_groups
 from workflows.steps.tokenize import TokenizeConfig, tokenize
 
 
@@ -49,7 +49,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, data: Path) -> dict[str, Pa
 
 
 def said(out: Path, cluster: Cluster, places: dict[str, Path], **config: Any) -> dict[str, str]:
-    out.mkdir()
+    out.mkdir(exist_ok=True)
     options = ReadConfig(**{"precision": "fp32", "new_tokens": 6, "shard": 2, "passages": 3, **config})
     summary = read_answers(out, cluster, **places, split="test", config=options)
     assert {path.name for path in out.iterdir()} == {ANSWERS, "progress.json"}
@@ -67,6 +67,19 @@ def test_answers_in_one_process_and_on_ray(places: dict[str, Path], tmp_path: Pa
     deeper = said(tmp_path / "hundred", toy.INLINE, places, passages=100)
     assert deeper == said(tmp_path / "all", toy.INLINE, places, passages=6)
     assert len(said(tmp_path / "two", toy.INLINE, places, queries=2)) == 2
+
+
+def test_an_interrupted_reader_answers_only_what_is_left(
+    places: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = said(tmp_path / "wanted", toy.INLINE, places)
+    with monkeypatch.context() as power:
+        toy.cut_off(power, Answerer, 1)
+        with pytest.raises(RuntimeError, match="power cut"):
+            said(tmp_path / "out", toy.INLINE, places)
+    filled = toy.cut_off(monkeypatch, Answerer, 9)
+    assert said(tmp_path / "out", toy.INLINE, places) == wanted
+    assert len(filled) == 1
 
 
 def test_groups_to_learn_from(places: dict[str, Path], tmp_path: Path) -> None:
