@@ -108,42 +108,70 @@ def test_scores_are_those_of_fp32(world: dict[str, Any], tmp_path: Path) -> None
     assert np.abs(scores - exact).max() < 0.1 * exact.std()
 
 
-def test_the_loss_goes_as_in_a_plain_loop_in_fp32(world: dict[str, Any], tmp_path: Path) -> None:
-    """The same batches through sentence-transformers' model and AdamW, without any of what makes training fast here."""
-    from sentence_transformers import SentenceTransformer
-
-    groups, trained = tmp_path / "groups", tmp_path / "trained"
+def learnt(
+    world: dict[str, Any], out: Path, objective: str, loss: Term, negatives: int, plainly: Any, model: Any
+) -> tuple[list[float], list[float]]:
+    """The loss at each update: of a training here, and of the same batches through a peer's model and AdamW, without
+    any of what makes training fast here. `plainly` makes the loss from texts of queries and of their documents."""
+    groups, trained = out / "groups", out / "trained"
     groups.mkdir(), trained.mkdir()
     mine(
         groups, toy.INLINE, data=world["data"], tokens=world["tokens"], ranking=None, split="train",
-        groups=STEPS * BATCH, seed=[1], config=MineConfig(negatives=0),
+        groups=STEPS * BATCH, seed=[1], config=MineConfig(negatives=0, random=negatives),
     )  # fmt: skip
-    loss = Term(function=CROSS_ENTROPY, over="batch", options={"temperature": TEMPERATURE})
     config = TrainConfig(
         steps=STEPS, batch=BATCH, learning_rate=RATE, schedule="constant", warmup=0.0, clip=None, losses=[loss],
         log_every=1,
     )  # fmt: skip
     train(
-        trained, toy.INLINE, objective="retriever", rows=groups, dev=None, data=world["data"], tokens=world["tokens"],
-        start=world["retriever"], seed=[1], config=config,
+        trained, toy.INLINE, objective=objective, rows=groups, dev=None, data=world["data"], tokens=world["tokens"],
+        start=world[objective], seed=[1], config=config,
     )  # fmt: skip
-    ours = [json.loads(line)["cross_entropy (batch)"] for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    name = f"cross_entropy ({loss.over})"
+    ours = [json.loads(line)[name] for line in (trained / "metrics.jsonl").read_text().splitlines()]
 
-    model = SentenceTransformer(str(world["retriever"] / "model"), device="cpu", local_files_only=True).eval()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.eval().parameters(), lr=RATE, weight_decay=0.0)
     told = pq.read_table(groups / "groups.parquet")
     asked = dict(zip(world["queries"]["query_id"], world["queries"]["text"], strict=True))
     texts = dict(zip(world["ids"], world["texts"], strict=True))
     plain = []
     for at in range(STEPS):
         batch = told.take(rows_of_step(config, len(told), seed=draws.number(1), step=at)).to_pydict()
-        sides = ([asked[i] for i in batch["query_id"]], [texts[ids[0]] for ids in batch["doc_ids"]])
-        queries, documents = (model(dict(model.tokenize(side)))["sentence_embedding"] for side in sides)
-        scores = queries @ documents.T / TEMPERATURE
-        value = torch.nn.functional.cross_entropy(scores, torch.arange(BATCH))
+        value = plainly([asked[i] for i in batch["query_id"]], [[texts[i] for i in ids] for ids in batch["doc_ids"]])
         optimizer.zero_grad()
         value.backward()
         optimizer.step()
         plain.append(value.item())
+    return ours, plain
+
+
+def test_the_retrievers_loss_goes_as_in_a_plain_loop_in_fp32(world: dict[str, Any], tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(world["retriever"] / "model"), device="cpu", local_files_only=True)
+
+    def plainly(queries: list[str], documents: list[list[str]]) -> torch.Tensor:
+        sides = (queries, [group[0] for group in documents])
+        asked, found = (model(dict(model.tokenize(side)))["sentence_embedding"] for side in sides)
+        return torch.nn.functional.cross_entropy(asked @ found.T / TEMPERATURE, torch.arange(BATCH))
+
+    loss = Term(function=CROSS_ENTROPY, over="batch", options={"temperature": TEMPERATURE})
+    ours, plain = learnt(world, tmp_path, "retriever", loss, 0, plainly, model)
+    assert np.mean(plain[-6:]) < 0.85 * np.mean(plain[:6])
+    np.testing.assert_allclose(ours, plain, rtol=0.03, atol=0.03)
+
+
+def test_the_rankers_loss_goes_as_in_a_plain_loop_in_fp32(world: dict[str, Any], tmp_path: Path) -> None:
+    from sentence_transformers import CrossEncoder as Theirs
+
+    model = Theirs(str(world["ranker"] / "model"), device="cpu", local_files_only=True)
+
+    def plainly(queries: list[str], documents: list[list[str]]) -> torch.Tensor:
+        pairs = [[query, text] for query, group in zip(queries, documents, strict=True) for text in group]
+        scores = model(dict(model.tokenize(pairs)))["scores"].view(BATCH, -1)
+        return torch.nn.functional.cross_entropy(scores, torch.zeros(BATCH, dtype=torch.long))
+
+    loss = Term(function=CROSS_ENTROPY, over="group")
+    ours, plain = learnt(world, tmp_path, "ranker", loss, 3, plainly, model)
     assert np.mean(plain[-6:]) < 0.85 * np.mean(plain[:6])
     np.testing.assert_allclose(ours, plain, rtol=0.03, atol=0.03)
