@@ -121,8 +121,8 @@ def learnt(
         groups=STEPS * BATCH, seed=[1], config=MineConfig(negatives=0, random=negatives),
     )  # fmt: skip
     config = TrainConfig(
-        steps=STEPS, batch=BATCH, learning_rate=RATES[objective], schedule="constant", warmup=0.0, clip=None, losses=[loss],
-        log_every=1,
+        steps=STEPS, batch=BATCH, learning_rate=RATES[objective], schedule="constant", warmup=0.0, clip=None,
+        losses=[loss], log_every=1,
     )  # fmt: skip
     train(
         trained, toy.INLINE, objective=objective, rows=groups, dev=None, data=world["data"], tokens=world["tokens"],
