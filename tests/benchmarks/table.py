@@ -15,14 +15,13 @@ RESULTS = Path(__file__).parent / "RESULTS.md"
 
 def machine(root: Path, *peers: str) -> str:
     """The machine, the versions, also those of the peers' distributions, the commit and the day."""
-    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True, check=True
     )
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "ray", "transformers", *peers))
     cores = len(os.sched_getaffinity(0))
     return (
-        f"{gpu() and f'{gpu()}; '}{cores} cores of {model.group(1) if model else 'an unknown processor'}; {versions}; "
+        f"{gpu() and f'{gpu()}; '}{cores} cores of {cpu()}; {versions}; "
         f"commit {commit.stdout.strip()}; {datetime.date.today().isoformat()}"
     )
 
@@ -34,15 +33,21 @@ def gpu() -> str:
     return torch.cuda.get_device_name()
 
 
+def cpu() -> str:
+    """What the machine calls its processor."""
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return model.group(1).replace("(R)", "") if model else "an unknown processor"
+
+
 def write(title: str, command: str, head: list[str], rows: list[list[str]], lines: list[str]) -> None:
-    """Print a table and put it in the place of the last one with the same title; a GPU's stands beside a CPU's."""
-    title += " with a GPU" if gpu() else ""
+    """Print a table and put it in the place of the last one with the same title that the same processor made."""
+    title += f" ({gpu() or cpu()})"
     command = " ".join([*(f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)),
                         command])  # fmt: skip
     table = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
     section = "\n".join([f"## {title}", "", f"`{command}`", "", *(f"{line}  " for line in lines), "", *table, ""])
     print("\n" + section)
     text = RESULTS.read_text() if RESULTS.exists() else "# Benchmarks\n"
-    sections = re.split(r"\n(?=## )", text.rstrip() + "\n")
+    head, *sections = re.split(r"\n(?=## )", text.rstrip() + "\n")
     kept = [part.rstrip() + "\n" for part in sections if not part.startswith(f"## {title}\n")]
-    RESULTS.write_text("\n".join([*kept, section]))
+    RESULTS.write_text("\n".join([head.rstrip() + "\n", *sorted([*kept, section])]))
