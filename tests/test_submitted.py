@@ -15,7 +15,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,8 +70,9 @@ def below(process: int) -> list[int]:
     return found
 
 
-@pytest.fixture(scope="module")
-def head() -> Iterator[Head]:
+@contextmanager
+def started(port: int) -> Iterator[Head]:
+    """A head with its job server at a port; gone at the end as by a power cut, if it is not yet."""
     folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short: sockets have a name of at most 107 bytes
     token = folder / "token"
     token.touch(mode=0o600)
@@ -80,7 +81,7 @@ def head() -> Iterator[Head]:
     environment = {**clean, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "OMP_NUM_THREADS": "1"}
     binaries = Path(sys.executable).parent
     environment["PATH"] = f"{binaries}{os.pathsep}{environment['PATH']}"
-    port, *other = (free_port() for _ in range(3))
+    other = [free_port() for _ in range(2)]
     command = [
         str(binaries / "ray"), "start", "--head", "--block", f"--port={other[0]}", "--dashboard-host=127.0.0.1",
         f"--dashboard-port={port}", "--dashboard-agent-listen-port=0", f"--ray-client-server-port={other[1]}",
@@ -98,15 +99,17 @@ def head() -> Iterator[Head]:
             time.sleep(0.2)
         yield Head(address, environment, folder)
     finally:
-        mine = below(process.pid)
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(5)
-        for one in mine:  # not all go by themselves
+        for one in below(process.pid):
             with suppress(ProcessLookupError):
                 os.kill(one, signal.SIGKILL)
         process.wait()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Head]:
+    with started(free_port()) as found:
+        yield found
 
 
 @pytest.fixture
@@ -185,7 +188,8 @@ def test_a_mistake_that_shows_in_the_job(place: Place, head: Head) -> None:
     done = submitted(place, head, "--set", "data.path=nowhere/here")
     assert done.returncode == 2
     assert re.fullmatch(
-        r"job tiny-\w+-[0-9a-f]{6} was sent; .*\nerror: job tiny-\w+-[0-9a-f]{6}: format beir: source missing: .*\n",
+        r"job tiny-\w+-[0-9a-f]{6} was sent; .*\n"
+        r"error: job tiny-\w+-[0-9a-f]{6}: data: format beir: source missing: .*\n",
         done.stderr,
     )
 
@@ -218,7 +222,7 @@ def test_a_cluster_that_is_too_small(place: Place, head: Head) -> None:
     done = submitted(place, head)
     assert done.returncode == 2
     assert "waiting for nodes: training asks for 64 CPUs, there are 4" in done.stdout
-    assert "64 workers with a CPU each are asked for, and the cluster has 4 CPUs" in done.stderr.splitlines()[-1]
+    assert "64 workers with a CPU each are asked for, and there are 4 CPUs" in done.stderr.splitlines()[-1]
 
 
 def test_who_has_no_token(place: Place, head: Head) -> None:
@@ -277,3 +281,26 @@ def test_interrupted_it_runs_on(place: Place, head: Head) -> None:
         _, err = process.communicate(timeout=120)
     assert process.returncode == 1
     assert err.startswith(f"failed: job {job} was stopped\n")
+
+
+def test_a_head_that_dies(place: Place) -> None:
+    """Who follows a job is told that it is gone, and the same command goes on at a new head."""
+    port, longer = free_port(), ["--set", "train.steps=60"]
+    with started(port) as first:
+        job = subprocess.Popen(
+            words(place, first, *longer), cwd=ROOT, env=first.environment, stderr=subprocess.PIPE, text=True
+        )
+        while not list(place.store.glob("train-*/metrics.jsonl")):
+            assert job.poll() is None
+            time.sleep(0.1)
+        assert not list(place.store.glob("train-*/artifact.json"))
+    with started(port) as second:
+        _, said = job.communicate()
+        assert job.returncode == 1
+        assert re.search(r"failed: .* knows no job tiny-\w+-\w+ any more: its head has begun anew", said)
+        assert said.splitlines()[-1] == "What was finished stays finished; the same command goes on."
+        before = {path: path.stat().st_mtime_ns for path in place.store.glob("*/artifact.json")}
+        assert submitted(place, second, *longer).returncode == 0
+        assert len(before) > 2
+        assert before == {path: path.stat().st_mtime_ns for path in before}
+        assert list(place.store.glob("train-*/artifact.json"))

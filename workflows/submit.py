@@ -255,9 +255,22 @@ async def _follow(client: Any, job: str) -> None:
                 return
             heard = time.monotonic()
         except Exception as error:  # whatever the libraries below call it: nobody answers
+            if _unknown(client, job):
+                raise StepFailed(
+                    f"{client.get_address()} knows no job {job} any more: its head has begun anew, and the job is gone"
+                ) from error
             if time.monotonic() - heard > LOST:
                 _lost(client, job, error)
         await asyncio.sleep(1.0)
+
+
+def _unknown(client: Any, job: str) -> bool:
+    """Whether a server answers, and says that it has no such job."""
+    try:
+        client.get_job_status(job)
+    except Exception as error:
+        return "status code 404" in str(error)
+    return False
 
 
 def _end(client: Any, job: str, report: Path | str) -> None:
