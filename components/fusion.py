@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from components import runs
 from components.config import Config
 from components.tables import RANKING, check
 
@@ -62,9 +63,7 @@ def fuse_lists(table: pa.Table, lists: np.ndarray, config: FusionConfig) -> pa.T
         places = np.argsort(np.argsort(np.asarray(names, object), kind="stable"), kind="stable")
         order = np.lexsort((places, -sums, queries[first]))
         rows, scores = first[order], sums[order]
-    of = queries[rows]
-    starts = np.flatnonzero(np.r_[True, of[1:] != of[:-1]])
-    new = np.arange(len(rows)) - np.repeat(starts, np.diff(np.r_[starts, len(rows)])) + 1
+    new = runs.places(queries[rows]) + 1
     scores = 1 / new if scores is None else scores
     kept = new <= config.depth
     taken = pa.array(rows[kept])

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from components import runs
 from components.fusion import FusionConfig, fuse_lists
 from components.tables import ANSWER_RANKS, ANSWERED, EXPANSIONS, RANKING, check
 
@@ -45,9 +46,7 @@ def chosen(expansions: pa.Table, scores: np.ndarray, number: int | None = None, 
     queries = among["query_id"].combine_chunks().dictionary_encode().indices.to_numpy()
     order = np.lexsort((among["number"].to_numpy(), scores, queries))
     order = order[kept[order]]
-    first = np.flatnonzero(np.r_[True, queries[order][1:] != queries[order][:-1]]) if len(order) else np.empty(0, int)
-    places = np.arange(len(order)) - np.repeat(first, np.diff(np.r_[first, len(order)]))
-    best = order[places < most]
+    best = order[runs.places(queries[order]) < most]
     return among.take(pa.array(best)).append_column("score", pa.array(scores[best], pa.float64()))
 
 

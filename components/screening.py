@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from components import runs
 from components.config import Config
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def copies(found: Found, relevant: Rows, same: Rows) -> Flags:
 def positive_scores(found: Found, relevant: Flags) -> tuple[npt.NDArray[np.float32], Rows]:
     """For each row the best score of a relevant document in its query's list, and where that stands; NaN and -1 where
     none was found."""
-    starts = np.flatnonzero(np.r_[True, found.queries[1:] != found.queries[:-1]][: len(relevant)])
+    starts = runs.starts(found.queries)
     lengths = np.diff(np.r_[starts, len(relevant)])
     masked = np.where(relevant, np.arange(len(relevant)), len(relevant))
     place = np.minimum.reduceat(masked, starts) if len(starts) else starts

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field, model_validator
 
-from components import draws
+from components import draws, runs
 from components.config import Call, Config
 from components.files import replacing
 from components.groups import ids_of, no_negatives, positives, rows_of
@@ -143,7 +143,7 @@ class _Pool:
         if not parts:
             return {}
         queries, documents, scores, hits, passed = map(np.concatenate, zip(*parts, strict=True))
-        starts = np.flatnonzero(np.r_[True, queries[1:] != queries[:-1]][: len(queries)])
+        starts = runs.starts(queries)
         ends = np.r_[starts[1:], len(queries)]
         return {
             int(queries[a]): _Ranked(documents[a:b], scores[a:b], hits[a:b], passed[a:b])

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
+from components import runs
 from components.config import Config
 from components.files import save_array, write_array
 from components.groups import ids_of, measured, rows_of
@@ -78,13 +79,11 @@ def rerank(
     place = pc.index_in(table["query_id"], value_set=wanted)
     table = table.append_column("place", place)
     table = table.sort_by([("place", "ascending"), ("score", "descending"), ("before", "ascending")])
-    places = table["place"].to_numpy()
-    starts = np.flatnonzero(np.r_[True, places[1:] != places[:-1]]) if len(places) else np.empty(0, int)
-    ranks = np.arange(len(places)) - np.repeat(starts, np.diff(np.r_[starts, len(places)])) + 1
+    ranks = runs.places(table["place"].to_numpy()) + 1
     table = table.set_column(2, "rank", pa.array(ranks, pa.int32())).select(RANKING.names)
     write(out / "ranking.parquet", table, RANKING)
     _clear(out)
-    return {"pairs": len(top), "queries": len(starts), **counted}
+    return {"pairs": len(top), "queries": int((ranks == 1).sum()), **counted}
 
 
 def _score(

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components import draws, screening
+from components import draws, runs, screening
 from components.files import replacing, write_json
 from components.groups import ids_of, no_negatives, queries_of, rows_of
 from components.screening import REASONS, Found, ScreenConfig
@@ -153,7 +153,7 @@ def _reciprocal(found: Found, queries: np.ndarray, relevant: dict[int, np.ndarra
     """Which candidates and a relevant document of their query are near in both directions."""
     import torch
 
-    starts = np.flatnonzero(np.r_[True, found.queries[1:] != found.queries[:-1]][: len(found.queries)])
+    starts = runs.starts(found.queries)
     parts = np.split(found.documents, starts[1:]) if len(starts) else []
     known = [relevant.get(int(query), np.empty(0, np.int64)) for query in found.queries[starts]]
     lists = [np.concatenate([listed, np.setdiff1d(own, listed)]) for listed, own in zip(parts, known, strict=True)]

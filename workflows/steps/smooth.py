@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
+from components import runs
 from components.config import Config
 from components.files import replacing, save_array, write_array
 from components.groups import ids_of, measured, positives, rows_of
@@ -92,7 +93,7 @@ def _ranked(ranking: Path, data: Path, size: int) -> dict[int, np.ndarray]:
     table = read(ranking / "ranking.parquet", RANKING, filters=[("rank", "<=", 2 * size)])
     queries = rows_of(table["query_id"], ids_of(data / "queries.parquet", "query_id"), what=str(ranking))
     documents = rows_of(table["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what=str(ranking))
-    starts = np.flatnonzero(np.r_[True, queries[1:] != queries[:-1]]) if len(queries) else np.empty(0, int)
+    starts = runs.starts(queries)
     return dict(zip(queries[starts].tolist(), np.split(documents, starts[1:]), strict=True)) if len(queries) else {}
 
 
