@@ -58,14 +58,12 @@ def build(config: Config) -> Outcome:
         "concat": [chain.concat(name, one) for name, one in issued.items()],
         "best query": [chain.choice(name, one, one.ranks, "best") for name, one in issued.items()],
     }
-    plain = {system: chain.fused(system, rankings) for system, rankings in chosen.items()}
+    feedback = chain.feedback()
+    plain = {"BM25": chain.lexical} | ({"RM3": feedback} if feedback is not None else {})
+    plain |= {system: chain.fused(system, rankings) for system, rankings in chosen.items()}
     if config.clues is not None:
         plain["all expansions"] = chain.clues(issued, config.clues)
-    feedback = chain.feedback()
     for seed in config.seeds:
-        board.add("BM25", chain.lexical, seed=seed)
-        if feedback is not None:
-            board.add("RM3", feedback, seed=seed)
         for system, ranking in plain.items():
             board.add(system, ranking, seed=seed)
         found = chain.dense(seed)
@@ -74,32 +72,18 @@ def build(config: Config) -> Outcome:
         if approximate is not None:
             board.add(f"{dense} ({config.hnsw})", approximate, seed=seed)
         board.add("BM25 + dense", chain.with_dense("BM25", chain.lexical, found.ranking, seed), seed=seed)
-        expanded = {"first expansion": plain["first expansion"]}
-        several: dict[str, Step] = {}
         costs = _costs(chain, issued, found, dense, approximate, feedback)
         if config.to_dense:
             label = seeded("first", seed, config)
-            board.add(
-                "first expansion issued to dense", chain.to_dense(label, issued, chosen["first expansion"], found),
-                seed=seed,
-            )  # fmt: skip
+            asked = chain.to_dense(label, issued, chosen["first expansion"], found)
+            board.add("first expansion issued to dense", asked, seed=seed)
+        expanded, several = {"first expansion": plain["first expansion"]}, dict[str, Step]()
         for kind, reranker in config.kinds():
+            system = f"EAR-{kind.upper()}"
             predicted = {name: chain.predicted(name, one, kind, reranker, seed) for name, one in issued.items()}
-            for number in [None, *config.fewer]:
-                system = f"EAR-{kind.upper()}" + (f" N={number}" if number else "")
-                label = seeded(system, seed, config)
-                choices = [chain.choice(n, one, predicted[n], label, number) for n, one in issued.items()]
-                ranking = chain.fused(label, choices)
-                board.add(system, ranking, seed=seed)
-                if number is None:
-                    expanded[system], chosen[system] = ranking, choices
-                    several |= chain.several(system, issued, predicted, seed)
-                    both = chain.with_dense(system, ranking, found.ranking, seed)
-                    board.add(f"{system} + dense", both, seed=seed)
-                    costs.append(_cost_of_reranking(system, chain, issued, predicted))
-                    if config.to_dense:
-                        asked = chain.to_dense(label, issued, choices, found)
-                        board.add(f"{system} issued to dense", asked, seed=seed)
+            chosen[system], expanded[system] = _reranked(chain, board, system, issued, predicted, found, seed)
+            several |= chain.several(system, issued, predicted, seed)
+            costs.append(_cost_of_reranking(system, chain, issued, predicted))
         if config.passages is not None:
             for system, ranking in chain.passages(expanded | several, seed).items():
                 board.add(system, ranking, seed=seed, queries=config.passages.rerank.queries)
@@ -118,6 +102,34 @@ def build(config: Config) -> Outcome:
                                          **{system: chosen[system] for system in ears}}),),
         examples=(ears[-1] if ears else "first expansion", "BM25"),
     )  # fmt: skip
+
+
+def _reranked(
+    chain: Chain, board: Board, system: str, issued: dict[str, Issued], predicted: dict[str, Step], found: Refreshed,
+    seed: int,
+) -> tuple[list[Step], Step]:  # fmt: skip
+    """A query reranker's choices and what they find together; also with what the dense retriever finds (Table 3.2),
+    issued to it (Table 3.7), and of fewer expansions (Table 3.8)."""
+    choices, ranking = _chosen(chain, system, issued, predicted, seed)
+    board.add(system, ranking, seed=seed)
+    board.add(f"{system} + dense", chain.with_dense(system, ranking, found.ranking, seed), seed=seed)
+    if chain.config.to_dense:
+        asked = chain.to_dense(seeded(system, seed, chain.config), issued, choices, found)
+        board.add(f"{system} issued to dense", asked, seed=seed)
+    for number in chain.config.fewer:
+        few = f"{system} N={number}"
+        board.add(few, _chosen(chain, few, issued, predicted, seed, number)[1], seed=seed)
+    return choices, ranking
+
+
+def _chosen(
+    chain: Chain, system: str, issued: dict[str, Issued], predicted: dict[str, Step], seed: int,
+    number: int | None = None,
+) -> tuple[list[Step], Step]:  # fmt: skip
+    """The expansions of lowest predicted rank, a choice for each generator, and what they find together."""
+    label = seeded(system, seed, chain.config)
+    choices = [chain.choice(name, one, predicted[name], label, number) for name, one in issued.items()]
+    return choices, chain.fused(label, choices)
 
 
 def comparisons(config: EarConfig, dense: str) -> list[tuple[str, str]]:
