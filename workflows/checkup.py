@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from workflows import mirror
 from workflows.cluster import cores
@@ -13,10 +14,10 @@ from workflows.cluster import cores
 GIB = 2**30
 
 
-def report() -> bool:
-    """Print a line for each check; whether all that is needed is there."""
+def report(store: str) -> bool:
+    """Print a line for each check; whether all that is needed is there, and room where the store lies."""
     fine = True
-    for name, check in CHECKS.items():
+    for name, check in {**CHECKS, "disk": partial(_disk, store)}.items():
         try:
             print(f"  ok   {name}: {check()}")
         except Exception as error:  # a check says what is wrong by raising, whatever library it asked
@@ -74,9 +75,9 @@ def _memory() -> str:
     return f"{free:.1f} GiB free"
 
 
-def _disk() -> str:
-    store = mirror.place(os.environ.get("SPARRING_STORE", "store"))
-    place = next(path for path in (store, *store.parents) if path.exists())
+def _disk(store: str) -> str:
+    local = mirror.place(store)
+    place = next(path for path in (local, *local.parents) if path.exists())
     free = shutil.disk_usage(place).free / GIB
     if free < 2:
         raise RuntimeError(f"{free:.1f} GiB free at {place}; move the store with SPARRING_STORE or --store")
@@ -90,5 +91,4 @@ CHECKS: dict[str, Callable[[], str]] = {
     "torch": _torch,
     "faiss": _faiss,
     "memory": _memory,
-    "disk": _disk,
 }

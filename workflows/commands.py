@@ -27,10 +27,14 @@ from workflows.worker_group import dismiss
 
 def opened(arguments: argparse.Namespace) -> tuple[Experiment, Store]:
     """The experiment that the arguments name, and the store."""
-    root = arguments.store or os.environ.get("SPARRING_STORE", "store")
-    experiment, store = recipes.read(arguments.config, arguments.assignments, arguments.runs), object_store.opened(root)
+    experiment = recipes.read(arguments.config, arguments.assignments, arguments.runs)
+    store = object_store.opened(_root(arguments))
     store.look(graph(experiment.wanted))
     return experiment, store
+
+
+def _root(arguments: argparse.Namespace) -> str:
+    return str(arguments.store or os.environ.get("SPARRING_STORE", "store"))
 
 
 def leave() -> None:
@@ -289,5 +293,5 @@ def doctor(arguments: argparse.Namespace) -> None:
     """Check what the commands need."""
     from workflows import checkup
 
-    if not checkup.report():
+    if not checkup.report(_root(arguments)):
         raise UserError("something is missing; the lines above say what to do")

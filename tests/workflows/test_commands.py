@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ir_measures
@@ -406,3 +407,22 @@ def test_a_profile_that_cannot_be_met_changes_nothing(
     assert err.startswith(f"error: {says}")
     assert {path.name for path in place.folder.iterdir()} <= {"tiny.yaml", "inline.yaml", "store"}
     assert not place.store.exists() or not list(place.store.iterdir())
+
+
+# doctor
+
+
+def test_doctor_says_what_is_there_and_what_is_missing(
+    played: Place, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert played("doctor") == 0
+    lines = said()[0].splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        ["ok", f"{name}:"] for name in ("python", "java", "ray", "torch", "faiss", "memory", "disk")
+    ]
+    assert lines[-1].endswith(f"GiB free at {played.store}")
+    monkeypatch.setattr("workflows.checkup.shutil.disk_usage", lambda place: SimpleNamespace(free=2**30))
+    assert played("doctor") == 2
+    out, err = said()
+    assert f"  MISSING disk: 1.0 GiB free at {played.store}; move the store with SPARRING_STORE or --store" in out
+    assert err == "error: something is missing; the lines above say what to do\n"
