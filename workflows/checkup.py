@@ -17,7 +17,8 @@ GIB = 2**30
 def report(store: str) -> bool:
     """Print a line for each check; whether all that is needed is there, and room where the store lies."""
     fine = True
-    for name, check in {**CHECKS, "disk": partial(_disk, store)}.items():
+    checks: dict[str, Callable[[], str]] = {**CHECKS, "disk": partial(_disk, store)}
+    for name, check in checks.items():
         try:
             print(f"  ok   {name}: {check()}")
         except Exception as error:  # a check says what is wrong by raising, whatever library it asked
