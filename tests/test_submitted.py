@@ -183,6 +183,19 @@ def test_a_run_of_the_images_own_code(place: Place, head: Head) -> None:
     assert list(place.store.glob("encode-*/artifact.json"))
 
 
+def test_a_tuning(place: Place, head: Head) -> None:
+    """Its trials run on the cluster; page and best config are where the job was told to keep its runs."""
+    space = {"train.learning_rate": {"grid": [1e-3, 1e-9]}}
+    tree = yaml.safe_load(place.config.read_text())
+    tiny.write(place.config, {**tree, "tune": {"measure": "RR@10", "systems": ["retriever"], "space": space}})
+    done = submitted(place, head, "--tune")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 trials: 2 done" in done.stdout
+    assert done.stdout.splitlines()[-1].endswith(f"the report, on the cluster: {place.runs}/tiny/tune.html")
+    assert {path.name for path in (place.runs / "tiny").iterdir()} >= {"tune.html", "tiny-best.yaml", "trials.json"}
+    assert len(list(place.store.glob("ingest-*/artifact.json"))) == 1
+
+
 def test_a_mistake_that_shows_in_the_job(place: Place, head: Head) -> None:
     shutil.rmtree(place.store)
     done = submitted(place, head, "--set", "data.path=nowhere/here")
