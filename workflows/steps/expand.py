@@ -27,6 +27,7 @@ from components.relevance_model import Document, Frequencies, RelevanceConfig
 from components.sources.base import locate
 from components.tables import ANSWER_RANKS, EXPANSIONS, QRELS, QUERIES, RANKING, read, write
 from workflows.cluster import Cluster
+from workflows.dag import version
 from workflows.shards import Shard, map_shards
 
 SAMPLED = 100_000
@@ -91,6 +92,7 @@ def expand_by_relevance(
     return summary
 
 
+@version(2)
 def expand_by_model(
     out: Path, cluster: Cluster, *, data: Path, models: list[Path], splits: list[str], seed: list[Any],
     config: GenerateConfig,
