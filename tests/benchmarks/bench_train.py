@@ -215,9 +215,10 @@ def test_large_batches(world: World) -> None:
         seconds, peak = json.loads(done.stdout.splitlines()[-1])
         return seconds, peak
 
-    def pair(number: int) -> list[tuple[float, float]]:
-        sides = [(LARGE, True), (BATCH, False)][:: -1 if number % 2 else 1]
-        return [trained(batch, recompute=recompute) for batch, recompute in sides][:: -1 if number % 2 else 1]
+    def pair(number: int) -> tuple[tuple[float, float], tuple[float, float]]:
+        order = (LARGE, BATCH) if number % 2 else (BATCH, LARGE)
+        found = {batch: trained(batch, recompute=batch == LARGE) for batch in order}
+        return found[LARGE], found[BATCH]
 
     pairs = [pair(number) for number in range(PAIRS + 1)][1:]  # the first is unmeasured
     times = sorted(cached / plain for (cached, _), (plain, _) in pairs)

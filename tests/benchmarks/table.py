@@ -48,6 +48,6 @@ def write(title: str, command: str, head: list[str], rows: list[list[str]], line
     section = "\n".join([f"## {title}", "", f"`{command}`", "", *(f"{line}  " for line in lines), "", *table, ""])
     print("\n" + section)
     text = RESULTS.read_text() if RESULTS.exists() else "# Benchmarks\n"
-    head, *sections = re.split(r"\n(?=## )", text.rstrip() + "\n")
+    top, *sections = re.split(r"\n(?=## )", text.rstrip() + "\n")
     kept = [part.rstrip() + "\n" for part in sections if not part.startswith(f"## {title}\n")]
-    RESULTS.write_text("\n".join([head.rstrip() + "\n", *sorted([*kept, section])]))
+    RESULTS.write_text("\n".join([top.rstrip() + "\n", *sorted([*kept, section])]))
