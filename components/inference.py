@@ -145,9 +145,9 @@ class FusedLayer(nn.Module):
         if self._asking is not None:
             length, rows = 1, states[:, 0].contiguous()
             query = [self._asking(rows).view(count, 1, self._heads, -1).transpose(1, 2)]
-            mask = None if mask is None else mask[:, :, :1]
-        if mask is not None and mask.is_floating_point():
-            mask = mask.bfloat16()
+        if mask is not None:
+            mask = mask[:, :, :1]  # all tokens look at the same ones: a row is read faster than a square
+            mask = mask.bfloat16() if mask.is_floating_point() else mask
         mixed = functional.scaled_dot_product_attention(query[0], key, value, attn_mask=mask)
         rows = self._mixed_norm(rows + self._mixed(mixed.transpose(1, 2).reshape(-1, width)))
         rows = self._norm(rows + self._down(self._up(rows, "gelu")))

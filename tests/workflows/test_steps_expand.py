@@ -79,6 +79,12 @@ def test_from_what_queries_find(tmp_path: Path, data: Path, found: Path, monkeyp
     assert again == [row for row in rows if int(row["query_id"][1:]) % 3 == 0]
 
 
+def test_nothing_to_expand_from_is_an_error(tmp_path: Path, data: Path) -> None:
+    nothing = toy.write_ranking(tmp_path / "nothing", {})
+    with pytest.raises(UserError, match="none of 16 queries has an expansion"):
+        by_relevance(tmp_path / "out", toy.INLINE, data, nothing, ["train"])
+
+
 def test_an_interrupted_expansion_draws_only_what_is_left(
     tmp_path: Path, data: Path, found: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

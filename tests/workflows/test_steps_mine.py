@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from components.config import UserError
 from components.tables import GROUPS, check
 from components.text import document_text
 from tests import toy
@@ -210,7 +211,7 @@ def test_more_negatives_than_the_collection_has_gives_what_there_is(drawn: Any, 
 
 
 def test_a_split_without_judged_queries_is_an_error(drawn: Any) -> None:
-    with pytest.raises(ValueError, match="no query of the split 'nothing' has a relevant document"):
+    with pytest.raises(UserError, match="no query of the split 'nothing' has a relevant document"):
         drawn(None, split="nothing")
 
 

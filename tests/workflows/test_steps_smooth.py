@@ -212,7 +212,7 @@ def test_contexts_of_a_sample_are_those_of_all(drawn: Any) -> None:
 
 
 def test_a_split_without_ground_truth_is_an_error(tmp_path: Path, data: Path, tokens: Path, ranking: Path) -> None:
-    with pytest.raises(ValueError, match="no query of the split 'none' has a relevant document and a ranking"):
+    with pytest.raises(UserError, match="no query of the split 'none' has a relevant document and a ranking"):
         contexts(tmp_path, toy.INLINE, data=data, tokens=tokens, ranking=ranking, split="none", config=ContextConfig())
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components import embedding_space
+from components.config import UserError
 from components.embedding_space import AnalysisConfig
 from components.files import write_json
 from components.groups import ids_of, measured, positives, rows_of
@@ -35,7 +36,7 @@ def analyse(
     rows = rows_of(pa.array(chosen, pa.string()), query_ids, what="queries")
     chosen, rows = _judged(chosen, rows, relevant)
     if len(chosen) < 2:
-        raise ValueError(f"no two queries of the split {split!r} have a relevant document and a ranking")
+        raise UserError(f"no two queries of the split {split!r} have a relevant document and a ranking")
     right = np.asarray([relevant[int(row)][0] for row in rows])
     nearest = rows_of(pa.array([found[query] for query in chosen], pa.string()), document_ids, what=str(ranking))
     held = Vectors(vectors)

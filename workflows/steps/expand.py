@@ -127,7 +127,7 @@ def _mapped(
     table = pa.concat_tables([EXPANSIONS.empty_table(), *(pq.read_table(out / shard.file) for shard in shards)])
     queries = sum(map(len, folds))
     if not len(table):
-        raise ValueError(f"none of {queries} queries has an expansion")
+        raise UserError(f"none of {queries} queries has an expansion")
     summary = expansions.write_collection(out, data, table)
     for shard in shards:
         (out / shard.file).unlink()

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from pydantic import Field, model_validator
 
 from components import draws, runs
-from components.config import Call, Config
+from components.config import Call, Config, UserError
 from components.files import replacing
 from components.groups import ids_of, no_negatives, positives, rows_of
 from components.tables import ANSWERED, GROUPS, QUERIES, RANKING, SCREENED, pieces, read
@@ -58,7 +58,7 @@ def mine(
     """
     pool = _Pool(data, tokens, ranking, split, config)
     if not len(pool.queries):
-        raise ValueError(
+        raise UserError(
             f"no query of the split {split!r} has a relevant document" + (" and a ranking" if ranking else "")
         )
     visits = -(-groups // len(pool.queries))

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from components import runs
-from components.config import Config
+from components.config import Config, UserError
 from components.files import replacing, save_array, write_array
 from components.groups import ids_of, measured, positives, rows_of
 from components.neighbours import at_once
@@ -61,7 +61,7 @@ def contexts(
         wanted = rows_of(pa.array(measured(data, split, config.queries), pa.string()), query_ids, what=split).tolist()
     queries = [row for row in wanted if row in relevant and row in ranked]
     if not queries:
-        raise ValueError(f"no query of the split {split!r} has a relevant document and a ranking")
+        raise UserError(f"no query of the split {split!r} has a relevant document and a ranking")
     candidates = 0
     with (
         replacing(out / "groups.parquet") as path,
