@@ -62,10 +62,16 @@ def write_json(path: Path, value: Any) -> None:
         temporary.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
+def remove(folder: Path, *patterns: str) -> None:
+    """Remove what goes by these names or glob patterns, if it is there. A step removes its parts by this, last of all:
+    whoever is killed before has them still."""
+    for path in [path for pattern in patterns for path in folder.glob(pattern)]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def sweep(folder: Path) -> None:
     """Remove what killed writers left behind in a folder that no one else writes to now."""
-    for path in folder.glob(".*.????????"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    remove(folder, ".*.????????")
 
 
 def _sync(path: Path) -> None:

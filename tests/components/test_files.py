@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from components.files import replacing, sweep, write_json
+from components.files import remove, replacing, sweep, write_json
 
 
 def test_a_file_takes_its_name_at_the_end(tmp_path: Path) -> None:
@@ -180,3 +180,13 @@ def test_a_kill_in_the_middle_leaves_a_hidden_rest_that_is_swept(tmp_path: Path)
     (tmp_path / ".x.tmp").write_text("someone else's")
     sweep(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", ".x.tmp", "file"]
+
+
+def test_names_and_patterns_are_removed_where_they_are(tmp_path: Path) -> None:
+    for name in ("part-0.npy", "part-10.npy", "pairs.npy", "ranking.parquet"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "part-1").mkdir()
+    (tmp_path / "part-1/inner").write_text("x")
+    for _ in range(2):
+        remove(tmp_path, "part-*", "pairs.npy", "not there")
+        assert [path.name for path in tmp_path.iterdir()] == ["ranking.parquet"]

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from components.answers import Mode, matcher, prepared
 from components.config import Config, UserError
-from components.files import replacing, save_array
+from components.files import remove, replacing, save_array
 from components.groups import ids_of, queries_of, rows_of
 from components.tables import ANSWERED, QUERIES, RANKING, pieces, read
 from components.text import document_text
@@ -72,8 +72,7 @@ def answering(
     for shard in shards:
         hits[at[shard.task["start"] : shard.task["stop"]]] = np.load(out / shard.file)
     _write_hits(out / "ranking.parquet", _of_splits(ranking, wanted, RANKING.names), hits)
-    for name in (pairs.name, places.name, *(shard.file for shard in shards)):
-        (out / name).unlink()
+    remove(out, pairs.name, places.name, "part-*.npy")
     return {"documents": len(hits), "hits": int(hits.sum())}
 
 

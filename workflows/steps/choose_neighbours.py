@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from components import draws
 from components.config import Config, UserError
-from components.files import save_array, write_json
+from components.files import remove, save_array, write_json
 from components.groups import measured, queries_of
 from components.measures import asks_for_answers, canonical, per_query
 from components.neighbours import NeighboursConfig, Normalise, Weight
@@ -119,9 +119,7 @@ def chosen(
     found = pa.concat_tables([read(out / part.file, RANKING) for part in parts])
     write(out / "ranking.parquet", _in_order(found, queries), RANKING)
     write_json(out / "chosen.json", [{**part.task["trial"], "queries": part.size} for part in parts])
-    for pattern in ("values-*", "part-*", "queries-*", "judged.json"):
-        for path in out.glob(pattern):
-            path.unlink()
+    remove(out, "values-*", "part-*", "queries-*", "judged.json")
     return {"trials": len(trials), "queries": len(queries), "before": means[0], "best": max(means)}
 
 

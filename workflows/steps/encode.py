@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from components.config import Config
-from components.files import replacing, save_array, write_array, write_json
+from components.files import remove, replacing, save_array, write_array, write_json
 from components.processor import settle
 from components.tables import QUERIES, read
 from workflows.cluster import Cluster
@@ -80,8 +80,7 @@ def _encoded(
     vectors = [np.load(out / part.file) for part in parts]
     write_array(out / "queries.npy", np.concatenate(vectors) if vectors else np.empty((0, 0)))
     write_json(out / "queries.json", queries["query_id"].take(rows).to_pylist())
-    for part in parts:
-        (out / part.file).unlink()
+    remove(out, "part-queries-*.npy")
     return len(rows), counted
 
 

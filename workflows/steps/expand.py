@@ -18,7 +18,7 @@ from pydantic import Field
 from components import expansions, relevance_model
 from components.config import Config, UserError
 from components.draws import generator
-from components.files import replacing, write_json
+from components.files import remove, replacing, write_json
 from components.generator_configs import GenerateConfig
 from components.groups import queries_of
 from components.processor import settle
@@ -87,8 +87,7 @@ def expand_by_relevance(
         out, data, [list(range(len(asked)))], cluster, worker=Sampler, gpu=False, work=out, splits=splits,
         ranking=ranking, seed=seed, config=config,
     )  # fmt: skip
-    for name in (TEXTS, COUNTS):
-        (out / name).unlink()
+    remove(out, TEXTS, COUNTS)
     return summary
 
 
@@ -129,8 +128,7 @@ def _mapped(
     if not len(table):
         raise UserError(f"none of {queries} queries has an expansion")
     summary = expansions.write_collection(out, data, table)
-    for shard in shards:
-        (out / shard.file).unlink()
+    remove(out, "part-*.parquet")
     return {**summary, "not_expanded": queries - summary["queries"], **counted}
 
 

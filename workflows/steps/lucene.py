@@ -21,7 +21,7 @@ from pydantic import Field
 
 from components import lucene
 from components.config import Config, UserError
-from components.files import replacing, write_json
+from components.files import remove, replacing, write_json
 from components.groups import documents_for, queries_of
 from components.tables import RANKING, counts, read
 from workflows.cluster import Cluster, Pool
@@ -120,8 +120,7 @@ def _searched(
             work=_Retrieval, data=str(data), index=str(index), splits=splits, k=k, k1=config.k1, b=config.b, rm3=rm3,
         )  # fmt: skip
         _join([out / shard.file for shard in shards], ranking)
-    for shard in shards:
-        (out / shard.file).unlink(missing_ok=True)
+    remove(out, "found-*.parquet")
     return {"queries": queries, **counts(ranking)}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow.compute as pc
 from pydantic import Field
 
-from components.files import save_array
+from components.files import remove, save_array
 from components.groups import queries_of
 from components.neighbours import NeighboursConfig
 from components.processor import settle
@@ -49,8 +49,7 @@ def rerank_by_neighbours(
     )  # fmt: skip
     table, changed = ranked.reordered(scores, config.context)
     write(out / "ranking.parquet", table, RANKING)
-    for path in [*out.glob("lists.*.npy"), *out.glob("part-*.npy")]:
-        path.unlink()
+    remove(out, "lists.*.npy", "part-*.npy")
     return {"queries": len(ranked), "documents": len(lists.documents), "first_changed": changed}
 
 

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from components.config import Config
 from components.expansions import FILE
-from components.files import replacing, save_array, write_array
+from components.files import remove, replacing, save_array, write_array
 from components.processor import settle
 from components.query_choice import PREDICTIONS
 from components.query_reading import PARTS, TOP
@@ -117,8 +117,7 @@ def predict(
         batch_tokens=cluster.tokens_at_once(cuda=cluster.cuda()),
     )  # fmt: skip
     write(out / PREDICTED, pa.table([names, pa.array(scores)], names=PREDICTIONS.names), PREDICTIONS)
-    for path in out.glob("part-*.npy"):
-        path.unlink()
+    remove(out, "part-*.npy")
     return {"expansions": len(names), **counted}
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from components import draws
 from components.config import UserError
 from components.exact_match import MEASURES, best
-from components.files import write_array
+from components.files import remove, write_array
 from components.groups import ids_of, measured, queries_of, rows_of
 from components.measures import PER_QUERY, means
 from components.processor import settle
@@ -90,8 +90,7 @@ def read_answers(
     )  # fmt: skip
     written = pa.concat_tables([pq.read_table(out / shard.file) for shard in shards])["answer"]
     write(out / ANSWERS, pa.table([names, written], names=WRITTEN.names), WRITTEN)
-    for name in ("pairs.npy", "offsets.npy", *(shard.file for shard in shards)):
-        (out / name).unlink()
+    remove(out, "pairs.npy", "offsets.npy", "part-*.parquet")
     return {"queries": len(names), "pairs": len(table), **counted}
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from components import runs
 from components.config import Config
-from components.files import save_array, write_array
+from components.files import remove, save_array, write_array
 from components.groups import ids_of, measured, rows_of
 from components.processor import settle
 from components.tables import GROUPS, RANKING, read, write
@@ -50,7 +50,7 @@ def judge(
     )
     at = table.schema.get_field_index("teacher")
     write(out / "groups.parquet", table.set_column(at, "teacher", teacher), GROUPS)
-    _clear(out)
+    remove(out, "pairs.npy", "part-*.npy")
     return {"pairs": len(pairs), **counted}
 
 
@@ -82,7 +82,7 @@ def rerank(
     ranks = runs.places(table["place"].to_numpy()) + 1
     table = table.set_column(2, "rank", pa.array(ranks, pa.int32())).select(RANKING.names)
     write(out / "ranking.parquet", table, RANKING)
-    _clear(out)
+    remove(out, "pairs.npy", "part-*.npy")
     return {"pairs": len(top), "queries": int((ranks == 1).sum()), **counted}
 
 
@@ -100,12 +100,6 @@ def _score(
         batch_tokens=cluster.tokens_at_once(cuda=cluster.cuda()),
     )  # fmt: skip
     return pa.array(scores[inverse.reshape(-1)], pa.float32()), counted
-
-
-def _clear(out: Path) -> None:
-    """Remove pairs and parts, last of all: whoever is killed before has them still."""
-    for path in [out / "pairs.npy", *out.glob("part-*.npy")]:
-        path.unlink()
 
 
 class Scorer:

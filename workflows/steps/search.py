@@ -13,7 +13,7 @@ from pydantic import Field
 
 from components import topk
 from components.config import Config
-from components.files import replacing, save_array, write_array, write_json
+from components.files import remove, replacing, save_array, write_array, write_json
 from components.groups import documents_for, ids_of, places_of, queries_of
 from components.processor import settle
 from components.tables import RANKING, counts
@@ -88,10 +88,7 @@ def search(
         )  # fmt: skip
         write_json(about, _recall(out, pieces, sampled, k) | counted if index else {})
         _write_ranking(ranking, query_ids, doc_ids, _merged(out, pieces, k))
-    for path in [path for pattern in ("found-*.npy", "sample-*.npy") for path in out.glob(pattern)]:
-        path.unlink()
-    for name in ("order.npy", "rows.npy", "sample.npy"):
-        (out / name).unlink(missing_ok=True)
+    remove(out, "found-*.npy", "sample-*.npy", "order.npy", "rows.npy", "sample.npy")
     return {"queries": len(query_ids), **counts(ranking), **json.loads(about.read_text())}
 
 

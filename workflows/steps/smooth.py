@@ -11,7 +11,7 @@ from pydantic import Field
 
 from components import runs
 from components.config import Config, UserError
-from components.files import replacing, save_array, write_array
+from components.files import remove, replacing, save_array, write_array
 from components.groups import ids_of, measured, positives, rows_of
 from components.neighbours import at_once
 from components.processor import settle
@@ -120,8 +120,7 @@ def smooth(
     at = table.schema.get_field_index("targets")
     column = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(targets))
     write(out / "groups.parquet", table.set_column(at, "targets", column), GROUPS)
-    for path in [*out.glob("lists.*.npy"), *out.glob("part-*.npy"), out / "truth.npy"]:
-        path.unlink()
+    remove(out, "lists.*.npy", "part-*.npy", "truth.npy")
     return {"groups": len(table), "candidates": len(targets), **_spread(targets, truth, offsets)}
 
 

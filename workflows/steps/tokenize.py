@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from pydantic import Field
 
 from components.config import Config
 from components.expansions import share
-from components.files import replacing, write_array, write_json
+from components.files import remove, replacing, write_array, write_json
 from components.text import TOKENIZER, document_text, fingerprint_of, prompts_of, tokenizer_file
 from workflows.cluster import Cluster
 from workflows.dag import version
@@ -52,7 +51,7 @@ def tokenize(out: Path, cluster: Cluster, *, data: Path, model: Path, config: To
         _same(out, table)
     summary["tokenizer"] = fingerprint_of(model / "model")
     write_json(out / TOKENIZER, summary["tokenizer"])
-    _clear(out)
+    remove(out, "part-*")
     return summary
 
 
@@ -81,7 +80,7 @@ def tokenize_queries(
     _join(out, "queries", [out / shard.file for shard in shards])
     _same(out, "queries")
     write_json(out / TOKENIZER, made)
-    _clear(out)
+    remove(out, "part-*")
     return {"queries": groups.metadata.num_rows, "tokenizer": made}
 
 
@@ -129,12 +128,6 @@ def _join(out: Path, table: str, parts: list[Path]) -> None:
             joined[start : start + len(ids)] = ids
             start += len(ids)
         joined.flush()
-
-
-def _clear(out: Path) -> None:
-    """Remove the parts, last of all: whoever is killed before has them still."""
-    for part in out.glob("part-*"):
-        shutil.rmtree(part)
 
 
 def _same(out: Path, table: str) -> None:
