@@ -1,0 +1,43 @@
+"""Queries that were expanded from toy data: what the steps after it begin with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from components import expansions
+from components.relevance_model import RelevanceConfig
+from tests import toy
+from workflows.cluster import Cluster
+from workflows.steps.choose import answer_ranks
+from workflows.steps.expand import expand_by_relevance
+
+
+def place(path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def by_relevance(out: Path, cluster: Cluster, data: Path, found: Path, splits: list[str], **config: Any) -> Any:
+    options = RelevanceConfig(**{"number": 6, "terms": 2, "common": 1.0, **config})
+    return expand_by_relevance(place(out), cluster, data=data, ranking=found, splits=splits, seed=[1], config=options)
+
+
+def chain(folder: Path, data: Path) -> dict[str, Path]:
+    """Expansions of all queries, what each finds, and their ranks. The first expansion finds the relevant document
+    first, the k-th at k; q4's find nothing."""
+    rows = {f"q{i}": [f"d{(i + 3 * k) % 40}" for k in range(5)] for i in range(24)}
+    found = toy.write_ranking(folder / "found", rows)
+    by_relevance(folder / "expanded", toy.INLINE, data, found, ["train", "dev", "test"])
+    issued = {}
+    for row in pq.read_table(folder / "expanded" / expansions.FILE).to_pylist():
+        own, number = int(row["query_id"][1:]), row["number"]
+        others = [f"d{(own + 1 + 2 * k) % 40}" for k in range(7)]
+        if own != 4:
+            issued[row["doc_id"]] = [*others[: number - 1], f"d{own}", *others[number - 1 :]][:4]
+    ranking = toy.write_ranking(folder / "ranking", issued)
+    ranks = place(folder / "ranks")
+    answer_ranks(ranks, toy.INLINE, expanded=folder / "expanded", ranking=ranking, by_answer=False)
+    return {"found": found, "expanded": folder / "expanded", "ranking": ranking, "ranks": ranks, "folder": folder}

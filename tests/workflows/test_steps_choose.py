@@ -1,0 +1,125 @@
+"""Which expansion of a query is asked: what each finds, groups to learn from, the choice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from components import expansions, query_choice
+from components.config import UserError
+from components.tables import ANSWER_RANKS, write
+from tests import toy
+from tests.expanded import place
+from workflows.steps import choose, expand
+from workflows.steps.choose import rank_groups
+
+
+def test_ranks_by_judgements(chain: dict[str, Path], data: Path) -> None:
+    relevant: dict[str, set[str]] = {}
+    for row in pq.read_table(data / "qrels.parquet").to_pylist():
+        if row["relevance"] > 0:
+            relevant.setdefault(row["query_id"], set()).add(row["doc_id"])
+    issued: dict[str, list[str]] = {}
+    for row in pq.read_table(chain["ranking"] / "ranking.parquet").to_pylist():
+        issued.setdefault(row["query_id"], []).append(row["doc_id"])
+    for row in pq.read_table(chain["ranks"] / "ranks.parquet").to_pylist():
+        hits = [at for at, one in enumerate(issued.get(row["doc_id"], []), 1) if one in relevant[row["query_id"]]]
+        assert row["rank"] == (hits[0] if hits else None)
+
+
+def test_groups_have_ranks_and_queries_that_say_something(chain: dict[str, Path], data: Path, tmp_path: Path) -> None:
+    out = place(tmp_path / "groups")
+    asked = {"data": data, "split": "train", "max_rank": 101, "queries": None, "seed": [1]}
+    summary = rank_groups(out, toy.INLINE, ranks=chain["ranks"], candidates=None, **asked)
+    ranks = {row["doc_id"]: row["rank"] for row in pq.read_table(chain["ranks"] / "ranks.parquet").to_pylist()}
+    rows = pq.read_table(out / "groups.parquet").to_pylist()
+    assert "q4" not in {row["query_id"] for row in rows}  # nothing finds anything: all of MAX_RANK
+    assert summary["groups"] == len(rows) < summary["of"]
+    for row in rows:
+        assert row["targets"] == [101 if ranks[one] is None else ranks[one] for one in row["doc_ids"]]
+        assert len(set(row["targets"])) > 1
+    ranks = _same_ranks(chain, tmp_path)
+    with pytest.raises(UserError, match="no query has expansions of which one finds more"):
+        rank_groups(place(tmp_path / "none"), toy.INLINE, ranks=ranks, candidates=None, **asked)
+
+
+def test_groups_of_fewer_candidates_are_drawn(chain: dict[str, Path], data: Path, tmp_path: Path) -> None:
+    asked = {"data": data, "split": "train", "max_rank": 101, "queries": None, "ranks": chain["ranks"], "seed": [1]}
+    made = {}
+    for name, most in (("all", None), ("two", 2), ("again", 2), ("many", 1000)):
+        rank_groups(place(tmp_path / name), toy.INLINE, candidates=most, **asked)
+        made[name] = {row["query_id"]: row for row in pq.read_table(tmp_path / name / "groups.parquet").to_pylist()}
+    assert made["two"] == made["again"]
+    assert made["many"] == made["all"]
+    firsts = 0
+    for query, row in made["two"].items():
+        whole = made["all"][query]
+        assert len(row["doc_ids"]) == len(set(row["targets"])) == 2
+        assert set(zip(row["doc_ids"], row["targets"], strict=True)) <= set(
+            zip(whole["doc_ids"], whole["targets"], strict=True)
+        )
+        firsts += row["doc_ids"] == whole["doc_ids"][:2]
+    assert firsts < len(made["two"])  # a draw, and not the first ones
+
+
+def test_groups_of_fewer_queries_are_drawn(chain: dict[str, Path], data: Path, tmp_path: Path) -> None:
+    """In their order, by the seed alone."""
+    made = {}
+    for name, queries, seed in (("all", None, 1), ("few", 5, 1), ("again", 5, 1), ("other", 5, 2), ("many", 1000, 1)):
+        rank_groups(
+            place(tmp_path / name), toy.INLINE, data=data, ranks=chain["ranks"], split="train", max_rank=101,
+            queries=queries, candidates=None, seed=[seed],
+        )  # fmt: skip
+        made[name] = pq.read_table(tmp_path / name / "groups.parquet").to_pylist()
+    assert made["few"] == made["again"] == [row for row in made["all"] if row in made["few"]]
+    assert len(made["few"]) == 5
+    assert made["few"] not in (made["all"][:5], made["other"])
+    assert made["many"] == made["all"]
+
+
+def _same_ranks(chain: dict[str, Path], tmp_path: Path) -> Path:
+    rows = pq.read_table(chain["ranks"] / "ranks.parquet")
+    out = place(tmp_path / "same")
+    table = rows.set_column(2, "rank", pa.array([3] * len(rows), pa.int32()))
+    write(out / "ranks.parquet", table, ANSWER_RANKS)
+    return out
+
+
+@pytest.fixture(scope="module")
+def questioned(chain: dict[str, Path], data: Path) -> Path:
+    """The expansions with the questions of the test split beside them."""
+    out = place(chain["folder"] / "questioned")
+    expand.with_question(out, toy.INLINE, data=data, expanded=chain["expanded"], splits=["test", "train", "dev"])
+    return out
+
+
+def test_the_question_is_a_candidate(chain: dict[str, Path], questioned: Path, data: Path, tmp_path: Path) -> None:
+    """With the number 0, before all others; never a generator's first choice, and there with any number of others."""
+    rows = pq.read_table(questioned / expansions.FILE).to_pylist()
+    before = pq.read_table(chain["expanded"] / expansions.FILE).to_pylist()
+    assert [row for row in rows if row["number"]] == before
+    assert sorted(row["query_id"] for row in rows if not row["number"]) == sorted(f"q{i}" for i in range(24))
+    numbers = [(row["query_id"], row["number"]) for row in rows]
+    assert numbers == sorted(numbers, key=lambda one: ([q for q, n in numbers if n == 0].index(one[0]), one[1]))
+    asked = {row["query_id"]: row["text"] for row in pq.read_table(questioned / "queries.parquet").to_pylist()}
+    plain = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
+    assert all(asked[f"{query}#0"] == f"{text} ?" for query, text in plain.items())
+
+    scores = place(tmp_path / "scores")
+    names = [row["doc_id"] for row in rows]
+    table = {"doc_id": names, "score": [0.0 if name.endswith("#0") else 1.0 for name in names]}
+    pq.write_table(pa.table(table, schema=query_choice.PREDICTIONS), scores / "predicted.parquet")
+
+    def chosen(name: str, scores: Path | None, number: int | None) -> set[int]:
+        out = place(tmp_path / name)
+        choose.choose(
+            out, toy.INLINE, data=data, expanded=questioned, ranking=chain["ranking"], scores=scores,
+            otherwise=chain["found"], split="test", number=number,
+        )  # fmt: skip
+        return set(pq.read_table(out / choose.CHOICES)["number"].to_pylist())
+
+    assert chosen("first", None, None) == {1}
+    assert chosen("all", scores, None) == chosen("one", scores, 1) == {0}

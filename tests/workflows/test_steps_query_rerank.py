@@ -1,0 +1,172 @@
+"""A reranker of expansions: what it reads, what it predicts, what it learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from components import expansions
+from components.cross_encoder import CrossEncoder
+from components.pretrained import load_tokenizer
+from components.query_reading import Reading
+from components.tables import ANSWER_RANKS, write
+from components.text import Batch, TokenStore
+from tests import toy
+from tests.expanded import place
+from tests.trainings import lines
+from workflows.steps import choose, query_rerank
+from workflows.steps.choose import rank_groups
+from workflows.steps.query_rerank import PredictConfig, candidates, predict
+from workflows.steps.tokenize import TokenizeConfig, tokenize
+from workflows.steps.train import train
+
+RANKING = "components.losses.query_ranks.ranking"
+
+
+@pytest.fixture(scope="module")
+def rerankers(chain: dict[str, Path], data: Path, ranker: Path) -> Any:
+    """The candidates of a reranker that reads passages (`rd`) or not (`ri`), and their tokens."""
+    made = {}
+    for kind, ranking in (("ri", None), ("rd", chain["ranking"])):
+        out, tokens = place(chain["folder"] / kind), place(chain["folder"] / f"{kind} tokens")
+        candidates(out, toy.INLINE, data=data, expanded=chain["expanded"], ranking=ranking)
+        tokenize(tokens, toy.INLINE, data=out, model=ranker, config=TokenizeConfig())
+        made[kind] = (out, tokens)
+    return made
+
+
+@pytest.mark.parametrize("kind", ["ri", "rd"])
+def test_predictions_are_what_the_model_says_of_the_papers_template(
+    chain: dict[str, Path], data: Path, rerankers: Any, ranker: Path, tmp_path: Path, kind: str
+) -> None:
+    """`question ? expansion`, and for RD the first passage as the second text, through Hugging Face's own tokenizer."""
+    view, tokens = rerankers[kind]
+    out = place(tmp_path / "out")
+    config = PredictConfig(precision="fp32", shard=30)
+    predict(out, toy.INLINE, expanded=chain["expanded"], candidates=view, tokens=tokens, reranker=ranker, config=config)
+    predicted = {row["doc_id"]: row["score"] for row in pq.read_table(out / query_rerank.PREDICTED).to_pylist()}
+    model, tokenizer = CrossEncoder.load(ranker / "model").eval(), load_tokenizer(ranker / "model")
+    asked = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
+    top = {row["query_id"]: row["doc_id"] for row in pq.read_table(chain["ranking"] / "ranking.parquet").to_pylist()
+           if row["rank"] == 1}  # fmt: skip
+    documents = {row["doc_id"]: f"{row['title']} {row['text']}".strip()
+                 for row in pq.read_table(data / "documents.parquet").to_pylist()}  # fmt: skip
+    rows = pq.read_table(chain["expanded"] / expansions.FILE).to_pylist()
+    assert len(predicted) == len(rows)
+    for row in [row for row in rows if row["query_id"] != "q4"][::7]:
+        texts = [f"{asked[row['query_id']]} ? {row['text']}"]
+        if kind == "rd":
+            texts.append(documents[top[row["doc_id"]]])
+        wrapped = tokenizer(*texts, truncation="longest_first" if kind == "rd" else True, max_length=24)
+        batch = Batch(*(torch.tensor([wrapped[name]]) for name in ("input_ids", "attention_mask", "token_type_ids")))
+        if kind == "ri":
+            batch = batch._replace(segments=None)
+        with torch.inference_mode():
+            assert predicted[row["doc_id"]] == pytest.approx(model(batch).item(), abs=1e-5)
+
+
+def test_passages_are_looked_up_once_each(chain: dict[str, Path], rerankers: Any) -> None:
+    view, _ = rerankers["rd"]
+    names = pq.read_table(view / "documents.parquet")["doc_id"].to_pylist()
+    first = [
+        row["doc_id"] for row in pq.read_table(chain["ranking"] / "ranking.parquet").to_pylist() if row["rank"] == 1
+    ]
+    passages = [name for name in names if "#" not in name]
+    assert sorted(passages) == sorted(set(first))
+    top = np.load(view / "top.npy")
+    assert (top >= len(names) - len(passages) - 1).all()
+    assert {names[at] for at in top} == set(first) | {"#"}  # q4's read an empty one
+
+
+@pytest.mark.parametrize("kind", ["ri", "rd"])
+def test_a_trained_reranker_chooses_better_than_the_generator(
+    chain: dict[str, Path], data: Path, rerankers: Any, ranker: Path, tmp_path: Path, kind: str
+) -> None:
+    """It learns its training queries' ranks: its choices come nearer to the oracle's than the first expansions, here
+    the worst, are."""
+    view, tokens = rerankers[kind]
+    worst = _turned_round(chain, tmp_path)
+    groups = place(tmp_path / "groups")
+    rank_groups(
+        groups, toy.INLINE, data=data, ranks=worst, split="train", max_rank=101, queries=None, candidates=None, seed=[1]
+    )
+    config = toy.train_config(
+        steps=60, batch=8, learning_rate=5e-3, schedule="noam", clip=None, log_every=20,
+        losses=[{"function": RANKING, "options": {"alpha": 0.1}}],
+        validate_on_dev={"every": 30, "measure": "accuracy"},
+    )  # fmt: skip
+    out = place(tmp_path / "out")
+    summary = train(
+        out, toy.INLINE, objective="query_reranker", rows=groups, dev=groups, data=view, tokens=tokens, start=ranker,
+        seed=[1], config=config,
+    )  # fmt: skip
+    assert summary["peak_learning_rate"] == pytest.approx(5e-3)
+    assert summary["noam_multiplier"] == pytest.approx(5e-3 * 6**0.5)
+    assert summary["best"]["value"] > 0.5
+    losses = [line["ranking (group)"] for line in lines(out) if "ranking (group)" in line]
+    assert losses[-1] < 0.7 * losses[0]
+    predicted = place(tmp_path / "predicted")
+    predict(
+        predicted, toy.INLINE, expanded=chain["expanded"], candidates=view, tokens=tokens, reranker=out,
+        config=PredictConfig(precision="fp32"),
+    )  # fmt: skip
+    ranks = {row["doc_id"]: row["rank"] or 101 for row in pq.read_table(worst / "ranks.parquet").to_pylist()}
+    means = {}
+    for name, scores in (("first", None), ("reranker", predicted), ("oracle", worst)):
+        chosen = place(tmp_path / name)
+        choose.choose(
+            chosen, toy.INLINE, data=data, expanded=chain["expanded"], ranking=chain["ranking"], scores=scores,
+            otherwise=chain["found"], split="train", number=None,
+        )  # fmt: skip
+        choices = pq.read_table(chosen / choose.CHOICES)["doc_id"].to_pylist()
+        means[name] = np.mean([ranks[one] for one in choices])
+    assert means["oracle"] <= means["reranker"] < means["first"]
+
+
+def _turned_round(chain: dict[str, Path], tmp_path: Path) -> Path:
+    """Ranks that say that the last expansion is the best."""
+    table = pq.read_table(chain["ranks"] / "ranks.parquet")
+    numbers = [int(name.partition("#")[2]) for name in table["doc_id"].to_pylist()]
+    out = place(tmp_path / "turned")
+    write(out / "ranks.parquet", table.set_column(2, "rank", pa.array([70 - 10 * n for n in numbers], pa.int32())),
+          ANSWER_RANKS)  # fmt: skip
+    return out
+
+
+@pytest.mark.parametrize("kind", ["ri", "rd"])
+def test_the_public_codes_templates(
+    chain: dict[str, Path], data: Path, ranker: Path, tmp_path: Path, kind: str
+) -> None:
+    """`[CLS] question [SEP] expansion [SEP] (title [SEP] passage [SEP])`, put together by hand, of one segment."""
+    view, made = place(tmp_path / "view"), place(tmp_path / "tokens")
+    query_rerank.candidates_released(
+        view, toy.INLINE, data=data, expanded=chain["expanded"], ranking=chain["ranking"] if kind == "rd" else None
+    )
+    tokenize(made, toy.INLINE, data=view, model=ranker, config=TokenizeConfig())
+    reading = Reading(view, TokenStore(made, ranker / "model"), 24)
+    tokenizer = load_tokenizer(ranker / "model")
+    asked = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
+    top = {row["query_id"]: row["doc_id"] for row in pq.read_table(chain["ranking"] / "ranking.parquet").to_pylist()
+           if row["rank"] == 1}  # fmt: skip
+    documents = {row["doc_id"]: row for row in pq.read_table(data / "documents.parquet").to_pylist()}
+    rows = pq.read_table(chain["expanded"] / expansions.FILE).to_pylist()
+    batch = reading.batch(np.arange(len(rows)))
+    assert batch.segments is None
+    assert reading.lengths(np.arange(len(rows))).tolist() == batch.mask.sum(1).tolist()
+    for at, row in enumerate(rows):
+        texts = [asked[row["query_id"]], row["text"]]
+        if kind == "rd":
+            first = documents.get(top.get(row["doc_id"], ""), {"title": "", "text": ""})
+            texts += [first["title"], first["text"]]
+        parts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+        room, wanted = 24 - 1 - len(parts), [tokenizer.cls_token_id]
+        for ids in parts:
+            wanted += [*ids[:room], tokenizer.sep_token_id]
+            room -= len(ids[:room])
+        assert batch.ids[at][batch.mask[at] > 0].tolist() == wanted
