@@ -123,6 +123,13 @@ def test_reads_memory_maps_as_they_are(tmp_path):
     )  # fmt: skip
 
 
+def test_without_onednn_it_is_the_same(monkeypatch):
+    queries, documents = whole_numbers((37, 8)), whole_numbers((3000, 8), seed=1)
+    expected = topk.top_k(queries, [documents], None, 70)
+    monkeypatch.setattr("torch.backends.mkldnn.is_available", lambda: False)
+    np.testing.assert_array_equal(topk.top_k(queries, [documents], None, 70), expected)
+
+
 def test_on_a_gpu_as_on_a_processor():
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
