@@ -148,6 +148,12 @@ def contents(title: str | None, text: str | None) -> str:
     return "\n".join(part for part in (title, text) if part)
 
 
+def as_json(doc_ids: Sequence[str], texts: Sequence[str]) -> list[str]:
+    """Documents as an `IndexWriter` takes them."""
+    # In ASCII: every character arrives, also those that Java's own UTF-8 writes differently.
+    return [json.dumps({"id": id, "contents": text}) for id, text in zip(doc_ids, texts, strict=True)]
+
+
 class IndexWriter:
     """Writes a Lucene index that Pyserini opens, through Anserini's indexer. A context manager: leaving it commits."""
 
@@ -164,11 +170,9 @@ class IndexWriter:
         writer = autoclass("org.apache.commons.lang3.reflect.FieldUtils").readField(self._indexer, "writer", True)
         writer.getConfig().setRAMBufferSizeMB(BUFFER_MB)
 
-    def add(self, doc_ids: Sequence[str], texts: Sequence[str]) -> int:
-        """Add documents; how many were taken: those that are blank are not."""
-        # JSON in ASCII: every character arrives, also those that Java's own UTF-8 writes differently.
-        rows = [json.dumps({"id": id, "contents": text}) for id, text in zip(doc_ids, texts, strict=True)]
-        return int(self._indexer.addRawDocuments(rows)) if rows else 0
+    def add(self, documents: list[str]) -> int:
+        """Add documents, written by `as_json`; how many were taken: those that are blank are not."""
+        return int(self._indexer.addRawDocuments(documents)) if documents else 0
 
     def close(self) -> None:
         """Commit what was added."""

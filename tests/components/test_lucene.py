@@ -31,7 +31,7 @@ from components import lucene
 def found(name, analysis, queries, k=10):
     path = Path(sys.argv[1]) / name
     with lucene.IndexWriter(path, analysis, threads=2) as writer:
-        taken = writer.add([d for d, _ in documents], [text for _, text in documents])
+        taken = writer.add(lucene.as_json([d for d, _ in documents], [text for _, text in documents]))
     searcher = lucene.Searcher(path, analysis, k1=0.9, b=0.4, threads=2)
     assert len(searcher) == taken, (len(searcher), taken)
     answers = [[d for d, _ in hits] for hits in searcher.search(queries, k)]

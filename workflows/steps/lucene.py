@@ -10,10 +10,11 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,6 +28,8 @@ from components.tables import RANKING, counts, read
 from workflows.cluster import Cluster, Pool
 from workflows.progress import Progress
 from workflows.shards import Shard, map_shards, runs
+
+T = TypeVar("T")
 
 INDEX = "index"
 ABOUT = "sparring.json"
@@ -152,17 +155,32 @@ class _Indexing:
             Progress(path.parent, total, "documents") as progress,
             lucene.IndexWriter(path, self._analysis, threads=self._threads, vectors=self._vectors) as writer,
         ):
-            for batch in file.iter_batches(DOCUMENTS_AT_ONCE, columns=["doc_id", "title", "text"]):
-                doc_ids, titles, texts = (column.to_pylist() for column in batch.columns)
-                bodies = [lucene.contents(title, text) for title, text in zip(titles, texts, strict=True)]
-                blank += sum(not body.strip(BLANK) for body in bodies)
-                taken += writer.add(doc_ids, bodies)
-                progress.add(len(doc_ids))
+            for documents, blanks in _ahead(_documents(file)):
+                taken += writer.add(documents)
+                blank += blanks
+                progress.add(len(documents))
         there = len(lucene.Searcher(path, self._analysis, k1=0.9, b=0.4, threads=1))
         if not there == taken == total - blank:  # Anserini logs what goes wrong and carries on
             raise RuntimeError(f"Lucene indexed {there} of {total - blank} documents; its messages are in the log")
         about = {"documents": total, "blank": blank, "analysis": self._analysis.model_dump(mode="json")}
         write_json(path / ABOUT, about)
+
+
+def _documents(file: pq.ParquetFile) -> Iterator[tuple[list[str], int]]:
+    """A collection's documents as the indexer takes them, some at a time, and how many of those are blank."""
+    for batch in file.iter_batches(DOCUMENTS_AT_ONCE, columns=["doc_id", "title", "text"]):
+        doc_ids, titles, texts = (column.to_pylist() for column in batch.columns)
+        bodies = [lucene.contents(title, text) for title, text in zip(titles, texts, strict=True)]
+        yield lucene.as_json(doc_ids, bodies), sum(not body.strip(BLANK) for body in bodies)
+
+
+def _ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items, each made while the one before is worked on: Java needs nothing of Python meanwhile."""
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield item
 
 
 class _Retrieval:
