@@ -26,7 +26,9 @@ _TOKEN = regex.compile(r"(?<![\p{L}\p{N}\p{M}])[\p{L}\p{N}\p{M}]+|[^\p{L}\p{N}\p
 
 def prepared(text: str, mode: Mode = "tokens") -> str:
     """A text in the form that a matcher looks at; worth keeping where many questions ask about it."""
-    text = text if text.isascii() else unicodedata.normalize("NFD", text)
+    if text.isascii():
+        return text if mode == "regex" else text.lower()
+    text = unicodedata.normalize("NFD", text)
     return text if mode == "regex" else _lowered(text)
 
 
@@ -38,12 +40,15 @@ def matcher(answers: Sequence[str], mode: Mode = "tokens") -> Callable[[str], bo
     if mode == "regex":
         patterns = [_pattern(answer) for answer in answers if answer]
         return lambda text: any(pattern.search(text) for pattern in patterns)
-    tokens = [_TOKEN.findall(prepared(answer)) for answer in dict.fromkeys(answers)]
-    wanted = [(max(answer, key=len), answer) for answer in tokens if answer]
+    wanted: dict[str, list[list[str]]] = {}
+    for answer in dict.fromkeys(answers):
+        if tokens := _TOKEN.findall(prepared(answer)):
+            wanted.setdefault(max(tokens, key=len), []).append(tokens)
+    by_longest = list(wanted.items())
 
     def found(text: str) -> bool:
-        for longest, answer in wanted:  # noqa: SIM110  (a generator costs half as much as all else here)
-            if longest in text and _stands(answer, text):
+        for longest, some in by_longest:  # noqa: SIM110  (a generator costs half as much as all else here)
+            if longest in text and any(_stands(answer, text) for answer in some):
                 return True
         return False
 
