@@ -10,11 +10,14 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any
 
 from pydantic import BaseModel
 
 Function = Callable[..., dict[str, Any] | None]
+
+_signature = cache(inspect.signature)  # a graph has hundreds of steps of a few functions
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +35,7 @@ class Step:
         """The directory's name in the store."""
         return f"{self.function.__name__}-{self.fingerprint[:12]}"
 
-    @property
+    @cached_property
     def upstream(self) -> list["Step"]:
         """The steps among the inputs, in order."""
         return list(_steps_in(self.inputs))
@@ -50,7 +53,7 @@ def version(number: int) -> Callable[[Function], Function]:
 
 def step(label: str, function: Function, **inputs: Any) -> Step:
     """Bind a step function to its inputs. A typo, a missing input or one without a stable form is a TypeError."""
-    bound = inspect.signature(function).bind(None, None, **inputs)
+    bound = _signature(function).bind(None, None, **inputs)
     bound.apply_defaults()  # a default is identity too: with another one the results are others
     inputs |= {name: value for name, value in bound.kwargs.items() if name not in inputs}
     identity = {

@@ -177,8 +177,8 @@ def todo(wanted: Iterable[Step], store: Store, *, whole: bool = False) -> list[S
 
 def states(wanted: list[Step], store: Store) -> list[tuple[Step, State]]:
     """Every step of the graph with its state."""
-    waiting = {node.fingerprint for node in todo(wanted, store)}
-    begun = store.begun(graph(wanted))
+    ahead = todo(wanted, store)
+    waiting, begun = {node.fingerprint for node in ahead}, store.begun(ahead)
 
     def state(node: Step) -> State:
         if node.fingerprint in waiting:
