@@ -134,7 +134,7 @@ def _products(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
 
     if queries.is_cuda or not torch.backends.mkldnn.is_available():
         return torch.mm(queries, documents.T)
-    # What torch multiplies float32 with by itself is slower than oneDNN where a processor is not of its maker.
+    # By itself torch multiplies float32 with MKL, which on AMD's processors is a fifth slower than oneDNN.
     return torch.ops.mkldnn._linear_pointwise(queries, documents, None, "none", [], "")
 
 
