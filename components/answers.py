@@ -26,9 +26,7 @@ _TOKEN = regex.compile(r"(?<![\p{L}\p{N}\p{M}])[\p{L}\p{N}\p{M}]+|[^\p{L}\p{N}\p
 
 def prepared(text: str, mode: Mode = "tokens") -> str:
     """A text in the form that a matcher looks at; worth keeping where many questions ask about it."""
-    if text.isascii():
-        return text if mode == "regex" else text.lower()
-    text = unicodedata.normalize("NFD", text)
+    text = text if text.isascii() else unicodedata.normalize("NFD", text)
     return text if mode == "regex" else _lowered(text)
 
 

@@ -149,7 +149,7 @@ class FusedLayer(nn.Module):
             mask = mask[:, :, :1]  # all tokens look at the same ones: a row is read faster than a square
             mask = mask.bfloat16() if mask.is_floating_point() else mask
         mixed = functional.scaled_dot_product_attention(query[0], key, value, attn_mask=mask)
-        # Summed in place, as fp32: torch's sum of two precisions casts, copies and takes twice as long.
+        # Summed in place: of two precisions torch's sum would cast one and then make a third tensor.
         rows = self._mixed_norm(self._mixed(mixed.transpose(1, 2).reshape(-1, width)).float().add_(rows))
         rows = self._norm(self._down(self._up(rows, "gelu")).float().add_(rows))
         return rows.view(count, length, width)

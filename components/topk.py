@@ -134,7 +134,7 @@ def _products(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
 
     if queries.is_cuda or not torch.backends.mkldnn.is_available():
         return torch.mm(queries, documents.T)
-    # By itself torch multiplies float32 with MKL, which on AMD's processors is a fifth slower than oneDNN.
+    # By itself torch multiplies float32 with MKL, which on AMD's processors is slower than oneDNN.
     return torch.ops.mkldnn._linear_pointwise(queries, documents, None, "none", [], "")
 
 

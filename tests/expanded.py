@@ -16,11 +16,13 @@ from workflows.steps.expand import expand_by_relevance
 
 
 def place(path: Path) -> Path:
+    """A directory, made where it is not there."""
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def by_relevance(out: Path, cluster: Cluster, data: Path, found: Path, splits: list[str], **config: Any) -> Any:
+    """The step that expands by relevance, with a few short expansions a query unless options say otherwise."""
     options = RelevanceConfig(**{"number": 6, "terms": 2, "common": 1.0, **config})
     return expand_by_relevance(place(out), cluster, data=data, ranking=found, splits=splits, seed=[1], config=options)
 
@@ -40,4 +42,4 @@ def chain(folder: Path, data: Path) -> dict[str, Path]:
     ranking = toy.write_ranking(folder / "ranking", issued)
     ranks = place(folder / "ranks")
     answer_ranks(ranks, toy.INLINE, expanded=folder / "expanded", ranking=ranking, by_answer=False)
-    return {"found": found, "expanded": folder / "expanded", "ranking": ranking, "ranks": ranks, "folder": folder}
+    return {"found": found, "expanded": folder / "expanded", "ranking": ranking, "ranks": ranks}

@@ -89,9 +89,9 @@ def _same_ranks(chain: dict[str, Path], tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def questioned(chain: dict[str, Path], data: Path) -> Path:
+def questioned(chain: dict[str, Path], data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The expansions with the questions of the test split beside them."""
-    out = place(chain["folder"] / "questioned")
+    out = tmp_path_factory.mktemp("questioned")
     expand.with_question(out, toy.INLINE, data=data, expanded=chain["expanded"], splits=["test", "train", "dev"])
     return out
 

@@ -30,11 +30,11 @@ RANKING = "components.losses.query_ranks.ranking"
 
 
 @pytest.fixture(scope="module")
-def rerankers(chain: dict[str, Path], data: Path, ranker: Path) -> Any:
+def rerankers(chain: dict[str, Path], data: Path, ranker: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The candidates of a reranker that reads passages (`rd`) or not (`ri`), and their tokens."""
     made = {}
     for kind, ranking in (("ri", None), ("rd", chain["ranking"])):
-        out, tokens = place(chain["folder"] / kind), place(chain["folder"] / f"{kind} tokens")
+        out, tokens = tmp_path_factory.mktemp(kind), tmp_path_factory.mktemp(f"{kind}-tokens")
         candidates(out, toy.INLINE, data=data, expanded=chain["expanded"], ranking=ranking)
         tokenize(tokens, toy.INLINE, data=out, model=ranker, config=TokenizeConfig())
         made[kind] = (out, tokens)
