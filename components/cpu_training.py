@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
+from components import attention
+
 NAME = "sparring_cpu_training"
 BITS = 16
 
@@ -68,18 +70,15 @@ def attend(
 
 
 class _Attention(torch.autograd.Function):
-    """Whatever scales all weights of a row scales something smaller instead: a query, an output, a gradient."""
+    """Whatever scales all weights of a row scales something smaller instead: an output, a gradient."""
 
     @staticmethod
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, dropout: float
     ) -> Tensor:
         with torch.autocast("cpu", enabled=False):
-            query, key, value = (query * scale).contiguous(), key.contiguous(), value.contiguous()
-            scores = torch.matmul(query, key.transpose(-1, -2))
-            if mask is not None:
-                scores.add_(mask)
-            weights = torch.softmax(scores, -1)
+            query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+            weights = attention.weights(query, key, mask, scale)
             keep = either(kept(weights.shape, dropout), 1, 0, weights.dtype) if dropout else None
             found = torch.matmul(weights if keep is None else weights * keep, value)
             found.mul_(1 / (1 - dropout))
@@ -100,7 +99,7 @@ class _Attention(torch.autograd.Function):
         of_value = torch.matmul(used.transpose(-1, -2), gradient)
         of_scores.sub_(of_rows).mul_(weights)
         of_query = torch.matmul(of_scores, key).mul_(ctx.scale)
-        of_key = torch.matmul(of_scores.transpose(-1, -2), query)
+        of_key = torch.matmul(of_scores.transpose(-1, -2), query).mul_(ctx.scale)
         return of_query, of_key, of_value, None, None, None
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from components import attention
 from components.clock import at
 from components.cross_encoder import CrossEncoder
 from components.dual_encoder import DualEncoder
@@ -145,14 +147,29 @@ class FusedLayer(nn.Module):
         if self._asking is not None:
             length, rows = 1, states[:, 0].contiguous()
             query = [self._asking(rows).view(count, 1, self._heads, -1).transpose(1, 2)]
-        if mask is not None:
-            mask = mask[:, :, :1]  # all tokens look at the same ones: a row is read faster than a square
-            mask = mask.bfloat16() if mask.is_floating_point() else mask
-        mixed = functional.scaled_dot_product_attention(query[0], key, value, attn_mask=mask)
+        mixed = attended(query[0], key, value, mask)
         # Summed in place: of two precisions torch's sum would cast one and then make a third tensor.
         rows = self._mixed_norm(self._mixed(mixed.transpose(1, 2).reshape(-1, width)).float().add_(rows))
         rows = self._norm(self._down(self._up(rows, "gelu")).float().add_(rows))
         return rows.view(count, length, width)
+
+
+def attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention of queries (N, H, Q, d) to keys and values (N, H, L, d) under a layer's mask: (N, H, Q, d), bf16."""
+    if mask is not None:
+        mask = mask[:, :, :1]  # all tokens look at the same ones: a row is read faster than a square
+        if not mask.is_floating_point():
+            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
+        mask = mask.to(query.dtype)
+    if has_amx():
+        return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    return torch.matmul(attention.weights(query, key, mask, query.shape[-1] ** -0.5), value)
+
+
+@cache
+def has_amx() -> bool:
+    """Whether this processor multiplies tiles in bf16."""
+    return bool(torch.cpu.get_capabilities().get("amx_bf16"))
 
 
 class _Product:
@@ -161,7 +178,7 @@ class _Product:
     def __init__(self, *parts: nn.Linear) -> None:
         weight = torch.cat([part.weight for part in parts]).detach().bfloat16()
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR)
-        self._bias = torch.cat([part.bias for part in parts]).detach().bfloat16()
+        self._bias = torch.cat([part.bias for part in parts]).detach().float()  # added before the result is rounded
 
     def __call__(self, rows: Tensor, activation: str = "none") -> Tensor:
         how = "none" if activation == "gelu" else ""  # not the one by tanh
