@@ -102,15 +102,16 @@ def options(threads: int) -> list[str]:
     return ["-Xrs", f"-Xmx{HEAP}", "-XX:+UseSerialGC", f"-XX:ActiveProcessorCount={threads}", *COMPILED_LATER]
 
 
-def check(threads: int = 1) -> Runtime:
-    """The runtime, tried out in a process of its own: a machine that cannot start would end this one silently."""
-    found = runtime()
-    java = found.home / "bin" / "java"
-    tried = subprocess.run([java, *options(threads), "-version"], capture_output=True, text=True, check=False)
+def check() -> None:
+    """UserError says why Java does not start, where it does not; tried out in a process of its own.
+
+    A machine that cannot start ends its process without a word, so this is for whoever sees one ended.
+    """
+    java = runtime().home / "bin" / "java"
+    tried = subprocess.run([java, *options(threads=1), "-version"], capture_output=True, text=True, check=False)
     if tried.returncode != 0:
         said = " | ".join(line.strip() for line in (tried.stderr + tried.stdout).splitlines() if line.strip())
         raise UserError(f"Java does not start ({java}, exit status {tried.returncode}): {said or 'it says nothing'}")
-    return found
 
 
 @cache
@@ -119,7 +120,7 @@ def start(threads: int = 1) -> Any:
     import jnius_config
 
     if not jnius_config.vm_running:
-        found = check(threads)
+        found = runtime()
         # Set, not defaulted: whatever Java the environment names is not the one to start.
         os.environ["JAVA_HOME"], os.environ["JVM_PATH"] = str(found.home), str(found.library)
         jnius_config.set_classpath(str(found.jar))

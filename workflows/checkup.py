@@ -36,7 +36,7 @@ def _python() -> str:
 
 def _java() -> str:
     """Start the JVM in a process of its own: it can be started once a process, and its failure ends the process."""
-    code = "from components import lucene; lucene.start(); from jnius import autoclass; "
+    code = "from components import lucene; lucene.check(); lucene.start(); from jnius import autoclass; "
     code += "print(autoclass('java.lang.System').getProperty('java.version'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:

@@ -187,6 +187,13 @@ def test_what_happens_in_the_child_is_heard_here(tmp_path, how, kind, says):
     child.close()
 
 
+def test_a_java_that_does_not_start_says_why(monkeypatch, collection, tmp_path):
+    """It ends the child without a word."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "--add-modules=jdk.incubator.vector")
+    with pytest.raises(UserError, match=r"Java does not start .*jdk\.incubator\.vector not found"):
+        lucene_index(tmp_path, INLINE, data=collection, config=LuceneIndexConfig())
+
+
 @pytest.mark.timeout(120)
 def test_feedback_by_rm3_is_pyserinis(collection, ranking, tmp_path):
     for name in ("index", "ranking"):

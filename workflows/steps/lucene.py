@@ -74,7 +74,7 @@ class RM3Config(Config):
 
 def lucene_index(out: Path, cluster: Cluster, *, data: Path, config: LuceneIndexConfig) -> dict[str, Any]:
     """Write `index/`, a Lucene index of title and text that Pyserini opens."""
-    lucene.check()
+    lucene.runtime()
     most = cluster.machine()
     pool = Pool(workers=1, threads=min(most, (cluster.java.workers or most) * cluster.java.threads))
     documents = pq.read_metadata(data / "documents.parquet").num_rows
@@ -117,7 +117,7 @@ def _searched(
     shards = runs(queries, QUERIES_A_SHARD, "found-{:05d}.parquet")
     ranking = out / "ranking.parquet"
     if not ranking.exists():
-        lucene.check()
+        lucene.runtime()
         map_shards(
             _InChild, shards, out=out, cluster=cluster, pool=cluster.java, unit="queries",
             work=_Retrieval, data=str(data), index=str(index), splits=splits, k=k, k1=config.k1, b=config.b, rm3=rm3,
@@ -232,7 +232,9 @@ class _InChild:
             self._pipe.send((task, path))
             failure = self._pipe.recv()
         except (EOFError, OSError):
-            raise RuntimeError(f"the Java process died (exit status {self._process.wait()})") from None
+            status = self._process.wait()
+            lucene.check()
+            raise RuntimeError(f"the Java process died (exit status {status})") from None
         if failure is not None:
             raise failure
 
