@@ -1,8 +1,8 @@
 """The weights of attention on a CPU.
 
 Torch's own attention multiplies a block of queries with a block of keys at a time, to take the softmax while the
-block is in the cache, and leaves the blocks to a library that is slow at such small products in bf16 on processors
-without AMX. Whole products and one softmax read and write more and take half the time.
+block is in the cache, and leaves the blocks to a library that on an AMD EPYC is slow at such small products in bf16.
+Whole products and one softmax read and write more and are faster there, for texts of 16 tokens as for those of 512.
 """
 
 from __future__ import annotations
