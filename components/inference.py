@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from components.clock import at
 from components.cross_encoder import CrossEncoder
 from components.dual_encoder import DualEncoder
 from components.floor import Products
+from components.processor import has_amx
 from components.text import Batch, to_device, token_batches
 
 PACKED_FOR = 4_096
@@ -161,15 +161,9 @@ def attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> 
         if not mask.is_floating_point():
             mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
         mask = mask.to(query.dtype)
-    if has_amx():  # where the two were not compared
+    if has_amx():  # whole products were compared with torch's own on processors without it alone
         return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     return torch.matmul(attention.weights(query, key, mask, query.shape[-1] ** -0.5), value)
-
-
-@cache
-def has_amx() -> bool:
-    """Whether this processor multiplies tiles in bf16."""
-    return bool(torch.cpu.get_capabilities().get("amx_bf16"))
 
 
 class _Product:

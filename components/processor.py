@@ -1,10 +1,19 @@
-"""The processor's threads and memory, set as computing with large tensors wants them."""
+"""The processor: what it has, and its threads and memory set as computing with large tensors wants them."""
 
 import ctypes
 import gc
 import sys
+from functools import cache
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4  # of glibc's mallopt
+
+
+@cache
+def has_amx() -> bool:
+    """Whether it multiplies tiles in bf16."""
+    import torch
+
+    return bool(torch.cpu.get_capabilities().get("amx_bf16"))
 
 
 def settle(threads: int) -> None:

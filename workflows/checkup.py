@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
+from components.processor import has_amx
 from workflows import mirror
 from workflows.cluster import cores
 
@@ -57,7 +58,7 @@ def _torch() -> str:
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         return f"torch {torch.__version__}, GPUs: {', '.join(names)}"
-    fast = "bf16 matrix unit" if torch.cpu._is_amx_tile_supported() else "no bf16 matrix unit: training will be slow"
+    fast = "bf16 matrix unit" if has_amx() else "no bf16 matrix unit: training will be slow"
     return f"torch {torch.__version__}, no GPU; CPU with {fast}"
 
 
