@@ -41,6 +41,8 @@ class Noter:
             raise ValueError(f"shard {task['number']}:\nthe text cannot be read")
         path.write_text(json.dumps({**task, "threads": self._threads, "words": self._words}))
         time.sleep(task.get("seconds", 0))
+        while "until" in task and not Path(task["until"]).exists():
+            time.sleep(0.01)
         with self._log.open("a") as file:
             file.write(f"{task['number']} {os.getpid()} {Path(workflows.__file__).parent.parent}\n")
 

@@ -9,6 +9,7 @@ for Python, Ray and torch to start; a pool of actors would be started anew by ea
 
 import json
 import logging
+import math
 import os
 import socket
 import threading
@@ -17,10 +18,12 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
+import pyarrow as pa
 
 from components import clock
 from components.config import UserError
@@ -34,7 +37,9 @@ from workflows.room import Room, held
 IDLE_SECONDS = 2.0
 """How long a worker that nothing is asked of keeps its model and its memory."""
 MOST_DEATHS = 4
-"""How often a shard is begun again whose process died."""
+"""How often what a process was handed is begun again when it died."""
+HANDED = 8
+"""How many shards Ray hands to a process at once: it takes a fifth of a second to hand over the next."""
 
 
 class Shard(NamedTuple):
@@ -138,14 +143,17 @@ def _through_ray(
         if gpu else
         {"fn": _fill, "fn_kwargs": about, "compute": data.TaskPoolStrategy(size=size), "max_retries": MOST_DEATHS}
     )  # fmt: skip
+    # Actors have their next shards before they are through with one.
+    items = data.from_blocks([pa.Table.from_pylist(run) for run in dealt(rows, size, 1 if gpu else HANDED)])
+    items.context.target_max_block_size = 1  # byte: what is told of a shard comes at once, not with its run's last
     with warnings.catch_warnings():
         # Ray 2.60 deprecates the only way there is to bound retries; what kills its process would be tried for ever.
         warnings.filterwarnings("ignore", message=".*ray_remote_args.*")
-        items = data.from_items(rows, override_num_blocks=len(rows))
-        done = items.map_batches(batch_size=1, num_cpus=pool.threads, **how)
-    with held(Room(gpus=size * pool.gpus) if gpu else Room(cpus=size * pool.threads), cluster.room()):
+        done = items.map_batches(batch_size=None, num_cpus=pool.threads, **how)
+    room = Room(gpus=size * pool.gpus) if gpu else Room(cpus=size * pool.threads)
+    # Left to the garbage collector, Ray Data would end what still runs some time, and if need be start a Ray to do so.
+    with held(room, cluster.room()), closing(iter(done.iter_rows())) as rows_done:
         with clock.at("start"):  # until the first shard is done, but for what the workers say of their own time
-            rows_done = iter(done.iter_rows())
             row = _next(rows_done)
         while row is not None:
             if row["mistake"]:
@@ -156,6 +164,18 @@ def _through_ray(
             yield int(row["size"]), json.loads(row["counts"])
             with clock.at("waiting"):
                 row = _next(rows_done)
+
+
+def dealt(items: list[Any], workers: int, most: int) -> list[list[Any]]:
+    """Items in runs that workers take one after another: at first half a worker's part of what is left, but for `most`,
+    at the end single ones, so that all end at about the same time (guided self-scheduling, Polychronopoulos and Kuck
+    1987)."""
+    found, start = [], 0
+    while start < len(items):
+        count = min(most, math.ceil((len(items) - start) / (2 * workers)))
+        found.append(items[start : start + count])
+        start += count
+    return found
 
 
 def _next(rows: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
@@ -194,9 +214,12 @@ class Filler:
         self.close()
 
     def fill(self, shard: Shard) -> dict[str, float]:
-        """Do one shard, whose file appears whole or not at all; what the worker counted."""
-        with replacing(self._out / shard.file) as path, clock.at("compute"):
-            counted = self._worker(shard.task, path) or {}
+        """Do one shard, whose file appears whole or not at all, if it is not there: a process that died may have
+        done it. What the worker counted."""
+        counted: dict[str, float] = {}
+        if not (self._out / shard.file).exists():
+            with replacing(self._out / shard.file) as path, clock.at("compute"):
+                counted = self._worker(shard.task, path) or {}
         mirror.send(self._out / shard.file)
         return counted
 
@@ -206,24 +229,27 @@ class Filler:
             self._worker.close()
 
 
-def _fill(batch: dict[str, Any], *, made_from: dict[str, Any], run: str) -> dict[str, Any]:
-    """What Ray Data calls: the description of a shard in, its size out, or what went wrong in words.
+def _fill(batch: dict[str, Any], *, made_from: dict[str, Any], run: str) -> Iterator[dict[str, Any]]:
+    """What Ray Data calls: descriptions of shards in; for each, as soon as it is done, its size, or what went wrong in
+    words, and then no more.
 
     An error that passed through Ray would be one of Ray's, and end in Ray's advice.
     """
-    row: dict[str, Any] = {"size": int(batch["size"][0]), "counts": "", "time": "", "mistake": "", "failure": ""}
-    try:
-        shard = Shard(batch["file"][0], row["size"], json.loads(batch["task"][0]))
-        clock.on(node_name())
-        clock.drain()  # of a shard that failed
-        row["counts"] = json.dumps(_resident.fill(shard, made_from, run))
-        row["time"] = json.dumps(clock.drain())
-    except UserError as error:
-        row["mistake"] = str(error)
-    except Exception:
-        where = f"In process {os.getpid()} on {socket.gethostname()}:\n"
-        row["failure"] = where + traceback.format_exc()
-    return {name: [value] for name, value in row.items()}
+    for file, size, task in zip(batch["file"], batch["size"], batch["task"], strict=True):
+        row: dict[str, Any] = {"size": int(size), "counts": "", "time": "", "mistake": "", "failure": ""}
+        try:
+            clock.on(node_name())
+            clock.drain()  # of a shard that failed
+            row["counts"] = json.dumps(_resident.fill(Shard(file, int(size), json.loads(task)), made_from, run))
+            row["time"] = json.dumps(clock.drain())
+        except UserError as error:
+            row["mistake"] = str(error)
+        except Exception:
+            where = f"In process {os.getpid()} on {socket.gethostname()}:\n"
+            row["failure"] = where + traceback.format_exc()
+        yield {name: [value] for name, value in row.items()}
+        if row["mistake"] or row["failure"]:
+            return
 
 
 class _OnGPU:
@@ -232,8 +258,8 @@ class _OnGPU:
     def __init__(self, **about: Any) -> None:
         self._about = about
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        return _fill(batch, **self._about)
+    def __call__(self, batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield from _fill(batch, **self._about)
 
 
 class _Resident:

@@ -144,6 +144,19 @@ def test_a_step_knows_what_its_workers_were_at(out: Path) -> None:
     assert found["waiting"] == 0
 
 
+@pytest.mark.parametrize(("count", "workers", "most"), [(52, 2, 8), (7, 3, 8), (1, 4, 8), (1000, 16, 8), (52, 2, 1)])
+def test_runs_are_dealt_long_ones_first(count: int, workers: int, most: int) -> None:
+    """Everything once and in order; no run is more than half of what a worker's part of the rest would be, unless it
+    is one; the last ones are single, so that nobody waits long for another at the end."""
+    runs = shards.dealt(list(range(count)), workers, most)
+    sizes = [len(run) for run in runs]
+    assert [item for run in runs for item in run] == list(range(count))
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == min(most, -(-count // (2 * workers)))
+    assert all(size == 1 or 2 * workers * (size - 1) < sum(sizes[i:]) for i, size in enumerate(sizes))
+    assert sizes[-workers:] == [1] * min(workers, count)
+
+
 # Through Ray
 
 
@@ -158,7 +171,7 @@ def test_through_ray_counts_and_times_come_back(ray: Cluster, tmp_path: Path) ->
 def test_through_ray_processes_stay_for_the_next_step(ray: Cluster, tmp_path: Path) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
-        run(tmp_path / name / "out", pieces(4), ray)
+        run(tmp_path / name / "out", pieces(4, **{f"s{n}": {"seconds": 0.5} for n in range(4)}), ray)
     first, second = ((tmp_path / name / "log").read_text().splitlines() for name in ("one", "other"))
     processes = [{line.split()[1] for line in lines if line != "closed"} for lines in (first, second)]
     assert processes[0] & processes[1]
@@ -168,7 +181,7 @@ def test_on_a_gpu_an_actor_does_the_same(out: Path) -> None:
     out.mkdir()
     made_from = {"worker": workers.Noter, "out": out, "threads": 1, "constructor": {"log": str(out.parent / "log")}}
     batch = {"file": ["part-7"], "size": [10], "task": ['{"number": 7}']}
-    done = shards._OnGPU(made_from=made_from, run="a step")(batch)
+    (done,) = shards._OnGPU(made_from=made_from, run="a step")(batch)
     assert (done["size"], done["mistake"], done["failure"]) == ([10], [""], [""])
     assert json.loads((out / "part-7").read_text())["number"] == 7
 
@@ -179,13 +192,14 @@ def mapping(out: Path, cluster: Any, *, special: dict[str, Any], worker: str) ->
 
 
 def test_through_ray_every_shard_once_though_a_worker_was_killed(ray: Cluster, out: Path) -> None:
-    """The shard is begun again in another process; the workers use the code that is here."""
-    run(out, pieces(5, s2={"die": True}), ray, words="hello")
+    """The shard, the second of the three that the process was handed, is begun again in another, and the first is not;
+    the workers use the code that is here."""
+    run(out, pieces(12, s1={"die": True}), ray, words="hello")
     assert (out.parent / "died").exists()
-    assert sorted(log(out)) == ["0", "1", "2", "3", "4"]
-    assert {path.name for path in out.glob("part-*")} == {f"part-{n}" for n in range(5)}
-    assert json.loads((out / "part-2").read_text()) == {"number": 2, "die": True, "threads": 1, "words": "hello"}
-    assert progress(out)["done"] == 50
+    assert sorted(log(out), key=int) == [str(n) for n in range(12)]
+    assert {path.name for path in out.glob("part-*")} == {f"part-{n}" for n in range(12)}
+    assert json.loads((out / "part-1").read_text()) == {"number": 1, "die": True, "threads": 1, "words": "hello"}
+    assert progress(out)["done"] == 120
     lines = [line for line in (out.parent / "log").read_text().splitlines() if line != "closed"]
     assert {line.split()[2] for line in lines} == {str(ROOT)}
 
@@ -204,6 +218,25 @@ def test_through_ray_an_error_is_one_line_that_says_it(ray: Cluster, tmp_path: P
     assert not (store.path(node) / "part-2").exists()
     assert execute(node, store, ray, on_wait=print)
     assert set(log(store.path(node))) == {"0", "1", "2", "3", "4"}  # what was under way when it failed may come twice
+
+
+def test_through_ray_nothing_is_begun_after_a_failure(ray: Cluster, out: Path) -> None:
+    """Neither what the process was handed beside the shard that failed, nor what the other was."""
+    with pytest.raises(RuntimeError, match="the text cannot be read"):
+        run(out, pieces(24, s0={"fail": True}, **{f"s{n}": {"seconds": 0.5} for n in range(6, 24)}), ray)
+    there = set(out.glob("part-*"))
+    time.sleep(2)
+    assert not there & {out / f"part-{n}" for n in range(6)}
+    assert len(set(out.glob("part-*")) - there) <= 1
+
+
+def test_through_ray_shards_are_told_of_one_by_one(ray: Cluster, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when all that a process was handed is done: here the second waits until the first was told of."""
+    told = out.parent / "told"
+    monkeypatch.setattr(shards.Progress, "add", lambda self, count: told.touch() if count == 1 else None)
+    first, *others = pieces(6, s1={"until": str(told)})
+    run(out, [first._replace(size=1), *others], ray)
+    assert sorted(log(out)) == ["0", "1", "2", "3", "4", "5"]
 
 
 def test_through_ray_a_users_mistake_passes_through(ray: Cluster, out: Path) -> None:
