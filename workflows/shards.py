@@ -39,7 +39,8 @@ IDLE_SECONDS = 2.0
 MOST_DEATHS = 4
 """How often what a process was handed is begun again when it died."""
 HANDED = 8
-"""How many shards Ray hands to a process at once: it takes a fifth of a second to hand over the next."""
+"""How many shards Ray hands to a process at once: before it gets more, Ray Data, which looks ten times a second, must
+have seen that it is through."""
 
 
 class Shard(NamedTuple):
