@@ -1,7 +1,7 @@
 """BM25 through Ray Data against Pyserini: queries/s, documents/s of the index, and two workers against one.
 
-    make bench ARGS="-k bm25"      (SPARRING_BENCH_QUERIES, _INDEXED, _SHARED: queries, documents of the index, and
-                                    documents that two workers search)
+    make bench ARGS="-k bm25"      (SPARRING_BENCH_QUERIES, _INDEXED, _SHARED: queries, for two workers twelve
+                                    times as many; documents of the index; documents that two workers search)
 
 Both sides have the packaged Java with as many processors as they have threads, and begin each turn with a new one.
 Ours is the whole step in a running Ray session: its process, Java's start, the writing of its files. Of Pyserini's
