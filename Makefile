@@ -1,17 +1,17 @@
 # All of this works on a machine with Python 3.11 and nothing else.
 
-# What is on these would be found before our own packages and the locked ones.
+# Packages on these paths would hide our own and the locked ones.
 unexport PYTHONHOME PYTHONPATH
 
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all bench lint format lock clean
+.PHONY: help setup demo test test-all bench lint layers format lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
-setup: ## make .venv from the lock files; does nothing where that is done
+setup: ## make .venv from the lock files, unless it is up to date
 	@$(call with-python,setup)
 
 demo: setup ## set up and run the main job on the embedded collection
@@ -20,7 +20,7 @@ demo: setup ## set up and run the main job on the embedded collection
 test: lint ## set up, check and test; ARGS="-k ..." goes to pytest
 	$(BIN)/python -m pytest $(ARGS)
 
-test-all: lint ## the same, with the tests that are too long for every change
+test-all: lint ## the same, with the long tests
 	$(BIN)/python -m pytest -m "" $(ARGS)
 
 bench: setup ## the benchmarks, tests/benchmarks/bench_*.py
@@ -32,11 +32,14 @@ lint: setup ## style, types and import contracts
 	$(BIN)/python -m mypy
 	$(BIN)/lint-imports
 
-format: setup ## rewrite the code in the house style
+layers: setup ## draw the folders and their imports
+	$(BIN)/python -m tests.support.layers
+
+format: setup ## sort imports and format the code
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
-lock: ## write the lock files anew from pyproject.toml; UPGRADE=1 takes the newest of everything
+lock: ## resolve pyproject.toml into new lock files; UPGRADE=1 takes the newest of everything
 	@$(call with-python,lock $(if $(UPGRADE),--upgrade))
 
 clean: ## remove caches and build leftovers; never the store, the runs or .venv

@@ -1,7 +1,7 @@
 """The Python environment: `make setup` fills `.venv` from the lock files, `make lock` writes the lock files.
 
-Runs on a bare Python 3.11, with the standard library only. pip does all the work, with whatever index, mirror or
-folder of wheels the machine has configured for it; so a machine set up for CPU builds of torch gets the CPU build.
+Runs on Python 3.11 with the standard library only. pip does the work, with the index, mirror or folder of wheels that
+the machine has configured for it; so a machine that is configured for CPU builds of torch gets the CPU build.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv"
 RUNTIME = ROOT / "cluster" / "requirements.lock"
 DEVELOPMENT = ROOT / "cluster" / "development.lock"
-ROOM = 4e9
-"""Bytes that a setup needs at most without CUDA: what it installs, and what pip unpacks on the way."""
+DISK_SPACE = 4e9
+"""Bytes that a setup without CUDA needs at most: for the packages, and for what pip unpacks meanwhile."""
 
 RUNTIME_HEADER = """\
 # What Sparring runs on, complete with everything that needs: Python 3.11, resolved on Linux x86-64.
@@ -43,9 +43,9 @@ class Failure(Exception):
 
 
 def setup() -> None:
-    """Makes `.venv` exactly what the lock files say, or finds that it is already."""
+    """Make `.venv` exactly what the lock files say, unless it is already."""
     with _alone():
-        # The path belongs to the stamp because a virtual environment does not survive being moved.
+        # The path is part of the stamp because a virtual environment does not work after it was moved.
         wanted = f"{ENVIRONMENT}\n{RUNTIME.read_text()}{DEVELOPMENT.read_text()}"
         stamp = ENVIRONMENT / "complete"
         if stamp.is_file() and stamp.read_text() == wanted and _works(ENVIRONMENT):
@@ -54,10 +54,10 @@ def setup() -> None:
         distributions = sum("==" in line for line in wanted.splitlines())
         print(f"Setting up .venv: {distributions} packages, about 1 GB to download and 3 GB on disk, 2 to 6 minutes;")
         print("several GB more where pip finds the CUDA build of torch. pip's cache makes the next time faster.")
-        if shutil.disk_usage(ROOT).free < ROOM:
-            print(f"Warning: less than {ROOM / 1e9:.0f} GB free under {ROOT}.", file=sys.stderr)
-        # Always from scratch: a pip that was killed leaves half-copied packages that the next pip takes for installed,
-        # and packages that left the lock would stay.
+        if shutil.disk_usage(ROOT).free < DISK_SPACE:
+            print(f"Warning: less than {DISK_SPACE / 1e9:.0f} GB free under {ROOT}.", file=sys.stderr)
+        # Always from scratch: a killed pip leaves half-copied packages, which the next pip takes for installed, and
+        # packages that are no longer in the lock would stay.
         _remove(ENVIRONMENT)
         python = _create(ENVIRONMENT)
         _install(python, ["-r", str(RUNTIME), "-r", str(DEVELOPMENT)])
@@ -66,16 +66,16 @@ def setup() -> None:
 
 
 def lock(upgrade: bool) -> None:
-    """Writes both lock files; what they pin already stays as it is, unless `upgrade`."""
+    """Write both lock files; present pins stay as they are, unless `upgrade`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     with tempfile.TemporaryDirectory() as folder:
         python = _create(Path(folder) / "venv")
         kept = {} if upgrade else _pins(RUNTIME)
         extras = project["optional-dependencies"]
-        # What may be installed beside what runs must not move it either.
+        # Nor may a package of an extra change the version of a package that runs.
         wide = _resolve(python, project["dependencies"] + extras["s3"], kept)
         runtime = _resolve(python, project["dependencies"], wide)
-        # The development tools must agree with what runs, never move it.
+        # The development tools must agree with the packages that run, and never change their versions.
         kept = runtime if upgrade else _pins(DEVELOPMENT) | runtime
         both = _resolve(python, project["dependencies"] + extras["dev"], kept)
     _write(RUNTIME, RUNTIME_HEADER, runtime)
@@ -88,7 +88,7 @@ def canonical(name: str) -> str:
 
 
 def _resolve(python: Path, requirements: list[str], kept: dict[str, str]) -> dict[str, str]:
-    """Name to version of all that the requirements come to, by pip's own resolver; installs nothing."""
+    """Name to version of all packages that the requirements need, by pip's resolver; installs nothing."""
     with tempfile.TemporaryDirectory() as folder:
         wanted, constraints, report = (Path(folder) / name for name in ("wanted.txt", "kept.txt", "report.json"))
         wanted.write_text("\n".join(requirements) + "\n")
@@ -98,13 +98,13 @@ def _resolve(python: Path, requirements: list[str], kept: dict[str, str]) -> dic
         result = _pip(python, [*command, "-r", str(wanted), "-c", str(constraints)])
         if result.returncode:
             raise Failure(f"{result.stdout}pip cannot resolve this; `make lock UPGRADE=1` lets go of the present pins")
-        found = [item["metadata"] for item in json.loads(report.read_text())["install"]]
-    # A local version (torch's +cpu) names a build, and the build is the machine's choice.
-    return {canonical(one["name"]): one["version"].partition("+")[0] for one in found}
+        packages = [item["metadata"] for item in json.loads(report.read_text())["install"]]
+    # A local version, such as torch's +cpu, names a build, which the machine's configuration decides.
+    return {canonical(one["name"]): one["version"].partition("+")[0] for one in packages}
 
 
 def _pins(file: Path) -> dict[str, str]:
-    """Name to version of a lock file; none where there is no file yet."""
+    """Name to version of a lock file; empty where there is no file yet."""
     lines = file.read_text().splitlines() if file.exists() else []
     return {name: version for name, equals, version in (line.partition("==") for line in lines) if equals}
 
@@ -119,7 +119,7 @@ def _create(folder: Path) -> Path:
     python = folder / "bin" / "python"
     made = _call([sys.executable, "-m", "venv", str(folder)])
     if made.returncode:
-        # Debian ships `venv` without `ensurepip`; the machine's own pip can put one there.
+        # Debian ships `venv` without `ensurepip`; the machine's own pip can install pip there.
         _remove(folder)
         _call([sys.executable, "-m", "venv", "--without-pip", str(folder)])
         if _call([sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "pip"]).returncode:
@@ -131,7 +131,7 @@ def _create(folder: Path) -> Path:
 
 
 def _install(python: Path, arguments: list[str]) -> None:
-    """pip install, with a line now and then instead of pip's hundreds, which go to a log."""
+    """Run pip install; print a few lines about its progress, and write its hundreds to a log."""
     log = ENVIRONMENT / "setup.log"
     command = [str(python), "-m", "pip", "install", "--no-input", "--progress-bar", "off", *arguments]
     collected = 0
@@ -157,7 +157,7 @@ def _install(python: Path, arguments: list[str]) -> None:
                 print("  copying them into .venv", flush=True)
     if pip.returncode:
         tail = "".join(log.read_text(errors="replace").splitlines(keepends=True)[-25:])
-        raise Failure(f"{tail}pip failed (all it said is in {log}). Run the same command again to start over.")
+        raise Failure(f"{tail}pip failed (its whole output is in {log}). Repeat the command to start over.")
 
 
 def _pip(python: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
@@ -169,13 +169,13 @@ def _call(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _clean() -> dict[str, str]:
-    """The surroundings without what would make pip put packages, or Python look for them, somewhere else."""
+    """The environment variables without those that change where pip puts packages or Python looks for them."""
     elsewhere = {"PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PYTHONHOME", "PYTHONPATH"}
     return {name: value for name, value in os.environ.items() if name not in elsewhere}
 
 
 def _works(folder: Path) -> bool:
-    """Whether the environment's Python still starts; the one it was made from may be gone."""
+    """Whether the environment's Python still starts; the Python that it was made from may have been removed."""
     try:
         return _call([str(folder / "bin" / "python"), "-c", ""]).returncode == 0
     except OSError:
@@ -191,9 +191,9 @@ def _remove(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Holds other setups of this checkout back: two at once would each delete what the other has made."""
+    """Keep other setups of this checkout waiting: two at once would delete each other's files."""
     with (ROOT / "pyproject.toml").open() as file:
-        os.set_inheritable(file.fileno(), True)  # where this process is killed, the pip it leaves behind holds on
+        os.set_inheritable(file.fileno(), True)  # if this process is killed, its pip keeps the lock
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Configs: frozen, strict, documented. Numbers come from YAML; structure is Python."""
+"""Configs: frozen pydantic models, read from YAML, in which unknown keys are errors."""
 
 import ast
 import copy
@@ -12,32 +12,32 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, mo
 
 
 class UserError(Exception):
-    """A mistake in what the user gave: one clear line naming the file, line or key. Exit status 2."""
+    """A mistake of the user. The message is one line that names the file, line or key; the exit status is 2."""
 
 
 class Config(BaseModel):
-    """Base of every config: unknown keys are refused, and a docstring under a field is its help."""
+    """Base of every config: unknown keys are errors, and the docstring below a field is its help text."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     def files(self) -> dict[str, Path]:
-        """The files outside the store that a step with this input reads, there or not, by name."""
+        """The files outside the store that a step with this config reads, by name, whether or not they exist."""
         return {}
 
 
 C = TypeVar("C", bound=BaseModel)
 
 
-class Call(Config):
-    """A pure function named by dotted path, with options bound against its signature at load.
+class FunctionRef(Config):
+    """A function named by its dotted path, with options that are checked against its signature.
 
-    The signature is read from the function's source, so that checking a config imports nothing.
+    The signature is read from the source file, so that checking a config does not import the function's module.
     """
 
     function: str
     """Dotted path, for example `components.losses.listwise.cross_entropy`."""
     options: dict[str, Any] = {}
-    """Keyword-only options of the function."""
+    """Keyword-only arguments of the function."""
 
     @field_validator("function")
     @classmethod
@@ -62,8 +62,10 @@ class Call(Config):
 
 
 def keyword_options(path: str) -> dict[str, Any]:
-    """The keyword-only parameters with a default of the function at a dotted path; None for a default that is no
-    plain value."""
+    """Names and defaults of the keyword-only parameters that have a default, of the function at a dotted path.
+
+    A default that is not a literal is given as None. ValueError if there is no such function.
+    """
     module, _, name = path.rpartition(".")
     try:
         spec = importlib.util.find_spec(module) if module else None
@@ -75,7 +77,7 @@ def keyword_options(path: str) -> dict[str, Any]:
         node.name: node for node in ast.parse(Path(spec.origin).read_text()).body if isinstance(node, ast.FunctionDef)
     }
     if name not in functions:
-        public = sorted(found for found in functions if not found.startswith("_"))
+        public = sorted(function for function in functions if not function.startswith("_"))
         raise ValueError(f"{module} has no function {name!r}; accepted: {listing(public)}")
     arguments = functions[name].args
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
@@ -90,14 +92,14 @@ def _literal(node: ast.expr) -> Any:
 
 
 def _like(value: Any, default: Any) -> bool:
-    """Whether a value is of a default's kind; a whole number will do for a float."""
+    """Whether a value has the type of a default; an integer is accepted for a float."""
     if isinstance(default, float):
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     return default is None or type(value) is type(default)
 
 
 def listing(names: Any) -> str:
-    """Names joined for an error message."""
+    """Names joined by commas, for an error message."""
     return ", ".join(str(name) for name in names) or "(none)"
 
 
@@ -122,40 +124,40 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_based(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The mapping in a YAML file, laid over that of the file its key `base` names, which lies relative to it.
+    """The mapping in a YAML file, merged over that of its base: the file that its key `base` names, relative to it.
 
-    Mappings are joined key by key, but one that names another `format` or `function` than the base's takes its place
-    whole, as a list or value does.
+    Mappings are merged key by key. A list, a value, and a mapping with another `format` or `function` than the base's
+    replace those of the base. UserError if a file is its own base.
     """
     if path.resolve() in above:
-        raise UserError(f"{path}: base: {listing(above)} stand on each other in a circle")
+        raise UserError(f"{path}: base: the file is its own base, by way of {listing(above)}")
     tree = read_yaml(path)
     base = tree.pop("base", None)
     if base is None:
         return tree
     if not isinstance(base, str):
         raise UserError(f"{path}: base: expected the name of a file beside this one, got {base!r}")
-    return _laid(tree, read_based(path.parent / base, (*above, path.resolve())))
+    return _merged(tree, read_based(path.parent / base, (*above, path.resolve())))
 
 
-def _laid(over: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+def _merged(over: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
     if any(key in over and over[key] != base.get(key) for key in ("format", "function")):
         return over
-    joined = dict(base)
+    merged = dict(base)
     for key, value in over.items():
         below = base.get(key)
-        joined[key] = _laid(value, below) if isinstance(value, dict) and isinstance(below, dict) else value
-    return joined
+        merged[key] = _merged(value, below) if isinstance(value, dict) and isinstance(below, dict) else value
+    return merged
 
 
 class _Strict(yaml.SafeLoader):
-    """YAML in which a key that stands twice is a mistake, not the last one's victory, and 1e-5 is a number."""
+    """YAML in which a repeated key is an error and 1e-5 a number. PyYAML itself takes the last key, and a string."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} is given twice", problem_mark=key.start_mark)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
@@ -166,7 +168,7 @@ _Strict.add_implicit_resolver(
 
 
 def override(tree: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
-    """A copy of the tree with `key.path=value` assignments applied; values are YAML."""
+    """A copy of the tree with assignments `key.path=value` applied. Values are YAML; UserError names a wrong one."""
     tree = copy.deepcopy(tree)
     for assignment in assignments:
         path, equals, value = assignment.partition("=")
@@ -191,7 +193,7 @@ def override(tree: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
 
 
 def _child(node: Any, key: str, assignment: str) -> Any:
-    """One step down a path of keys and list positions; a key that is not there is made."""
+    """The child at a key, which is made if there is none, or at a position of a list."""
     if isinstance(node, list):
         if not key.isdigit() or int(key) >= len(node):
             raise UserError(f"--set {assignment}: {key!r} is not a position in a list of {len(node)}")
@@ -202,12 +204,13 @@ def _child(node: Any, key: str, assignment: str) -> Any:
 
 
 def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
-    """Validate a tree as a config; the first mistake becomes one line naming the key and what is accepted."""
+    """Validate a tree as a config. UserError names `where`, the key of the first mistake and what is accepted."""
     try:
         return cls.model_validate(tree)
     except ValidationError as error:
-        found = error.errors()
-        first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])  # a typo before its lack
+        mistakes = error.errors()
+        # Unknown keys first: with a misspelt key, the right one is missing too.
+        first = next((one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0])
         key = ".".join(str(part) for part in first["loc"]) or "(top level)"
         if first["type"] == "extra_forbidden":
             accepted = fields_at(cls, first["loc"][:-1])
@@ -218,25 +221,25 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
 
 
 def fields_at(cls: Any, location: tuple[Any, ...]) -> list[str]:
-    """Field names of the config class found by following a path of keys, positions and unions' tags."""
-    found = [cls]
+    """Field names of the config class at a location: keys, list positions and union tags, as pydantic reports them."""
+    classes = [cls]
     for part in location:
-        tagged = [one for one in found if part == one.__name__ or _is_tag(part, one)]
-        fields = [one.model_fields[part] for one in found if part in one.model_fields]
-        if len(found) > 1 and tagged:
-            found = tagged
+        tagged = [one for one in classes if part == one.__name__ or _is_tag(part, one)]
+        fields = [one.model_fields[part] for one in classes if part in one.model_fields]
+        if len(classes) > 1 and tagged:
+            classes = tagged
         elif fields:
-            found = _config_classes(fields[0].annotation)
-    return list(found[0].model_fields) if found else []
+            classes = _config_classes(fields[0].annotation)
+    return list(classes[0].model_fields) if classes else []
 
 
 def _is_tag(part: Any, cls: type[BaseModel]) -> bool:
-    """Whether a part of a path is what tells a config class from the others of its union."""
+    """Whether a part of a location is the tag that selects this class of a union."""
     return any(part in get_args(field.annotation) for field in cls.model_fields.values())
 
 
 def _config_classes(annotation: Any) -> list[type[BaseModel]]:
-    """The config classes inside an annotation such as `list[X] | None`."""
+    """The config classes in an annotation such as `list[X] | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [cls for argument in get_args(annotation) for cls in _config_classes(argument)]

@@ -1,4 +1,4 @@
-"""Digests of files, remembered by path, size and time of change so that a large file is read for them once."""
+"""SHA-256 digests of files, cached by path, size and modification time, so that a large file is read once."""
 
 import contextlib
 import hashlib
@@ -10,7 +10,7 @@ from components.files import write_json
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file, from the cache where the file has not changed."""
+    """The SHA-256 of a file in hexadecimal, from the cache if the file has not changed."""
     status = path.stat()
     key = f"{path.resolve()}:{status.st_size}:{status.st_mtime_ns}"
     known = _read()
@@ -22,7 +22,7 @@ def sha256(path: Path) -> str:
 
 
 def cache() -> Path:
-    """Where digests are remembered: in `$SPARRING_CACHE`, or in `~/.cache/sparring`."""
+    """The cache file, in `$SPARRING_CACHE` or else in `~/.cache/sparring`."""
     folder = os.environ.get("SPARRING_CACHE")
     return (Path(folder) if folder else Path.home() / ".cache" / "sparring") / "digests.json"
 
@@ -30,13 +30,13 @@ def cache() -> Path:
 def _read() -> dict[str, str]:
     try:
         known = json.loads(cache().read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # a cache may always be lost
+    except (OSError, ValueError):  # without the cache digests are computed anew
         return {}
     return known if isinstance(known, dict) else {}
 
 
 def _write(known: dict[str, str]) -> None:
-    """One rename, so that a reader never sees half of it; of two writers at once one is forgotten."""
-    with contextlib.suppress(OSError):  # a home that cannot be written costs time, not results
+    """Replace the cache by one rename. Of two writers at the same time, one's digests are lost and computed again."""
+    with contextlib.suppress(OSError):  # a home directory that is read-only costs time, not results
         cache().parent.mkdir(parents=True, exist_ok=True)
         write_json(cache(), known)

@@ -1,4 +1,4 @@
-"""Writing files so that a half-written one is never taken for finished."""
+"""Atomic writes: a file or directory is complete or is not there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from components.clock import at
+from components.timing import timed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary place beside `path` that takes its name when the block ends well, and is removed otherwise.
+    """A temporary path beside `path`, which is renamed to it when the block succeeds and removed when it fails.
 
-    The block may write a file or make a directory there. A directory that is already at `path` is left as it is:
-    whoever was first wrote the same thing.
+    The block may write a file or a directory there. A file at `path` is replaced; a directory at `path` is kept, as
+    another process has written the same.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
-        with at("files"):
+        with timed("files"):
             yield temporary
             _sync(temporary)
             try:
@@ -35,7 +35,7 @@ def replacing(path: Path) -> Iterator[Path]:
                 if not path.is_dir():
                     raise
                 shutil.rmtree(temporary)
-            _sync_one(path.parent)  # its entries alone: others write beside us
+            _sync_one(path.parent)  # only its entries: others may write other files there
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.unlink(missing_ok=True)
@@ -43,10 +43,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def save_array(path: Path, array: np.ndarray) -> None:
-    """`numpy.save` at exactly this place: by its name numpy would add .npy to it."""
+    """`numpy.save` to exactly this path, without the suffix .npy that numpy adds. Not atomic."""
     import numpy as np
 
-    with at("files"), path.open("wb") as file:
+    with timed("files"), path.open("wb") as file:
         np.save(file, array)
 
 
@@ -63,19 +63,18 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def remove(folder: Path, *patterns: str) -> None:
-    """Remove what goes by these names or glob patterns, if it is there. A step removes its parts by this, last of all:
-    whoever is killed before has them still."""
+    """Remove files and directories by name or glob pattern; it is no error if there are none."""
     for path in [path for pattern in patterns for path in folder.glob(pattern)]:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def sweep(folder: Path) -> None:
-    """Remove what killed writers left behind in a folder that no one else writes to now."""
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files of killed processes from a folder to which no other process writes."""
     remove(folder, ".*.????????")
 
 
 def _sync(path: Path) -> None:
-    """Bring a file, or a directory with all that is in it, to the disk."""
+    """Flush a file, or a directory with all its contents, to the disk."""
     if path.is_dir():
         for child in path.rglob("*"):
             _sync_one(child)

@@ -1,42 +1,59 @@
-"""Which of a query's candidates become negatives: pure functions found by dotted path.
+"""Samplers of negatives: pure functions that choose from a query's candidates. Configs name them by dotted path.
 
-Each takes the candidates' scores, best first, and a generator keyed by (seed, purpose, query, visit), and returns
-positions of at most `count` of them, without repetition. `positive` is the score that the retriever gives the group's
-positive; where that was not retrieved, the lowest score that was, which is the most it can be.
+Each takes the candidates' scores, best first, and a random generator, and returns the positions of at most `count`
+different candidates. `positive` is the retriever's score of the group's positive; if that was not retrieved, the lowest
+score that was, which is the highest that it can have.
 """
 
 import numpy as np
 
 
-def uniform(scores: np.ndarray, count: int, draw: np.random.Generator, positive: float) -> np.ndarray:
-    """Any of them alike: AR2's choice (paper 004, section 3.1)."""
-    return draw.permutation(len(scores))[:count]
+def uniform(scores: np.ndarray, count: int, rng: np.random.Generator, positive: float) -> np.ndarray:
+    """Every candidate with the same probability, as AR2 samples (Zhang et al., 2022, section 3.1).
+
+    >>> scores = np.array([9.0, 8.0, 7.0, 6.0])
+    >>> uniform(scores, 2, np.random.default_rng(0), positive=8.5)
+    array([2, 0])
+    """
+    return rng.permutation(len(scores))[:count]
 
 
-def hardest(scores: np.ndarray, count: int, draw: np.random.Generator, positive: float) -> np.ndarray:
-    """The first ones."""
+def hardest(scores: np.ndarray, count: int, rng: np.random.Generator, positive: float) -> np.ndarray:
+    """The candidates with the highest scores.
+
+    >>> hardest(np.array([9.0, 8.0, 7.0, 6.0]), 2, np.random.default_rng(0), positive=8.5)
+    array([0, 1])
+    """
     return np.arange(min(count, len(scores)))
 
 
 def simans(
-    scores: np.ndarray, count: int, draw: np.random.Generator, positive: float, *, a: float = 0.5, b: float = 0.0
+    scores: np.ndarray, count: int, rng: np.random.Generator, positive: float, *, a: float = 0.5, b: float = 0.0
 ) -> np.ndarray:
-    """Those about as near to the query as the positive: weight `exp(-a (s - s+ - b)^2)` (SimANS, Zhou et al. 2022).
+    """Candidates with about the positive's score: weight `exp(-a (s - s+ - b)^2)` (SimANS, Zhou et al., 2022).
 
-    Neither too easy to teach anything nor so near that they are likely unjudged answers; a larger `a` keeps closer, and
-    a `b` below 0 seeks them below the positive. The public code has no `b`, and draws with repetition.
+    Much lower scores teach little; much higher ones are likely unjudged positives. A larger `a` keeps closer, a `b`
+    below 0 prefers scores below the positive's. The public code has no `b` and may draw a candidate more than once.
+
+    >>> simans(np.array([9.0, 8.0, 7.0, 6.0]), 2, np.random.default_rng(0), positive=6.5, a=100.0)
+    array([3, 2])
     """
-    return _without_repetition(-a * (scores - positive - b) ** 2, count, draw)
+    return _without_repetition(-a * (scores - positive - b) ** 2, count, rng)
 
 
 def softmax(
-    scores: np.ndarray, count: int, draw: np.random.Generator, positive: float, *, temperature: float = 1.0
+    scores: np.ndarray, count: int, rng: np.random.Generator, positive: float, *, temperature: float = 1.0
 ) -> np.ndarray:
-    """As the retriever would choose them: weight `exp(s / temperature)`, IRGAN's choice (paper 004, Table 5)."""
-    return _without_repetition(scores / temperature, count, draw)
+    """Candidates by the retriever's probability: weight `exp(s / temperature)`, as IRGAN samples (Wang et al., 2017;
+    Zhang et al., 2022, Table 5).
+
+    >>> softmax(np.array([9.0, 8.0, 7.0, 6.0]), 2, np.random.default_rng(0), positive=8.5, temperature=0.01)
+    array([0, 1])
+    """
+    return _without_repetition(scores / temperature, count, rng)
 
 
-def _without_repetition(log_weights: np.ndarray, count: int, draw: np.random.Generator) -> np.ndarray:
-    """Draw one after another by weight from what is left: the largest of log-weights with Gumbel noise."""
-    noisy = log_weights.astype(np.float64) + draw.gumbel(size=len(log_weights))
+def _without_repetition(log_weights: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Positions drawn by weight without replacement: the largest log-weights after adding Gumbel noise."""
+    noisy = log_weights.astype(np.float64) + rng.gumbel(size=len(log_weights))
     return np.argsort(-noisy, kind="stable")[:count]

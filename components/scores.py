@@ -1,4 +1,4 @@
-"""Scores: all that a loss sees."""
+"""Scores: everything that a loss sees."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Block:
-    """Scores of rows against further items, such as other queries: `(Q, N)`, with its own mask."""
+    """Scores of the rows against further texts, such as the other queries."""
 
     scores: Tensor
+    """(Q, N)."""
     where: Tensor
     """(Q, N) bool: which pairs count."""
 
 
 class Blocks(dict[str, Block]):
-    """Blocks that are made when a loss first asks for them: what no loss looks at costs nothing.
+    """Blocks that are computed when a loss first asks for them, so unused ones cost nothing.
 
-    Making one may gather from all workers, so every worker must ask for the same ones in the same order; losses do,
-    as what they ask for depends on their options and never on values.
+    Computing one may gather from all workers, so all workers must ask for the same blocks in the same order. Losses do:
+    which blocks they ask for depends on their options, never on values.
     """
 
     def __init__(self, make: dict[str, Callable[[], Block]]) -> None:
@@ -36,34 +37,38 @@ class Blocks(dict[str, Block]):
 
 @dataclass(frozen=True)
 class Scores:
-    """Q queries by C candidates. Rows are this worker's queries; columns may come from every worker.
+    """Scores of Q queries (rows) and C candidates (columns). Rows are this worker's; columns may come from all workers.
 
-    Whether the candidates are a query's own group (AR2, a ranker) or the whole batch (DPR) is the objective's
-    choice; a loss cannot tell.
+    The objective decides whether candidates are a query's own group (AR2, a ranker) or the whole batch (DPR); a loss
+    cannot tell.
     """
 
     student: Tensor
     """(Q, C) scores of the model in training, before any temperature."""
     target: Tensor
-    """(Q, C) relevance: 1 for the positive, or a soft label; rows need not sum to 1."""
+    """(Q, C) relevance: 1 for a positive and 0 for a negative, or soft labels; rows need not sum to 1."""
     where: Tensor
-    """(Q, C) bool: which pairs count. Padding, duplicates, and known positives that the row itself does not
-    target are False."""
+    """(Q, C) bool: which pairs count. False for padding, duplicates, and known positives of the query that are not
+    targets of this row."""
     teacher: Tensor | None = None
     """(Q, C) scores of a frozen teacher, or None."""
     others: Mapping[str, Block] = field(default_factory=dict)
-    """Named blocks for same-tower and reverse terms. A row's query against the other rows' queries (`query-query`);
-    its document, which is the candidate that it targets most, against the other rows' queries (`document-query`),
-    against the other rows' documents (`document-document`), against all candidates of the batch that the row does not
-    target, mined ones too (`document-candidate`), and of these against those alone that stand in some group as a
-    negative (`document-mined`)."""
+    """Further blocks by name, for same-tower negatives and the direction from document to query. A row's document is
+    its candidate with the highest target.
+
+    - `query-query`: the row's query against the other rows' queries
+    - `document-query`: its document against the other rows' queries
+    - `document-document`: its document against the other rows' documents
+    - `document-candidate`: its document against all candidates of the batch that the row does not target
+    - `document-mined`: its document against those of these that are a negative in some group
+    """
 
     def positives(self) -> Scores:
-        """Of the candidates only those that a row targets."""
+        """The same scores, of which only a row's positives count."""
         return replace(self, where=self.where & (self.target > 0))
 
     def joined(self, *names: str) -> Scores:
-        """The blocks of these names as further candidates, which no row targets: one denominator for all."""
+        """The same scores with these blocks as further candidates, all of them negatives: one denominator for all."""
         blocks = [self._block(name) for name in names]
         if not blocks:
             return self
@@ -74,10 +79,14 @@ class Scores:
             where=torch.cat([self.where, *(block.where for block in blocks)], -1),
         )
 
+    def rows(self) -> list[tuple[Tensor, Tensor]]:
+        """For each row the scores and the targets of the pairs that count."""
+        return [(self.student[i][where], self.target[i][where]) for i, where in enumerate(self.where)]
+
     def _block(self, name: str) -> Block:
         try:
             return self.others[name]
         except KeyError:
             raise ValueError(
-                f"there are no {name} scores here: this loss looks over the batch (`over: batch`)"
+                f"there are no {name} scores: this loss needs the candidates of the batch (`over: batch`)"
             ) from None

@@ -12,10 +12,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is first imported:
 import numpy as np
 import pytest
 
-from tests import tiny, toy
-from workflows.cluster import Cluster, ray_session, stop_ray
+from tests.support import tiny, toy
+from workflows.distributed.cluster import Cluster, ray_session, stop_ray
 
-pytest.register_assert_rewrite("tests.trainings")  # so that what it compares is shown where it differs
+pytest.register_assert_rewrite("tests.support.trainings")  # so that what it compares is shown where it differs
 
 
 @pytest.fixture(scope="session")
@@ -87,15 +87,15 @@ def played(toys: Path, beir: Path, encoder: Path) -> tiny.Place:
 @pytest.fixture
 def said(capsys: pytest.CaptureFixture[str]) -> tiny.Said:
     """What was printed since it was last asked: standard output and errors."""
-    return lambda: (found := capsys.readouterr()) and (found.out, found.err)
+    return lambda: (printed := capsys.readouterr()) and (printed.out, printed.err)
 
 
 @pytest.fixture(scope="session")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A Ray session on this machine for all tests that need one; the profile that joins it."""
-    os.environ["RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S"] = "240"
+    os.environ["RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S"] = "600"
     cluster = Cluster(
-        device="cpu", object_store_mb=200, pass_tokens=256, retries=0,
+        device="cpu", object_store_mb=200, max_tokens_per_pass=256, retries=0,
         train={"workers": 2, "threads": 1}, map={"workers": 2, "threads": 1},
     )  # fmt: skip
     ray_session(cluster)

@@ -1,30 +1,30 @@
-"""Pictures of a retriever's space as small inline SVG: distributions as lines, and maps of queries and documents."""
+"""Plots of a retriever's embedding space: histograms as lines, and maps of queries and documents."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from components.embedding_space import COSINES, RATIOS
-from components.plots import ticks
+from components.charts.axes import ticks
+from components.evaluation.embedding_space import COSINES, RATIOS
 
 WIDTH, SIDES, TOP = 440, 16, 4
 NAME, HILL = 20, 26
-"""Of each distribution, the height of its name and of its highest place."""
-SEEN = 0.001
-"""Share of a bin that is worth showing."""
+"""Heights of a histogram's name and of its highest bin."""
+MIN_SHARE = 0.001
+"""The axis ends at the outermost bins that have at least this share in some histogram."""
 SIDE = 260
 DISTRIBUTIONS = (
     ("nearest", "cosine of a query and the document ranked first", COSINES),
     ("ratio", "query to query, as a share of query to document", RATIOS),
 )
-"""What of an analysis has a histogram, how people call it, and what it spans (paper 000, Figures 5 and 6)."""
+"""The histograms of an analysis: key, title and range (Moiseev et al., 2023, Figures 5 and 6)."""
 
 
 def distributions(title: str, curves: Mapping[str, Sequence[float]], span: tuple[float, float]) -> str:
-    """Histograms of one span, one below the other, each under its name; no wider than what is seen of them."""
+    """Histograms of the same span one below the other, each under its name, without empty ends."""
     bins = len(next(iter(curves.values())))
-    seen = [at for curve in curves.values() for at, share in enumerate(curve) if share >= SEEN]
+    seen = [at for curve in curves.values() for at, share in enumerate(curve) if share >= MIN_SHARE]
     first, last = (min(seen), max(seen)) if seen else (0, bins - 1)
     highest = max(max(curve) for curve in curves.values()) or 1.0
     width = (span[1] - span[0]) / bins
@@ -51,7 +51,7 @@ def distributions(title: str, curves: Mapping[str, Sequence[float]], span: tuple
 
 
 def scatter(name: str, queries: Sequence[Sequence[float]], documents: Sequence[Sequence[float]]) -> str:
-    """A map: documents in one colour, queries in another, places between 0 and 1."""
+    """A map of points between 0 and 1: documents in one colour, queries in another."""
     parts = []
     for colour, points in (("c1", documents), ("c0", queries)):
         for place in points:

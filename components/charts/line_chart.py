@@ -1,7 +1,4 @@
-"""Charts as small inline SVG: coloured by the page they stand in, readable by screen readers, no script.
-
-Drawn here and not with a plotting library, as a figure then follows the page into dark mode, print and any width.
-"""
+"""Line charts: a measure over the rounds of a training, or over another whole-number axis."""
 
 import math
 import re
@@ -10,16 +7,18 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from components.measures import spread
+from components.charts.axes import BOTTOM, HEIGHT, LEFT, WIDTH, height_scale, ticks, x_axis, y_axis
+from components.charts.axes import svg as wrapped
+from components.evaluation.measures import mean_and_deviation
 
-WIDTH, HEIGHT = 440, 290
-LEFT, RIGHT, TOP, BOTTOM = 44, 124, 14, 40
-_AXES = {"round": "round (0: after the warm-up)"}
+RIGHT = 124
+"""Margin for the names of the lines."""
+_AXIS_TITLES = {"round": "round (0: after the warm-up)"}
 
 
 @dataclass(frozen=True)
 class Point:
-    """A value at a round: its mean and, over several seeds, its standard deviation."""
+    """The mean value at a round and, over several seeds, its standard deviation."""
 
     round: int
     value: float
@@ -28,7 +27,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Chart:
-    """One measure over the rounds, or what else the axis says: curves by name, and systems without as level lines."""
+    """One measure over the rounds, or over another axis. Systems without rounds are horizontal lines, `levels`."""
 
     measure: str
     curves: dict[str, list[Point]] = field(default_factory=dict)
@@ -37,7 +36,7 @@ class Chart:
 
 
 def charts(rows: Sequence[dict[str, Any]]) -> list[Chart]:
-    """A chart for each measure of one collection's rows; none where no system has rounds."""
+    """A chart for each measure in the result rows of one collection; none if no system has rounds."""
     rounds = {row["system"]: row["round"] for row in rows}
     curve_of = _curves({system: number for system, number in rounds.items() if number is not None})
     if not curve_of:
@@ -49,9 +48,9 @@ def charts(rows: Sequence[dict[str, Any]]) -> list[Chart]:
 
 
 def _curves(rounds: dict[str, int]) -> dict[str, str]:
-    """Which curve each system with a round is on: `retriever 2` is on `retriever`, and so is `warm retriever`.
+    """The name of each system's curve: `retriever 2` and `warm retriever` are on `retriever`.
 
-    `ranker 1 over retriever 1` is on `ranker`, unless several rankers share a round; then on `ranker over retriever`.
+    `ranker 1 over retriever 1` is on `ranker`, but on `ranker over retriever` if a round has several rankers.
     """
     players = {system: system.removeprefix("warm ").split()[0] for system in rounds}
     short = {system: player for system, player in players.items() if player in ("retriever", "ranker")}
@@ -67,12 +66,12 @@ def _chart(measure: str, rows: Sequence[dict[str, Any]], curve_of: dict[str, str
     chart = Chart(measure)
     for system in dict.fromkeys(row["system"] for row in rows):
         own = [row for row in rows if row["system"] == system]
-        mean, deviation = spread(row["value"] for row in own)
+        mean, deviation = mean_and_deviation(row["value"] for row in own)
         if system in curve_of:
             chart.curves.setdefault(curve_of[system], []).append(Point(own[0]["round"], mean, deviation))
         else:
             chart.levels[system] = mean
-        if system == "warm retriever":  # what the game has to beat
+        if system == "warm retriever":  # what training must improve on
             chart.levels[system] = mean
     for points in chart.curves.values():
         points.sort(key=lambda point: point.round)
@@ -80,7 +79,7 @@ def _chart(measure: str, rows: Sequence[dict[str, Any]], curve_of: dict[str, str
 
 
 def svg(chart: Chart) -> str:
-    """The chart. Classes `c0`, `c1`, ... are the curves' colours, `level` the level lines', given by the page."""
+    """The chart as SVG. The page colours the curves by the classes `c0` to `c4`, the horizontal lines by `level`."""
     points = [point for curve in chart.curves.values() for point in curve]
     last = max(1, *(point.round for point in points))
     edges = [point.value + side * (point.deviation or 0) for point in points for side in (-1, 1)]
@@ -89,10 +88,10 @@ def svg(chart: Chart) -> str:
     def x(number: float) -> float:
         return LEFT + 10 + (WIDTH - LEFT - RIGHT - 20) * number / last
 
-    def y(value: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - marks[0]) / (marks[-1] - marks[0])
-
-    parts = [*_axes(marks, last, x, y, chart.axis)]
+    y = height_scale(marks)
+    numbers = range(0, last + 1, max(1, math.ceil(last / 10)))
+    title = _AXIS_TITLES.get(chart.axis, chart.axis)
+    parts = [*y_axis(marks, RIGHT), *x_axis([(x(number), str(number)) for number in numbers], title, RIGHT)]
     labels = []
     for name, value in chart.levels.items():
         parts.append(f'<path class="level" d="M{LEFT} {y(value):.1f}H{WIDTH - RIGHT}"><title>'
@@ -102,52 +101,27 @@ def svg(chart: Chart) -> str:
         parts += _curve(name, curve, f"c{number % 5}", x, y, chart.axis)
         labels.append((y(curve[-1].value), name, f"c{number % 5}"))
     parts += _labels(labels)
-    said = "; ".join(f"{name} {', '.join(f'{p.value:.3f}' for p in curve)}" for name, curve in chart.curves.items())
-    head = (
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(chart.measure)} by '
-        f"{escape(chart.axis)}: "
-    )
-    return f'{head}{escape(said)}">{"".join(parts)}</svg>'
-
-
-def _axes(marks: list[float], last: int, x: Any, y: Any, axis: str) -> list[str]:
-    """Grid lines with values, and the rounds."""
-    digits = max(2, -math.floor(math.log10(marks[1] - marks[0])))
-    parts = []
-    for tick in marks:
-        parts.append(f'<path class="grid" d="M{LEFT} {y(tick):.1f}H{WIDTH - RIGHT}"/>')
-        parts.append(
-            f'<text class="tick" x="{LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:.{digits}f}</text>'
-        )
-    every = max(1, math.ceil(last / 10))
-    for number in range(0, last + 1, every):
-        parts.append(
-            f'<text class="tick" x="{x(number):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{number}</text>'
-        )
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(
-        f'<text class="tick" x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">{escape(_AXES.get(axis, axis))}</text>'
-    )
-    return parts
+    values = "; ".join(f"{name} {', '.join(f'{p.value:.3f}' for p in curve)}" for name, curve in chart.curves.items())
+    return wrapped(f"{chart.measure} by {chart.axis}: {values}", parts)
 
 
 def _curve(name: str, curve: list[Point], colour: str, x: Any, y: Any, axis: str) -> list[str]:
-    """A line through the points, a whisker for each deviation, a dot for each value."""
+    """A line through the points, a dot for each, and a whisker for each deviation."""
     line = "L".join(f"{x(point.round):.1f} {y(point.value):.1f}" for point in curve)
     parts = [f'<path class="line {colour}" d="M{line}"/>']
     for point in curve:
-        says = f"{name}, {axis} {point.round}: {point.value:.3f}"
+        title = f"{name}, {axis} {point.round}: {point.value:.3f}"
         if point.deviation is not None:
-            says += f" ± {point.deviation:.3f}"
+            title += f" ± {point.deviation:.3f}"
             low, high = y(point.value - point.deviation), y(point.value + point.deviation)
             parts.append(f'<path class="whisker {colour}" d="M{x(point.round):.1f} {low:.1f}V{high:.1f}"/>')
         at = f'cx="{x(point.round):.1f}" cy="{y(point.value):.1f}"'
-        parts.append(f'<circle class="dot {colour}" {at} r="3.5"><title>{escape(says)}</title></circle>')
+        parts.append(f'<circle class="dot {colour}" {at} r="3.5"><title>{escape(title)}</title></circle>')
     return parts
 
 
 def _labels(labels: list[tuple[float, str, str]]) -> list[str]:
-    """Names at the right end of their lines, pushed apart where they would cover each other."""
+    """Names at the right end of their lines, moved apart where they would overlap."""
     labels = sorted(labels)
     gap, heights = 14.0, list[float]()
     for at, _, _ in labels:
@@ -165,16 +139,5 @@ def _labels(labels: list[tuple[float, str, str]]) -> list[str]:
 
 
 def short(name: str, length: int = 19) -> str:
-    """A name that fits beside a figure."""
+    """The name, cut to fit beside a chart."""
     return name if len(name) <= length else name[: length - 1].rstrip() + "…"
-
-
-def ticks(low: float, high: float) -> list[float]:
-    """Four to seven round values that span low to high."""
-    if high - low < 1e-6:
-        low, high = low - 0.05, high + 0.05
-    raw = (high - low) / 4
-    unit = 10.0 ** math.floor(math.log10(raw))
-    step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= raw)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(number * step, 10) for number in range(first, max(last, first + 1) + 1)]

@@ -1,4 +1,4 @@
-"""A measure against one key of a tuning, as small inline SVG in the manner of `plots`."""
+"""Scatter plots: a measure against one key of a tuning."""
 
 import json
 import math
@@ -7,76 +7,62 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Literal
 
-from components.plots import BOTTOM, HEIGHT, LEFT, TOP, WIDTH, ticks
+from components.charts.axes import LEFT, WIDTH, height_scale, ticks, x_axis, y_axis
+from components.charts.axes import svg as wrapped
 
 RIGHT = 16
-"""There are no names of lines at the right edge."""
+"""Margin at the right edge, which has no names of lines."""
 
 
 @dataclass(frozen=True)
 class Dot:
-    """A trial: what it set the key to, and what was measured."""
+    """A trial: the value of the key, and of the measure."""
 
     at: Any
     value: float
     kind: Literal["best", "whole", "part"]
-    """`part` for one that was stopped: what an earlier system measured."""
+    """`part` for a trial that was stopped: its value is that of an earlier system."""
     about: str
 
 
 @dataclass(frozen=True)
 class Scatter:
-    """A measure against a key."""
+    """A measure against a key of the config."""
 
     measure: str
     key: str
     dots: Sequence[Dot]
     log: bool = False
-    """Even steps of the axis are equal factors."""
+    """Whether the axis of the key is logarithmic."""
 
 
 def svg(chart: Scatter) -> str:
-    """The chart. Classes `c0` (whole), `c1` (best) and `level` (part) are coloured by the page."""
-    heights = ticks(min(dot.value for dot in chart.dots), max(dot.value for dot in chart.dots))
-    x, marks = _axis(chart)
-
-    def y(value: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - heights[0]) / (heights[-1] - heights[0])
-
-    digits = max(2, -math.floor(math.log10(heights[1] - heights[0])))
-    parts = []
-    for tick in heights:
-        parts.append(f'<path class="grid" d="M{LEFT} {y(tick):.1f}H{WIDTH - RIGHT}"/>')
-        parts.append(
-            f'<text class="tick" x="{LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:.{digits}f}</text>'
-        )
-    for at, text in marks:
-        parts.append(
-            f'<text class="tick" x="{at:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{escape(text)}</text>'
-        )
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text class="tick" x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">{escape(chart.key)}</text>')
-    for dot in sorted(chart.dots, key=lambda dot: dot.kind == "best"):  # nothing lies over the best
+    """The chart as SVG. The page colours the dots by the classes `c0` (whole), `c1` (best) and `part`."""
+    marks = ticks(min(dot.value for dot in chart.dots), max(dot.value for dot in chart.dots))
+    y = height_scale(marks)
+    x, x_marks = _axis(chart)
+    parts = [*y_axis(marks, RIGHT), *x_axis(x_marks, chart.key, RIGHT)]
+    for dot in sorted(chart.dots, key=lambda dot: dot.kind == "best"):  # the best is drawn last, above the others
         radius, colour = {"best": (6.0, "c1"), "whole": (4.5, "c0"), "part": (3.5, "part")}[dot.kind]
-        says = f"{dot.about}: {dot.value:.3f} at {_text(dot.at)}"
+        title = f"{dot.about}: {dot.value:.3f} at {_text(dot.at)}"
         parts.append(
             f'<circle class="dot {colour}" cx="{x(dot.at):.1f}" cy="{y(dot.value):.1f}" r="{radius}">'
-            f"<title>{escape(says)}</title></circle>"
+            f"<title>{escape(title)}</title></circle>"
         )
-    said = "; ".join(f"{_text(dot.at)}: {dot.value:.3f}" for dot in chart.dots)
-    label = escape(f"{chart.measure} against {chart.key}: {said}")
-    return f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+    values = "; ".join(f"{_text(dot.at)}: {dot.value:.3f}" for dot in chart.dots)
+    return wrapped(f"{chart.measure} against {chart.key}: {values}", parts)
 
 
 def _axis(chart: Scatter) -> tuple[Callable[[Any], float], list[tuple[float, str]]]:
-    """Where a value of the key stands, and the marks below: numbers in proportion, other values side by side."""
+    """The x coordinate of a value of the key, and the marks of the axis: numbers are to scale, other values evenly
+    spaced."""
     first, width = LEFT + 18, WIDTH - LEFT - RIGHT - 36
     values = [dot.at for dot in chart.dots]
     numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
     if len(numbers) < len(values) or len(set(numbers)) < 2:
         texts = list(dict.fromkeys(_text(value) for value in values))
-        places = {text: first + width * (at + 0.5) / len(texts) for at, text in enumerate(texts)}
-        return lambda value: places[_text(value)], [(at, _short(text)) for text, at in places.items()]
+        positions = {text: first + width * (number + 0.5) / len(texts) for number, text in enumerate(texts)}
+        return lambda value: positions[_text(value)], [(at, _short(text)) for text, at in positions.items()]
     log = chart.log and min(numbers) > 0
     scale: Callable[[float], float] = math.log if log else float
     low, high = scale(min(numbers)), scale(max(numbers))
@@ -92,16 +78,16 @@ def _axis(chart: Scatter) -> tuple[Callable[[Any], float], list[tuple[float, str
 
 
 def _decades(low: float, high: float) -> list[float]:
-    """Round numbers between two, at most six, evenly spread on a log scale; the two where there is none between."""
+    """Two to six round numbers between two others, evenly spread on a logarithmic axis; else these two."""
     for digits in ((1, 2, 5), (1, 3), (1,)):
-        found = [
+        marks = [
             digit * 10.0**power
             for power in range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
             for digit in digits
         ]
-        found = [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
-        if 2 <= len(found) <= 6:
-            return found
+        marks = [value for value in marks if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+        if 2 <= len(marks) <= 6:
+            return marks
     return [low, high]
 
 

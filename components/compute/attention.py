@@ -1,8 +1,8 @@
-"""The weights of attention on a CPU.
+"""Attention weights on a CPU, as one matrix product and one softmax.
 
-Torch's own attention multiplies a block of queries with a block of keys at a time, to take the softmax while the
-block is in the cache, and leaves the blocks to a library that on an AMD EPYC is slow at such small products in bf16.
-Whole products and one softmax read and write more and are faster there, for texts of 16 tokens as for those of 512.
+Torch's own attention works on blocks, to take the softmax while a block is in the cache, and has a library multiply
+the blocks. On an AMD EPYC that library is slow at such small products in bf16. Whole products read and write more
+memory and are still faster there, for texts of 16 tokens and of 512.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from torch import Tensor
 
 
 def weights(query: Tensor, key: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """softmax(scale q k' + mask) of queries (N, H, Q, d) and keys (N, H, L, d): (N, H, Q, L), in their precision.
+    """softmax(scale q k' + mask) for queries (N, H, Q, d) and keys (N, H, L, d): (N, H, Q, L), in their precision.
 
-    The mask is one that is added, and can be broadcast.
+    The mask is added to the scores and is broadcast to their shape.
     """
-    count, heads, asking, size = query.shape
-    query, key = query.reshape(count * heads, asking, size), key.reshape(count * heads, -1, size)
-    # Scaled and masked inside the product, before its result is rounded.
+    count, heads, queries, size = query.shape
+    query, key = query.reshape(count * heads, queries, size), key.reshape(count * heads, -1, size)
+    # Scale and mask inside the product, before its result is rounded.
     if mask is None:
         added, beta = query.new_zeros(1, 1, 1), 0
     else:
         added, beta = mask.to(query.dtype).expand(count, heads, -1, -1).flatten(0, 1), 1
     scores = torch.baddbmm(added, query, key.transpose(1, 2), beta=beta, alpha=scale)
-    return torch.softmax(scores, -1).view(count, heads, asking, -1)
+    return torch.softmax(scores, -1).view(count, heads, queries, -1)

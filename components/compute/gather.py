@@ -1,4 +1,7 @@
-"""Tensors from all workers, with gradient: no factor is needed for the gradient of one process (see the tests)."""
+"""What the workers of one training exchange: tensors gathered with their gradient, sums, gradients.
+
+The gradient of `gather` needs no factor for the number of workers to equal that of one process (see the tests).
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,13 +15,13 @@ _alone = False
 
 
 def workers() -> int:
-    """How many workers train together."""
+    """The number of workers that train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() and not _alone else 1
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """In the block this process computes as if there were no other."""
+    """Inside this block the process computes as if it were the only worker."""
     global _alone
     _alone = True
     try:
@@ -28,7 +31,7 @@ def alone() -> Iterator[None]:
 
 
 def rank() -> int:
-    """Which of them this is."""
+    """The number of this worker, from 0."""
     return dist.get_rank() if workers() > 1 else 0
 
 
@@ -42,16 +45,16 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        gradient = gradient.clone(memory_format=torch.contiguous_format)  # autograd may still hold the other
+        gradient = gradient.clone(memory_format=torch.contiguous_format)  # autograd may still use the original
         dist.all_reduce(gradient)
         start = dist.get_rank() * ctx.rows
         return gradient[start : start + ctx.rows]
 
 
 def gather(local: Tensor, *, rows: int) -> Tensor:
-    """Every worker's rows, one after another, each padded with zeros to `rows`; alone, the tensor itself.
+    """The rows of all workers in the order of their ranks, each worker's padded with zeros to `rows`.
 
-    The backward pass sums the gradients that all workers' losses send to a row.
+    With one worker, the tensor itself. The backward pass sums the gradients of a row over the losses of all workers.
     """
     if workers() == 1:
         return local
@@ -59,8 +62,8 @@ def gather(local: Tensor, *, rows: int) -> Tensor:
     return _Gather.apply(torch.cat([local, padding]))
 
 
-def most(count: int, device: torch.device) -> int:
-    """The largest of a number over the workers."""
+def max_over_workers(count: int, device: torch.device) -> int:
+    """The largest value of a number over the workers."""
     if workers() == 1:
         return count
     value = torch.tensor([count], device=device)
@@ -68,7 +71,7 @@ def most(count: int, device: torch.device) -> int:
     return int(value)
 
 
-def total(values: Tensor) -> Tensor:
+def sum_over_workers(values: Tensor) -> Tensor:
     """The sum of a tensor over the workers, without gradient."""
     values = values.detach().clone()
     if workers() > 1:
@@ -77,7 +80,7 @@ def total(values: Tensor) -> Tensor:
 
 
 def sum_gradients(parameters: list[Tensor]) -> None:
-    """Add up every worker's gradients in place, in a few flat buffers."""
+    """Replace every parameter's gradient by its sum over the workers, sent in a few large buffers."""
     if workers() == 1:
         return
     for group in _buckets([p for p in parameters if p.requires_grad]):
@@ -88,6 +91,7 @@ def sum_gradients(parameters: list[Tensor]) -> None:
 
 
 def _buckets(parameters: list[Tensor], limit: int = 2**24) -> list[list[Tensor]]:
+    """The parameters in groups of at most `limit` numbers, or of one parameter that is larger."""
     buckets: list[list[Tensor]] = [[]]
     size = 0
     for parameter in parameters:

@@ -1,11 +1,12 @@
-"""Does a text bear an answer? As DPR decides it (Karpukhin et al. 2020), whose measure AR2 reports on NQ and TriviaQA.
+"""Whether a text contains an answer, decided as DPR does (Karpukhin et al., 2020); AR2 measures NQ and TriviaQA by it.
 
-`tokens`: the answer's tokens stand one after another among the text's, both in Unicode's decomposed form (NFD) and
-lower case; a token is a run of letters, digits and marks, or any other character that is no space. `regex`: each
-answer is a pattern, as CuratedTREC has them, searched in the decomposed text without regard to case.
+Mode `tokens`: the answer's tokens occur one after another among the text's tokens, both in Unicode's decomposed form
+(NFD) and in lower case. A token is a run of letters, digits and marks, or any other character that is not white space.
+Mode `regex`: each answer is a regular expression, as in CuratedTREC, and is searched in the decomposed text, ignoring
+case.
 
-A text is never cut into all its tokens: where the longest token of an answer does not occur in it, as is so for most
-documents, nothing else is looked at.
+For speed a text is never split into all its tokens: if an answer's longest token does not occur in the text, as in most
+documents, nothing else is compared.
 """
 
 from __future__ import annotations
@@ -20,49 +21,53 @@ from components.config import UserError
 
 Mode = Literal["tokens", "regex"]
 
-# Begun inside a word, a search goes on to the next token.
+# A search that starts inside a word skips the rest of the word.
 _TOKEN = regex.compile(r"(?<![\p{L}\p{N}\p{M}])[\p{L}\p{N}\p{M}]+|[^\p{L}\p{N}\p{M}\p{Z}\p{C}]")
 
 
-def prepared(text: str, mode: Mode = "tokens") -> str:
-    """A text in the form that a matcher looks at; worth keeping where many questions ask about it."""
+def normalize(text: str, mode: Mode = "tokens") -> str:
+    """A text in the form that a matcher expects. Keep it if several questions are matched against the text."""
     text = text if text.isascii() else unicodedata.normalize("NFD", text)
-    return text if mode == "regex" else _lowered(text)
+    return text if mode == "regex" else _lower(text)
 
 
 def matcher(answers: Sequence[str], mode: Mode = "tokens") -> Callable[[str], bool]:
-    """Whether a prepared text bears any of some answers. An answer without a token is in no text.
+    """A function that says whether a normalized text contains any of the answers.
 
-    UserError where a pattern is none.
+    An answer without tokens matches no text. UserError if an answer is not a valid regular expression in mode `regex`.
+
+    >>> contains = matcher(["New York"])
+    >>> contains(normalize("Born in new york.")), contains(normalize("New Yorkers"))
+    (True, False)
     """
     if mode == "regex":
         patterns = [_pattern(answer) for answer in answers if answer]
         return lambda text: any(pattern.search(text) for pattern in patterns)
-    wanted: dict[str, list[list[str]]] = {}
+    grouped: dict[str, list[list[str]]] = {}
     for answer in dict.fromkeys(answers):
-        if tokens := _TOKEN.findall(prepared(answer)):
-            wanted.setdefault(max(tokens, key=len), []).append(tokens)
-    by_longest = list(wanted.items())
+        if tokens := _TOKEN.findall(normalize(answer)):
+            grouped.setdefault(max(tokens, key=len), []).append(tokens)
+    by_longest = list(grouped.items())
 
-    def found(text: str) -> bool:
-        for longest, some in by_longest:  # noqa: SIM110  (a generator costs half as much as all else here)
-            if longest in text and any(_stands(answer, text) for answer in some):
+    def contains_any(text: str) -> bool:
+        for longest, group in by_longest:  # a loop: `any` over a generator takes half as much time again
+            if longest in text and any(_contains(answer, text) for answer in group):
                 return True
         return False
 
-    return found
+    return contains_any
 
 
-def _stands(answer: list[str], text: str) -> bool:
-    """Whether tokens stand one after another in a prepared text."""
+def _contains(answer: list[str], text: str) -> bool:
+    """Whether an answer's tokens occur one after another in a normalized text."""
     if not all(token in text for token in answer):
         return False
-    at = -1
-    while (at := text.find(answer[0], at + 1)) >= 0:
-        end = at
-        for wanted in answer:
+    start = -1
+    while (start := text.find(answer[0], start + 1)) >= 0:
+        end = start
+        for expected in answer:
             token = _TOKEN.search(text, end)
-            if token is None or token.group() != wanted:
+            if token is None or token.group() != expected:
                 break
             end = token.end()
         else:
@@ -70,8 +75,8 @@ def _stands(answer: list[str], text: str) -> bool:
     return False
 
 
-def _lowered(text: str) -> str:
-    """Lower case as each token has it by itself: Greek's sigma alone is lowered by what stands beside it."""
+def _lower(text: str) -> str:
+    """The text with each token in lower case by itself: a Greek sigma's lower case depends on its neighbours."""
     return _TOKEN.sub(lambda token: token.group().lower(), text) if "\u03a3" in text else text.lower()
 
 
@@ -79,4 +84,4 @@ def _pattern(answer: str) -> regex.Pattern[str]:
     try:
         return regex.compile(unicodedata.normalize("NFD", answer), regex.IGNORECASE | regex.MULTILINE)
     except regex.error as error:
-        raise UserError(f"answer {answer!r}: no regular expression: {error}") from None
+        raise UserError(f"answer {answer!r}: not a regular expression: {error}") from None

@@ -1,4 +1,4 @@
-"""Groups as arrays: which query, which documents, targets, teacher; rows of the token store instead of ids."""
+"""Groups as arrays, and which rows of a collection's tables its ids, queries and relevant documents are."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -8,14 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components import draws
-from components.clock import at
 from components.config import UserError, listing
-from components.tables import GROUPS, QRELS, QUERIES, read
+from components.data.tables import GROUPS, QRELS, QUERIES, read
+from components.rng import keyed_sample
+from components.timing import timed
 
 
 class Group(NamedTuple):
-    """One training example by rows of the token store."""
+    """One training example: rows of the collection's tables, which are also rows of the token store."""
 
     query: int
     documents: np.ndarray
@@ -24,7 +24,7 @@ class Group(NamedTuple):
 
 
 class Groups:
-    """A groups table with ids resolved against a collection."""
+    """A table of groups, with rows of a collection's tables instead of ids."""
 
     def __init__(self, path: Path, data: Path) -> None:
         table = read(path, GROUPS).combine_chunks()
@@ -34,44 +34,44 @@ class Groups:
         self._offsets = lists.offsets.to_numpy()
         self._documents = rows_of(lists.values, ids_of(data / "documents.parquet", "doc_id"), what=str(path))
         self._targets = table["targets"].combine_chunks().values.to_numpy(zero_copy_only=False)
-        judged = table["teacher"].null_count == 0
-        self._teacher = table["teacher"].combine_chunks().values.to_numpy(zero_copy_only=False) if judged else None
+        has_teacher = table["teacher"].null_count == 0
+        self._teacher = table["teacher"].combine_chunks().values.to_numpy(zero_copy_only=False) if has_teacher else None
 
     def __len__(self) -> int:
         return len(self.queries)
 
     def __getitem__(self, row: int) -> Group:
-        at = slice(self._offsets[row], self._offsets[row + 1])
-        teacher = self._teacher[at] if self._teacher is not None else None
-        return Group(int(self.queries[row]), self._documents[at], self._targets[at], teacher)
+        span = slice(self._offsets[row], self._offsets[row + 1])
+        teacher = self._teacher[span] if self._teacher is not None else None
+        return Group(int(self.queries[row]), self._documents[span], self._targets[span], teacher)
 
 
 def ids_of(path: Path, column: str) -> pa.Array:
     """One id column of a Parquet table."""
-    with at("files"):
+    with timed("files"):
         return pq.read_table(path, columns=[column])[column].combine_chunks()
 
 
 def queries_of(data: Path, splits: list[str], columns: list[str]) -> pa.Table:
-    """Columns of the queries of some splits, in the artifact's order; UserError for a split without any."""
+    """Columns of the queries of some splits, in the table's order; UserError for a split without queries."""
     table = read(data / "queries.parquet", QUERIES, columns=dict.fromkeys([*columns, "split"]))
-    there = pc.unique(table["split"]).to_pylist()
+    present = pc.unique(table["split"]).to_pylist()
     for split in splits:
-        if split not in there:
-            raise UserError(f"splits: there are no queries in {split!r}; accepted: {listing(there)}")
+        if split not in present:
+            raise UserError(f"splits: there are no queries in {split!r}; accepted: {listing(present)}")
     return table.filter(pc.is_in(table["split"], pa.array(splits, pa.string()))).select(columns)
 
 
-def documents_for(k: int, data: Path, *, key: str = "k") -> int:
-    """How many documents a collection has; UserError where `k` for a query, which `key` asks for, are more, or none."""
+def check_k(k: int, data: Path, *, key: str = "k") -> int:
+    """The number of documents in a collection; UserError, naming `key`, unless `k` is between 1 and that number."""
     count = pq.read_metadata(data / "documents.parquet").num_rows
     if not 1 <= k <= count:
-        raise UserError(f"{key}: {k} documents a query are asked for; accepted: 1 to {count}, all there are")
+        raise UserError(f"{key}: got {k} documents for a query; accepted: 1 to {count}, the size of the collection")
     return int(count)
 
 
 def rows_of(ids: pa.Array | pa.ChunkedArray, among: pa.Array, *, what: str) -> np.ndarray:
-    """int64 rows at which ids stand among others; ValueError names one that is not there."""
+    """int64 rows of `among` that hold the ids; ValueError names an id that is missing, and `what` it was read from."""
     rows = pc.index_in(ids, value_set=among)
     if rows.null_count:
         missing = pc.filter(ids, pc.is_null(rows))[0]
@@ -79,11 +79,11 @@ def rows_of(ids: pa.Array | pa.ChunkedArray, among: pa.Array, *, what: str) -> n
     return (rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows).to_numpy().astype(np.int64)
 
 
-def measured(data: Path, split: str, count: int | None) -> list[str]:
-    """The queries of a split that something is measured on: all of them, or a sample of those that can be measured.
+def measured_queries(data: Path, split: str, count: int | None) -> list[str]:
+    """The ids of the queries of a split on which something is measured: all, or a sample of `count`.
 
-    Those are the queries with a relevant document, or where a split has none of them (questions alone), with an answer.
-    The sample depends on ids alone, so that every system of every run is measured on the same.
+    The sample is taken from the queries with a relevant document; in a split without judgements, from those with an
+    answer. It depends on ids alone, so that every system of every run is measured on the same queries.
     """
     of_split = [("split", "=", split)]
     if count is None:
@@ -92,35 +92,37 @@ def measured(data: Path, split: str, count: int | None) -> list[str]:
     if not len(known):
         queries = read(data / "queries.parquet", QUERIES, columns=["query_id", "answers"], filters=of_split)
         known = queries.filter(pc.greater(pc.list_value_length(queries["answers"]), 0))
-    can_be = pc.unique(known["query_id"]).to_pylist()
-    kept = draws.sample(can_be, count, "measured")
-    return [query for query in can_be if query in kept]
+    measurable = pc.unique(known["query_id"]).to_pylist()
+    sample = keyed_sample(measurable, count, "measured")
+    return [query for query in measurable if query in sample]
 
 
-def places_of(ids: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of ids in the order of ids, and each row's place in that order, which breaks ties."""
+def id_order(ids: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows sorted by id, and each row's position in that order, by which ties are broken."""
     by_id = pc.sort_indices(ids).to_numpy().astype(np.int64)
-    places = np.empty(len(by_id), np.int64)
-    places[by_id] = np.arange(len(by_id))
-    return by_id, places
+    positions = np.empty(len(by_id), np.int64)
+    positions[by_id] = np.arange(len(by_id))
+    return by_id, positions
 
 
 def positives(data: Path) -> dict[int, np.ndarray]:
-    """Rows of the relevant documents of each query row, over all splits."""
+    """For each query with a judgement above 0, in any split, the rows of its relevant documents."""
     qrels = read(data / "qrels.parquet", QRELS, filters=[("relevance", ">", 0)])
     queries = rows_of(qrels["query_id"], ids_of(data / "queries.parquet", "query_id"), what="qrels")
     documents = rows_of(qrels["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what="qrels")
     order = np.argsort(queries, kind="stable")
-    found, starts = np.unique(queries[order], return_index=True)
-    return dict(zip(found.tolist(), np.split(documents[order], starts[1:]), strict=True))
+    judged, starts = np.unique(queries[order], return_index=True)
+    return dict(zip(judged.tolist(), np.split(documents[order], starts[1:]), strict=True))
 
 
-def no_negatives(data: Path, tokens: Path) -> dict[int, np.ndarray]:
-    """Rows of the documents that are no negatives of each query row: what answers one query answers all that ask the
-    same under other ids. `tokens` says which do."""
+def known_positives(data: Path, tokens: Path) -> dict[int, np.ndarray]:
+    """`positives`, joined over the queries with the same text: documents that must not become negatives of a query.
+
+    `tokens` is the token store, which says which queries have the same text.
+    """
     same = np.load(tokens / "queries.same.npy").tolist()
-    of_texts: dict[int, np.ndarray] = {}
+    by_text: dict[int, np.ndarray] = {}
     for query, documents in positives(data).items():
-        found = of_texts.get(same[query])
-        of_texts[same[query]] = documents if found is None else np.union1d(found, documents)
-    return {query: of_texts[text] for query, text in enumerate(same) if text in of_texts}
+        others = by_text.get(same[query])
+        by_text[same[query]] = documents if others is None else np.union1d(others, documents)
+    return {query: by_text[text] for query, text in enumerate(same) if text in by_text}

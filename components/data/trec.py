@@ -1,4 +1,4 @@
-"""TREC's text formats: rankings (run files) and qrels, read with the line of what is wrong, and written."""
+"""Reading and writing TREC's text formats: rankings (run files) and qrels. Errors name the file and line."""
 
 import math
 from collections.abc import Iterator
@@ -8,12 +8,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.config import UserError
+from components.data.tables import QRELS, RANKING
 from components.files import replacing
-from components.tables import QRELS, RANKING
 
 
 def read_ranking(path: Path) -> pa.Table:
-    """A run file, `query Q0 document rank score tag`, as a ranking: by score, ties as trec_eval does, then ranked."""
+    """Read a run file, `query Q0 document rank score tag`, as a ranking.
+
+    Documents are ranked anew by score, equal scores as trec_eval ranks them; the file's ranks are ignored.
+    """
     rows = []
     for number, words in _lines(path):
         if len(words) != 6:
@@ -25,23 +28,23 @@ def read_ranking(path: Path) -> pa.Table:
         if math.isnan(score):
             raise UserError(f"{path}:{number}: the score {words[4]!r} is not a number")
         rows.append((words[0], words[2], score))
-    order: dict[str, list[tuple[str, str, float]]] = {}
-    for row in rows:
-        order.setdefault(row[0], []).append(row)
+    by_query: dict[str, list[tuple[str, float]]] = {}
+    for query, document, score in rows:
+        by_query.setdefault(query, []).append((document, score))
     table = []
-    for query, found in order.items():
-        if len({document for _, document, _ in found}) < len(found):
+    for query, documents in by_query.items():
+        if len({document for document, _ in documents}) < len(documents):
             raise UserError(f"{path}: query {query} ranks a document twice")
-        found.sort(key=lambda row: (row[2], row[1]), reverse=True)  # trec_eval: equal scores by id, descending
+        documents.sort(key=lambda row: (row[1], row[0]), reverse=True)  # trec_eval: equal scores by id, descending
         table += [
             {"query_id": query, "doc_id": document, "rank": rank, "score": score}
-            for rank, (_, document, score) in enumerate(found, 1)
+            for rank, (document, score) in enumerate(documents, 1)
         ]
     return pa.Table.from_pylist(table, schema=RANKING)
 
 
 def read_qrels(path: Path) -> pa.Table:
-    """A qrels file: TREC's `query 0 document relevance`, or BEIR's three columns with a header."""
+    """Read a qrels file: TREC's `query 0 document relevance`, or BEIR's three columns under a header."""
     rows = []
     for number, words in _lines(path):
         if number == 1 and words[:2] == ["query-id", "corpus-id"]:
@@ -51,10 +54,10 @@ def read_qrels(path: Path) -> pa.Table:
         try:
             relevance = int(words[-1])
         except ValueError:
-            raise UserError(f"{path}:{number}: the relevance {words[-1]!r} is not a whole number") from None
+            raise UserError(f"{path}:{number}: the relevance {words[-1]!r} is not an integer") from None
         rows.append({"query_id": words[0], "doc_id": words[-2], "relevance": relevance, "split": ""})
     if not rows:
-        raise UserError(f"{path}: no judgement in it")
+        raise UserError(f"{path}: the file has no judgements")
     return pa.Table.from_pylist(rows, schema=QRELS)
 
 
@@ -73,9 +76,9 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def write_ranking(table: pa.Table, path: Path, tag: str) -> None:
-    """A ranking as a run file whose scores fall strictly, so that every tool keeps our order of equal scores.
+    """Write a ranking as a run file with strictly falling scores, so that every tool keeps the ranking's order.
 
-    Where two scores of a query are equal the later one is lowered by the smallest step that a float takes.
+    Of equal scores of a query, the later is lowered to the next smaller float.
     """
     import numpy as np
 
@@ -89,7 +92,7 @@ def write_ranking(table: pa.Table, path: Path, tag: str) -> None:
 
 
 def write_qrels(table: pa.Table, path: Path, split: str) -> None:
-    """The judgements of a split as TREC qrels."""
+    """Write the judgements of a split as TREC qrels."""
     chosen = table.filter(pc.equal(table["split"], split))
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         columns = [chosen[name].to_pylist() for name in ("query_id", "doc_id", "relevance")]
@@ -100,7 +103,7 @@ def write_qrels(table: pa.Table, path: Path, split: str) -> None:
 
 
 def _word(identifier: str, path: Path) -> str:
-    """An id that a file whose columns are parted by white space can hold."""
+    """An id without white space, which separates the columns of these files."""
     if len(identifier.split()) != 1:
-        raise UserError(f"{path}: the id {identifier!r} has white space in it, and TREC's files cannot hold that")
+        raise UserError(f"{path}: the id {identifier!r} contains white space, which TREC's files cannot hold")
     return identifier

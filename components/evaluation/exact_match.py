@@ -1,4 +1,4 @@
-"""How right a written answer is: exact match and F1 as SQuAD's official script has them (Rajpurkar et al. 2016)."""
+"""Exact match and F1 of a generated answer, as in SQuAD's official script (Rajpurkar et al., 2016)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalised(text: str) -> str:
-    """Lower case, without ASCII punctuation, articles and more than one space in a row, in that order."""
+    """The text in lower case, then without ASCII punctuation, then without articles, then with single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(written: str, answer: str) -> float:
-    """1 where both are normalised to the same text."""
+    """1 if both texts are the same once normalised, else 0."""
     return float(normalised(written) == normalised(answer))
 
 
 def f1(written: str, answer: str) -> float:
-    """The harmonic mean of precision and recall of the normalised texts' words, as bags; 0 where they share none."""
+    """Harmonic mean of precision and recall over the words (as bags) of the normalised texts; 0 if none is shared."""
     ours, theirs = normalised(written).split(), normalised(answer).split()
     common = (Counter(ours) & Counter(theirs)).total()
     return 2 * common / (len(ours) + len(theirs)) if common else 0.0
@@ -31,6 +31,6 @@ def f1(written: str, answer: str) -> float:
 MEASURES: dict[str, Callable[[str, str], float]] = {"EM": exact_match, "F1": f1}
 
 
-def best(measure: Callable[[str, str], float], written: str, answers: Sequence[str]) -> float:
-    """The highest over the right answers; 0 without any."""
+def best_over_answers(measure: Callable[[str, str], float], written: str, answers: Sequence[str]) -> float:
+    """The highest value of the measure over the right answers; 0 if there are none."""
     return max((measure(written, answer) for answer in answers), default=0.0)

@@ -1,9 +1,9 @@
-"""How good a ranking is, query by query, and whether one system is better than another.
+"""Measures of a ranking, query by query, and tests of whether one system is better than another.
 
-Measures are named and computed by ir_measures, so that its command line gives the same values for an exported
-ranking. It looks at scores, not at ranks, and so the order of rows never matters. Equal scores are put in order as
-the reference tool of each measure has it: RR@k as MS MARCO's script (doc_id ascending, which is also the order of
-our rankings), everything else as trec_eval (doc_id descending).
+Measures have ir_measures' names and are computed by it, so its command line gives the same values for an exported
+ranking. It sorts by score, so neither ranks nor the order of rows matter. Equal scores are ordered as by the reference
+tool of each measure: RR@k as by MS MARCO's script (ascending doc_id, like our rankings), all others as by trec_eval
+(descending doc_id).
 """
 
 import math
@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.config import UserError
-from components.draws import generator
+from components.rng import keyed_rng
 
 PER_QUERY = pa.schema([("query_id", pa.string()), ("measure", pa.string()), ("value", pa.float64())])
-"""One query's value of one measure."""
+"""One query's value of one measure in a row."""
 
 ACCEPTED = (
     "RR@k, nDCG@k, R@k, Success@k, P@k, AP@k (or RR, nDCG, AP without a cutoff), Answer@k; for example RR@10, or "
@@ -35,44 +35,61 @@ _FAMILIES = {
     "answer": "Answer",
 }  # fmt: skip
 _NAME = re.compile(r"(?P<family>\w+) *(\( *rel *= *(?P<level>[1-9]\d*) *\))? *(@ *(?P<cutoff>[1-9]\d*))?", re.ASCII)
-_WHOLE = ("RR", "nDCG", "AP")  # measures that make sense without a cutoff
-_BINARY = ("RR", "R", "Success", "P", "AP")  # those that ask from which relevance on a document is right
-OF_ANSWERS_WRITTEN = ("EM", "F1")
-"""What is measured of a reader's answers (`components.exact_match`), and of no ranking."""
-_CELLS = 4_000_000  # signs drawn at once, so that memory stays at some tens of megabytes
+_CUTOFF_OPTIONAL = ("RR", "nDCG", "AP")
+_BINARY = ("RR", "R", "Success", "P", "AP")  # a document is relevant or not, from a relevance level on
+READER_MEASURES = ("EM", "F1")
+"""Measures of a reader's answers (`components.evaluation.exact_match`), not of a ranking."""
+_MAX_SIGNS = 4_000_000  # random signs drawn together, which bounds memory to some tens of megabytes
 
 
 def canonical(name: str) -> str:
-    """The name that ir_measures gives a retrieval measure: `MRR@10` and `mrr@10` are `RR@10`."""
-    found = _NAME.fullmatch(name.strip())
-    family = _FAMILIES.get(found["family"].lower()) if found else None
-    if found is None or family is None or not (found["cutoff"] or family in _WHOLE):
+    """The name that ir_measures gives a retrieval measure; UserError if there is no such measure.
+
+    >>> canonical("mrr@10"), canonical("recall@100"), canonical("AP(rel=2)")
+    ('RR@10', 'R@100', 'AP(rel=2)')
+    """
+    match = _NAME.fullmatch(name.strip())
+    family = _FAMILIES.get(match["family"].lower()) if match else None
+    if match is None or family is None or not (match["cutoff"] or family in _CUTOFF_OPTIONAL):
         raise UserError(f"measure {name!r}: not known; accepted: {ACCEPTED}")
-    level, cutoff = found["level"], found["cutoff"]
+    level, cutoff = match["level"], match["cutoff"]
     if level and family not in _BINARY:
         raise UserError(f"measure {name!r}: {family} takes no (rel={level}); {', '.join(_BINARY)} do")
     return family + (f"(rel={level})" if level and level != "1" else "") + (f"@{cutoff}" if cutoff else "")
 
 
 def at_level(name: str, level: int) -> str:
-    """The measure where only relevance `level` and more is right; one that has its own level, or takes none, as it is.
+    """The measure that counts only documents of relevance `level` or more as relevant.
 
-    TREC DL is measured so: binary measures strictly from 2, or leniently from 1, and nDCG by all its grades.
+    A measure that has a level already, or takes none, stays as it is. TREC DL has binary measures from level 2
+    (strict) or 1 (lenient), and nDCG by all grades.
+
+    >>> at_level("RR@10", 2), at_level("RR(rel=3)@10", 2), at_level("nDCG@10", 2)
+    ('RR(rel=2)@10', 'RR(rel=3)@10', 'nDCG@10')
     """
     name = canonical(name)
     family, at, cutoff = name.partition("@")
     return canonical(f"{family}(rel={level}){at}{cutoff}") if family in _BINARY else name
 
 
-def asks_for_answers(name: str) -> bool:
-    """Whether a measure looks at answers and not at judgements."""
-    return name not in OF_ANSWERS_WRITTEN and canonical(name).startswith("Answer@")
+def needs_answers(name: str) -> bool:
+    """Whether a measure of a ranking is taken from the queries' answers instead of judgements.
+
+    >>> needs_answers("Answer@5"), needs_answers("R@5"), needs_answers("EM")
+    (True, False, False)
+    """
+    return name not in READER_MEASURES and canonical(name).startswith("Answer@")
 
 
-def answers_per_query(ranking: pa.Table, queries: Sequence[str], measures: Sequence[str]) -> pa.Table:
-    """`Answer@k` of queries: 1 where one of the first k documents bears an answer, as the column `hit` says.
+def answer_hits_per_query(ranking: pa.Table, queries: Sequence[str], measures: Sequence[str]) -> pa.Table:
+    """`Answer@k` of each query: 1 if one of its first k documents contains an answer, else 0, also without results.
 
-    DPR's top-k accuracy, which AR2 calls R@k on NQ and TriviaQA; a query with no results counts 0.
+    The column `hit` of the ranking says which documents contain one. This is DPR's top-k accuracy (Karpukhin et al.,
+    2020), which AR2 calls R@k on NQ and TriviaQA.
+
+    >>> ranking = pa.table({"query_id": ["q1", "q1"], "rank": [1, 2], "hit": [False, True]})
+    >>> means(answer_hits_per_query(ranking, ["q1", "q2"], ["Answer@1", "Answer@2"]))
+    {'Answer@1': 0.0, 'Answer@2': 0.5}
     """
     hits = ranking.filter(ranking["hit"])
     first = hits.group_by("query_id").aggregate([("rank", "min")])
@@ -86,23 +103,31 @@ def answers_per_query(ranking: pa.Table, queries: Sequence[str], measures: Seque
 
 
 def per_query(ranking: pa.Table, qrels: pa.Table, measures: Sequence[str]) -> pa.Table:
-    """Every measure of every query that has a relevant document; a query with no results counts 0."""
+    """Every measure of every query that has a relevant document; 0 for a query without results.
+
+    UserError for an unknown measure and for `Answer@k`, which needs more than judgements.
+
+    >>> ranking = pa.table({"query_id": ["q1", "q1"], "doc_id": ["d1", "d2"], "score": [2.0, 1.0]})
+    >>> qrels = pa.table({"query_id": ["q1", "q2"], "doc_id": ["d2", "d3"], "relevance": [1, 1]})
+    >>> per_query(ranking, qrels, ["RR@10"]).to_pylist()
+    [{'query_id': 'q1', 'measure': 'RR@10', 'value': 0.5}, {'query_id': 'q2', 'measure': 'RR@10', 'value': 0.0}]
+    """
     import ir_measures
 
     names = list(dict.fromkeys(canonical(name) for name in measures))
     for name in names:
-        if asks_for_answers(name):
-            raise UserError(f"measure {name!r}: needs texts and answers, and is taken inside a run alone")
+        if needs_answers(name):
+            raise UserError(f"measure {name!r}: needs texts and answers; a run computes it")
     judged = _nested(qrels, "relevance")
     judged = {query: documents for query, documents in judged.items() if max(documents.values()) > 0}
     queries = sorted(judged)
     if pc.any(pc.is_nan(ranking["score"])).as_py():
-        raise ValueError("the ranking has scores that are not numbers")
-    found = _nested(ranking.filter(pc.is_in(ranking["query_id"], pa.array(queries, pa.string()))), "score")
+        raise ValueError("the ranking has scores that are NaN")
+    scores = _nested(ranking.filter(pc.is_in(ranking["query_id"], pa.array(queries, pa.string()))), "score")
     values: dict[tuple[str, str], float] = {}
-    if found:  # some of its providers fail on an empty ranking
+    if scores:  # ir_measures may fail on an empty ranking
         parsed = [ir_measures.parse_measure(name) for name in names]
-        for metric in ir_measures.iter_calc(parsed, judged, found):
+        for metric in ir_measures.iter_calc(parsed, judged, scores):
             values[metric.query_id, str(metric.measure)] = float(metric.value)
     keys = [(query, name) for name in names for query in queries]
     columns = [[query for query, _ in keys], [name for _, name in keys], [values.get(key, 0.0) for key in keys]]
@@ -119,7 +144,11 @@ def _nested(table: pa.Table, column: str) -> dict[str, dict[str, Any]]:
 
 
 def by_measure(values: pa.Table) -> dict[str, tuple[list[str], np.ndarray]]:
-    """For each measure, in the table's order, the queries in order of id and their values."""
+    """For each measure, in the table's order, the query ids in order and their values.
+
+    >>> by_measure(pa.table({"query_id": ["q2", "q1"], "measure": ["RR", "RR"], "value": [1.0, 0.5]}))
+    {'RR': (['q1', 'q2'], array([0.5, 1. ]))}
+    """
     table = values.combine_chunks()
     parts: dict[str, tuple[list[str], np.ndarray]] = {}
     for name in pc.unique(table["measure"]).to_pylist():
@@ -129,20 +158,30 @@ def by_measure(values: pa.Table) -> dict[str, tuple[list[str], np.ndarray]]:
 
 
 def means(values: pa.Table) -> dict[str, float]:
-    """The mean over queries of each measure."""
+    """The mean over queries of each measure.
+
+    >>> means(pa.table({"query_id": ["q2", "q1"], "measure": ["RR", "RR"], "value": [1.0, 0.5]}))
+    {'RR': 0.75}
+    """
     return {name: float(part.mean()) for name, (_, part) in by_measure(values).items()}
 
 
 def compare(
     system: Sequence[pa.Table], baseline: Sequence[pa.Table], *, seed: int, rounds: int = 10_000
 ) -> list[dict[str, Any]]:
-    """Difference and p of every measure that both have, from per-query tables, one for each seed and side.
+    """Difference of the means and p, by `paired_randomization`, of every measure that both systems have.
 
-    Over several seeds it is a randomization over queries of the per-query means over the seeds. Where one side was
-    measured on a sample of the other's queries, both are compared on the sample.
+    `system` and `baseline` have one per-query table for each seed; the test is over each query's mean over the seeds.
+    If one system was measured on a sample of the other's queries, both are compared on that sample. ValueError if
+    the queries differ otherwise, or between the seeds of a system.
+
+    >>> table = pa.table({"query_id": ["q1", "q2"], "measure": ["RR", "RR"], "value": [0.5, 1.0]})
+    >>> lower = pa.table({"query_id": ["q1", "q2"], "measure": ["RR", "RR"], "value": [0.0, 1.0]})
+    >>> compare([table], [lower], seed=1)
+    [{'measure': 'RR', 'difference': 0.25, 'p': 1.0, 'queries': 2}]
     """
     ours, theirs = _mean_over_seeds(system), _mean_over_seeds(baseline)
-    found = []
+    comparisons = []
     for name in (name for name in ours if name in theirs):
         (queries, a), (others, b) = ours[name], theirs[name]
         if queries != others:
@@ -153,8 +192,8 @@ def compare(
             b = b[[query in both for query in others]]
             queries = [query for query in queries if query in both]
         p = paired_randomization(a, b, seed=seed, rounds=rounds)
-        found.append({"measure": name, "difference": float(a.mean() - b.mean()), "p": p, "queries": len(queries)})
-    return found
+        comparisons.append({"measure": name, "difference": float(a.mean() - b.mean()), "p": p, "queries": len(queries)})
+    return comparisons
 
 
 def _mean_over_seeds(tables: Sequence[pa.Table]) -> dict[str, tuple[list[str], np.ndarray]]:
@@ -168,10 +207,16 @@ def _mean_over_seeds(tables: Sequence[pa.Table]) -> dict[str, tuple[list[str], n
 
 
 def paired_randomization(a: np.ndarray, b: np.ndarray, *, seed: int, rounds: int = 10_000) -> float:
-    """p of a two-sided paired randomization test of the difference in means.
+    """p of a two-sided paired randomization test of the difference in means of (n,) paired values.
 
-    Were there no difference between the systems, each query's two values could as well have been swapped. p is the
-    share of random swappings whose difference is at least as large as the one seen, which itself counts as one.
+    If the systems do not differ, each query's two values could as well be swapped. p is the share of `rounds` random
+    swaps, the observed values counted as one more, whose difference is at least as large as the observed one.
+
+    Of 1024 ways to swap ten queries that all improved, only two have so large a difference:
+
+    >>> p = paired_randomization(np.ones(10), np.zeros(10), seed=1)
+    >>> 0.0005 < p < 0.004
+    True
     """
     if a.shape != b.shape:
         raise ValueError(f"paired values are needed, got {a.shape} and {b.shape}")
@@ -180,22 +225,26 @@ def paired_randomization(a: np.ndarray, b: np.ndarray, *, seed: int, rounds: int
     if not len(differences):
         return 1.0
     total = differences.sum()
-    # Sums in another order differ in the last bits; such a swapping is as large as the one seen.
+    # Sums in another order differ in the last bits; a swap whose difference is equal but for these counts too.
     threshold = abs(total) - 1e-9 * np.abs(differences).sum()
-    random = generator(seed, "paired randomization")
-    chunk, hits = max(1, _CELLS // len(differences)), 0
+    rng = keyed_rng(seed, "paired randomization")
+    chunk, hits = max(1, _MAX_SIGNS // len(differences)), 0
     for start in range(0, rounds, chunk):
         size = (min(chunk, rounds - start), -(-len(differences) // 8))
-        bits = np.unpackbits(random.integers(0, 256, size, np.uint8), axis=1, count=len(differences))
+        bits = np.unpackbits(rng.integers(0, 256, size, np.uint8), axis=1, count=len(differences))
         hits += int((np.abs(total - 2 * (bits @ differences)) >= threshold).sum())
     return (hits + 1) / (rounds + 1)
 
 
 def mean_entropy(ranking: pa.Table, *, documents: int = 15, temperature: float = 1.0) -> float:
-    """Mean over queries of the entropy (natural logarithm) of the softmax of a query's first scores.
+    """Mean over queries of the entropy, in nats, of the softmax over the scores of a query's first documents.
 
-    As in AR2's Table 6, where it is taken over the first 15 documents: log 15 when the retriever has no preference
-    among them, 0 when all its probability is on one.
+    AR2 takes it over 15 documents (Zhang et al., 2022, Table 6): log 15 if the retriever prefers none of them, 0 if one
+    has all its probability.
+
+    >>> ranking = pa.table({"query_id": ["q1", "q1"], "rank": [1, 2], "score": [3.0, 3.0]})
+    >>> round(mean_entropy(ranking), 4)  # log 2
+    0.6931
     """
     if temperature <= 0:
         raise ValueError(f"temperature is {temperature}, must be above 0")
@@ -212,19 +261,30 @@ def mean_entropy(ranking: pa.Table, *, documents: int = 15, temperature: float =
     return float((np.log(normalizers) - np.bincount(query, weights * shifted) / normalizers).mean())
 
 
-def spread(values: Iterable[float]) -> tuple[float, float | None]:
-    """Mean and sample standard deviation over seeds; no deviation for one seed."""
+def mean_and_deviation(values: Iterable[float]) -> tuple[float, float | None]:
+    """Mean and sample standard deviation over seeds; no deviation for one seed.
+
+    >>> mean_and_deviation([1.0, 3.0]), mean_and_deviation([0.5])
+    ((2.0, 1.4142135623730951), (0.5, None))
+    """
     array = np.fromiter(values, np.float64)
     return float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else None
 
 
-def meaning(name: str, *, answers_in: str = "text", patterns: bool = False) -> str:
-    """What a measure says, for a reader who never met it; answers may be patterns, and stand in other fields."""
+def description(name: str, *, answers_in: str = "text", patterns: bool = False) -> str:
+    """What a measure says, for readers who do not know it; "" for an unknown one.
+
+    For `Answer@k`, `answers_in` names the fields that are searched, and `patterns` says that answers are regular
+    expressions.
+
+    >>> description("RR@10")
+    '1 / position of the first right document (0 beyond 10)'
+    """
     family, _, cutoff = name.partition("@")
     family, _, level = family.partition("(rel=")
     first = f"the first {cutoff}" if cutoff else "all results"
     beyond = f" (0 beyond {cutoff})" if cutoff else ""
-    known = {
+    descriptions = {
         "RR": f"1 / position of the first right document{beyond}",
         "nDCG": f"how well {first} are ordered, best first",
         "R": f"share of the right documents that are among {first}",
@@ -236,4 +296,4 @@ def meaning(name: str, *, answers_in: str = "text", patterns: bool = False) -> s
         "F1": "overlap of the written answer's words with the right one's (SQuAD)",
     }
     from_level = f"; right is what has relevance {level[:-1]} or more" if level else ""
-    return known.get(family, "") + from_level
+    return descriptions.get(family, "") + from_level

@@ -4,7 +4,7 @@ import math
 import textwrap
 from typing import Any
 
-from components.measures import meaning, spread
+from components.evaluation.measures import description, mean_and_deviation
 
 WIDTH = 110
 """Columns of the plain-text table."""
@@ -12,19 +12,19 @@ CLEAR = 0.05
 """A difference is called clear below this p."""
 
 AVERAGE = "average"
-"""The collection that averages over collections are told of."""
+"""What averages over collections have in place of a collection's name."""
 
 Json = dict[str, Any]
 
 
-def boards(metrics: Json) -> list[Json]:
+def by_collection(metrics: Json) -> list[Json]:
     """For each collection and split: systems by measures, means over the seeds, and the comparisons."""
     places = list(dict.fromkeys((row["collection"], row["split"]) for row in metrics["rows"]))
     places = [place for place in places if place[0] != AVERAGE]
-    return [_board(*place, metrics) for place in places]
+    return [_result(*place, metrics) for place in places]
 
 
-def _board(collection: str, split: str, metrics: Json) -> Json:
+def _result(collection: str, split: str, metrics: Json) -> Json:
     def here(entry: Json) -> bool:
         return bool(entry["collection"] == collection and entry["split"] == split)
 
@@ -37,10 +37,10 @@ def _board(collection: str, split: str, metrics: Json) -> Json:
         queries[row["system"]] = row["queries"]
     systems: list[Json] = []
     for system, measured in values.items():
-        cells = [spread(measured[name]) if name in measured else None for name in names]
+        cells = [mean_and_deviation(measured[name]) if name in measured else None for name in names]
         systems.append({"system": system, "cells": cells, "queries": queries[system]})
     most = max(queries.values())
-    # A best among numbers of other queries would be none: those measured on a sample stand apart.
+    # Systems that were measured on a sample of the queries do not compare with those measured on all.
     best = [
         max((cell[0] for s in systems if s["queries"] == most and (cell := s["cells"][at])), default=math.inf)
         for at in range(len(names))
@@ -59,7 +59,7 @@ def _board(collection: str, split: str, metrics: Json) -> Json:
 
 
 def averages_of(rows: list[Json]) -> list[Json]:
-    """A row for each system and measure: the mean over collections of what it was measured to be on all of them."""
+    """A row for each system, measure and seed that was measured on all collections: the mean over them."""
     places = {(row["collection"], row["split"]) for row in rows}
     groups: dict[tuple[str, str, int], list[Json]] = {}
     for row in rows:
@@ -83,31 +83,32 @@ def across(metrics: Json) -> list[Json]:
         lines = []
         for name in dict.fromkeys(row["collection"] for row in own):
             of = [[r["value"] for r in own if (r["collection"], r["system"]) == (name, one)] for one in systems]
-            cells = [spread(values)[0] for values in of]
+            cells = [mean_and_deviation(values)[0] for values in of]
             lines.append({"collection": name, "cells": cells, "best": max(cells)})
         tables.append({"measure": measure, "systems": systems, "lines": lines})
     return tables
 
 
 def _meaning(name: str, rows: list[Json]) -> str:
-    """What a measure says; of answers, where and how they were looked for."""
+    """What a measure says; for answers also where and how they were looked for."""
     row = next(row for row in rows if row["measure"] == name)
-    return meaning(name, answers_in=row.get("fields", "text"), patterns=row.get("mode") == "regex")
+    return description(name, answers_in=row.get("fields", "text"), patterns=row.get("mode") == "regex")
 
 
 def _comparisons(entries: list[Json]) -> list[Json]:
-    """A system against a baseline, with what to say of each measure."""
+    """The comparisons of each system with its baseline, one entry a measure with its verdict."""
     pairs: dict[tuple[str, str], Json] = {}
     for entry in entries:
         key = (entry["system"], entry["baseline"])
         names = {"system": key[0], "baseline": key[1], "seeds": entry["seeds"], "measures": []}
-        said = {"difference": entry["difference"], "p": entry["p"], "word": verdict(entry["difference"], entry["p"])}
-        pairs.setdefault(key, names)["measures"].append({"name": entry["measure"], **said})
+        difference, p = entry["difference"], entry["p"]
+        measured = {"name": entry["measure"], "difference": difference, "p": p, "word": verdict(difference, p)}
+        pairs.setdefault(key, names)["measures"].append(measured)
     return list(pairs.values())
 
 
 def verdict(difference: float, p: float) -> str:
-    """A word for people."""
+    """Whether a difference is clear, and which way it goes, in words."""
     if p >= CLEAR or difference == 0:
         return "no clear difference"
     return "better" if difference > 0 else "worse"
@@ -124,7 +125,9 @@ def table(metrics: Json) -> str:
     """The measures in plain text, for the end of a run."""
     if not metrics["rows"]:
         return "No measures yet."
-    parts = [_across_lines(one) for one in across(metrics)] or [_board_lines(board) for board in boards(metrics)]
+    parts = [_across_lines(one) for one in across(metrics)] or [
+        _result_lines(result) for result in by_collection(metrics)
+    ]
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
@@ -143,27 +146,27 @@ def _across_lines(one: Json) -> list[str]:
     return [*lines, "", "  Higher is better; * is the best of its row."]
 
 
-def _board_lines(board: Json) -> list[str]:
-    seeds = f", mean ± standard deviation over {len(board['seeds'])} seeds" if len(board["seeds"]) > 1 else ""
-    lines = [f"{board['collection']}, {board['split']} split: {board['queries']:,} queries{seeds}", ""]
-    names = [measure["name"] for measure in board["measures"]]
-    first = min(44, max(len("system"), *(len(entry["system"]) for entry in board["systems"]))) + 2
+def _result_lines(result: Json) -> list[str]:
+    seeds = f", mean ± standard deviation over {len(result['seeds'])} seeds" if len(result["seeds"]) > 1 else ""
+    lines = [f"{result['collection']}, {result['split']} split: {result['queries']:,} queries{seeds}", ""]
+    names = [measure["name"] for measure in result["measures"]]
+    first = min(44, max(len("system"), *(len(entry["system"]) for entry in result["systems"]))) + 2
     column = max(9, *(len(name) + 3 for name in names), 17 if seeds else 0)
     fits = max(1, (WIDTH - 2 - first) // column)
     for start in range(0, len(names), fits):
         block = range(start, min(start + fits, len(names)))
         lines.append("  " + "system".ljust(first) + "".join(f"{names[at]} ".rjust(column) for at in block).rstrip())
-        for entry in board["systems"]:
-            whole = entry["queries"] == board["queries"]
+        for entry in result["systems"]:
+            whole = entry["queries"] == result["queries"]
             cells = "".join(
-                _cell(entry["cells"][at], board["best"][at] if whole else None).rjust(column) for at in block
+                _cell(entry["cells"][at], result["best"][at] if whole else None).rjust(column) for at in block
             )
             name = textwrap.shorten(entry["system"], first - 2, placeholder="…")
             sampled = "" if whole else f"  of {entry['queries']:,} queries"
             lines.append("  " + name.ljust(first) + cells.rstrip() + sampled)
         lines.append("")
-    lines += _comparison_lines(board)
-    lines += [f"  {measure['name']}: {measure['meaning']}." for measure in board["measures"] if measure["meaning"]]
+    lines += _comparison_lines(result)
+    lines += [f"  {measure['name']}: {measure['meaning']}." for measure in result["measures"] if measure["meaning"]]
     return [*lines, "  Higher is better; * is the best of its column."]
 
 
@@ -174,19 +177,19 @@ def _cell(cell: tuple[float, float | None] | None, best: float | None) -> str:
     return f"{mean:.3f}" + (f" ± {deviation:.3f}" if deviation is not None else "") + ("*" if mean == best else " ")
 
 
-def _comparison_lines(board: Json) -> list[str]:
-    if not board["comparisons"]:
+def _comparison_lines(result: Json) -> list[str]:
+    if not result["comparisons"]:
         return []
     lines = ["  Is the difference more than chance? (paired randomization over the queries)", ""]
-    for entry in board["comparisons"]:
-        said = [f"{m['name']} {m['difference']:+.3f}: {m['word']}, {p_text(m['p'])}" for m in entry["measures"]]
+    for entry in result["comparisons"]:
+        texts = [f"{m['name']} {m['difference']:+.3f}: {m['word']}, {p_text(m['p'])}" for m in entry["measures"]]
         over = f" ({len(entry['seeds'])} seeds)" if len(entry["seeds"]) > 1 else ""
         lines.append(f"  {entry['system']} against {entry['baseline']}{over}")
-        for one in said:
-            if len(lines[-1]) + len(one) + 3 > WIDTH or one is said[0]:
-                lines.append(" " * 6 + one)
+        for text in texts:
+            if len(lines[-1]) + len(text) + 3 > WIDTH or text is texts[0]:
+                lines.append(" " * 6 + text)
             else:
-                lines[-1] += ";  " + one
-    if sum(len(entry["measures"]) for entry in board["comparisons"]) > 1:
+                lines[-1] += ";  " + text
+    if sum(len(entry["measures"]) for entry in result["comparisons"]) > 1:
         lines += ["", "  p is of each difference by itself: where nothing differs, about 1 in 20 is still below .05."]
     return [*lines, ""]

@@ -1,11 +1,11 @@
-"""What a query reranker reads, as paper 002 has it (section 3.4.2).
+"""What a query reranker reads (Chuang et al., 2023, section 3.4.2).
 
 Retrieval-independent (RI): `[CLS] question ? expansion [SEP]`. Retrieval-dependent (RD): `[CLS] question ? expansion
-[SEP] passage [SEP]`, the passage being the first that the expanded query finds, with its title before it as for every
-other model.
+[SEP] passage [SEP]`, where the passage is the first that the expanded query retrieves, with its title before it as for
+every other model.
 
 The public code has other templates: `[CLS] question [SEP] expansion [SEP]`, and for RD `[CLS] question [SEP] expansion
-[SEP] title [SEP] passage [SEP]`, all in one segment, cut at the end.
+[SEP] title [SEP] passage [SEP]`, all in one segment and cut at the end.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from pathlib import Path
 
 import numpy as np
 
-from components.text import Batch, TokenStore
+from components.data.batches import Batch
+from components.data.token_store import TokenStore
 
 TOP = "top.npy"
+"""In an artifact of candidates: the row of the passage of each expanded query."""
 PARTS = "parts.npy"
+"""In an artifact of candidates: the rows of the parts of each expanded query, in the public code's template."""
 
 
-class Reading:
-    """Expansions as a model reads them: rows of a candidates artifact's documents.
+class RerankerInputs:
+    """Expanded queries as a query reranker reads them, by their rows in an artifact of candidates.
 
-    Its documents are expanded queries, and behind them passages. Where `top.npy` is there it names the row of each
-    expanded query's passage: that makes the reranker a retrieval-dependent one. Where `parts.npy` is there it names the
-    rows of all that stands in the public code's template.
+    The artifact's documents are expanded queries, followed by passages. With a file `parts.npy` the public code's
+    template is used, with `top.npy` the retrieval-dependent one, otherwise the retrieval-independent one.
     """
 
     def __init__(self, data: Path, tokens: TokenStore, limit: int) -> None:
@@ -34,19 +36,19 @@ class Reading:
         self._parts = np.load(data / PARTS, mmap_mode="r") if (data / PARTS).exists() else None
 
     def batch(self, rows: np.ndarray) -> Batch:
-        """Some expansions. What is too long is cut at its end, a passage before the expanded query."""
+        """A batch of expanded queries, each cut to the limit."""
         template, documents = self._tokens.template, self._tokens.documents
         if self._parts is not None:
-            return template.several(documents, np.asarray(self._parts[rows]), self._limit)
+            return template.sequences(documents, np.asarray(self._parts[rows]), self._limit)
         if self._top is None:
             return template.texts(documents, rows, self._limit)
         return template.pairs(documents, documents, self._pairs(rows), self._limit)
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
-        """(N,) how long they are."""
+        """(N,) the lengths of the rows of `batch`."""
         template, documents = self._tokens.template, self._tokens.documents
         if self._parts is not None:
-            return template.several_lengths(documents, np.asarray(self._parts[rows]), self._limit)
+            return template.sequence_lengths(documents, np.asarray(self._parts[rows]), self._limit)
         if self._top is None:
             return template.lengths(documents, rows, self._limit)
         return template.pair_lengths(documents, documents, self._pairs(rows), self._limit)

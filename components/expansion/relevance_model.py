@@ -1,9 +1,9 @@
-"""Expansions without a language model: sampled from what the query itself finds.
+"""Expansions without a language model, sampled from the documents that the query retrieves.
 
-A relevance model is a distribution over the terms of documents that are taken to be relevant, here the first of the
-query's own ranking: of RM3 (Abdul-Jaleel et al. 2004) or of Rocchio. Where RM3 adds the best terms once and for all,
-here expansions are drawn from it, so that a query reranker has something to choose from. The other part of RM3's
-mixture, the query itself, stands before each expansion.
+A relevance model is a distribution over the terms of documents that are assumed to be relevant, here the first of the
+query's ranking: RM3's (Abdul-Jaleel et al., 2004) or Rocchio's. RM3 adds the best terms to the query; here several
+expansions are sampled from the model, so that a query reranker can choose. The other part of RM3's mixture, the query
+itself, comes before each expansion.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ import regex
 from pydantic import Field
 
 from components.config import Config
-from components.targets import sentences
+from components.data.sentences import sentences
 
 _WORD = regex.compile(r"[\p{L}\p{N}\p{M}]{2,20}")
 
 
 class RelevanceConfig(Config):
-    """How expansions are drawn from what a query finds."""
+    """How expansions are sampled from the documents that a query retrieves (feedback documents)."""
 
     draws: Literal["terms", "sentence", "title"] = "terms"
     """What an expansion is: terms of the relevance model, a sentence of a feedback document, or its title."""
     model: Literal["rm3", "rocchio"] = "rm3"
-    """Weights of terms. `rm3`: the share of a document's terms, documents counting by their scores. `rocchio`: the mean
-    over the documents of tf·idf vectors of length 1."""
+    """Weights of terms. `rm3`: a term's share of a document's terms, averaged over the documents by their scores.
+    `rocchio`: the mean of the documents' tf·idf vectors of length 1."""
     number: int = Field(20, ge=1)
-    """Expansions a query, before those that say the same are dropped. The first is the most likely one, as greedy
-    decoding's; the others are drawn."""
+    """Expansions for each query, before duplicates are removed. The first is the most likely one, the others are
+    sampled."""
     documents: int = Field(10, ge=1)
-    """Feedback documents: the first so many that the query finds."""
+    """The number of feedback documents: the first of the query's ranking."""
     pool: int = Field(50, ge=1)
-    """The terms of highest weight that are drawn from."""
+    """Terms are sampled from this many of the highest weight."""
     terms: int = Field(5, ge=1)
-    """Terms of one expansion, drawn without replacement."""
+    """Terms in an expansion, sampled without replacement."""
     temperature: float = Field(1.0, gt=0)
-    """Probabilities are weights to the power of 1 / temperature: less keeps to the most likely."""
+    """Probabilities are proportional to weights to the power of 1 / temperature; a low one prefers the likeliest."""
     common: float = Field(0.1, gt=0, le=1)
-    """Terms of more than this share of the collection's documents are left out."""
+    """Terms that occur in more than this share of the collection's documents are left out."""
 
 
 class Document(NamedTuple):
@@ -51,21 +51,21 @@ class Document(NamedTuple):
     title: str
     text: str
     score: float
-    """That of the ranking, above 0."""
+    """Its score in the ranking, above 0."""
 
 
 class Frequencies(NamedTuple):
-    """In how many documents terms occur."""
+    """Document frequencies of terms."""
 
     documents: int
     counts: Mapping[str, int]
 
     def rare(self, term: str, common: float) -> bool:
-        """Whether no more than a share of the documents have a term."""
+        """Whether a term occurs in at most the share `common` of the documents."""
         return self.counts.get(term, 0) <= common * self.documents
 
     def idf(self, term: str) -> float:
-        """ln((N + 1) / (df + 1)), 0 for a term of all documents."""
+        """ln((N + 1) / (df + 1)): 0 for a term that all documents have."""
         return float(np.log((self.documents + 1) / (self.counts.get(term, 0) + 1)))
 
 
@@ -75,7 +75,7 @@ def words(text: str) -> list[str]:
 
 
 def frequencies(texts: Iterable[str]) -> Frequencies:
-    """In how many of some texts each term occurs; terms of one text alone are left out."""
+    """The document frequencies in some texts, without terms that occur in one text only."""
     counts: Counter[str] = Counter()
     number = 0
     for text in texts:
@@ -87,10 +87,10 @@ def frequencies(texts: Iterable[str]) -> Frequencies:
 def term_weights(
     documents: Sequence[Document], frequencies: Frequencies, config: RelevanceConfig, *, without: Iterable[str] = ()
 ) -> dict[str, float]:
-    """The weight of each term of the feedback documents that is not `without` and not too common.
+    """The weight of each term of the feedback documents, without the terms in `without` and those too common.
 
-    RM3's first part: `sum_d P(w | d) s_d / sum_d s_d`, P(w | d) being the share of w among all the document's terms
-    and s_d its score. Rocchio's: `1/|D| sum_d v_d`, v_d being the document's tf·idf vector of length 1.
+    RM3: `sum_d P(w | d) s_d / sum_d s_d`, where P(w | d) is the share of w among the document's terms and s_d its
+    score. Rocchio: `1/|D| sum_d v_d`, where v_d is the document's tf·idf vector of length 1.
     """
     weights: defaultdict[str, float] = defaultdict(float)
     scores = _shares(documents)
@@ -123,11 +123,11 @@ def expansions(
     documents: Sequence[Document],
     frequencies: Frequencies,
     config: RelevanceConfig,
-    generator: Callable[[int], np.random.Generator],
+    rng: Callable[[int], np.random.Generator],
 ) -> list[str]:
-    """A query's expansions, the most likely first; none where its documents have nothing to add.
+    """A query's expansions, the most likely first; empty if its documents have nothing to add.
 
-    `generator` gives the random numbers of each, by its number.
+    `rng` returns the random generator of an expansion by its number.
     """
     if not documents:
         return []
@@ -144,30 +144,30 @@ def expansions(
     count = config.terms if config.draws == "terms" else 1
     texts = sorted(choices, key=lambda text: (-choices[text], text))
     logits = np.log([choices[text] for text in texts]) / config.temperature
-    found = [" ".join(texts[:count])]
+    sampled = [" ".join(texts[:count])]
     for number in range(2, config.number + 1):
-        # The largest of logits with Gumbel noise are draws without replacement, in their order.
-        noisy = logits + generator(number).gumbel(size=len(logits))
-        found.append(" ".join(texts[at] for at in np.argsort(-noisy, kind="stable")[:count]))
-    return found
+        # The largest logits after adding Gumbel noise are a sample without replacement.
+        noisy = logits + rng(number).gumbel(size=len(logits))
+        sampled.append(" ".join(texts[i] for i in np.argsort(-noisy, kind="stable")[:count]))
+    return sampled
 
 
 def sentence_weights(documents: Sequence[Document], terms: Mapping[str, float]) -> dict[str, float]:
-    """For each sentence the mean weight of its terms times its document's share of the scores; those of 0 left out."""
-    found: dict[str, float] = {}
+    """For each sentence, the mean weight of its terms times its document's share of the scores; without those of 0."""
+    weights: dict[str, float] = {}
     for document, share in zip(documents, _shares(documents), strict=True):
         for sentence in sentences(document.text):
             inside = words(sentence)
             weight = share * sum(terms.get(term, 0.0) for term in inside) / max(1, len(inside))
             if weight > 0:
-                found[sentence] = max(weight, found.get(sentence, 0.0))
-    return found
+                weights[sentence] = max(weight, weights.get(sentence, 0.0))
+    return weights
 
 
 def title_weights(documents: Sequence[Document]) -> dict[str, float]:
-    """For each title the share of the scores that its documents have."""
-    found: defaultdict[str, float] = defaultdict(float)
+    """For each title, its documents' share of the scores."""
+    weights: defaultdict[str, float] = defaultdict(float)
     for document, share in zip(documents, _shares(documents), strict=True):
         if document.title:
-            found[document.title] += share
-    return dict(found)
+            weights[document.title] += share
+    return dict(weights)

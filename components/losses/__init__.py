@@ -1,1 +1,1 @@
-"""One idea a file: pure functions of Scores."""
+"""Losses: pure functions of `Scores` that return one value for each query. Configs name them by dotted path."""

@@ -1,6 +1,6 @@
-"""AR2's adversarial term: the retriever is paid for negatives that fool the ranker (paper 004, Eq. 8 to 10).
+"""AR2's adversarial loss: the retriever learns to prefer negatives that fool the ranker (Zhang et al., 2022, Eq. 8-10).
 
-`expected_reward` is the paper's; `released` is what its public code computes instead.
+`expected_reward` is the paper's; `released` is what its public code computes instead. The teacher is the ranker.
 """
 
 from __future__ import annotations
@@ -16,39 +16,63 @@ if TYPE_CHECKING:
 
 
 def expected_reward(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float = 1.0) -> Tensor:
-    """Expectation, under the retriever, of the ranker's log-probability of the positive against one negative.
+    """(Q,) the ranker's log-probability of the positive against a negative, expected under the retriever.
 
-    `J = sum_i p_theta(d_i- | q, D-) log p_phi(d | q, d, d_i-)` with `p_theta` a softmax over the negatives alone.
-    Its gradient is Eq. 10 exactly. Minimising it moves the retriever's probability to the negatives that the ranker
-    takes for the answer. The value is never positive. A row without a positive or without a negative has loss 0.
+    `J = sum_i p_theta(d_i- | q, D-) log p_phi(d | q, d, d_i-)`, where `p_theta` is a softmax over the negatives alone;
+    its gradient is Eq. 10. Minimising J moves the retriever's probability to the negatives that the ranker mistakes for
+    the positive. J is never above 0; it is 0 for a row without a positive or without negatives.
+
+    The ranker cannot tell the first negative from the positive. A retriever that prefers that negative has less loss:
+
+    >>> import torch
+    >>> from components.scores import Scores
+    >>> target, where = torch.tensor([[1.0, 0.0, 0.0]]), torch.ones(1, 3, dtype=torch.bool)
+    >>> teacher = torch.tensor([[4.0, 4.0, 0.0]])
+    >>> expected_reward(Scores(torch.tensor([[0.0, 2.0, 0.0]]), target, where, teacher))
+    tensor([-0.6127])
+    >>> expected_reward(Scores(torch.tensor([[0.0, 0.0, 2.0]]), target, where, teacher))
+    tensor([-0.0986])
     """
     positive = (scores.target > 0) & scores.where
     negative = (scores.target <= 0) & scores.where & positive.any(-1, keepdim=True)
     reward = _reward(scores, positive, teacher_temperature)
-    chosen = softmax(scores.student / temperature, negative)
-    return (chosen * reward.masked_fill(~negative, 0.0)).sum(-1)
+    probability = softmax(scores.student / temperature, negative)
+    return (probability * reward.masked_fill(~negative, 0.0)).sum(-1)
 
 
 def released(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float = 1.0) -> Tensor:
-    """The term as AR2's public code has it: every candidate weighs alike, the positive among them.
+    """(Q,) the loss of AR2's public code: all candidates count, the positive among them, without their probability.
 
-    `sum_i r_i log p_theta(d_i | q, d, D-)` with `r_i = log p_phi(d | q, d, d_i)` and `p_theta` a softmax over the
-    whole group. The positive's reward is the constant log 1/2, so where the ranker is sure the term is a cross
-    entropy towards the positive; where a negative fools the ranker it draws probability to that negative. The code
-    sums it over the 8 questions of a GPU and takes the mean of everything else, so its even mixture is 8 to 1 (a weight
-    of 4 beside .5 here; `reduce: sum` sums over the whole batch), and adds 1e-7 to probabilities before a logarithm.
+    `sum_i r_i log p_theta(d_i | q, d, D-)`, where `r_i = log p_phi(d | q, d, d_i)` and `p_theta` is a softmax over the
+    whole group. The positive's r is always log 1/2. So if the ranker is sure, this is a cross entropy towards the
+    positive; a negative that fools the ranker attracts probability too.
+
+    The public code sums this loss over the 8 questions of a GPU and averages all others, so its even mixture is 8 to 1:
+    here a weight of 4 beside one of .5 (`reduce: sum` would sum over the whole batch). It also adds 1e-7 to
+    probabilities before a logarithm, which is not done here.
+
+    Less loss for the candidate that the ranker cannot tell from the positive than for one that it can:
+
+    >>> import torch
+    >>> from components.scores import Scores
+    >>> target, where = torch.tensor([[1.0, 0.0, 0.0]]), torch.ones(1, 3, dtype=torch.bool)
+    >>> teacher = torch.tensor([[4.0, 4.0, 0.0]])
+    >>> released(Scores(torch.tensor([[0.0, 2.0, 0.0]]), target, where, teacher))
+    tensor([1.7590])
+    >>> released(Scores(torch.tensor([[0.0, 0.0, 2.0]]), target, where, teacher))
+    tensor([3.1090])
     """
     positive = (scores.target > 0) & scores.where
-    counts = scores.where & positive.any(-1, keepdim=True)
-    reward = _reward(scores, positive, teacher_temperature).masked_fill(~counts, 0.0)
+    counted = scores.where & positive.any(-1, keepdim=True)
+    reward = _reward(scores, positive, teacher_temperature).masked_fill(~counted, 0.0)
     return (reward * log_softmax(scores.student / temperature, scores.where)).sum(-1)
 
 
 def _reward(scores: Scores, positive: Tensor, temperature: float) -> Tensor:
     """(Q, C) the ranker's log-probability of the positive against each candidate alone."""
     if scores.teacher is None:
-        raise ValueError("an adversarial term needs a teacher: score the groups with a ranker first")
+        raise ValueError("an adversarial loss needs a teacher: score the groups with a ranker first")
     teacher = scores.teacher / temperature
     best = teacher.masked_fill(~positive, LOWEST).amax(-1, keepdim=True)
-    # log p_phi(d | q, d, d_i) = log sigmoid(z - z_i); softplus keeps it exact where the ranker is sure.
+    # log p_phi(d | q, d, d_i) = log sigmoid(z - z_i); softplus keeps it exact when the ranker is sure.
     return -softplus(teacher - best)

@@ -1,4 +1,4 @@
-"""Softmax over the documents of the batch, beyond the plain one, which is `listwise.cross_entropy` over the batch."""
+"""Variants of the softmax over all documents of the batch. The plain one is `listwise.cross_entropy`, `over: batch`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,22 @@ if TYPE_CHECKING:
 
 
 def both_directions(scores: Scores, *, temperature: float = 1.0) -> Tensor:
-    """From each query to its document, and from the document back to its query (Yang et al. 2019; paper 000, Sec. 2).
+    """(Q,) the softmax from each query to its document plus the one from the document to its query (Yang et al., 2019;
+    Moiseev et al., 2023, section 2).
 
-    `-log e^{s(q_i, d_i)} / sum_j e^{s(q_i, d_j)} - log e^{s(q_i, d_i)} / sum_j e^{s(d_i, q_j)}`. Mined negatives stand
-    in the first alone: no query asks for them. It is the sum of the two, as in the code that paper 000 grew from; for
-    their mean give the term a weight of .5.
+    `-log e^{s(q_i, d_i)} / sum_j e^{s(q_i, d_j)} - log e^{s(q_i, d_i)} / sum_j e^{s(d_i, q_j)}`. Mined negatives are in
+    the first sum only, as they have no query. The two are added, as in the code that Moiseev et al. (2023) started
+    from; give the loss a weight of .5 for their mean.
+
+    Two queries and two documents with all scores 0 have a loss of log 2 in each direction:
+
+    >>> import torch
+    >>> from components.scores import Scores
+    >>> from components.scores import Block
+    >>> zeros, others = torch.zeros(2, 2), ~torch.eye(2, dtype=torch.bool)
+    >>> blocks = {"document-query": Block(zeros, others)}
+    >>> both_directions(Scores(zeros, torch.eye(2), torch.ones(2, 2, dtype=torch.bool), others=blocks))
+    tensor([1.3863, 1.3863])
     """
     back = scores.positives().joined("document-query")
     return cross_entropy(scores, temperature=temperature) + cross_entropy(back, temperature=temperature)
@@ -27,18 +38,25 @@ def both_directions(scores: Scores, *, temperature: float = 1.0) -> Tensor:
 def hardness_weighted(
     scores: Scores, *, temperature: float = 1.0, strength: float = 1.0, both_directions: bool = False
 ) -> Tensor:
-    """Softmax in which a negative weighs the more the closer it is (Lan et al. 2025, LLaVE, whose strength is 9).
+    """(Q,) softmax in which harder negatives weigh more (LLaVE, Lan et al., 2025, where strength is 9).
 
-    `-log e^{s_i / t} / (e^{s_i / t} + sum_j w_j e^{s_j / t})` with `w_j = e^{strength s_j}`, by the cosine before any
-    temperature and through which no gradient flows: it is as if there were w_j such negatives. What a row targets
-    weighs 1. LLaVE's public code (`WeightedClipLoss`, whose own default strength is .5) takes the mean over the two
-    directions, from query to document and back, which is `both_directions`.
+    `-log e^{s_i / t} / (e^{s_i / t} + sum_j w_j e^{s_j / t})` with `w_j = e^{strength s_j}`, as if each negative were
+    there w_j times. The s_j of a weight is the score before any temperature, without a gradient; positives weigh 1.
+    LLaVE's public code (`WeightedClipLoss`, whose default strength is .5) takes the mean over the directions from query
+    to document and back: `both_directions`.
+
+    >>> import torch
+    >>> from components.scores import Scores
+    >>> scores = Scores(torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 0.0]]), torch.tensor([[True, True]]))
+    >>> hardness_weighted(scores, strength=0.0), hardness_weighted(scores, strength=1.0)  # log 2, log(1 + e)
+    (tensor([0.6931]), tensor([1.3133]))
     """
 
-    def one(way: Scores) -> Tensor:
-        weight = (strength * way.student.detach()).masked_fill(way.target > 0, 0.0)
-        return cross_entropy(replace(way, student=way.student + temperature * weight), temperature=temperature)
+    def weighted(direction: Scores) -> Tensor:
+        log_weight = (strength * direction.student.detach()).masked_fill(direction.target > 0, 0.0)
+        student = direction.student + temperature * log_weight
+        return cross_entropy(replace(direction, student=student), temperature=temperature)
 
     if not both_directions:
-        return one(scores)
-    return (one(scores) + one(scores.positives().joined("document-query"))) / 2
+        return weighted(scores)
+    return (weighted(scores) + weighted(scores.positives().joined("document-query"))) / 2

@@ -1,4 +1,7 @@
-"""IRGAN's two losses on AR2's players, which AR2 is compared with (paper 004, Table 5; Wang et al. 2017)."""
+"""IRGAN's two losses (Wang et al., 2017), which AR2 is compared with (Zhang et al., 2022, Table 5).
+
+The names are IRGAN's: its generator, which chooses documents, is the retriever; its discriminator is the ranker.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,17 @@ if TYPE_CHECKING:
 
 
 def generator(scores: Scores, *, temperature: float = 1.0) -> Tensor:
-    """The retriever's: minus the expectation, under its distribution, of the ranker's reward `log(1 + e^z)`.
+    """(Q,) the retriever's loss: minus the ranker's reward `log(1 + e^z)`, expected under the retriever.
 
-    `-sum_i p_theta(d_i | q) log(1 + exp(z_i))` over all candidates, the positive among them. The expectation is
-    exact over the group, so a baseline would change no gradient. Unlike AR2's reward it looks at each document by
-    itself: a ranker that gives every document a high score pays for all of them alike.
+    `-sum_i p_theta(d_i | q) log(1 + exp(z_i))` over all candidates, the positive among them. The expectation over the
+    group is exact, so a baseline would not change the gradient. Unlike AR2's, this reward looks at each document alone:
+    a ranker that scores all of them high rewards them all.
+
+    >>> import torch
+    >>> from components.scores import Scores
+    >>> target, where = torch.tensor([[1.0, 0.0]]), torch.tensor([[True, True]])
+    >>> generator(Scores(torch.zeros(1, 2), target, where, teacher=torch.tensor([[3.0, 0.0]])))  # -(3.05 + 0.69) / 2
+    tensor([-1.8709])
     """
     if scores.teacher is None:
         raise ValueError("irgan.generator needs a teacher: score the groups with a ranker first")
@@ -26,13 +35,19 @@ def generator(scores: Scores, *, temperature: float = 1.0) -> Tensor:
 
 
 def discriminator(scores: Scores) -> Tensor:
-    """The ranker's: binary cross entropy, the mean over positives and the mean over negatives of a query.
+    """(Q,) the ranker's loss: binary cross entropy, averaged over the positives and over the negatives of a query.
 
-    `-mean log sigmoid(s+) - mean log(1 - sigmoid(s-))`. A side that has no document counts nothing.
+    `-mean log sigmoid(s+) - mean log(1 - sigmoid(s-))`. A mean over no documents is 0.
+
+    >>> import torch
+    >>> from components.scores import Scores
+    >>> target, where = torch.tensor([[1.0, 0.0, 0.0]]), torch.ones(1, 3, dtype=torch.bool)
+    >>> discriminator(Scores(torch.zeros(1, 3), target, where))  # 2 log 2
+    tensor([1.3863])
     """
     positive = (scores.target > 0) & scores.where
     negative = (scores.target <= 0) & scores.where
-    student = scores.student.masked_fill(~scores.where, 0.0)  # what stands there may be no number
+    student = scores.student.masked_fill(~scores.where, 0.0)  # a masked score may be NaN
     return _mean(softplus(-student), positive) + _mean(softplus(student), negative)
 
 

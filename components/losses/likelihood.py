@@ -1,7 +1,6 @@
-"""What a language model loses on the texts that it should write.
+"""Likelihood of the texts that a language model should write.
 
-A row is a text, a candidate one of its tokens, and a score the logarithm of the probability that the model gives that
-token after those before it.
+A row is a text and a candidate one of its tokens. The score is the log-probability of the token after those before it.
 """
 
 from __future__ import annotations
@@ -15,9 +14,18 @@ if TYPE_CHECKING:
 
 
 def negative_log_likelihood(scores: Scores, *, over: Literal["mean", "sum"] = "mean") -> Tensor:
-    """`-sum_t y_t log p(token_t | tokens before)`, divided by `sum_t y_t` where the mean over a text's tokens is asked
-    for. GAR trains its generators with the mean (Mao et al. 2021); a text of few tokens then weighs as much as another.
+    """(Q,) `-sum_t y_t log p(token_t | tokens before)`, for `over: mean` divided by `sum_t y_t`.
+
+    With the mean, as GAR trains (Mao et al., 2021), short and long texts weigh alike. y is 0 at tokens that are only
+    read.
+
+    >>> import torch
+    >>> from components.scores import Scores
+    >>> log_probabilities = torch.tensor([[-1.0, -2.0, -9.0]])
+    >>> scores = Scores(log_probabilities, torch.ones(1, 3), torch.tensor([[True, True, False]]))
+    >>> negative_log_likelihood(scores), negative_log_likelihood(scores, over="sum")
+    (tensor([1.5000]), tensor([3.]))
     """
     weight = scores.target.masked_fill(~scores.where, 0.0)
-    lost = -(weight * scores.student.masked_fill(~scores.where, 0.0)).sum(-1)
-    return lost / weight.sum(-1).clamp_min(1e-12) if over == "mean" else lost
+    loss = -(weight * scores.student.masked_fill(~scores.where, 0.0)).sum(-1)
+    return loss / weight.sum(-1).clamp_min(1e-12) if over == "mean" else loss

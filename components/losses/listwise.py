@@ -1,6 +1,6 @@
 """Losses over a list of candidates: softmax cross entropy, and distillation from a teacher.
 
-Each returns one value a query, `(Q,)`; the training loop takes the mean over the global batch.
+The training loop takes the mean of the (Q,) values over the global batch.
 """
 
 from __future__ import annotations
@@ -16,10 +16,16 @@ if TYPE_CHECKING:
 
 
 def cross_entropy(scores: Scores, *, temperature: float = 1.0) -> Tensor:
-    """Softmax cross entropy towards the targets: `-sum_i y_i log softmax(s / temperature)_i`, y summing to 1.
+    """(Q,) softmax cross entropy: `-sum_i y_i log softmax(s / temperature)_i`, with targets y scaled to sum to 1.
 
-    With one positive a row this is the contrastive loss of DPR and AR2 (paper 004, Eq. 2, whose tau multiplies:
-    tau = 1 / temperature) and the ranker's Eq. 7. A row without any target that counts has loss 0.
+    With one positive this is the contrastive loss of DPR (Karpukhin et al., 2020, Eq. 2), of AR2's retriever (Zhang et
+    al., 2022, Eq. 2, where tau is 1 / temperature) and of its ranker (Eq. 7). A row without targets has loss 0.
+
+    >>> import torch
+    >>> from components.scores import Scores
+    >>> target, where = torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[True, True, False]])
+    >>> cross_entropy(Scores(torch.tensor([[2.0, 2.0, 5.0]]), target, where))  # log 2: the third does not count
+    tensor([0.6931])
     """
     target = scores.target.masked_fill(~scores.where, 0.0)
     target = target / target.sum(-1, keepdim=True).clamp_min(1e-12)
@@ -27,11 +33,17 @@ def cross_entropy(scores: Scores, *, temperature: float = 1.0) -> Tensor:
 
 
 def divergence(scores: Scores, *, temperature: float = 1.0) -> Tensor:
-    """KL(targets || student): CODER's loss (paper 003, Algorithm 1, line 9).
+    """(Q,) KL(targets || student): CODER's loss (Zerveas et al., 2023, Algorithm 1, line 9).
 
-    `sum_i y_i log(y_i / softmax(s / temperature)_i)`, y summing to 1. `cross_entropy` less the entropy of the targets:
-    the gradients are the same, but this is 0 where the two agree, however soft the targets are. A row without any
-    target that counts has loss 0.
+    `sum_i y_i log(y_i / softmax(s / temperature)_i)`, with targets y scaled to sum to 1. This is `cross_entropy` minus
+    the entropy of the targets, so gradients are the same, but 0 if the two agree, however soft the targets are. A row
+    without targets has loss 0.
+
+    >>> import torch
+    >>> from components.scores import Scores
+    >>> target, where = torch.tensor([[0.5, 0.5]]), torch.tensor([[True, True]])
+    >>> divergence(Scores(torch.tensor([[3.0, 3.0]]), target, where))
+    tensor([0.])
     """
     target = scores.target.masked_fill(~scores.where, 0.0)
     target = target / target.sum(-1, keepdim=True).clamp_min(1e-12)
@@ -39,10 +51,17 @@ def divergence(scores: Scores, *, temperature: float = 1.0) -> Tensor:
 
 
 def distillation(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float = 1.0) -> Tensor:
-    """Cross entropy of the student's distribution under the teacher's: AR2's regulariser (paper 004, Eq. 12).
+    """(Q,) cross entropy of the student's distribution under the teacher's: AR2's distillation regulariser
+    (Zhang et al., 2022, Eq. 12).
 
-    `H(p_phi, p_theta) = -sum_i p_phi(d_i) log p_theta(d_i)` over the positive and the sampled negatives. It differs
-    from `kl`, KL(teacher || student), by the teacher's entropy, so gradients are the same.
+    `H(p_phi, p_theta) = -sum_i p_phi(d_i) log p_theta(d_i)` over the positive and the sampled negatives. This is `kl`
+    plus the teacher's entropy, so gradients are the same.
+
+    >>> import torch
+    >>> from components.scores import Scores
+    >>> student, target, where = torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]), torch.tensor([[True, True]])
+    >>> distillation(Scores(student, target, where, teacher=torch.tensor([[2.0, 1.0]])))
+    tensor([0.6931])
     """
     if scores.teacher is None:
         raise ValueError("distillation needs a teacher: score the groups with a ranker first")
@@ -51,26 +70,39 @@ def distillation(scores: Scores, *, temperature: float = 1.0, teacher_temperatur
 
 
 def kl(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float = 1.0) -> Tensor:
-    """KL(teacher || student) over the candidates: SimLM's distillation (paper 001, Eq. 5).
+    """(Q,) KL(teacher || student) over the candidates: SimLM's distillation loss (Wang et al., 2023, Eq. 5).
 
-    `sum_i p_i log(p_i / r_i)`: 0 where the two agree, and never negative. The ranker's scores have no temperature
-    there, the retriever's the one of its contrastive loss.
+    `sum_i p_i log(p_i / r_i)`, never negative and 0 if the two agree. In SimLM the ranker's scores have no temperature
+    and the retriever's have that of its contrastive loss.
+
+    >>> import torch
+    >>> from components.scores import Scores
+    >>> student, target, where = torch.tensor([[4.0, 3.0]]), torch.tensor([[1.0, 0.0]]), torch.tensor([[True, True]])
+    >>> kl(Scores(student, target, where, teacher=torch.tensor([[2.0, 1.0]])))
+    tensor([0.])
     """
     if scores.teacher is None:
         raise ValueError("kl needs a teacher: score the groups with a ranker first")
     teacher = log_softmax(scores.teacher / teacher_temperature, scores.where)
-    apart = teacher - log_softmax(scores.student / temperature, scores.where)
-    return (teacher.exp() * apart).sum(-1)  # at what does not count the two are 0 apart
+    log_ratio = teacher - log_softmax(scores.student / temperature, scores.where)
+    return (teacher.exp() * log_ratio).sum(-1)  # the ratio is 1 at what does not count
 
 
 def listnet(
     scores: Scores, *, temperature: float = 1.0, target_temperature: float = 1.0, least: float | None = None
 ) -> Tensor:
-    """ListNet: cross entropy of the student's softmax under that of the targets (Cao et al. 2007, top one).
+    """(Q,) ListNet: cross entropy of the student's softmax under that of the targets (Cao et al., 2007, top one).
 
-    `-sum_i softmax(y / target_temperature)_i log softmax(s / temperature)_i`. A target of 0 has probability too, as in
-    ListNet; with `least` only candidates with at least that target do, as CODER trains (paper 003, whose KL differs
-    by the entropy of the targets, so gradients are the same).
+    `-sum_i softmax(y / target_temperature)_i log softmax(s / temperature)_i`. As in ListNet a target of 0 has a
+    probability too. With `least` only candidates with at least that target do, as in CODER (Zerveas et al., 2023, whose
+    KL differs by the targets' entropy, so gradients are the same).
+
+    >>> import torch
+    >>> from components.scores import Scores
+    >>> values = torch.tensor([[2.0, 1.0, 0.0]])
+    >>> scores = Scores(student=values, target=values, where=torch.ones(1, 3, dtype=torch.bool))
+    >>> listnet(scores), listnet(scores, least=1.0)
+    (tensor([0.8324]), tensor([0.6765]))
     """
     relevant = scores.where if least is None else scores.where & (scores.target >= least)
     target = softmax(scores.target / target_temperature, relevant)

@@ -1,4 +1,4 @@
-"""Losses that look at each candidate by itself."""
+"""Losses that look at one candidate at a time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ if TYPE_CHECKING:
 
 
 def binary_cross_entropy(scores: Scores, *, temperature: float = 1.0) -> Tensor:
-    """`-mean_i [y_i log σ(s_i) + (1 - y_i) log(1 - σ(s_i))]` over a query's candidates, each asked alone.
+    """(Q,) `-mean_i [y_i log σ(s_i) + (1 - y_i) log(1 - σ(s_i))]` over a query's candidates.
 
-    The passage reranker of Nogueira and Cho (2019), as paper 002 (Appendix B.2) has it; their head has two logits, and
-    their difference is the score here. Every target above 0 is relevant.
+    y is 1 for targets above 0. This is the loss of the passage reranker of Nogueira and Cho (2019), which EAR uses
+    (Chuang et al., 2023, Appendix B.2). Their head has two logits; the score here is the difference of the two.
+
+    >>> import torch
+    >>> from components.scores import Scores
+    >>> target, where = torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[True, True, False]])
+    >>> binary_cross_entropy(Scores(torch.tensor([[0.0, 0.0, 9.0]]), target, where))  # log 2
+    tensor([0.6931])
     """
     relevant = ((scores.target > 0) & scores.where).to(scores.student.dtype)
     student = scores.student.masked_fill(~scores.where, 0.0) / temperature
-    lost = (softplus(student) - relevant * student).masked_fill(~scores.where, 0.0)
-    return lost.sum(-1) / scores.where.sum(-1).clamp_min(1)
+    loss = (softplus(student) - relevant * student).masked_fill(~scores.where, 0.0)
+    return loss.sum(-1) / scores.where.sum(-1).clamp_min(1)

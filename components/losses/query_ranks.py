@@ -1,7 +1,7 @@
-"""The query reranker's loss: predicted ranks apart as the ranks are (paper 002, section 3.3.1).
+"""The loss of EAR's query reranker (Chuang et al., 2023, section 3.3.1).
 
-A candidate is an expansion of the query, its target the rank at which BM25 finds an answer with it, and its score the
-rank that the model predicts: here the lower score is the better one.
+A candidate is an expansion of the query. Its target is the rank of the first right passage that BM25 retrieves with it,
+and its score the rank that the model predicts: unlike elsewhere, lower scores are better.
 """
 
 from __future__ import annotations
@@ -22,20 +22,28 @@ def ranking(
     pairs: Literal["all", "offsets"] = "all",
     scale: Literal["rank", "log", "reciprocal"] = "rank",
 ) -> Tensor:
-    """`sum over r_i < r_j of max(0, M_i - M_j + alpha (r_j - r_i))`, one value a query.
+    """(Q,) margin ranking loss: `sum over r_i < r_j of max(0, M_i - M_j + alpha (r_j - r_i))`.
 
-    `all` is the paper's formula: the sum over every pair with strictly different ranks. `offsets` is what the public
-    code trains with: candidates in the order of their ranks, the mean over the pairs that stand i places apart, and
-    the mean of that over all i. A pair far apart weighs more there, as fewer stand so far apart, and pairs of equal
-    rank, which the paper leaves out, count with a margin of 0, the one that stands first in the list as the better.
+    `pairs`: `all` is the paper's formula, the sum over all pairs with different ranks. `offsets` is the public code:
+    with candidates sorted by rank, the mean over the pairs i positions apart, averaged over all i. So pairs far apart,
+    of which there are fewer, weigh more; and pairs of equal rank count too, with a margin of 0 and the candidate that
+    comes first in the row as the better one.
 
-    `scale` says what stands for r: the rank (the paper and the public code), its natural logarithm, or `-1 / r`. With
-    ranks from 1 to 101 the paper's margin between the first place and the second is a hundredth of the largest: the
-    loss asks for a low mean rank, and hardly for the first place. Of logarithms it is a seventh, of reciprocals half.
+    `scale` is what r stands for: the rank (paper and public code), its natural logarithm, or `-1 / rank`. With ranks
+    from 1 to 101 the paper's margin between ranks 1 and 2 is a hundredth of the largest margin, so the loss lowers the
+    mean rank and hardly cares for rank 1. It is a seventh of the largest with logarithms and half with reciprocals.
+
+    The model predicts rank 3 for both, where 1 and 11 are right; they should be alpha 10 = 0.1 apart:
+
+    >>> import torch
+    >>> from components.scores import Scores
+    >>> scores = Scores(torch.tensor([[3.0, 3.0]]), torch.tensor([[1.0, 11.0]]), torch.tensor([[True, True]]))
+    >>> ranking(scores)
+    tensor([0.1000])
     """
     if scale != "rank":
-        there = scores.target.masked_fill(~scores.where, 1.0)
-        scores = replace(scores, target=there.log() if scale == "log" else -1 / there)
+        ranks = scores.target.masked_fill(~scores.where, 1.0)
+        scores = replace(scores, target=ranks.log() if scale == "log" else -1 / ranks)
     if pairs == "offsets":
         return _by_offsets(scores, alpha)
     predicted = scores.student.masked_fill(~scores.where, 0.0)
@@ -47,17 +55,16 @@ def ranking(
 
 
 def _by_offsets(scores: Scores, alpha: float) -> Tensor:
-    last = scores.target.masked_fill(~scores.where, float("inf"))
-    order = last.argsort(dim=-1, stable=True)
+    order = scores.target.masked_fill(~scores.where, float("inf")).argsort(dim=-1, stable=True)
     predicted = scores.student.masked_fill(~scores.where, 0.0).gather(-1, order)
     rank = scores.target.masked_fill(~scores.where, 0.0).gather(-1, order)
     where = scores.where.gather(-1, order)
     size = where.shape[-1]
-    ones = where.new_ones(size, size).triu(1)
-    counts = (ones & where.unsqueeze(-1) & where.unsqueeze(-2)).to(predicted.dtype)
+    ahead = where.new_ones(size, size).triu(1)
+    counts = (ahead & where.unsqueeze(-1) & where.unsqueeze(-2)).to(predicted.dtype)
     later = rank.unsqueeze(-2) - rank.unsqueeze(-1)
     hinge = (predicted.unsqueeze(-1) - predicted.unsqueeze(-2) + alpha * later).clamp_min(0)
-    # An offset of n candidates has n - offset pairs, and there are n - 1 offsets.
+    # Of n candidates n - i pairs are i positions apart, and i goes from 1 to n - 1.
     number = where.sum(-1, keepdim=True).unsqueeze(-1)
     columns = where.new_ones(size, dtype=predicted.dtype).cumsum(0)
     offset = columns.unsqueeze(0) - columns.unsqueeze(1)

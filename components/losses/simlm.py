@@ -1,4 +1,4 @@
-"""SimLM's contrastive loss for fine-tuning: as its paper has it, and as its public code does (paper 001)."""
+"""SimLM's contrastive loss for fine-tuning, of its paper and of its public code (Wang et al., 2023)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,18 @@ if TYPE_CHECKING:
 
 
 def contrastive(scores: Scores, *, temperature: float = 0.02) -> Tensor:
-    """The paper's: each negative against the query and against its document, in one denominator (Eq. 3).
+    """(Q,) the paper's loss: each negative counts twice in the denominator, once with the query's score and once with
+    its document's (Eq. 3).
 
     `-log e^{s(q, d)} / (e^{s(q, d)} + sum_n (e^{s(q, n)} + e^{s(d, n)}))`, n over in-batch and mined negatives.
+
+    >>> import torch
+    >>> from components.scores import Scores
+    >>> from components.scores import Block
+    >>> zeros, others = torch.zeros(2, 2), ~torch.eye(2, dtype=torch.bool)
+    >>> blocks = {"document-candidate": Block(zeros, others)}
+    >>> contrastive(Scores(zeros, torch.eye(2), torch.ones(2, 2, dtype=torch.bool), others=blocks))  # log 3
+    tensor([1.0986, 1.0986])
     """
     return cross_entropy(scores.joined("document-candidate"), temperature=temperature)
 
@@ -28,16 +37,25 @@ def released(
     query_query: bool = True,
     document_document: bool = True,
 ) -> Tensor:
-    """The public code's: one softmax over four blocks, three of which can be left out by name.
+    """(Q,) the public code's loss: one softmax over four blocks of scores, three of which can be left out by name.
 
-    A row's query against all documents, mined ones too, which is always there for the positive is in it; its
-    document against the other queries; its query against the other queries; and its document against the other
-    rows' documents, without their mined negatives (which Eq. 3 has). The public code masks no duplicates, which is
-    what the term's `duplicates: count` does.
+    Always there is the row's query against all documents, mined negatives too, as the positive is among them. Then come
+    its document against the other queries, its query against the other queries, and its document against the other
+    rows' documents, without their mined negatives (which Eq. 3 has). The public code masks no duplicates
+    (`duplicates: count`).
+
+    >>> import torch
+    >>> from components.scores import Scores
+    >>> from components.scores import Block
+    >>> zeros, others = torch.zeros(2, 2), ~torch.eye(2, dtype=torch.bool)
+    >>> names = ("document-query", "query-query", "document-document")
+    >>> blocks = {name: Block(zeros, others) for name in names}
+    >>> released(Scores(zeros, torch.eye(2), torch.ones(2, 2, dtype=torch.bool), others=blocks))  # log(2 + 3)
+    tensor([1.6094, 1.6094])
     """
-    wanted = {
+    blocks = {
         "document-query": document_query,
         "query-query": query_query,
         "document-document": document_document,
     }
-    return cross_entropy(scores.joined(*(name for name, on in wanted.items() if on)), temperature=temperature)
+    return cross_entropy(scores.joined(*(name for name, used in blocks.items() if used)), temperature=temperature)

@@ -1,4 +1,4 @@
-"""What retrievers and rankers begin from. Apart from the models themselves, so that reading a config is quick."""
+"""Configs of retrievers and rankers. They lie apart from the models, so that reading a config does not import torch."""
 
 import importlib.util
 from pathlib import Path
@@ -8,35 +8,32 @@ from pydantic import Field, model_validator
 
 from components.config import Config, UserError
 
-OWN = "sparring.json"
-"""Beside a saved model: the config it was begun from."""
-
 
 class Pretrained(Config):
-    """Where a model begins."""
+    """The pre-trained model that a model is made from."""
 
     model: str
-    """A directory, a model hub's id, or `package:NAME` for a model that an installed package carries."""
+    """A directory, a model id of the Hugging Face hub, or `package:NAME` for a model inside an installed package."""
     revision: str | None = None
-    """The hub's commit or tag. Of a directory any word: another one where what is in it has changed."""
+    """The hub's commit or tag. For a directory, any text: change it when the files in the directory change."""
     layers: int | list[int] | None = None
-    """Keep the first so many layers, or just those listed; null for all."""
+    """Keep the first N layers, or the layers listed (from 0); null keeps all."""
     dropout: float | None = Field(None, ge=0, lt=1)
-    """Dropout of hidden states and attention; null for the model's own."""
+    """Dropout of hidden states and attention; null keeps the model's own."""
 
     def files(self) -> dict[str, Path]:
-        """Those of a directory or package; what a hub keeps is pinned by its revision."""
+        """The files of a directory or package. The hub's are not listed: its revision identifies them."""
         try:
-            folder = Path(place(self.model))
-        except UserError:  # there is none any more
+            folder = Path(locate_model(self.model))
+        except UserError:  # the directory or package was removed
             return {}
         kinds = {".json", ".safetensors", ".bin", ".txt", ".model"}
         inside = sorted(folder.iterdir()) if folder.is_dir() else []
         return {f"{self.model}/{path.name}": path for path in inside if path.suffix in kinds}
 
 
-def place(model: str) -> str:
-    """Where a model is: a directory, or a hub's id. UserError where a directory or package is not there."""
+def locate_model(model: str) -> str:
+    """The directory of a model, or its id on the hub. UserError if a directory or package does not exist."""
     if model.startswith("package:"):
         name = model.removeprefix("package:").replace("-", "_")
         spec = importlib.util.find_spec(name)
@@ -57,54 +54,56 @@ def place(model: str) -> str:
 
 
 class DualEncoderConfig(Pretrained):
-    """A retriever to begin from."""
+    """A retriever made from a pre-trained encoder."""
 
     kind: Literal["dual_encoder"] = "dual_encoder"
     towers: Literal["shared", "separate"] = "shared"
-    """One encoder for both sides, or one each that begin alike."""
+    """`shared`: one encoder for queries and documents. `separate`: one encoder each, with the same initial weights."""
     pooling: Literal["cls", "mean"] = "cls"
-    """A text's vector: that of its first token, or the mean over its tokens."""
+    """The vector of a text: `cls` takes its first token's, `mean` the mean over its tokens."""
     similarity: Literal["dot", "cosine"] = "dot"
-    """Cosine makes vectors of length 1."""
+    """How vectors are compared; `cosine` normalizes them to length 1."""
     query_tokens: int = Field(32, ge=3)
-    """The longest query, special tokens included."""
+    """Maximum length of a query in tokens, special tokens included."""
     document_tokens: int = Field(128, ge=3)
-    """The longest document, special tokens included."""
+    """Maximum length of a document in tokens, special tokens included."""
     query_prompt: str = ""
-    """What stands before every query and counts among its tokens: `"query: "` for the E5 models."""
+    """Text put before every query (its tokens count): `"query: "` for the E5 models."""
     document_prompt: str = ""
-    """What stands before every document: `"passage: "` for the E5 models."""
+    """Text put before every document (its tokens count): `"passage: "` for the E5 models."""
     projection: int | None = Field(None, ge=1)
-    """Width of the vectors, made by a linear layer without bias on what pooling gives (paper 000, section 2); null for
-    the encoder's own width and no such layer. One layer for each tower."""
+    """Width of the vectors, made by a linear layer without bias after pooling (Moiseev et al., 2023, section 2), one
+    for each tower; null for the encoder's own width and no such layer."""
     projections: Literal["apart", "alike"] = "apart"
-    """How those of separate towers begin: each from a draw of its own, so that a query and a document have nothing in
-    common until the towers learn, or both from one draw, as their encoders are alike too. The paper does not say."""
+    """Initial weights of separate towers' projections. `apart`: a random draw each, so queries and documents are
+    unrelated before training. `alike`: the same draw for both, as the encoders too are equal. The paper does not
+    say."""
     share: list[Literal["projection", "embedder"]] = []
-    """What separate towers have in common: the projection (ADE-SPL, paper 000's Figure 2), the token embeddings."""
+    """What separate towers share: the projection (ADE-SPL, Moiseev et al., 2023, Figure 2), the token embeddings."""
     freeze: list[Literal["embedder"]] = []
     """What is not trained: the token embeddings."""
     seed: int = 0
-    """Of the projections, of which each has a draw of its own."""
+    """Random seed of the projections' initial weights."""
 
     @model_validator(mode="after")
-    def _shares_what_there_is(self) -> Self:
+    def _shared_parts_exist(self) -> Self:
         if self.share and self.towers == "shared":
-            raise ValueError("share: towers that are one have all in common; accepted with `towers: separate`")
+            raise ValueError("share: shared towers share everything already; accepted only with `towers: separate`")
         if "projection" in self.share and self.projection is None:
-            raise ValueError("share: there is no projection to share; say its width in `projection`")
+            raise ValueError("share: there is no projection to share; set its width in `projection`")
         if self.projections == "alike" and self.projection is None:
-            raise ValueError("projections: there are none that could begin alike; say their width in `projection`")
+            raise ValueError("projections: there are none; set their width in `projection`")
         return self
 
 
 class CrossEncoderConfig(Pretrained):
-    """A ranker to begin from."""
+    """A ranker made from a pre-trained encoder."""
 
     kind: Literal["cross_encoder"] = "cross_encoder"
     pooling: Literal["cls", "mean"] = "cls"
-    """`cls` is the model's own classification head on the first token; `mean` a linear layer on the mean."""
+    """`cls`: the model's own classification head on the first token. `mean`: a linear layer on the mean over the
+    tokens."""
     pair_tokens: int = Field(160, ge=6)
-    """The longest pair, special tokens included."""
+    """Maximum length of a query with its document in tokens, special tokens included."""
     seed: int = 0
-    """Of the new head's weights."""
+    """Random seed of the new head's weights."""

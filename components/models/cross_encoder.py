@@ -1,4 +1,4 @@
-"""The ranker: one score for a query and a document read together (paper 004, Eq. 4)."""
+"""The ranker: it reads a query and a document together and gives one score (Zhang et al., 2022, Eq. 4)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from components import pretrained
-from components.dual_encoder import pool
+from components.data.batches import Batch
+from components.data.tokenizers import MODEL_CONFIG
 from components.files import write_json
-from components.model_configs import OWN, CrossEncoderConfig
-from components.text import Batch
+from components.models import pretrained
+from components.models.configs import CrossEncoderConfig
+from components.models.dual_encoder import pool
 
 
 class CrossEncoder(nn.Module):
@@ -27,7 +28,7 @@ class CrossEncoder(nn.Module):
 
     @classmethod
     def start(cls, config: CrossEncoderConfig) -> tuple[Self, Any]:
-        """A ranker made from a pre-trained encoder with a new head, and the tokenizer."""
+        """A new ranker made from a pre-trained encoder, with a new head; and its tokenizer."""
         with pretrained.seeded(config.seed):
             if config.pooling == "cls":
                 backbone, head = pretrained.classifier(config), None
@@ -41,8 +42,8 @@ class CrossEncoder(nn.Module):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """A ranker that `save` wrote."""
-        config = CrossEncoderConfig.model_validate_json((folder / OWN).read_text())
+        """Load a ranker that `save` wrote."""
+        config = CrossEncoderConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
         if config.pooling == "cls":
             return cls(config, pretrained.load_classifier(folder), None)
         backbone = pretrained.load_encoder(folder)
@@ -51,7 +52,7 @@ class CrossEncoder(nn.Module):
         return cls(config, backbone, head)
 
     def forward(self, batch: Batch) -> Tensor:
-        """(N,) fp32 scores of a batch of pairs."""
+        """(N,) fp32 scores for a batch of pairs."""
         inputs = {"input_ids": batch.ids, "attention_mask": batch.mask}
         if batch.segments is not None:
             inputs["token_type_ids"] = batch.segments
@@ -61,13 +62,14 @@ class CrossEncoder(nn.Module):
         vectors = pool(states, batch.mask, "mean")
         return functional.linear(vectors, self.head.weight, self.head.bias).float().squeeze(-1)
 
-    def encoder(self) -> Any:
-        """The encoder below the score."""
+    @property
+    def base_model(self) -> Any:
+        """The encoder, without the classification head."""
         return self.backbone.base_model
 
-    def lowered(self, dtype: torch.dtype) -> Self:
-        """This ranker with its encoder in another precision. What makes a score of the encoder's states stays in fp32:
-        of two documents with scores of 8 bits many would tie."""
+    def to_dtype(self, dtype: torch.dtype) -> Self:
+        """Convert the encoder to another precision. The head stays in fp32: in bf16 the scores of many documents would
+        be equal."""
         encoder = self.backbone.base_model
         encoder.to(dtype)
         for module in self.backbone.children():
@@ -76,10 +78,10 @@ class CrossEncoder(nn.Module):
         return self
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:
-        """Write it so that sentence-transformers' `CrossEncoder(folder)` loads it.
+        """Write it for this project and for sentence-transformers' `CrossEncoder(folder)`.
 
-        With `cls` pooling `AutoModelForSequenceClassification.from_pretrained` loads it too. Scores there are logits,
-        as here: the activation is the identity.
+        With `cls` pooling `AutoModelForSequenceClassification.from_pretrained` loads it too. Everywhere scores are
+        logits: the activation is the identity.
         """
         folder.mkdir(parents=True, exist_ok=True)
         pretrained.save_tower(self.backbone, folder, tokenizer_from, self.config.pair_tokens)
@@ -119,4 +121,4 @@ _CLASSIFIER = {
     "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
     "module_output_name": "scores",
 }
-"""Without it sentence-transformers knows neither the length nor that scores are logits."""
+"""Without this, sentence-transformers would not cut at the right length or take the scores as logits."""

@@ -1,4 +1,5 @@
-"""The retriever: queries and documents encoded apart, compared by inner product (paper 004, Eq. 1 and 4)."""
+"""The retriever: queries and documents are encoded independently and compared by inner product (Zhang et al., 2022, Eq.
+1 and 4)."""
 
 from __future__ import annotations
 
@@ -10,18 +11,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from components import pretrained
+from components.data.batches import Batch
+from components.data.tokenizers import MODEL_CONFIG
 from components.files import write_json
-from components.model_configs import OWN, DualEncoderConfig
-from components.text import Batch
+from components.models import pretrained
+from components.models.configs import DualEncoderConfig
 
 Side = Literal["query", "document"]
 
 
 class DualEncoder(nn.Module):
-    """One or two towers, pooling, perhaps a projection of each tower or of both, and perhaps vectors of length 1.
+    """One or two encoders ("towers"), pooling, and optionally projections and normalization.
 
-    Paper 000's three are `towers: shared` (SDE), `separate` (ADE), and `separate` with `share: [projection]` (ADE-SPL).
+    The three of Moiseev et al. (2023) are `towers: shared` (SDE), `separate` (ADE), and `separate` with
+    `share: [projection]` (ADE-SPL).
     """
 
     def __init__(self, config: DualEncoderConfig, towers: dict[str, Any]) -> None:
@@ -33,12 +36,12 @@ class DualEncoder(nn.Module):
         if "embedder" in config.freeze:
             for tower in towers.values():
                 tower.get_input_embeddings().requires_grad_(False)
-        whose = ["shared"] if "projection" in config.share else list(towers)
+        owners = ["shared"] if "projection" in config.share else list(towers)
         self.width = next(iter(towers.values())).config.hidden_size
         layers = {}
         if config.projection is not None:
             with pretrained.seeded(config.seed):
-                layers = {name: nn.Linear(self.width, config.projection, bias=False) for name in whose}
+                layers = {name: nn.Linear(self.width, config.projection, bias=False) for name in owners}
             if config.projections == "alike":
                 first, *others = layers.values()
                 for layer in others:
@@ -47,7 +50,7 @@ class DualEncoder(nn.Module):
 
     @classmethod
     def start(cls, config: DualEncoderConfig) -> tuple[Self, Any]:
-        """A retriever made from a pre-trained encoder, and the tokenizer."""
+        """A new retriever made from a pre-trained encoder, and its tokenizer."""
         sides = ["shared"] if config.towers == "shared" else ["query", "document"]
         towers = {side: pretrained.encoder(config) for side in sides}
         for tower in towers.values():
@@ -56,12 +59,12 @@ class DualEncoder(nn.Module):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """A retriever that `save` wrote."""
-        config = DualEncoderConfig.model_validate_json((folder / OWN).read_text())
-        places = {"shared": folder} if config.towers == "shared" else {s: folder / s for s in ("query", "document")}
-        model = cls(config, {side: pretrained.load_encoder(place) for side, place in places.items()})
+        """Load a retriever that `save` wrote."""
+        config = DualEncoderConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
+        folders = {"shared": folder} if config.towers == "shared" else {s: folder / s for s in ("query", "document")}
+        model = cls(config, {side: pretrained.load_encoder(path) for side, path in folders.items()})
         for name, layer in model.projections.items():
-            pretrained.load_weights(layer, folder / model._dense(name) / _WEIGHTS, prefix="linear.")
+            pretrained.load_weights(layer, folder / model._projection_folder(name) / _WEIGHTS, prefix="linear.")
         return model
 
     def forward(self, batch: Batch, side: Side) -> Tensor:
@@ -70,41 +73,42 @@ class DualEncoder(nn.Module):
         vectors = pool(hidden, batch.mask, self.config.pooling)
         if self.projections:
             with torch.autocast(vectors.device.type, enabled=False):
-                vectors = _of_side(self.projections, side)(vectors)
+                vectors = _for_side(self.projections, side)(vectors)
         return functional.normalize(vectors, dim=-1) if self.config.similarity == "cosine" else vectors
 
     def tower(self, side: Side) -> Any:
         """The encoder of a side."""
-        return _of_side(self.towers, side)
+        return _for_side(self.towers, side)
 
-    def encoder(self) -> Any:
-        """The encoder that stands for both sides where only its shape counts."""
+    @property
+    def base_model(self) -> Any:
+        """One of the encoders, for what depends on their shape alone: all have the same."""
         return self.tower("document")
 
-    def lowered(self, dtype: torch.dtype) -> Self:
-        """This retriever with its towers in another precision; what makes a vector of their states stays in fp32."""
+    def to_dtype(self, dtype: torch.dtype) -> Self:
+        """Convert the towers to another precision; pooling and projections stay in fp32."""
         self.towers.to(dtype)
         return self
 
-    def apart(self) -> Self:
-        """This retriever with all that makes a vector for each side alone; what was shared is alike until it learns."""
+    def with_separate_towers(self) -> Self:
+        """This retriever with an encoder and projection for each side; those that were shared become equal copies."""
         config = self.config.model_copy(update={"towers": "separate", "share": type(self.config.share)()})
         towers = {"query": copy.deepcopy(self.tower("query")), "document": self.tower("document")}
         model = type(self)(config, towers)
         sides: list[Side] = ["query", "document"] if len(model.projections) else []
         for side in sides:
-            model.projections[side].load_state_dict(_of_side(self.projections, side).state_dict())
+            model.projections[side].load_state_dict(_for_side(self.projections, side).state_dict())
         return model
 
-    def tokens(self, side: Side) -> int:
-        """The longest text of a side, special tokens included."""
+    def max_tokens(self, side: Side) -> int:
+        """Maximum length of a side's texts in tokens, special tokens included."""
         return self.config.query_tokens if side == "query" else self.config.document_tokens
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:
-        """Write it so that `SentenceTransformer(folder)` and `AutoModel.from_pretrained` load it.
+        """Write it for this project, `SentenceTransformer(folder)` and `AutoModel.from_pretrained(folder)`.
 
-        Two towers lie in `folder/query` and `folder/document`, joined by sentence-transformers' Router; a projection
-        that both have in common stands behind it.
+        Separate towers are in `folder/query` and `folder/document`, under a Router of sentence-transformers; a shared
+        projection comes after the Router.
         """
         folder.mkdir(parents=True, exist_ok=True)
         modules = []
@@ -120,19 +124,18 @@ class DualEncoder(nn.Module):
             write_json(folder / "router_config.json", _router(dense="query" in self.projections))
             modules += [("", "models.Router")]
         for name, layer in self.projections.items():
-            _save_dense(folder / self._dense(name), layer)
+            _save_dense(folder / self._projection_folder(name), layer)
             if name == "shared":
-                modules += [(self._dense(name), "models.Dense")]
+                modules += [(self._projection_folder(name), "models.Dense")]
         if self.config.similarity == "cosine":
-            place = f"{len(modules)}_Normalize"
-            (folder / place).mkdir(exist_ok=True)
-            modules += [(place, "models.Normalize")]
+            normalize = f"{len(modules)}_Normalize"
+            (folder / normalize).mkdir(exist_ok=True)
+            modules += [(normalize, "models.Normalize")]
         prompts = {"query": self.config.query_prompt, "document": self.config.document_prompt}
         about = {"model_type": "SentenceTransformer", "similarity_fn_name": self.config.similarity, "prompts": prompts}
         pretrained.save_modules(folder, modules, about, self.config)
 
-    def _dense(self, name: str) -> str:
-        """The folder of a projection."""
+    def _projection_folder(self, name: str) -> str:
         if name != "shared":
             return f"{name}_dense"
         return "2_Dense" if self.config.towers == "shared" else "1_Dense"
@@ -141,12 +144,12 @@ class DualEncoder(nn.Module):
 _WEIGHTS = "model.safetensors"
 
 
-def _of_side(modules: nn.ModuleDict, side: Side) -> Any:
+def _for_side(modules: nn.ModuleDict, side: Side) -> Any:
     return modules["shared" if "shared" in modules else side]
 
 
 def _router(*, dense: bool) -> dict[str, Any]:
-    """What sentence-transformers does with each side, `dense` saying whether each has a projection of its own."""
+    """The config of sentence-transformers' Router; `dense` says whether each side has its own projection."""
     kinds = {"": "Transformer", "_pooling": "Pooling", **({"_dense": "Dense"} if dense else {})}
     sides = ("query", "document")
     return {
@@ -159,7 +162,7 @@ def _router(*, dense: bool) -> dict[str, Any]:
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
-    """(N, L, h) token states to (N, h) fp32 vectors: the first token's, or the mean over real tokens."""
+    """(N, L, h) token states to (N, h) fp32 vectors: the first token's, or the mean over all but padding."""
     hidden = hidden.float()
     if pooling == "cls":
         return hidden[:, 0]

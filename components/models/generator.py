@@ -1,4 +1,5 @@
-"""Language models that write expansions of queries (GAR, T0 and others; paper 002, sections 3.2.1 and 3.3.3)."""
+"""Language models that write expansions of queries (GAR, T0 and others; Chuang et al., 2023, sections 3.2.1 and
+3.3.3)."""
 
 from __future__ import annotations
 
@@ -12,19 +13,21 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.modeling_outputs import BaseModelOutput
 
-from components import draws, pretrained
 from components.config import UserError
-from components.generator_configs import GenerateConfig, GeneratorConfig
-from components.model_configs import OWN
-from components.text import token_batches
+from components.data.batches import token_batches
+from components.data.tokenizers import MODEL_CONFIG, load_tokenizer
+from components.models import pretrained
+from components.models.generator_configs import GenerateConfig, GeneratorConfig
+from components.rng import keyed_rng
 
 
-class Written(NamedTuple):
-    """What a generator wrote."""
+class Generated(NamedTuple):
+    """The texts that a generator wrote."""
 
     texts: list[list[str]]
-    """Of each query, the likeliest first; the same text may stand there more than once."""
+    """For each query its texts, the likeliest first; a text may occur more than once."""
     tokens: int
+    """The number of tokens in all texts."""
 
 
 class Generator(nn.Module):
@@ -39,61 +42,63 @@ class Generator(nn.Module):
 
     @classmethod
     def start(cls, config: GeneratorConfig) -> tuple[Self, Any]:
-        """A pre-trained language model, and its tokenizer."""
+        """A new generator made from a pre-trained language model, and its tokenizer."""
         tokenizer = pretrained.tokenizer(config)
         auto = AutoModelForSeq2SeqLM if config.architecture == "seq2seq" else AutoModelForCausalLM
         return cls(config, pretrained.language_model(config, auto, tokenizer), tokenizer), tokenizer
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """A generator that `save` wrote."""
-        config = GeneratorConfig.model_validate_json((folder / OWN).read_text())
+        """Load a generator that `save` wrote."""
+        config = GeneratorConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
         auto = AutoModelForSeq2SeqLM if config.architecture == "seq2seq" else AutoModelForCausalLM
-        return cls(config, auto.from_pretrained(str(folder), dtype=torch.float32), pretrained.load_tokenizer(folder))
+        return cls(config, auto.from_pretrained(str(folder), dtype=torch.float32), load_tokenizer(folder))
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:
-        """Write it so that `AutoModelForSeq2SeqLM` or `AutoModelForCausalLM` loads it."""
+        """Write it for this project and for `AutoModelForSeq2SeqLM` or `AutoModelForCausalLM`."""
         pretrained.save_tower(self.model, folder, tokenizer_from, self.config.query_tokens)
-        (folder / OWN).write_text(self.config.model_dump_json(indent=1) + "\n")
+        (folder / MODEL_CONFIG).write_text(self.config.model_dump_json(indent=1) + "\n")
 
     @property
     def seq2seq(self) -> bool:
-        """Whether an encoder reads the input."""
+        """Whether the model is an encoder-decoder."""
         return self.config.architecture == "seq2seq"
 
     def log_likelihoods(self, inputs: tuple[Tensor, Tensor], targets: tuple[Tensor, Tensor]) -> Tensor:
-        """(N, T) fp32 log-probability of each target token after those before it, 0 at padding.
+        """(N, T) fp32 log-probability of each target token given the input and the target's earlier tokens, 0 at
+        padding.
 
-        `inputs` and `targets` are token ids (N, S) and (N, T) with their masks. A causal model reads both in a row.
+        `inputs` and `targets` are token ids (N, S) and (N, T) with their masks. A causal model reads the target after
+        the input.
         """
-        (ids, mask), (wanted, there) = inputs, targets
+        (ids, mask), (target, target_mask) = inputs, targets
         if self.seq2seq:
-            first = wanted.new_full((len(wanted), 1), self.model.config.decoder_start_token_id)
-            before = torch.cat([first, wanted[:, :-1]], 1)
-            logits = self.model(input_ids=ids, attention_mask=mask, decoder_input_ids=before).logits
+            first = target.new_full((len(target), 1), self.model.config.decoder_start_token_id)
+            shifted = torch.cat([first, target[:, :-1]], 1)
+            logits = self.model(input_ids=ids, attention_mask=mask, decoder_input_ids=shifted).logits
         else:
-            whole, whole_mask = torch.cat([ids, wanted], 1), torch.cat([mask, there], 1)
-            places = (whole_mask.cumsum(1) - 1).clamp_min(0)
-            states = self.model(input_ids=whole, attention_mask=whole_mask, position_ids=places).logits
-            # A target's first token is foretold where the input ends, which is not where its padding does.
+            joint, joint_mask = torch.cat([ids, target], 1), torch.cat([mask, target_mask], 1)
+            positions = (joint_mask.cumsum(1) - 1).clamp_min(0)
+            states = self.model(input_ids=joint, attention_mask=joint_mask, position_ids=positions).logits
+            # The target's first token is predicted at the input's last token, before the input's padding.
             end = mask.sum(1, keepdim=True) - 1
             logits = torch.cat([states.gather(1, end.unsqueeze(-1).expand(-1, 1, states.shape[-1])),
                                 states[:, ids.shape[1] : -1]], 1)  # fmt: skip
-        return logits.float().log_softmax(-1).gather(-1, wanted.unsqueeze(-1)).squeeze(-1).masked_fill(there == 0, 0.0)
+        chosen = logits.float().log_softmax(-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+        return chosen.masked_fill(target_mask == 0, 0.0)
 
     @torch.inference_mode()
     def expansions(
         self, queries: Sequence[str], config: GenerateConfig, *, keys: Sequence[tuple[Any, ...]], batch_tokens: int
-    ) -> Written:
-        """Expansions of each query. Draws depend on the query's key alone, not on what it is batched with."""
+    ) -> Generated:
+        """Expansions of each query. What is sampled depends on the query's key, not on its batch."""
         encoded = self._prompted(queries, config.prompt)
-        if not self.seq2seq:  # a tokenizer that ends every text has ended what is to be gone on with
+        if not self.seq2seq:  # some tokenizers end every text, but this one is to be continued
             end = self.tokenizer.eos_token_id
             encoded = [ids[:-1] if len(ids) > 1 and ids[-1] == end else ids for ids in encoded]
         lengths = torch.tensor([len(ids) for ids in encoded])
-        room = lengths + config.new_tokens
-        # Each query stands as often as it is drawn for; one pass is as large as any other.
-        batches = token_batches(room.numpy() * config.number, max(batch_tokens, 1))
+        # A query takes part once for each of its texts.
+        batches = token_batches((lengths + config.new_tokens).numpy() * config.number, max(batch_tokens, 1))
         texts: list[list[str]] = [[] for _ in queries]
         tokens = 0
         device = next(self.parameters()).device
@@ -101,89 +106,92 @@ class Generator(nn.Module):
             for rows in batches:
                 ids, mask = self._padded([encoded[row] for row in rows.tolist()])
                 ids, mask = ids.to(device), mask.to(device)
-                for found in self._outputs(ids, mask, config, [keys[row] for row in rows.tolist()]):
-                    tokens += int((found != self.tokenizer.pad_token_id).sum())
-                    whole = self.tokenizer.batch_decode(found, skip_special_tokens=True)
-                    each = len(whole) // len(rows)
-                    for place, row in enumerate(rows.tolist()):
-                        texts[row] += whole[place * each : (place + 1) * each]
-        return Written(texts, tokens)
+                for output in self._outputs(ids, mask, config, [keys[row] for row in rows.tolist()]):
+                    tokens += int((output != self.tokenizer.pad_token_id).sum())
+                    decoded = self.tokenizer.batch_decode(output, skip_special_tokens=True)
+                    each = len(decoded) // len(rows)
+                    for i, row in enumerate(rows.tolist()):
+                        texts[row] += decoded[i * each : (i + 1) * each]
+        return Generated(texts, tokens)
 
     def _prompted(self, queries: Sequence[str], prompt: str) -> list[list[int]]:
-        """Token ids of the prompt about each query. What is too long loses the end of the query, not of the prompt."""
-        most, quiet = self.config.query_tokens, {"verbose": False}
-        asked = [prompt.replace("{query}", query) for query in queries]
-        encoded: list[list[int]] = self.tokenizer(asked, **quiet)["input_ids"]
-        for row in [row for row, ids in enumerate(encoded) if len(ids) > most]:
+        """Token ids of each query's prompt. A prompt that is too long loses the end of the query, not its own."""
+        limit, quiet = self.config.query_tokens, {"verbose": False}
+        prompts = [prompt.replace("{query}", query) for query in queries]
+        encoded: list[list[int]] = self.tokenizer(prompts, **quiet)["input_ids"]
+        for row in [row for row, ids in enumerate(encoded) if len(ids) > limit]:
             spans = self.tokenizer(queries[row], add_special_tokens=False, return_offsets_mapping=True, **quiet)
             kept = len(spans["offset_mapping"])
-            # Where a prompt meets a query two tokens may be one, so more than what is over may have to go.
-            while len(encoded[row]) > most and kept:
-                kept -= min(kept, len(encoded[row]) - most)
+            # The ends of prompt and query may merge into one token, so one cut may not be enough.
+            while len(encoded[row]) > limit and kept:
+                kept -= min(kept, len(encoded[row]) - limit)
                 end = spans["offset_mapping"][kept - 1][1] if kept else 0
                 encoded[row] = self.tokenizer(prompt.replace("{query}", queries[row][:end]), **quiet)["input_ids"]
-            if len(encoded[row]) > most:
+            if len(encoded[row]) > limit:
                 raise UserError(
-                    f"prompt: {prompt!r} takes {len(encoded[row])} tokens without a query, and query_tokens is {most}; "
-                    "make query_tokens larger, or the prompt shorter"
+                    f"prompt: {prompt!r} has {len(encoded[row])} tokens without a query, and query_tokens is {limit}; "
+                    "make query_tokens larger or the prompt shorter"
                 )
         return encoded
 
     def _padded(self, encoded: list[list[int]]) -> tuple[Tensor, Tensor]:
-        """Ids and mask; a causal model's padding stands before, so that what it writes follows its input."""
+        """Ids and mask. A causal model is padded on the left, so that its output follows the input directly."""
         width, pad = max(map(len, encoded)), self.tokenizer.pad_token_id
-        full = [[pad] * (width - len(ids)) for ids in encoded]
-        rows = [ids + gap if self.seq2seq else gap + ids for ids, gap in zip(encoded, full, strict=True)]
-        mask = [[1] * len(ids) + [0] * len(gap) for ids, gap in zip(encoded, full, strict=True)]
+        padding = [[pad] * (width - len(ids)) for ids in encoded]
+        rows = [ids + pads if self.seq2seq else pads + ids for ids, pads in zip(encoded, padding, strict=True)]
+        mask = [[1] * len(ids) + [0] * len(pads) for ids, pads in zip(encoded, padding, strict=True)]
         mask = mask if self.seq2seq else [row[::-1] for row in mask]
         return torch.tensor(rows), torch.tensor(mask)
 
     def _outputs(self, ids: Tensor, mask: Tensor, config: GenerateConfig, keys: list[tuple[Any, ...]]) -> list[Tensor]:
-        """What was written for a batch, in parts of the same number a query: greedy first, then draws; or beams."""
+        """The output tokens for a batch: first the greedy texts, then the sampled ones; or the beams."""
         options: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": config.new_tokens, "min_new_tokens": 0}
         options |= {"temperature": None, "top_k": None, "top_p": None, "do_sample": False, "max_length": None}
         cut, states = 0 if self.seq2seq else ids.shape[1], None
-        if self.seq2seq:  # read once, however many texts are written
+        if self.seq2seq:  # encode the input once for all texts
             states = self.model.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state
             options["encoder_outputs"] = BaseModelOutput(last_hidden_state=states)
         if config.method == "beam":
             beams = config.beams or config.number
-            found = self.model.generate(ids, num_beams=beams, num_return_sequences=config.number, **options)
-            return [found[:, cut:]]
+            output = self.model.generate(ids, num_beams=beams, num_return_sequences=config.number, **options)
+            return [output[:, cut:]]
         parts = [self.model.generate(ids, num_beams=1, **options)[:, cut:]]
         if config.number > 1:
             count = config.number - 1
-            generators = [draws.generator(*key, number) for key in keys for number in range(count)]
-            random = np.stack([one.random(config.new_tokens) for one in generators])
-            options["logits_processor"] = [_Drawing(config, torch.from_numpy(random).to(ids.device))]
-            # The processor leaves one token of each row, its draw: taking the likeliest is then drawing.
-            times = ids.repeat_interleave(count, 0)
+            random = np.stack(
+                [keyed_rng(*key, number).random(config.new_tokens) for key in keys for number in range(count)]
+            )
+            options["logits_processor"] = [_Sampler(config, torch.from_numpy(random).to(ids.device))]
+            # The sampler leaves one token in each row, so that greedy decoding takes the sampled token.
+            repeated = ids.repeat_interleave(count, 0)
             options["attention_mask"] = mask.repeat_interleave(count, 0)
             if states is not None:
                 options["encoder_outputs"] = BaseModelOutput(last_hidden_state=states.repeat_interleave(count, 0))
-            parts.append(self.model.generate(times, num_beams=1, **options)[:, cut:])
+            parts.append(self.model.generate(repeated, num_beams=1, **options)[:, cut:])
         return parts
 
 
-class _Drawing:
-    """Draws one token a row, as temperature, top-k and top-p have it, with random numbers of the row's own."""
+class _Sampler:
+    """A logits processor that samples a token for each row, with the row's own random numbers."""
 
     def __init__(self, config: GenerateConfig, random: Tensor) -> None:
-        self._config, self._random, self._step = config, random, 0
+        self._config, self._random, self._position = config, random, 0
 
     def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
-        """(N, V) logits in which the drawn token stands alone."""
-        kept = filtered(logits.float() / self._config.temperature, self._config.top_k, self._config.top_p)
+        """(N, V) logits: 0 for the sampled token, -inf for all others."""
+        kept = filter_logits(logits.float() / self._config.temperature, self._config.top_k, self._config.top_p)
         cumulated = kept.softmax(-1).double().cumsum(-1)
-        place = self._random[:, self._step : self._step + 1] * cumulated[:, -1:]
-        self._step += 1
-        drawn = (cumulated <= place).sum(-1, keepdim=True).clamp_max(logits.shape[-1] - 1)
-        return torch.full_like(logits, -torch.inf).scatter_(1, drawn, 0.0)
+        threshold = self._random[:, self._position : self._position + 1] * cumulated[:, -1:]
+        self._position += 1
+        sampled = (cumulated <= threshold).sum(-1, keepdim=True).clamp_max(logits.shape[-1] - 1)
+        return torch.full_like(logits, -torch.inf).scatter_(1, sampled, 0.0)
 
 
-def filtered(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
-    """(N, V) logits of what may be drawn, -inf elsewhere: the k likeliest tokens, and of these the fewest that have
-    probability p together."""
+def filter_logits(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
+    """(N, V) logits with -inf for tokens that must not be sampled.
+
+    What remains are the `top_k` likeliest tokens, and of these the fewest that together have probability `top_p`.
+    """
     if top_k is not None and top_k < logits.shape[-1]:
         logits = logits.masked_fill(logits < logits.topk(top_k, -1).values[:, -1:], -torch.inf)
     if top_p is not None and top_p < 1:

@@ -1,65 +1,67 @@
-"""Language models that write, and how they are asked. Apart from the models, so that reading a config is quick."""
+"""Configs of generators and of generating. They lie apart from the models, so that reading one does not import
+torch."""
 
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from components.config import Config
-from components.model_configs import Pretrained
+from components.models.configs import Pretrained
 
 
 class GeneratorConfig(Pretrained):
-    """A language model to begin from: any of Hugging Face's seq2seq (BART, T5) or causal (GPT-2, Llama) models.
+    """A generator made from a pre-trained language model: a Hugging Face seq2seq (BART, T5) or causal (GPT-2, Llama)
+    model.
 
-    An encoder (BERT, MiniLM) is taken for seq2seq too: its layers then begin both the side that reads and the one that
-    writes. It writes nothing of sense until it is trained.
+    An encoder (BERT, MiniLM) is accepted for seq2seq: its layers are then the initial weights of both encoder and
+    decoder. It writes nothing useful before it is trained.
     """
 
     kind: Literal["generator"] = "generator"
     architecture: Literal["seq2seq", "causal"] = "seq2seq"
-    """`seq2seq` writes an answer to its input; `causal` goes on where its input ends."""
+    """`seq2seq`: an encoder reads the input and a decoder writes. `causal`: the model continues its input."""
     query_tokens: int = Field(64, ge=3)
-    """The longest input, special tokens included; what is beyond is cut."""
+    """Maximum length of the input in tokens, special tokens included; the rest is cut."""
     target_tokens: int = Field(64, ge=2)
-    """The longest text that it is trained to write, special tokens included."""
+    """Maximum length in tokens of a text that the generator is trained to write, special tokens included."""
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _keeps_all_layers(self) -> Self:
         if self.layers is not None:
-            raise ValueError("layers: a generator is not cut; leave it out")
+            raise ValueError("layers: a generator keeps all its layers; leave the key out")
         return self
 
 
 class GenerateConfig(Config):
-    """How expansions are generated. As paper 002 trains on: one greedy and 49 draws among the 50 likeliest tokens."""
+    """How expansions are generated. By default as Chuang et al. (2023) generates for training: one greedy text and the
+    others sampled from the 50 likeliest tokens."""
 
     prompt: str = "{query}"
-    """What the model reads: `{query}` stands for the query. T0, without training (paper 002, section 3.4.2):
-    `{query} ? To answer this question, we need to know`."""
+    """The model's input, with `{query}` where the query goes. Chuang et al. (2023), section 3.4.2, for T0 without
+    training: `{query} ? To answer this question, we need to know`."""
     number: int = Field(20, ge=1)
-    """Expansions a query, before those that say the same are dropped."""
+    """Expansions for each query, before duplicates are removed."""
     method: Literal["sample", "beam"] = "sample"
-    """`sample` draws tokens, after one expansion that takes the likeliest each time (greedy); with a number of 1 that
-    is all. `beam` gives the best beams."""
+    """`sample`: one greedy text, then `number` - 1 sampled ones. `beam`: the best texts of a beam search."""
     beams: int | None = Field(None, ge=1)
-    """Beams that are looked along; null for as many as expansions."""
+    """Width of the beam search; null for `number`."""
     temperature: float = Field(1.0, gt=0)
-    """Logits are divided by it before a draw."""
+    """Logits are divided by this before sampling."""
     top_k: int | None = Field(50, ge=1)
-    """A draw is among so many of the likeliest tokens; null for all."""
+    """Sample from this many of the likeliest tokens; null for all."""
     top_p: float | None = Field(None, gt=0, le=1)
-    """A draw is among the likeliest tokens that have this probability together; null for all."""
+    """Sample from the likeliest tokens that together have this probability; null for all."""
     new_tokens: int = Field(64, ge=1)
-    """The longest expansion in tokens."""
+    """Maximum length of an expansion in tokens."""
     precision: Literal["bf16", "fp32"] = "bf16"
-    """Of the forward passes."""
+    """Precision of the forward passes."""
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _keys_fit_together(self) -> Self:
         if "{query}" not in self.prompt:
-            raise ValueError("prompt: there is no {query} in it")
+            raise ValueError("prompt: {query} is missing in it")
         if self.beams is not None and self.method != "beam":
-            raise ValueError("beams: only with method: beam")
+            raise ValueError("beams: accepted only with `method: beam`")
         if self.beams is not None and self.beams < self.number:
-            raise ValueError(f"beams: {self.beams} beams give no {self.number} expansions")
+            raise ValueError(f"beams: {self.beams} beams cannot give {self.number} expansions; accepted: at least that")
         return self

@@ -1,4 +1,5 @@
-"""Models that are only asked: in another precision, and on a CPU with what surrounds a matrix product done inside it.
+"""Models that are only asked, for vectors or scores: in batches of similar lengths, in another precision, and on a CPU
+with fused layers.
 
 Between two matrix products of a transformer stand a bias, an activation, a sum: little arithmetic, but each reads and
 writes a whole batch of states, and on a CPU that is a third of the time. oneDNN adds biases and activates while a
@@ -10,21 +11,23 @@ does to a vector.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from components import attention
-from components.clock import at
-from components.cross_encoder import CrossEncoder
-from components.dual_encoder import DualEncoder
-from components.floor import Products
-from components.processor import has_amx
-from components.text import Batch, to_device, token_batches
+from components.compute import attention
+from components.compute.processor import configure_process, has_amx
+from components.compute.roofline import MatrixProducts
+from components.data.batches import Batch, to_device, token_batches
+from components.data.template import Template
+from components.data.tokens import Tokens
+from components.models.cross_encoder import CrossEncoder
+from components.models.dual_encoder import DualEncoder
+from components.timing import timed
 
 PACKED_FOR = 4_096
 """Rows that weights are laid out for; other numbers of rows give the same results."""
@@ -33,42 +36,108 @@ PACKED_FOR = 4_096
 Model = TypeVar("Model", bound=DualEncoder | CrossEncoder)
 
 
+class Reading(Protocol):
+    """How a model reads rows of a table."""
+
+    def lengths(self, rows: np.ndarray) -> np.ndarray:
+        """(N,) tokens of some rows, special ones included."""
+
+    def batch(self, rows: np.ndarray) -> Batch:
+        """Some rows as the model takes them."""
+
+
+class Texts(NamedTuple):
+    """Rows are texts, each read alone: what a retriever reads."""
+
+    template: Template
+    tokens: Tokens
+    limit: int
+
+    def lengths(self, rows: np.ndarray) -> np.ndarray:
+        """(N,) tokens of some texts, special ones included."""
+        return self.template.lengths(self.tokens, rows, self.limit)
+
+    def batch(self, rows: np.ndarray) -> Batch:
+        """Some texts with their special tokens, padded."""
+        return self.template.texts(self.tokens, rows, self.limit)
+
+
+class Pairs(NamedTuple):
+    """Rows are (N, 2) a query's and a document's: what a ranker reads."""
+
+    template: Template
+    queries: Tokens
+    documents: Tokens
+    limit: int
+
+    def lengths(self, rows: np.ndarray) -> np.ndarray:
+        """(N,) tokens of some pairs, special ones included."""
+        return self.template.pair_lengths(self.queries, self.documents, rows, self.limit)
+
+    def batch(self, rows: np.ndarray) -> Batch:
+        """Some pairs with their special tokens, padded."""
+        return self.template.pairs(self.queries, self.documents, rows, self.limit)
+
+
 class Inference:
-    """A model that is asked about many texts or pairs: in passes of similar lengths, beside the time of the floor."""
+    """A saved model that is asked about many rows, on a GPU or on so many threads of this process."""
 
     def __init__(
-        self, model: DualEncoder | CrossEncoder, *, cuda: bool, precision: str, batch_tokens: int
-    ) -> None:  # fmt: skip
+        self,
+        kind: type[DualEncoder] | type[CrossEncoder],
+        folder: Path,
+        *,
+        precision: str,
+        batch_tokens: int,
+        cuda: bool,
+        threads: int,
+    ) -> None:
+        configure_process(threads)
         self.device, self.batch_tokens = torch.device("cuda" if cuda else "cpu"), batch_tokens
-        self.products = Products(model.encoder(), first_only=first_only(model))
-        self._rate = self.products.rate(tokens=batch_tokens, device=self.device.type, precision=precision)
+        model: Any = kind.load(folder)
+        self.config = model.config
+        self.products = MatrixProducts(model.base_model, first_only=first_only(model))
         self._model = ready(model, device=self.device, precision=precision)
 
-    def __call__(
-        self, lengths: np.ndarray, batch: Callable[[np.ndarray], Batch], *side: str
-    ) -> tuple[np.ndarray, dict[str, float]]:
-        """What the model says of N texts, fp32 (N, ...), and how long that took and could not have been shorter.
+    def ask(self, reading: Reading, rows: np.ndarray, *side: str) -> np.ndarray:
+        """What the model makes of N rows, fp32 (N, ...); a retriever needs the `side` too, "query" or "document"."""
+        return self._asked(reading, rows, reading.lengths(rows), *side)
 
-        `lengths` (N,) are their tokens, special ones included, and `batch` puts some of them together.
-        """
-        began = time.perf_counter()
-        batches, found = token_batches(lengths, self.batch_tokens), []
+    def _asked(self, reading: Reading, rows: np.ndarray, lengths: np.ndarray, *side: str) -> np.ndarray:
+        batches, outputs = token_batches(lengths, self.batch_tokens), []
         with torch.inference_mode():
             for chosen in batches:
-                with at("files"):
-                    texts = batch(chosen)
-                found.append(self._model(to_device(texts, self.device), *side))
-            told = torch.cat(found).cpu().numpy()  # fetched once: a GPU goes on while its next batch is put together
-        told = told[np.argsort(np.concatenate(batches))]
+                with timed("files"):
+                    batch = reading.batch(rows[chosen])
+                outputs.append(self._model(to_device(batch, self.device), *side))
+            # Fetched once: a GPU computes while its next batch is put together.
+            values: np.ndarray = torch.cat(outputs).cpu().numpy()
+        return values[np.argsort(np.concatenate(batches))]
+
+
+class TimedInference(Inference):
+    """The same, with how long it takes beside the least that this processor needs for the model's matrix products."""
+
+    def __init__(
+        self, kind: type[DualEncoder] | type[CrossEncoder], folder: Path, *, precision: str, **options: Any
+    ) -> None:
+        super().__init__(kind, folder, precision=precision, **options)
+        self._rate = self.products.rate(tokens=self.batch_tokens, device=self.device.type, precision=precision)
+
+    def timed(self, reading: Reading, rows: np.ndarray, *side: str) -> tuple[np.ndarray, dict[str, float]]:
+        """What `ask` gives, and the seconds that it took and that it could not have gone below."""
+        lengths = reading.lengths(rows)
+        began = time.perf_counter()
+        values = self._asked(reading, rows, lengths, *side)
         floor = self.products.operations(lengths) / self._rate
-        return told, {"model_seconds": time.perf_counter() - began, "floor_seconds": floor}
+        return values, {"model_seconds": time.perf_counter() - began, "roofline_seconds": floor}
 
 
 def ready(model: Model, *, device: torch.device, precision: str) -> Model:
     """A model to ask, on its device. What makes a vector or score of the last states stays in fp32."""
     model.eval().to(device)
     if precision == "bf16" and not (device.type == "cpu" and fuse(model, first_only=first_only(model))):
-        model.lowered(torch.bfloat16)
+        model.to_dtype(torch.bfloat16)
     return model
 
 

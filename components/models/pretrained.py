@@ -1,4 +1,4 @@
-"""Encoders from directories, model hubs and packages, cut to the layers asked for; and writing them again."""
+"""Pre-trained models: loading one from a directory, the hub or a package, keeping some of its layers, saving it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from transformers import (
 )
 
 from components.config import UserError
+from components.data.tokenizers import MODEL_CONFIG, tokenizer_file
 from components.files import write_json
-from components.model_configs import OWN, Pretrained, place
-from components.text import tokenizer_file
+from components.models.configs import Pretrained, locate_model
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_rate")
-"""What configs call it: BERT's and its relatives' two, T5's one."""
+"""The names of dropout in Hugging Face configs: two in BERT's and its relatives', one in T5's."""
 
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt",
@@ -43,22 +43,22 @@ TOKENIZER_FILES = (
 
 
 def encoder(source: Pretrained) -> Any:
-    """A pre-trained encoder without pooler, with the layers asked for; of an encoder-decoder (T5) its encoder."""
-    return _cut(_read(AutoModel, source, add_pooling_layer=False), source.layers)
+    """A pre-trained encoder without pooler, with the layers in `source`; of an encoder-decoder (T5), the encoder."""
+    return _keep_layers(_read(AutoModel, source, add_pooling_layer=False), source.layers)
 
 
 def classifier(source: Pretrained) -> Any:
-    """A pre-trained encoder with a new classification head of one label, with the layers asked for."""
-    return _cut(_read(AutoModelForSequenceClassification, source, num_labels=1), source.layers)
+    """A pre-trained encoder with a new classification head of one label, with the layers in `source`."""
+    return _keep_layers(_read(AutoModelForSequenceClassification, source, num_labels=1), source.layers)
 
 
 def language_model(source: Pretrained, auto: Any, tokenizer: Any) -> Any:
-    """A pre-trained model that writes, whole.
+    """A pre-trained language model with all its layers; `auto` is the Hugging Face class to load it with.
 
-    An encoder alone (BERT, MiniLM), asked for as seq2seq, begins both sides: its layers read, and they write, with new
-    layers between the two (Rothe et al. 2020, "BERT2BERT").
+    An encoder (BERT, MiniLM) loaded as seq2seq gives the weights of both encoder and decoder; the cross-attention
+    between them is new (Rothe et al., 2020, "BERT2BERT").
     """
-    if auto is not AutoModelForSeq2SeqLM or _writes(source):
+    if auto is not AutoModelForSeq2SeqLM or _has_decoder(source):
         return _read(auto, source)
     sides = {"encoder_model": encoder(source)}
     sides["decoder_model"] = _read(AutoModelForCausalLM, source, is_decoder=True, add_cross_attention=True)
@@ -70,15 +70,15 @@ def language_model(source: Pretrained, auto: Any, tokenizer: Any) -> Any:
     return model
 
 
-def _writes(source: Pretrained) -> bool:
-    """Whether its architecture has a side that writes."""
+def _has_decoder(source: Pretrained) -> bool:
+    """Whether a pre-trained model is an encoder-decoder."""
     return type(_config(source)) in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 
 def _config(source: Pretrained) -> Any:
-    """The architecture of a pre-trained model. UserError where there is none to be had."""
+    """The Hugging Face config of a pre-trained model. UserError if it cannot be loaded."""
     try:
-        return AutoConfig.from_pretrained(place(source.model), revision=source.revision)
+        return AutoConfig.from_pretrained(locate_model(source.model), revision=source.revision)
     except OSError as error:
         raise _unreadable(source, error) from None
 
@@ -88,7 +88,8 @@ def _unreadable(source: Pretrained, error: OSError) -> UserError:
 
 
 def _read(auto: Any, source: Pretrained, **options: Any) -> Any:
-    where, config = place(source.model), _config(source)
+    """A pre-trained model with the dropout in `source`. UserError if it cannot be loaded."""
+    where, config = locate_model(source.model), _config(source)
     try:
         if source.dropout is not None:
             known = [key for key in DROPOUTS if hasattr(config, key)]
@@ -101,11 +102,11 @@ def _read(auto: Any, source: Pretrained, **options: Any) -> Any:
 
 
 def _load(auto: Any, where: str, **options: Any) -> Any:
-    """from_pretrained in fp32; the pooler is left out where the architecture has one to leave out."""
+    """`from_pretrained` in fp32, without the pooler if the architecture has one."""
     options |= {"dtype": torch.float32}
     if auto is AutoModel:
         config = AutoConfig.from_pretrained(where, revision=options.get("revision"))
-        if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:  # AutoModel would bring T5's decoder too
+        if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:  # AutoModel would load T5's decoder too
             auto = AutoModelForTextEncoding
     try:
         return auto.from_pretrained(where, **options)
@@ -114,8 +115,8 @@ def _load(auto: Any, where: str, **options: Any) -> Any:
         return auto.from_pretrained(where, **options)
 
 
-def _cut(model: Any, layers: int | list[int] | None) -> Any:
-    """Keep some of an encoder's layers, found as the module list that is as long as the config says."""
+def _keep_layers(model: Any, layers: int | list[int] | None) -> Any:
+    """Keep some of an encoder's layers: those of the module list whose length is the config's number of layers."""
     if layers is None:
         return model
     count = model.config.num_hidden_layers
@@ -125,34 +126,34 @@ def _cut(model: Any, layers: int | list[int] | None) -> Any:
             f"layers: {layers}: the model has {count} layers; accepted: 1 to {count}, or a list of positions"
         )
     if keep[0] != 0 and hasattr(model.config, "relative_attention_num_buckets"):
-        raise UserError(f"layers: {layers}: the first layer of a {model.config.model_type} model knows the positions "
-                        "for all; accepted: lists that begin with 0")  # fmt: skip
+        raise UserError(f"layers: {layers}: the first layer of a {model.config.model_type} model holds the position "
+                        "biases of all layers; accepted: lists that begin with 0")  # fmt: skip
     for module in model.modules():
         for name, child in module.named_children():
             if isinstance(child, nn.ModuleList) and len(child) == count:
                 setattr(module, name, nn.ModuleList([child[i] for i in keep]))
                 model.config.num_hidden_layers = len(keep)
                 return model
-    raise UserError(f"layers: {layers}: no list of {count} layers was found in a {model.config.model_type} model")
+    raise UserError(f"layers: {layers}: there is no list of {count} layers in a {model.config.model_type} model")
 
 
 def tokenizer(source: Pretrained) -> Any:
-    """The model's tokenizer."""
+    """The tokenizer of a pre-trained model."""
     try:
-        return AutoTokenizer.from_pretrained(place(source.model), revision=source.revision)
+        return AutoTokenizer.from_pretrained(locate_model(source.model), revision=source.revision)
     except OSError as error:
         raise UserError(f"model: {source.model}: no tokenizer: {str(error).splitlines()[0]}") from None
 
 
 def check_length(model: nn.Module, source: Pretrained, *keys: str) -> None:
-    """UserError where a model is to read more tokens than it has learnt positions for."""
+    """UserError if a limit in `source`, named by one of `keys`, exceeds the positions that the model has learnt."""
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            unused = 0 if module.padding_idx is None else module.padding_idx + 1  # RoBERTa counts from there
-            most = module.num_embeddings - unused
+            unused = 0 if module.padding_idx is None else module.padding_idx + 1  # RoBERTa starts after it
+            limit = module.num_embeddings - unused
             for key in keys:
-                if getattr(source, key) > most:
-                    raise UserError(f"{key}: {getattr(source, key)}: {source.model} reads at most {most} tokens")
+                if getattr(source, key) > limit:
+                    raise UserError(f"{key}: {getattr(source, key)}: {source.model} reads at most {limit} tokens")
 
 
 def load_encoder(folder: Path) -> Any:
@@ -165,13 +166,8 @@ def load_classifier(folder: Path) -> Any:
     return _load(AutoModelForSequenceClassification, str(folder))
 
 
-def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer saved beside a model; of two towers, the query's."""
-    return AutoTokenizer.from_pretrained(str(tokenizer_file(folder).parent))
-
-
 def save_tower(model: Any, folder: Path, tokenizer_from: Path, limit: int) -> None:
-    """Write a Hugging Face model with its tokenizer and the length that sentence-transformers should cut at."""
+    """Write a Hugging Face model with its tokenizer, and `limit` as the length at which sentence-transformers cuts."""
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(str(folder))
     source = tokenizer_file(tokenizer_from).parent
@@ -182,30 +178,31 @@ def save_tower(model: Any, folder: Path, tokenizer_from: Path, limit: int) -> No
 
 
 def save_modules(folder: Path, modules: list[tuple[str, str]], about: dict[str, Any], config: Pretrained) -> None:
-    """Write what sentence-transformers (its modules and where they lie) and this project read of a model first."""
+    """Write a model's description: for sentence-transformers its modules, as pairs of folder and type, and `about`; for
+    this project its config."""
     listed = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{kind}"}
         for i, (path, kind) in enumerate(modules)
     ]
     write_json(folder / "modules.json", listed)
     write_json(folder / "config_sentence_transformers.json", {"prompts": {}, **about})
-    (folder / OWN).write_text(config.model_dump_json(indent=1) + "\n")
+    (folder / MODEL_CONFIG).write_text(config.model_dump_json(indent=1) + "\n")
 
 
 def save_weights(module: nn.Module, path: Path, *, prefix: str = "") -> None:
-    """A module's parameters as safetensors."""
+    """Write a module's parameters as safetensors, with `prefix` before each name."""
     tensors = {prefix + name: value.detach().cpu().contiguous() for name, value in module.state_dict().items()}
     save_file(tensors, path, metadata={"format": "pt"})
 
 
 def load_weights(module: nn.Module, path: Path, *, prefix: str = "") -> None:
-    """Parameters that `save_weights` wrote."""
+    """Load the parameters that `save_weights` wrote."""
     module.load_state_dict({name.removeprefix(prefix): value for name, value in load_file(path).items()})
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Torch's random numbers from a seed inside the block, and as they were after it."""
+    """Inside this block torch's random numbers come from `seed`; afterwards the generator is as it was before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

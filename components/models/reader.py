@@ -1,8 +1,9 @@
-"""Fusion-in-Decoder: a reader that writes an answer out of many passages (Izacard and Grave 2021; paper 002, 3.4.6).
+"""Fusion-in-Decoder: a reader that writes an answer from many passages (Izacard and Grave, 2021; Chuang et al., 2023,
+section 3.4.6).
 
-The encoder reads the question with each passage by itself; the decoder attends to the states of all of them in a row.
-So the time to encode grows with the passages and not with their square, and as the states carry no place beyond their
-own passage, the order of the passages means nothing to a T5.
+The encoder reads the question with each passage separately; the decoder attends to the states of all passages. So the
+encoder's time grows linearly with the number of passages. States carry no position outside their passage: a T5's
+answer does not depend on the order of the passages.
 """
 
 from __future__ import annotations
@@ -18,24 +19,26 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForSeq2SeqLM
 from transformers.modeling_outputs import BaseModelOutput
 
-from components import pretrained
-from components.chunked import is_whole, kept, pieces, take
-from components.model_configs import OWN
-from components.reader_configs import ReaderConfig
-from components.text import Batch, Template, TokenStore, to_device, token_batches
+from components.compute.chunking import checkpointed, chunk_rows, is_unchunked, take_rows
+from components.data.batches import Batch, to_device, token_batches
+from components.data.template import Template
+from components.data.token_store import TokenStore
+from components.data.tokenizers import MODEL_CONFIG, load_tokenizer
+from components.models import pretrained
+from components.models.reader_configs import ReaderConfig
 
 QUESTION, CONTEXT = "question:", "context:"
-"""What stands before a question and before a passage, as in the released code; that has a mark before a title too,
-which here is the beginning of the passage, as for every other model."""
+"""The texts before a question and before a passage, as in the released code. That puts `title:` before a title too;
+here the title is the beginning of the passage, as for every other model."""
 
 
-class Joined(NamedTuple):
-    """The states of each question's passages in a row, without the passages' padding."""
+class PassageStates(NamedTuple):
+    """The encoder's states of each question's passages, one passage after another without padding between them."""
 
     states: Tensor
-    """(N, L, d), L tokens of the question that has most of them."""
+    """(N, L, d)."""
     mask: Tensor
-    """(N, L) which are there."""
+    """(N, L) 1 for a state, 0 for padding at the end."""
 
 
 class Reader(nn.Module):
@@ -48,103 +51,107 @@ class Reader(nn.Module):
 
     @classmethod
     def start(cls, config: ReaderConfig) -> tuple[Self, Any]:
-        """A pre-trained model, and its tokenizer."""
+        """A new reader made from a pre-trained model, and its tokenizer."""
         tokenizer = pretrained.tokenizer(config)
         return cls(config, pretrained.language_model(config, AutoModelForSeq2SeqLM, tokenizer), tokenizer), tokenizer
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """A reader that `save` wrote."""
-        config = ReaderConfig.model_validate_json((folder / OWN).read_text())
+        """Load a reader that `save` wrote."""
+        config = ReaderConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
         model = AutoModelForSeq2SeqLM.from_pretrained(str(folder), dtype=torch.float32)
-        return cls(config, model, pretrained.load_tokenizer(folder))
+        return cls(config, model, load_tokenizer(folder))
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:
-        """Write it so that `AutoModelForSeq2SeqLM` loads it."""
+        """Write it for this project and for `AutoModelForSeq2SeqLM`."""
         pretrained.save_tower(self.model, folder, tokenizer_from, self.config.passage_tokens)
-        (folder / OWN).write_text(self.config.model_dump_json(indent=1) + "\n")
+        (folder / MODEL_CONFIG).write_text(self.config.model_dump_json(indent=1) + "\n")
 
-    def joined(self, passages: Batch, counts: Tensor, *, tokens: int, recompute: bool = False) -> Joined:
-        """The states of questions' passages: `counts` (N,) says how many of the rows are of each question in turn.
+    def encode_passages(
+        self, passages: Batch, counts: Tensor, *, tokens: int, recompute: bool = False
+    ) -> PassageStates:  # fmt: skip
+        """The states of questions' passages. The rows of `passages` are those of the first question, of the second and
+        so on; `counts` (N,) is the number for each.
 
-        The encoder takes at most `tokens` tokens at once; with `recompute` it runs again for the gradient.
+        The encoder takes at most `tokens` tokens at once. With `recompute` it runs again in the backward pass.
         """
         lengths = passages.mask.sum(-1)
-        if is_whole():
+        if is_unchunked():
             in_order = self._states(passages)[passages.mask.bool()]
         else:
-            chosen, found = pieces(lengths, tokens), []
-            for rows in chosen:
-                piece = take(passages, rows, int(lengths[rows[0]]))
-                states = kept(self._states, piece, recompute=recompute)
-                found += states[piece.mask.bool()].split(lengths[rows].tolist())
-            order = torch.argsort(torch.cat(chosen)).tolist()
-            in_order = torch.cat([found[at] for at in order])
+            chunks, by_passage = chunk_rows(lengths, tokens), []
+            for rows in chunks:
+                chunk = take_rows(passages, rows, int(lengths[rows[0]]))
+                states = checkpointed(self._states, chunk, recompute=recompute)
+                by_passage += states[chunk.mask.bool()].split(lengths[rows].tolist())
+            order = torch.argsort(torch.cat(chunks)).tolist()
+            in_order = torch.cat([by_passage[i] for i in order])
         each = torch.stack([part.sum() for part in lengths.split(counts.tolist())])
         states = pad_sequence(list(in_order.split(each.tolist())), batch_first=True)
-        return Joined(states, (torch.arange(states.shape[1], device=each.device) < each[:, None]).long())
+        return PassageStates(states, (torch.arange(states.shape[1], device=each.device) < each[:, None]).long())
 
     def _states(self, texts: Batch) -> Tensor:
         states: Tensor = self.model.get_encoder()(input_ids=texts.ids, attention_mask=texts.mask).last_hidden_state
         return states
 
-    def log_likelihoods(self, joined: Joined, answers: Batch) -> Tensor:
-        """(N, T) fp32 log-probability of each token of the answers after those before it, 0 at padding."""
+    def log_likelihoods(self, passages: PassageStates, answers: Batch) -> Tensor:
+        """(N, T) fp32 log-probability of each token of the answers given the tokens before it, 0 at padding."""
         labels = answers.ids.masked_fill(answers.mask == 0, -100)
         out = self.model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=joined.states), attention_mask=joined.mask, labels=labels
-        )
-        chances = out.logits.float().log_softmax(-1).gather(-1, answers.ids.unsqueeze(-1)).squeeze(-1)
-        return chances.masked_fill(answers.mask == 0, 0.0)
+            encoder_outputs=BaseModelOutput(last_hidden_state=passages.states), attention_mask=passages.mask,
+            labels=labels,
+        )  # fmt: skip
+        chosen = out.logits.float().log_softmax(-1).gather(-1, answers.ids.unsqueeze(-1)).squeeze(-1)
+        return chosen.masked_fill(answers.mask == 0, 0.0)
 
     @torch.inference_mode()
-    def answers(self, joined: Joined, new_tokens: int) -> list[str]:
-        """What it writes of each question, the likeliest token each time."""
+    def generate(self, passages: PassageStates, new_tokens: int) -> list[str]:
+        """The answer to each question, decoded greedily."""
         options: dict[str, Any] = {"temperature": None, "top_k": None, "top_p": None, "max_length": None}
-        written = self.model.generate(
-            encoder_outputs=BaseModelOutput(last_hidden_state=joined.states), attention_mask=joined.mask,
+        output = self.model.generate(
+            encoder_outputs=BaseModelOutput(last_hidden_state=passages.states), attention_mask=passages.mask,
             max_new_tokens=new_tokens, min_new_tokens=0, num_beams=1, do_sample=False, **options,
         )  # fmt: skip
-        return [text.strip() for text in self.tokenizer.batch_decode(written, skip_special_tokens=True)]
+        return [text.strip() for text in self.tokenizer.batch_decode(output, skip_special_tokens=True)]
 
 
-class Readings:
-    """Questions with passages as a reader reads them, out of a token store."""
+class ReaderInputs:
+    """Pairs of a question and a passage from a token store, as a reader reads them."""
 
     def __init__(self, reader: Reader, tokens: TokenStore) -> None:
-        marks = reader.tokenizer([QUESTION, CONTEXT], add_special_tokens=False)["input_ids"]
-        whole = tokens.template
-        self._template: Template = whole._replace(
-            pair_before=[*whole.before, *marks[0]], pair_between=marks[1], pair_after=whole.after, segments=False
+        question, context = reader.tokenizer([QUESTION, CONTEXT], add_special_tokens=False)["input_ids"]
+        single = tokens.template
+        self._template: Template = single._replace(
+            pair_before=[*single.before, *question], pair_between=context, pair_after=single.after, segments=False
         )
         self._texts, self._limit = (tokens.queries, tokens.documents), reader.config.passage_tokens
 
     def lengths(self, pairs: np.ndarray) -> np.ndarray:
-        """(P,) tokens of (P, 2) rows of questions and passages."""
+        """(P,) the lengths of pairs, given as (P, 2) rows of the question and the passage."""
         return self._template.pair_lengths(*self._texts, pairs, self._limit)
 
     def batch(self, pairs: np.ndarray) -> Batch:
-        """Some of them, padded."""
+        """A batch of pairs."""
         return self._template.pairs(*self._texts, pairs, self._limit)
 
 
-def answered(
-    reader: Reader, readings: Readings, questions: Sequence[np.ndarray], *, new_tokens: int, batch_tokens: int,
+def answer_questions(
+    reader: Reader, inputs: ReaderInputs, questions: Sequence[np.ndarray], *, new_tokens: int, batch_tokens: int,
     device: Any,
 ) -> list[str]:  # fmt: skip
-    """The answers to questions, each given as the (P, 2) rows of itself with its passages; empty without a passage.
+    """The answers to questions, each given as (P, 2) rows of itself and its passages; empty for one without passages.
 
-    Questions are read together as long as all their passages have no more than `batch_tokens` tokens.
+    Questions are read together if all their passages have at most `batch_tokens` tokens.
     """
-    texts = [""] * len(questions)
-    there = [at for at, pairs in enumerate(questions) if len(pairs)]
-    sizes = np.asarray([int(readings.lengths(questions[at]).sum()) for at in there], np.int64)
+    answers = [""] * len(questions)
+    with_passages = [i for i, pairs in enumerate(questions) if len(pairs)]
+    sizes = np.asarray([int(inputs.lengths(questions[i]).sum()) for i in with_passages], np.int64)
     for rows in token_batches(sizes, batch_tokens):
-        own = [there[row] for row in rows.tolist()]
-        passages = to_device(readings.batch(np.concatenate([questions[at] for at in own])), device)
-        counts = torch.tensor([len(questions[at]) for at in own])
+        chosen = [with_passages[row] for row in rows.tolist()]
+        passages = to_device(inputs.batch(np.concatenate([questions[i] for i in chosen])), device)
+        counts = torch.tensor([len(questions[i]) for i in chosen])
         with torch.inference_mode():
-            joined = reader.joined(passages, counts, tokens=batch_tokens)
-        for at, text in zip(own, reader.answers(joined, new_tokens), strict=True):
-            texts[at] = text
-    return texts
+            states = reader.encode_passages(passages, counts, tokens=batch_tokens)
+        for i, answer in zip(chosen, reader.generate(states, new_tokens), strict=True):
+            answers[i] = answer
+    return answers

@@ -1,40 +1,40 @@
-"""Readers, and how they are asked. Apart from the models, so that reading a config is quick."""
+"""Configs of readers and of reading. They lie apart from the models, so that reading one does not import torch."""
 
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from components.config import Config
-from components.model_configs import Pretrained
+from components.models.configs import Pretrained
 
 
 class ReaderConfig(Pretrained):
-    """A seq2seq model to begin a reader from: T5 in Fusion-in-Decoder's paper, BART or another alike."""
+    """A reader made from a pre-trained seq2seq model, such as T5 (as in the Fusion-in-Decoder paper) or BART."""
 
     kind: Literal["reader"] = "reader"
     passage_tokens: int = Field(250, ge=8)
-    """The longest question with one passage, special tokens included; the longer of the two is cut. The released code's
-    default is 200, its scripts' 250."""
+    """Maximum length of a question with one passage in tokens, special tokens included; the longer of the two is cut.
+    The released code's default is 200; its scripts use 250."""
     answer_tokens: int = Field(32, ge=2)
-    """The longest answer that it is trained to write, special tokens included."""
+    """Maximum length in tokens of an answer that the reader is trained to write, special tokens included."""
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _keeps_all_layers(self) -> Self:
         if self.layers is not None:
-            raise ValueError("layers: a reader is not cut; leave it out")
+            raise ValueError("layers: a reader keeps all its layers; leave the key out")
         return self
 
 
 class ReadConfig(Config):
-    """How questions are read."""
+    """How a reader answers questions."""
 
     passages: int = Field(100, ge=1)
-    """The first so many of a ranking are read together; of a shorter ranking what there is."""
+    """Passages read for a question: the first of its ranking."""
     queries: int | None = Field(None, ge=1)
-    """Only so many of the split's queries with an answer, the same of every ranking; null for all."""
+    """Read only this many of the split's queries that have an answer, the same for every ranking; null for all."""
     new_tokens: int = Field(32, ge=1)
-    """The longest answer in tokens. It is written greedily."""
+    """Maximum length of an answer in tokens. Answers are decoded greedily."""
     precision: Literal["bf16", "fp32"] = "bf16"
-    """Of the forward passes."""
+    """Precision of the forward passes."""
     shard: int = Field(64, ge=1)
-    """Questions in one file; what an interrupted reading loses at most, for each worker."""
+    """Questions in one file. A worker that is interrupted loses at most this many."""

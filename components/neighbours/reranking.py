@@ -1,4 +1,4 @@
-"""A ranking whose first documents get a new order by reciprocal nearest neighbours (paper 003, section 3.1)."""
+"""Reranks the first documents of a ranking by reciprocal nearest neighbours (Zerveas et al., 2023, section 3.1)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from components.groups import ids_of, places_of, rows_of
-from components.neighbours import NeighboursConfig, at_once
-from components.tables import RANKING, check
-from components.vectors import Lists, Vectors, query_rows
+from components.data.groups import id_order, ids_of, rows_of
+from components.data.tables import RANKING, check
+from components.data.vectors import Lists, Vectors, query_rows
+from components.neighbours.reciprocal import NeighboursConfig, contexts_per_batch
 
 
 class Ranked:
-    """A ranking, and where the vectors of its queries and documents stand."""
+    """A ranking with the rows at which its queries' and documents' vectors are stored.
+
+    `table` is a ranking, `data` a collection's folder and `vectors` what `encode` wrote.
+    """
 
     def __init__(self, table: pa.Table, data: Path, vectors: Path) -> None:
         self._table = table
         doc_ids = ids_of(data / "documents.parquet", "doc_id")
         self._rows = rows_of(table["doc_id"], doc_ids, what="ranking")
-        self._places = places_of(doc_ids)[1][self._rows]
+        self._places = id_order(doc_ids)[1][self._rows]
         self._ranks = table["rank"].to_numpy()
         self._begins, self._number = np.flatnonzero(self._ranks == 1), np.cumsum(self._ranks == 1) - 1
         self._queries = query_rows(vectors, table["query_id"].take(self._begins))
@@ -30,15 +33,17 @@ class Ranked:
         return len(self._begins)
 
     def lists(self, context: int) -> Lists:
-        """The first so many documents of each query."""
+        """The first `context` documents of each query."""
         first = self._ranks <= context
         offsets = np.searchsorted(self._number[first], np.arange(len(self) + 1))
         return Lists(self._queries, self._rows[first], offsets)
 
     def reordered(self, scores: npt.NDArray, context: int) -> tuple[pa.Table, int]:
-        """The ranking by new scores of its first documents, list after list, and how many queries' first is another.
+        """The ranking with new scores of each query's first `context` documents, and the number of queries whose first
+        document changed.
 
-        Documents beyond them follow in their old order, with scores below the last. Ties are in order of doc_id.
+        `scores` are those of `lists(context)`, one list after another. The documents beyond keep their order and get
+        scores below all of these. Ties are in order of doc_id.
         """
         first, all_scores = self._ranks <= context, np.empty(len(self._rows), np.float32)
         all_scores[first] = scores
@@ -54,15 +59,27 @@ class Ranked:
 
 
 def list_scores(vectors: Vectors, lists: Lists, config: NeighboursConfig, device: str) -> npt.NDArray[np.float32]:
-    """(Q, N) the scores of lists of documents by their neighbours (Eq. 1), of no meaning behind the shorter lists."""
+    """(Q, N) similarity of each query to the documents of its list (Eq. 1), read from disk a batch at a time.
+
+    N is the length of the longest list; what stands beyond the end of a shorter one is meaningless.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> np.save(folder / "queries.npy", np.eye(2, dtype=np.float32))
+    >>> np.save(folder / "documents-0.npy", np.array([[0, 1], [2, 0], [3, 3]], np.float32))
+    >>> lists = Lists(np.array([0, 1]), np.array([1, 2, 0, 2]), np.array([0, 2, 4]))  # two documents for each query
+    >>> list_scores(Vectors(folder), lists, NeighboursConfig(mix=1.0), "cpu")
+    array([[2., 3.],
+           [1., 3.]], dtype=float32)
+    """
     import torch
 
-    from components.neighbours import scores
+    from components.neighbours.reciprocal import scores
 
-    there, documents = torch.from_numpy(lists.there).to(device), lists.padded(lists.documents)
-    found = []
+    mask, documents = torch.from_numpy(lists.mask).to(device), lists.padded(lists.documents)
+    parts = []
     with torch.inference_mode():
-        for part, *held in vectors.contexts(lists.queries, documents, at_once(documents.shape[1], device)):
-            asked, answered = (torch.from_numpy(one).to(device).float() for one in held)
-            found.append(scores(asked, answered, config, there[part]))
-    return torch.cat(found).cpu().numpy() if found else np.empty((0, 0), np.float32)
+        for part, *arrays in vectors.contexts(lists.queries, documents, contexts_per_batch(documents.shape[1], device)):
+            query_vectors, document_vectors = (torch.from_numpy(array).to(device).float() for array in arrays)
+            parts.append(scores(query_vectors, document_vectors, config, mask[part]))
+    return torch.cat(parts).cpu().numpy() if parts else np.empty((0, 0), np.float32)

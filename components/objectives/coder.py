@@ -1,4 +1,5 @@
-"""Train a query encoder on whole ranking contexts against document vectors that stay as they are (CODER, paper 003).
+"""Train a query encoder on whole ranking contexts against document vectors that stay as they are (CODER, Zerveas et
+al., 2023).
 
 Zerveas et al. 2022, which the paper builds on: hundreds of candidates a query cost next to nothing where no document is
 encoded. A candidate that several queries of a batch have is fetched once.
@@ -9,22 +10,23 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from components.chunked import in_chunks
-from components.dual_encoder import DualEncoder
+from components.compute.roofline import MatrixProducts
+from components.data.batches import Batch
+from components.data.token_store import TokenStore
+from components.data.vectors import Vectors
 from components.files import write_json
-from components.floor import Products
-from components.groups import Groups
-from components.objectives.terms import Sum, Term, evaluate
+from components.models.dual_encoder import DualEncoder
 from components.scores import Scores
-from components.text import Batch, TokenStore
-from components.train_config import TemperatureConfig
-from components.vectors import Vectors
+from components.training.config import TemperatureConfig
+from components.training.group_objective import GroupObjective, PaddedGroups
+from components.training.objective import ObjectiveInputs, Visit, ranking_measures
+from components.training.terms import TermSum, evaluate
 
 TEMPERATURE = "temperature.json"
 """Beside the model: what a training that goes on from it begins with."""
@@ -49,7 +51,7 @@ class Queries(nn.Module):
 
     def __init__(self, encoder: DualEncoder, begun: float, config: TemperatureConfig) -> None:
         super().__init__()
-        self.encoder = encoder.apart()
+        self.encoder = encoder.with_separate_towers()
         for parts in (self.encoder.towers, self.encoder.projections):
             if "document" in parts:
                 parts["document"].requires_grad_(False)
@@ -62,27 +64,20 @@ class Queries(nn.Module):
         return (self._begun + self._pace * self.moved).exp()
 
 
-class Coder(nn.Module):
-    """The objective: inner products of queries with given vectors, over each query's own candidates.
+class Coder(GroupObjective):
+    """Inner products of queries with given vectors, over each query's own candidates.
 
-    `vectors` is an artifact of `encode`, made by the retriever that this begins from.
+    `vectors` is an artifact of `encode`, made by the retriever that the training starts from.
     """
 
-    calibrated = True
+    views = ("group",)
+    measures = ("RR", "accuracy")
 
-    def __init__(
-        self, model: Path, *, rows: Path, data: Path, tokens: Path, losses: list[Term], piece: int, recompute: bool,
-        vectors: Path, temperature: TemperatureConfig,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        if any(term.over != "group" for term in losses):
-            raise ValueError("CODER's losses look over each query's own candidates: `over: group`")
-        self.model = Queries(DualEncoder.load(model), _begun(model, temperature), temperature)
-        tower = self.model.encoder.tower("query")
-        self._products = Products(tower)
-        self._from, self._losses, self._piece, self._recompute = model, losses, piece, recompute
-        self._groups = Groups(rows, data)
-        self._tokens, self._vectors = TokenStore(tokens, model), Vectors(vectors)
+    def __init__(self, inputs: ObjectiveInputs, *, vectors: Path, temperature: TemperatureConfig) -> None:
+        super().__init__(inputs)
+        self.model = Queries(DualEncoder.load(inputs.model), _begun(inputs.model, temperature), temperature)
+        self._products = MatrixProducts(self.model.encoder.tower("query"))
+        self._tokens, self._vectors = TokenStore(inputs.tokens, inputs.model), Vectors(vectors)
         width = self.model.encoder.config.projection or self.model.encoder.width
         if self._vectors.width != width:
             raise ValueError(
@@ -90,35 +85,21 @@ class Coder(nn.Module):
                 f"{width}; accepted: those of the retriever that the training begins from"
             )
 
-    def rows(self) -> int:
-        """How many groups there are."""
-        return len(self._groups)
-
-    def collate(self, rows: list[int]) -> CoderBatch:
+    def collate(self, visits: list[Visit]) -> CoderBatch:
         """The batch of some groups."""
-        groups = [self._groups[row] for row in rows]
-        counts = np.asarray([len(group.documents) for group in groups])
-        there = np.arange(counts.max()) < counts[:, None]
-        documents, own = np.unique(np.concatenate([group.documents for group in groups]), return_inverse=True)
-
-        def spread(values: list[Any], kind: type) -> np.ndarray:
-            """(Q, C) the groups' values, 0 where a group is shorter."""
-            full: np.ndarray = np.zeros(there.shape, kind)
-            full[there] = np.concatenate(values)
-            return full
-
-        columns = spread([own], np.int64)
+        groups = self.groups(visits)
+        padded = PaddedGroups(groups)
+        documents, own = np.unique(padded.documents, return_inverse=True)
+        columns = padded.spread(own, np.int64)
         queries = np.asarray([group.query for group in groups])
-        limit, template = self.model.encoder.tokens("query"), self._tokens.template
+        limit, template = self.model.encoder.max_tokens("query"), self._tokens.template
         return CoderBatch(
             queries=template.texts(self._tokens.queries, queries, limit),
             vectors=torch.from_numpy(self._vectors.documents(documents)),
             columns=torch.from_numpy(columns),
-            target=torch.from_numpy(spread([group.targets for group in groups], np.float32)),
-            where=torch.from_numpy(there & _first(columns, there)),
-            teacher=None
-            if groups[0].teacher is None
-            else torch.from_numpy(spread([group.teacher for group in groups], np.float32)),
+            target=padded.targets(),
+            where=torch.from_numpy(padded.where & _first(columns, padded.where)),
+            teacher=padded.teacher(),
         )
 
     def operations(self, batch: CoderBatch) -> float:
@@ -127,26 +108,31 @@ class Coder(nn.Module):
 
     def rate(self, *, device: str, precision: str) -> float:
         """Of a tower's products."""
-        return self._products.rate(tokens=self._piece, device=device, precision=precision)
+        return self._products.rate(tokens=self.inputs.max_tokens, device=device, precision=precision)
 
     def encode(self, batch: CoderBatch) -> Tensor:
         """(Q, d) vectors of the queries."""
         encoder = self.model.encoder
-        return in_chunks(lambda b: encoder(b, "query"), batch.queries, tokens=self._piece, recompute=self._recompute)
+        return self.in_chunks(lambda b: encoder(b, "query"), batch.queries)
 
-    def terms(self, representations: Tensor, batch: CoderBatch) -> dict[str, Sum]:
+    def terms(self, representations: Tensor, batch: CoderBatch) -> dict[str, TermSum]:
         """The losses over each group."""
         scores = self._scores(representations, batch)
-        return evaluate(self._losses, lambda _: scores)
+        return evaluate(self.inputs.losses, lambda _: scores)
 
-    def judge(self, representations: Tensor, batch: CoderBatch) -> list[tuple[Tensor, Tensor]]:
-        """Scores and targets of each query's own candidates."""
+    def judge(self, representations: Tensor, batch: CoderBatch) -> dict[str, Tensor]:
+        """`RR` and `accuracy` among each query's own candidates, and as `loss` the divergence from the targets.
+
+        Scores have the temperature that is trained with them. With soft labels the loss falls while ranks do not get
+        better (Zerveas et al., 2023, Figure 2).
+        """
         scores = self._scores(representations, batch)
-        return [(scores.student[i][w], scores.target[i][w]) for i, w in enumerate(scores.where)]
+        rows = scores.rows()
+        return {**ranking_measures(rows), "loss": torch.stack([_divergence(*row) for row in rows])}
 
     def save(self, folder: Path) -> None:
         """Write the retriever, with towers that are no longer alike, and the temperature."""
-        self.model.encoder.save(folder, self._from)
+        self.model.encoder.save(folder, self.inputs.model)
         write_json(folder / TEMPERATURE, {"temperature": self.model.temperature().item()})
 
     def _scores(self, queries: Tensor, batch: CoderBatch) -> Scores:
@@ -161,6 +147,12 @@ def _begun(model: Path, config: TemperatureConfig) -> float:
     """The temperature that a training begins with."""
     path = model / TEMPERATURE
     return float(json.loads(path.read_text())["temperature"]) if path.exists() else config.start
+
+
+def _divergence(scores: Tensor, targets: Tensor) -> Tensor:
+    """() KL of the scores' softmax from the targets, which need not sum to 1."""
+    targets = targets / targets.sum()
+    return (torch.xlogy(targets, targets) - targets * scores.log_softmax(-1)).sum()
 
 
 def _first(columns: np.ndarray, there: np.ndarray) -> np.ndarray:

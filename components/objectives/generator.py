@@ -1,20 +1,20 @@
-"""Train a language model to write what expands a query: one text for each group (GAR; paper 002, section 3.2.1)."""
+"""Train a language model to write what expands a query: one text for each group (GAR; Chuang et al., 2023, section
+3.2.1)."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from components.chunked import is_whole, kept, pieces
-from components.generator import Generator
-from components.groups import Groups
-from components.objectives.terms import Term
+from components.compute.chunking import checkpointed, chunk_rows, is_unchunked
+from components.data.batches import Batch
+from components.data.token_store import TokenStore
+from components.models.generator import Generator
 from components.objectives.writing import Writing
-from components.text import Batch, TokenStore
+from components.training.objective import ObjectiveInputs, Visit
 
 
 class GeneratorBatch(NamedTuple):
@@ -27,23 +27,19 @@ class GeneratorBatch(NamedTuple):
 class GeneratorObjective(Writing):
     """The objective: log-probabilities of the tokens of a target, under the losses asked for."""
 
-    who = "a generator"
+    views = ("group",)
 
-    def __init__(
-        self, model: Path, *, rows: Path, data: Path, tokens: Path, losses: list[Term], piece: int, recompute: bool
-    ) -> None:
-        loaded = Generator.load(model)
-        sides = ["get_encoder", "get_decoder"] if loaded.seq2seq else [None]
-        parts = [getattr(loaded.model, side)() if side else loaded.model for side in sides]
-        super().__init__(parts, model, losses, piece, recompute)
-        self.model = loaded
-        self._groups = Groups(rows, data)
-        self._tokens = TokenStore(tokens, model, pairs=False)
+    def __init__(self, inputs: ObjectiveInputs) -> None:
+        super().__init__(inputs)
+        self.model = Generator.load(inputs.model)
+        sides = ["get_encoder", "get_decoder"] if self.model.seq2seq else [None]
+        self.measure_products([getattr(self.model.model, side)() if side else self.model.model for side in sides])
+        self._tokens = TokenStore(inputs.tokens, inputs.model, pairs=False)
         self._end = self.model.tokenizer.eos_token_id
 
-    def collate(self, rows: list[int]) -> GeneratorBatch:
+    def collate(self, visits: list[Visit]) -> GeneratorBatch:
         """The batch of some groups; a target ends with the special tokens that end a text."""
-        groups, tokens, config = [self._groups[row] for row in rows], self._tokens, self.model.config
+        groups, tokens, config = self.groups(visits), self._tokens, self.model.config
         asked = np.asarray([group.query for group in groups])
         wanted = np.asarray([group.documents[0] for group in groups])
         reads = writes = tokens.template
@@ -52,27 +48,27 @@ class GeneratorObjective(Writing):
         inputs = reads.texts(tokens.queries, asked, config.query_tokens)
         return GeneratorBatch(inputs, writes.texts(tokens.documents, wanted, config.target_tokens))
 
-    def operations(self, batch: GeneratorBatch) -> float:
-        """Of reading the inputs and writing the targets; 0 for an architecture whose products are not known."""
-        if not self._known:  # GPT-2's layers are of a kind of its own
-            return 0.0
+    def operations(self, batch: GeneratorBatch) -> float | None:
+        """Of reading the inputs and writing the targets."""
+        if self.products is None:
+            return None
         read, written = (part.mask.sum(-1).numpy() for part in batch)
         if self.model.seq2seq:
-            encoder, decoder = self._products
+            encoder, decoder = self.products
             return encoder.operations(read) + decoder.operations(np.minimum(read, written))
-        return self._products[0].operations(read + written)
+        return self.products[0].operations(read + written)
 
     def encode(self, batch: GeneratorBatch) -> Tensor:
         """(N, T) log-probabilities of the targets' tokens, in pieces of similar length."""
         inputs, targets = batch
         whole = (inputs.ids, inputs.mask, targets.ids, targets.mask)
-        if is_whole():
+        if is_unchunked():
             return self._likelihoods(*whole)
-        cuts = pieces(inputs.mask.sum(-1) + targets.mask.sum(-1), self._piece)
-        found = [
-            kept(self._likelihoods, *(tensor[rows] for tensor in whole), recompute=self._recompute) for rows in cuts
-        ]
-        return torch.cat(found)[torch.argsort(torch.cat(cuts))]
+        cuts = chunk_rows(inputs.mask.sum(-1) + targets.mask.sum(-1), self.inputs.max_tokens)
+        recompute = self.inputs.recompute
+        texts = [tuple(tensor[rows] for tensor in whole) for rows in cuts]
+        parts = [checkpointed(self._likelihoods, *one, recompute=recompute) for one in texts]
+        return torch.cat(parts)[torch.argsort(torch.cat(cuts))]
 
     def _likelihoods(self, ids: Tensor, mask: Tensor, wanted: Tensor, there: Tensor) -> Tensor:
         return self.model.log_likelihoods((ids, mask), (wanted, there))

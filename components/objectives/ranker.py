@@ -1,21 +1,21 @@
-"""Train a cross encoder on groups: each query with each of its candidates (paper 004, Eq. 7)."""
+"""Train a cross encoder on groups: each query with each of its candidates (Zhang et al., 2022, Eq. 7)."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from components.chunked import in_chunks
-from components.cross_encoder import CrossEncoder
-from components.floor import Products
-from components.groups import Groups
-from components.objectives.terms import Sum, Term, evaluate
+from components.compute.roofline import MatrixProducts
+from components.data.batches import Batch
+from components.data.token_store import TokenStore
+from components.models.cross_encoder import CrossEncoder
 from components.scores import Scores
-from components.text import Batch, TokenStore
+from components.training.group_objective import GroupObjective, PaddedGroups
+from components.training.objective import ObjectiveInputs, Visit, ranking_measures
+from components.training.terms import TermSum, evaluate
 
 
 class RankerBatch(NamedTuple):
@@ -29,45 +29,27 @@ class RankerBatch(NamedTuple):
     teacher: Tensor | None
 
 
-class Ranker(nn.Module):
-    """The objective: scores of pairs under the losses asked for, over each query's own candidates."""
+class Ranker(GroupObjective):
+    """Scores of pairs under the losses asked for, over each query's own candidates."""
 
-    def __init__(
-        self, model: Path, *, rows: Path, data: Path, tokens: Path, losses: list[Term], piece: int, recompute: bool
-    ) -> None:
-        super().__init__()
-        if any(term.over != "group" for term in losses):
-            raise ValueError("a ranker's losses look over the group; `over: batch` would need every pair of the batch")
-        self.model = CrossEncoder.load(model)
-        self._products = Products(self.model.backbone)
-        self._from, self._losses, self._piece, self._recompute = model, losses, piece, recompute
-        self._groups = Groups(rows, data)
-        self._tokens = TokenStore(tokens, model)
+    views = ("group",)
+    measures = ("RR", "accuracy")
 
-    def rows(self) -> int:
-        """How many groups there are."""
-        return len(self._groups)
+    def __init__(self, inputs: ObjectiveInputs) -> None:
+        super().__init__(inputs)
+        self.model = CrossEncoder.load(inputs.model)
+        self._products = MatrixProducts(self.model.backbone)
+        self._tokens = TokenStore(inputs.tokens, inputs.model)
 
-    def collate(self, rows: list[int]) -> RankerBatch:
+    def collate(self, visits: list[Visit]) -> RankerBatch:
         """The batch of some groups."""
-        groups = [self._groups[row] for row in rows]
-        counts = np.asarray([len(group.documents) for group in groups])
-        asked = np.repeat([group.query for group in groups], counts)
-        read = np.stack([asked, np.concatenate([group.documents for group in groups])], axis=1)
-        where = np.arange(counts.max()) < counts[:, None]
-
-        def spread(values: list[Any], kind: type) -> Tensor:
-            """(Q, C) the groups' values, 0 where a group is shorter."""
-            full: np.ndarray = np.zeros(where.shape, kind)
-            full[where] = np.concatenate(values)
-            return torch.from_numpy(full)
-
+        padded = PaddedGroups(self.groups(visits))
         return RankerBatch(
-            pairs=self._pairs(read),
-            at=spread([np.arange(counts.sum())], np.int64),
-            target=spread([group.targets for group in groups], np.float32),
-            where=torch.from_numpy(where),
-            teacher=spread([g.teacher for g in groups], np.float32) if groups[0].teacher is not None else None,
+            pairs=self._pairs(padded.pairs()),
+            at=torch.from_numpy(padded.spread(np.arange(len(padded.documents)), np.int64)),
+            target=padded.targets(),
+            where=torch.from_numpy(padded.where),
+            teacher=padded.teacher(),
         )
 
     def _pairs(self, rows: np.ndarray) -> Batch:
@@ -81,25 +63,20 @@ class Ranker(nn.Module):
 
     def rate(self, *, device: str, precision: str) -> float:
         """Of the ranker's products."""
-        return self._products.rate(tokens=self._piece, device=device, precision=precision)
+        return self._products.rate(tokens=self.inputs.max_tokens, device=device, precision=precision)
 
     def encode(self, batch: RankerBatch) -> Tensor:
         """(N,) scores of all pairs."""
-        return in_chunks(self.model, batch.pairs, tokens=self._piece, recompute=self._recompute)
+        return self.in_chunks(self.model, batch.pairs)
 
-    def terms(self, representations: Tensor, batch: RankerBatch) -> dict[str, Sum]:
+    def terms(self, representations: Tensor, batch: RankerBatch) -> dict[str, TermSum]:
         """The losses over each group."""
         scores = self._scores(representations, batch)
-        return evaluate(self._losses, lambda _: scores)
+        return evaluate(self.inputs.losses, lambda _: scores)
 
-    def judge(self, representations: Tensor, batch: RankerBatch) -> list[tuple[Tensor, Tensor]]:
-        """Scores and targets of each query's own candidates."""
-        scores = self._scores(representations, batch)
-        return [(scores.student[i][w], scores.target[i][w]) for i, w in enumerate(scores.where)]
-
-    def save(self, folder: Path) -> None:
-        """Write the ranker."""
-        self.model.save(folder, self._from)
+    def judge(self, representations: Tensor, batch: RankerBatch) -> dict[str, Tensor]:
+        """`RR` and `accuracy` among each query's own candidates."""
+        return ranking_measures(self._scores(representations, batch).rows())
 
     @staticmethod
     def _scores(representations: Tensor, batch: RankerBatch) -> Scores:

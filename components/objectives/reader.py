@@ -1,4 +1,5 @@
-"""Train a reader to write an answer out of a question's passages (Fusion-in-Decoder; paper 002, section 3.4.6)."""
+"""Train a reader to write an answer out of a question's passages (Fusion-in-Decoder; Chuang et al., 2023, section
+3.4.6)."""
 
 from __future__ import annotations
 
@@ -9,11 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from components.groups import Groups
-from components.objectives.terms import Term
+from components.data.batches import Batch
+from components.data.template import Template
+from components.data.token_store import TokenStore
+from components.data.tokens import Tokens
+from components.models.reader import Reader, ReaderInputs
 from components.objectives.writing import Writing
-from components.reader import Reader, Readings
-from components.text import Batch, Template, Tokens, TokenStore
+from components.training.group_objective import PaddedGroups
+from components.training.objective import ObjectiveInputs, Visit
 
 
 class ReaderBatch(NamedTuple):
@@ -32,44 +36,40 @@ class ReaderObjective(Writing):
     answer of each group in turn, and `answer_tokens` are its tokens.
     """
 
-    who = "a reader"
+    views = ("group",)
 
-    def __init__(
-        self, model: Path, *, rows: Path, data: Path, tokens: Path, losses: list[Term], piece: int, recompute: bool,
-        answer_tokens: Path,
-    ) -> None:  # fmt: skip
-        reader = Reader.load(model)
-        super().__init__([reader.model.get_encoder(), reader.model.get_decoder()], model, losses, piece, recompute)
-        self.model = reader
-        self._groups = Groups(rows, data)
-        store = TokenStore(tokens, model, pairs=False)
+    def __init__(self, inputs: ObjectiveInputs, *, answer_tokens: Path) -> None:
+        super().__init__(inputs)
+        self.model = Reader.load(inputs.model)
+        self.measure_products([self.model.model.get_encoder(), self.model.model.get_decoder()])
+        store = TokenStore(inputs.tokens, inputs.model, pairs=False)
         self._template: Template = store.template
-        self._readings = Readings(reader, store)
-        self._answers: Tokens = TokenStore(answer_tokens, model, pairs=False).documents
-        if len(self._answers) != len(self._groups):
-            raise ValueError(f"{answer_tokens}: {len(self._answers)} answers to {len(self._groups)} groups")
+        self._readings = ReaderInputs(self.model, store)
+        self._answers: Tokens = TokenStore(answer_tokens, inputs.model, pairs=False).documents
+        if len(self._answers) != self.rows():
+            raise ValueError(f"{answer_tokens}: {len(self._answers)} answers to {self.rows()} groups")
 
-    def collate(self, rows: list[int]) -> ReaderBatch:
+    def collate(self, visits: list[Visit]) -> ReaderBatch:
         """The batch of some groups; an answer ends with the special tokens that end a text."""
-        groups = [self._groups[row] for row in rows]
-        counts = np.asarray([len(group.documents) for group in groups])
-        pairs = np.stack([
-            np.repeat([group.query for group in groups], counts), np.concatenate([g.documents for g in groups])
-        ], 1)  # fmt: skip
-        targets = self._template.texts(self._answers, np.asarray(rows), self.model.config.answer_tokens)
-        return ReaderBatch(self._readings.batch(pairs), torch.from_numpy(counts), targets)
+        padded = PaddedGroups(self.groups(visits))
+        rows = np.asarray([visit.row for visit in visits])
+        targets = self._template.texts(self._answers, rows, self.model.config.answer_tokens)
+        return ReaderBatch(self._readings.batch(padded.pairs()), torch.from_numpy(padded.counts), targets)
 
-    def operations(self, batch: ReaderBatch) -> float:
+    def operations(self, batch: ReaderBatch) -> float | None:
         """Of reading all passages and writing the answers."""
-        if not self._known:
-            return 0.0
-        encoder, decoder = self._products
+        if self.products is None:
+            return None
+        encoder, decoder = self.products
         read, written = (part.mask.sum(-1).numpy() for part in (batch.passages, batch.targets))
         return encoder.operations(read) + decoder.operations(written)
 
     def encode(self, batch: ReaderBatch) -> Tensor:
         """(N, T) log-probabilities of the answers' tokens."""
-        joined = self.model.joined(batch.passages, batch.counts, tokens=self._piece, recompute=self._recompute)
+        inputs = self.inputs
+        joined = self.model.encode_passages(
+            batch.passages, batch.counts, tokens=inputs.max_tokens, recompute=inputs.recompute
+        )
         return self.model.log_likelihoods(joined, batch.targets)
 
 

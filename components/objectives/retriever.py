@@ -3,46 +3,42 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from components.chunked import in_chunks
-from components.dual_encoder import DualEncoder
-from components.floor import Products
-from components.groups import Groups, no_negatives
+from components.compute.roofline import MatrixProducts
+from components.data.batches import Batch
+from components.data.groups import known_positives
+from components.data.token_store import TokenStore
+from components.models.dual_encoder import DualEncoder
 from components.objectives.scoring import RetrieverBatch, batch_scores, group_scores
-from components.objectives.terms import Duplicates, Sum, Term, evaluate
 from components.scores import Scores
-from components.text import Batch, TokenStore
+from components.training.group_objective import GroupObjective
+from components.training.objective import ObjectiveInputs, Visit, ranking_measures
+from components.training.terms import Duplicates, TermSum, evaluate
 
 
-class Retriever(nn.Module):
-    """The objective: inner products of queries and documents under the losses asked for."""
+class Retriever(GroupObjective):
+    """Inner products of queries and documents under the losses asked for."""
 
-    def __init__(
-        self, model: Path, *, rows: Path, data: Path, tokens: Path, losses: list[Term], piece: int, recompute: bool
-    ) -> None:
-        super().__init__()
-        self.model = DualEncoder.load(model)
-        self._products = Products(self.model.tower("document"))
-        self._from, self._losses, self._piece, self._recompute = model, losses, piece, recompute
-        self._groups = Groups(rows, data)
-        self._tokens = TokenStore(tokens, model)
-        self._same = np.load(tokens / "documents.same.npy", mmap_mode="r")
-        self._same_queries = np.load(tokens / "queries.same.npy")
-        self._relevant = no_negatives(data, tokens)
+    views = ("group", "batch")
+    measures = ("RR", "accuracy")
 
-    def rows(self) -> int:
-        """How many groups there are."""
-        return len(self._groups)
+    def __init__(self, inputs: ObjectiveInputs) -> None:
+        super().__init__(inputs)
+        self.model = DualEncoder.load(inputs.model)
+        self._products = MatrixProducts(self.model.tower("document"))
+        self._tokens = TokenStore(inputs.tokens, inputs.model)
+        self._same = np.load(inputs.tokens / "documents.same.npy", mmap_mode="r")
+        self._same_queries = np.load(inputs.tokens / "queries.same.npy")
+        self._relevant = known_positives(inputs.data, inputs.tokens)
 
-    def collate(self, rows: list[int]) -> RetrieverBatch:
+    def collate(self, visits: list[Visit]) -> RetrieverBatch:
         """The batch of some groups."""
-        groups = [self._groups[row] for row in rows]
+        groups = self.groups(visits)
         keys, first, columns = np.unique(
             self._same[np.concatenate([group.documents for group in groups])], return_index=True, return_inverse=True
         )
@@ -66,12 +62,12 @@ class Retriever(nn.Module):
         return RetrieverBatch(
             queries=template.texts(self._tokens.queries, queries, limits.query_tokens),
             documents=template.texts(self._tokens.documents, documents, limits.document_tokens),
-            asked=torch.from_numpy(self._same_queries[queries]),
-            keys=torch.from_numpy(keys.astype(np.int64)),
+            query_keys=torch.from_numpy(self._same_queries[queries]),
+            document_keys=torch.from_numpy(keys.astype(np.int64)),
             columns=torch.from_numpy(at),
             target=torch.from_numpy(target),
             where=torch.from_numpy(where),
-            known=torch.from_numpy(_padded(known)),
+            relevant_keys=torch.from_numpy(_padded(known)),
             teacher=torch.from_numpy(teacher) if teacher is not None else None,
         )
 
@@ -82,17 +78,17 @@ class Retriever(nn.Module):
 
     def rate(self, *, device: str, precision: str) -> float:
         """Of a tower's products."""
-        return self._products.rate(tokens=self._piece, device=device, precision=precision)
+        return self._products.rate(tokens=self.inputs.max_tokens, device=device, precision=precision)
 
     def encode(self, batch: RetrieverBatch) -> tuple[Tensor, Tensor]:
         """(Q, d) and (U, d) vectors."""
 
         def vectors(side: Any, texts: Batch) -> Tensor:
-            return in_chunks(lambda b: self.model(b, side), texts, tokens=self._piece, recompute=self._recompute)
+            return self.in_chunks(lambda b: self.model(b, side), texts)
 
         return vectors("query", batch.queries), vectors("document", batch.documents)
 
-    def terms(self, representations: tuple[Tensor, Tensor], batch: RetrieverBatch) -> dict[str, Sum]:
+    def terms(self, representations: tuple[Tensor, Tensor], batch: RetrieverBatch) -> dict[str, TermSum]:
         """The losses over the group, the batch, or both, as each asks."""
 
         @cache
@@ -101,16 +97,11 @@ class Retriever(nn.Module):
                 return group_scores(*representations, batch)
             return batch_scores(*representations, batch, duplicates)
 
-        return evaluate(self._losses, lambda term: scores(term.over, term.duplicates))
+        return evaluate(self.inputs.losses, lambda term: scores(term.over, term.duplicates))
 
-    def judge(self, representations: tuple[Tensor, Tensor], batch: RetrieverBatch) -> list[tuple[Tensor, Tensor]]:
-        """Scores and targets of each query's own candidates."""
-        scores = group_scores(*representations, batch)
-        return [(scores.student[i][w], scores.target[i][w]) for i, w in enumerate(scores.where)]
-
-    def save(self, folder: Path) -> None:
-        """Write the retriever."""
-        self.model.save(folder, self._from)
+    def judge(self, representations: tuple[Tensor, Tensor], batch: RetrieverBatch) -> dict[str, Tensor]:
+        """`RR` and `accuracy` among each query's own candidates."""
+        return ranking_measures(group_scores(*representations, batch).rows())
 
 
 _NONE = np.empty(0, np.int64)

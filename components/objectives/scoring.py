@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from components.gather import gather, most, rank
-from components.objectives.terms import Duplicates
+from components.compute.gather import gather, max_over_workers, rank
+from components.data.batches import Batch
 from components.scores import Block, Blocks, Scores
-from components.text import Batch
+from components.training.terms import Duplicates
 
 
 class RetrieverBatch(NamedTuple):
@@ -19,9 +19,9 @@ class RetrieverBatch(NamedTuple):
 
     queries: Batch
     documents: Batch
-    asked: Tensor
+    query_keys: Tensor
     """(Q,) which text each query is: queries with the same text share a key."""
-    keys: Tensor
+    document_keys: Tensor
     """(U,) which text each document is, likewise."""
     columns: Tensor
     """(Q, C) where each candidate stands among the documents."""
@@ -29,7 +29,7 @@ class RetrieverBatch(NamedTuple):
     """(Q, C)."""
     where: Tensor
     """(Q, C) False for padding and for a text that the group has already."""
-    known: Tensor
+    relevant_keys: Tensor
     """(Q, P) keys of every relevant document of the query's text, padded with -1."""
     teacher: Tensor | None
 
@@ -37,7 +37,7 @@ class RetrieverBatch(NamedTuple):
 def group_scores(queries: Tensor, documents: Tensor, batch: RetrieverBatch) -> Scores:
     """Each query against its own candidates; what is relevant to it without being a target does not count."""
     student = torch.einsum("qd,qcd->qc", queries, documents[batch.columns])
-    relevant = (_held(batch).unsqueeze(-1) == batch.known.unsqueeze(1)).any(-1)
+    relevant = (_candidate_keys(batch).unsqueeze(-1) == batch.relevant_keys.unsqueeze(1)).any(-1)
     where = batch.where & ~(relevant & (batch.target <= 0))
     return Scores(student=student, target=batch.target, where=where, teacher=batch.teacher)
 
@@ -59,34 +59,34 @@ def batch_scores(queries: Tensor, documents: Tensor, batch: RetrieverBatch, dupl
     def rows() -> _Rows:
         return _rows(queries, whole, own, batch)
 
-    def block(mine: Tensor, theirs: Tensor, texts: _Texts, same: Tensor, relevant: Tensor) -> Block:
+    def block(ours: Tensor, theirs: Tensor, texts: _Texts, same: Tensor, relevant: Tensor) -> Block:
         if duplicates == "mask":
             where = texts.real & texts.first & ~texts.anywhere(rows().itself | same | relevant)
         else:
             where = texts.real & ~(rows().itself | (relevant & ~same))
-        return Block(mine @ theirs.T, where)
+        return Block(ours @ theirs.T, where)
 
     # In these three a column is another row, and two rows are alike if they share what makes one a positive of the
     # other: between queries the query, else the query or the document.
 
     def query_query() -> Block:
         them = rows()
-        return block(queries, them.queries, them.asked, them.same_query, torch.zeros_like(them.itself))
+        return block(queries, them.queries, them.query_texts, them.same_query, torch.zeros_like(them.itself))
 
     def document_query() -> Block:
         them = rows()
-        return block(mine, them.queries, them.asked, them.same_query | them.same_document, them.wants_mine)
+        return block(mine, them.queries, them.query_texts, them.same_query | them.same_document, them.wants_mine)
 
     def document_document() -> Block:
         them = rows()
-        return block(mine, them.documents, them.said, them.same_query | them.same_document, them.wanted)
+        return block(mine, them.documents, them.document_texts, them.same_query | them.same_document, them.wanted)
 
     def document_candidate() -> Block:
         return Block(mine @ columns.vectors.T, columns.where & (columns.target <= 0))
 
     def document_mined() -> Block:
-        keys = _held(batch).where(batch.target <= 0, -1).flatten()
-        negatives = _gather(keys, most(len(keys), keys.device))
+        keys = _candidate_keys(batch).where(batch.target <= 0, -1).flatten()
+        negatives = _gather(keys, max_over_workers(len(keys), keys.device))
         mined = torch.isin(whole.keys, negatives[negatives >= 0]) if duplicates == "mask" else negatives >= 0
         return Block(mine @ columns.vectors.T, columns.where & (columns.target <= 0) & mined)
 
@@ -141,8 +141,8 @@ class _Whole(NamedTuple):
 
 
 def _whole(documents: Tensor, batch: RetrieverBatch) -> _Whole:
-    rows = most(len(documents), documents.device)
-    return _Whole(gather(documents, rows=rows), _gather(batch.keys, rows), rank() * rows)
+    rows = max_over_workers(len(documents), documents.device)
+    return _Whole(gather(documents, rows=rows), _gather(batch.document_keys, rows), rank() * rows)
 
 
 class _Columns(NamedTuple):
@@ -156,21 +156,21 @@ class _Columns(NamedTuple):
 def _of_texts(whole: _Whole, batch: RetrieverBatch) -> _Columns:
     """One column for each text."""
     texts = _Texts(whole.keys)
-    target = texts.spread(_held(batch), batch.target) * texts.first
-    where = texts.real & texts.first & ~(texts.hold(batch.known) & (target <= 0))
+    target = texts.spread(_candidate_keys(batch), batch.target) * texts.first
+    where = texts.real & texts.first & ~(texts.hold(batch.relevant_keys) & (target <= 0))
     return _Columns(whole.vectors, target, where)
 
 
 def _of_candidates(whole: _Whole, batch: RetrieverBatch) -> _Columns:
     """One column for each candidate of each row."""
     places = (batch.columns + whole.start).where(batch.where, -1).flatten()
-    count = most(len(places), places.device)
+    count = max_over_workers(len(places), places.device)
     everywhere = _gather(places, count)
     texts = _Texts(_at(whole.keys, everywhere))
     here = rank() * count + torch.arange(len(places), device=places.device).view_as(batch.columns)
-    repeated = texts.spread(_held(batch), batch.target)
+    repeated = texts.spread(_candidate_keys(batch), batch.target)
     target = torch.zeros_like(repeated).scatter_(1, here, batch.target * batch.where)
-    where = texts.real & ~(texts.hold(batch.known) & (repeated <= 0))
+    where = texts.real & ~(texts.hold(batch.relevant_keys) & (repeated <= 0))
     return _Columns(whole.vectors[everywhere.clamp_min(0)], target, where)
 
 
@@ -181,8 +181,8 @@ class _Rows(NamedTuple):
     """(N, d)."""
     documents: Tensor
     """(N, d) each row's own: the one that it targets most."""
-    asked: _Texts
-    said: _Texts
+    query_texts: _Texts
+    document_texts: _Texts
     itself: Tensor
     """The other is the row."""
     same_query: Tensor
@@ -194,28 +194,31 @@ class _Rows(NamedTuple):
 
 
 def _rows(queries: Tensor, whole: _Whole, own: Tensor, batch: RetrieverBatch) -> _Rows:
-    count, width = most(len(queries), queries.device), most(batch.known.shape[1], queries.device)
+    count, width = (
+        max_over_workers(len(queries), queries.device),
+        max_over_workers(batch.relevant_keys.shape[1], queries.device),
+    )
     places = _gather((own + whole.start).where(own >= 0, -1), count)
-    said_here = batch.keys[own.clamp_min(0)].where(own >= 0, -1)
-    asked, said = _Texts(_gather(batch.asked, count)), _Texts(_at(whole.keys, places))
-    known = torch.nn.functional.pad(batch.known, (0, width - batch.known.shape[1]), value=-1)
+    own_keys = batch.document_keys[own.clamp_min(0)].where(own >= 0, -1)
+    query_texts, document_texts = _Texts(_gather(batch.query_keys, count)), _Texts(_at(whole.keys, places))
+    relevant = torch.nn.functional.pad(batch.relevant_keys, (0, width - batch.relevant_keys.shape[1]), value=-1)
     here = rank() * count + torch.arange(len(queries), device=queries.device)
     return _Rows(
         queries=gather(queries, rows=count),
         documents=whole.vectors[places.clamp_min(0)],
-        asked=asked,
-        said=said,
-        itself=here.unsqueeze(1) == torch.arange(len(asked.keys), device=queries.device),
-        same_query=batch.asked.unsqueeze(1) == asked.keys,
-        same_document=said_here.unsqueeze(1) == said.keys,
-        wanted=said.hold(batch.known),
-        wants_mine=_Texts(said_here).hold(_gather(known, count)).T,
+        query_texts=query_texts,
+        document_texts=document_texts,
+        itself=here.unsqueeze(1) == torch.arange(len(query_texts.keys), device=queries.device),
+        same_query=batch.query_keys.unsqueeze(1) == query_texts.keys,
+        same_document=own_keys.unsqueeze(1) == document_texts.keys,
+        wanted=document_texts.hold(batch.relevant_keys),
+        wants_mine=_Texts(own_keys).hold(_gather(relevant, count)).T,
     )
 
 
-def _held(batch: RetrieverBatch) -> Tensor:
+def _candidate_keys(batch: RetrieverBatch) -> Tensor:
     """(Q, C) keys of each row's candidates; -1 for what does not count."""
-    return batch.keys[batch.columns].where(batch.where, -1)
+    return batch.document_keys[batch.columns].where(batch.where, -1)
 
 
 def _own(batch: RetrieverBatch) -> Tensor:

@@ -1,4 +1,4 @@
-"""Several rankings of the same queries made one: interleaved, or by the sum of reciprocal ranks."""
+"""Fusion of several rankings of the same queries: interleaving, or reciprocal rank fusion."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from components import runs
 from components.config import Config
-from components.tables import RANKING, check
+from components.data import row_runs
+from components.data.tables import RANKING, check
 
 
 class FusionConfig(Config):
     """How rankings are fused."""
 
     how: Literal["interleave", "reciprocal"] = "interleave"
-    """`interleave`: the first of each list in turn, then the second, without what is there already (paper 002, Appendix
-    B.3: sentence, answer, title). `reciprocal`: by the sum of 1 / (c + rank) over the lists (Cormack et al. 2009)."""
+    """`interleave`: the first document of each list in turn, then the second, and so on, each document once
+    (EAR: Chuang et al., 2023, Appendix B.3, for its sentence, answer and title expansions). `reciprocal`: by the sum of
+    1 / (c + rank) over the lists (reciprocal rank fusion, Cormack et al., 2009)."""
     depth: int = Field(100, ge=1)
-    """Documents of a query in the fused list. The public code looks only after each turn of all lists, and so gives up
-    to two more; here it is exact, and a list that ends earlier is passed over."""
+    """Number of documents of a query in the fused ranking. EAR's public code may return up to two more, as it counts
+    only after a turn of all lists. A list that has ended is skipped."""
     c: float = Field(60.0, ge=0)
-    """How little the first places of `reciprocal` are ahead of the others."""
+    """Constant of `reciprocal`: the larger, the less a first rank counts beside a lower one."""
 
 
 def fuse(rankings: Sequence[pa.Table], config: FusionConfig) -> pa.Table:
-    """The fused ranking. Queries are in order of sight, first list first; scores fall with the rank.
+    """The fused ranking of several rankings. Queries are in order of their first row.
 
-    Scores are 1 / rank where lists are interleaved. Equal sums of reciprocal ranks are in order of doc_id.
+    Scores are 1 / rank for `interleave`, sums for `reciprocal`, where ties are in order of doc_id.
     """
     tables = [check(table, RANKING, what="ranking") for table in rankings]
     lists = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
@@ -38,7 +39,7 @@ def fuse(rankings: Sequence[pa.Table], config: FusionConfig) -> pa.Table:
 
 
 def fuse_lists(table: pa.Table, lists: np.ndarray, config: FusionConfig) -> pa.Table:
-    """The same for rankings in one table: `lists` says of each row which one it is of, the first the least."""
+    """Like `fuse`, for rankings in one table: `lists` has the number of each row's ranking, from 0 for the first."""
     whole = check(table, RANKING, what="rankings").combine_chunks()
     if not len(whole):
         return whole
@@ -55,15 +56,15 @@ def fuse_lists(table: pa.Table, lists: np.ndarray, config: FusionConfig) -> pa.T
     else:
         keys = np.stack([queries, documents], 1)
         _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        # Sums in the order of ranks, so that the order of the lists makes no difference to the last bit.
+        # Summed in order of rank, so that sums are equal to the last bit in whatever order the rankings come.
         by_rank = np.argsort(ranks, kind="stable")
         sums = np.zeros(len(first))
         np.add.at(sums, inverse.reshape(-1)[by_rank], 1 / (config.c + ranks[by_rank]))
         names = whole["doc_id"].take(pa.array(first)).to_pylist()
-        places = np.argsort(np.argsort(np.asarray(names, object), kind="stable"), kind="stable")
-        order = np.lexsort((places, -sums, queries[first]))
+        id_ranks = np.argsort(np.argsort(np.asarray(names, object), kind="stable"), kind="stable")
+        order = np.lexsort((id_ranks, -sums, queries[first]))
         rows, scores = first[order], sums[order]
-    new = runs.places(queries[rows]) + 1
+    new = row_runs.ranks(queries[rows]) + 1
     scores = 1 / new if scores is None else scores
     kept = new <= config.depth
     taken = pa.array(rows[kept])

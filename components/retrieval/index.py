@@ -1,7 +1,7 @@
-"""FAISS indexes over document vectors, by inner product; row i is document i.
+"""FAISS indexes over document vectors, by inner product; row i of an index is document i.
 
-FAISS names them by factory strings: `Flat`, `HNSW32`, `IVF1024,Flat`, `IVF4096,PQ64`. Vectors that mean cosine are
-normalised before they come here.
+A factory string says which index: `Flat`, `HNSW32`, `IVF1024,Flat`, `IVF4096,PQ64`. For cosine similarity the vectors
+must be normalised already.
 """
 
 import math
@@ -13,59 +13,64 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from components import topk
 from components.config import UserError
+from components.retrieval import topk
 
-# Vectors that go into the index at once, as float32.
+# Vectors converted to float32 and added together.
 BLOCK = 65_536
-# Training looks at no more rows than this, or this many for each cell of an inverted file.
+# An index is trained on at most so many rows, or so many for each cell of an inverted file if that is more.
 SAMPLE = 65_536
-SAMPLE_A_CELL = 64
+SAMPLE_PER_CELL = 64
 
 
-def empty(factory: str, dimension: int) -> Any:
-    """The index that a factory string names; UserError where FAISS does not know it or it does not fit."""
+def create(factory: str, dimension: int) -> Any:
+    """An empty index; UserError if FAISS does not know the factory string or it does not fit the dimension."""
     try:
         return faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
-        raise UserError(f"search.index: FAISS makes no {factory!r} of {dimension} dimensions: {_said(error)}") from None
+        raise UserError(
+            f"search.index: FAISS cannot make {factory!r} for {dimension} dimensions: {_message(error)}"
+        ) from None
 
 
 def build(
-    factory: str, documents: Sequence[npt.NDArray], *, threads: int, added: Callable[[int], None] = lambda _: None
+    factory: str, documents: Sequence[npt.NDArray], *, threads: int, on_added: Callable[[int], None] = lambda _: None
 ) -> Any:
-    """An index of the shards' rows, in order; `added` hears of each block's rows.
+    """An index over the rows of all shards, in order. `on_added` is called with the size of each block added.
 
-    It is trained on rows at even distances, the same ones every time, and filled a block at a time.
+    If the index must be trained, it is on every n-th row, the same ones every time.
     """
     faiss.omp_set_num_threads(threads)
-    index = empty(factory, documents[0].shape[1])
+    index = create(factory, documents[0].shape[1])
     if not index.is_trained:
         sample = _even_rows(documents, _sample_size(index))
         try:
             index.train(sample)
         except RuntimeError as error:
             raise UserError(
-                f"search.index: {factory!r} cannot be trained on {len(sample)} documents: {_said(error)}"
+                f"search.index: {factory!r} cannot be trained on {len(sample)} documents: {_message(error)}"
             ) from None
     for shard in documents:
         for start in range(0, len(shard), BLOCK):
             block = np.asarray(shard[start : start + BLOCK], np.float32)
             index.add(block)
-            added(len(block))
+            on_added(len(block))
     return index
 
 
 def write(index: Any, path: Path) -> None:
-    """Write an index that `faiss.read_index` opens."""
+    """Write an index as `faiss.read_index` reads it."""
     faiss.write_index(index, str(path))
 
 
 def read(path: Path, *, probes: int, ef: int, threads: int, gpu: bool) -> Any:
-    """Open an index to search it; on a GPU where FAISS was built for one and the index can live there."""
+    """Open an index for searching, on a GPU if `gpu`, FAISS was built for one and the index is no HNSW graph.
+
+    `probes` is the number of cells that an inverted file visits, `ef` the size of HNSW's candidate list.
+    """
     faiss.omp_set_num_threads(threads)
     on_gpu = gpu and gpus() > 0
-    # Mapped, so that the workers of a machine share one copy.
+    # Memory-mapped, so that the workers of a machine share one copy.
     index = faiss.read_index(str(path), 0 if on_gpu else faiss.IO_FLAG_MMAP_IFC)
     inverted, graph = faiss.try_extract_index_ivf(index), _graph(index)
     if inverted is not None:
@@ -78,19 +83,22 @@ def read(path: Path, *, probes: int, ef: int, threads: int, gpu: bool) -> Any:
 
 
 def search(index: Any, queries: npt.NDArray, order: npt.NDArray, k: int) -> topk.Keys:
-    """The keys of what the index finds for each query, best first; lists are filled up where it finds less than k."""
+    """(Q, k) keys of the documents that the index finds for each query, best first, as `topk.top_k` returns them.
+
+    `order` has the tie rank of each row. Lists of fewer than k documents are padded with `topk.NO_DOCUMENT`.
+    """
     scores, rows = index.search(np.asarray(queries, np.float32), k)
-    found = topk.keys(scores, np.asarray(order[np.maximum(rows, 0)]))
-    return np.sort(np.where(rows < 0, topk.NOTHING, found), axis=1)  # FAISS says -1 for no document
+    keys = topk.keys(scores, np.asarray(order[np.maximum(rows, 0)]))
+    return np.sort(np.where(rows < 0, topk.NO_DOCUMENT, keys), axis=1)  # FAISS returns -1 for no document
 
 
 def gpus() -> int:
-    """GPUs that this build of FAISS can use."""
+    """Number of GPUs that this build of FAISS can use."""
     return int(faiss.get_num_gpus()) if hasattr(faiss, "get_num_gpus") else 0
 
 
 def _graph(index: Any) -> Any:
-    """The HNSW graph, also behind a transform of the vectors; None where there is none."""
+    """The HNSW index, also behind a transform of the vectors; None if there is none."""
     while isinstance(index, faiss.IndexPreTransform):
         index = faiss.downcast_index(index.index)
     return index if isinstance(index, faiss.IndexHNSW) else None
@@ -98,11 +106,11 @@ def _graph(index: Any) -> Any:
 
 def _sample_size(index: Any) -> int:
     inverted = faiss.try_extract_index_ivf(index)
-    return max(SAMPLE, SAMPLE_A_CELL * inverted.nlist if inverted is not None else 0)
+    return max(SAMPLE, SAMPLE_PER_CELL * inverted.nlist if inverted is not None else 0)
 
 
 def _even_rows(documents: Sequence[npt.NDArray], most: int) -> npt.NDArray[np.float32]:
-    """At most so many rows, every n-th of all."""
+    """At most `most` rows, at even distances."""
     every = math.ceil(sum(len(shard) for shard in documents) / most)
     parts, first = [], 0
     for shard in documents:
@@ -111,6 +119,6 @@ def _even_rows(documents: Sequence[npt.NDArray], most: int) -> npt.NDArray[np.fl
     return np.concatenate(parts)
 
 
-def _said(error: RuntimeError) -> str:
-    """What FAISS complains about, without where in its source."""
+def _message(error: RuntimeError) -> str:
+    """The error's message without the place in FAISS's source."""
     return str(error).rpartition("failed: ")[2].rpartition("Error: ")[2].strip()

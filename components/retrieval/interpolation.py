@@ -1,4 +1,4 @@
-"""Two rankings as one: scores brought into one range and mixed (paper 003, Table 2, `RB + CODER(RB)`)."""
+"""Interpolation of two rankings' normalised scores (Zerveas et al., 2023, Table 2, `RB + CODER(RB)`)."""
 
 from typing import Literal
 
@@ -8,23 +8,23 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from components.config import Config
-from components.tables import RANKING, check
+from components.data.tables import RANKING, check
 
 
 class InterpolationConfig(Config):
-    """How two rankings' scores are mixed. The paper gives neither weight nor range."""
+    """How two rankings' scores are mixed. The paper gives neither the weight nor the normalisation."""
 
     weight: float = Field(0.5, ge=0, le=1)
-    """Share of the second ranking's scores; the first has the rest."""
+    """Weight of the second ranking's scores; the first's is 1 minus this."""
     normalise: Literal["none", "max-min"] = "max-min"
-    """How each ranking's scores of a query are brought into one range: from 0 to 1, or as they are."""
+    """How each query's scores are normalised in each ranking: `max-min`, from 0 to 1; `none`, as they are."""
 
 
 def interpolated(first: pa.Table, second: pa.Table, config: InterpolationConfig, *, k: int) -> pa.Table:
     """The k best documents of each query by `(1 - weight) first + weight second`, ties in order of doc_id.
 
-    A document that only one of them has gets the lowest score that the other gave for the query: it was no better than
-    that. A query that only one of them has keeps its order. Queries stand as in the first, then those of the second.
+    A document that only one ranking has gets the other's lowest score for the query. A query that only one ranking has
+    keeps its order. Queries come in the first ranking's order, then those that only the second has.
     """
     queries = pc.unique(pa.concat_tables([first, second])["query_id"])
     documents = pc.unique(pa.concat_tables([first, second])["doc_id"]).sort()
@@ -33,23 +33,23 @@ def interpolated(first: pa.Table, second: pa.Table, config: InterpolationConfig,
     query, document = np.divmod(union, max(1, len(documents)))
     total = np.zeros(len(union))
     for table, own, share in zip((first, second), keys, (1 - config.weight, config.weight), strict=True):
-        values = _normalised(table, own // max(1, len(documents)), len(queries), config)
+        values = _normalise(table, own // max(1, len(documents)), len(queries), config)
         lowest = np.full(len(queries), np.inf)
         np.minimum.at(lowest, own // max(1, len(documents)), values)
-        mixed = np.where(np.isinf(lowest), 0.0, lowest)[query]
-        mixed[np.searchsorted(union, own)] = values
-        total += share * mixed
+        scores = np.where(np.isinf(lowest), 0.0, lowest)[query]
+        scores[np.searchsorted(union, own)] = values
+        total += share * scores
     order = np.lexsort((document, -total, query))
     query, document, total = query[order], document[order], total[order]
     starts = np.searchsorted(query, np.arange(len(queries)))
     rank = np.arange(len(query)) - starts[query] + 1
-    found = [queries.take(pa.array(query)), documents.take(pa.array(document)), rank.astype(np.int32)]
-    table = pa.table([*found, pa.array(total, pa.float32())], names=RANKING.names)
+    columns = [queries.take(pa.array(query)), documents.take(pa.array(document)), rank.astype(np.int32)]
+    table = pa.table([*columns, pa.array(total, pa.float32())], names=RANKING.names)
     return check(table.filter(pa.array(rank <= k)), RANKING, what="interpolated ranking")
 
 
 def _keys(table: pa.Table, queries: pa.Array, documents: pa.Array) -> np.ndarray:
-    """int64, one for each pair of a query and a document, in order of queries and then of documents."""
+    """int64, one for each pair of a query and a document; they sort by query, then by document."""
     query, document = (
         pc.index_in(table[name], value_set=among).to_numpy().astype(np.int64)
         for name, among in (("query_id", queries), ("doc_id", documents))
@@ -57,8 +57,8 @@ def _keys(table: pa.Table, queries: pa.Array, documents: pa.Array) -> np.ndarray
     return query * len(documents) + document
 
 
-def _normalised(table: pa.Table, query: np.ndarray, queries: int, config: InterpolationConfig) -> np.ndarray:
-    """fp64 scores of a ranking in the range asked for; all 0 for a query whose scores are all equal."""
+def _normalise(table: pa.Table, query: np.ndarray, queries: int, config: InterpolationConfig) -> np.ndarray:
+    """float64 scores of a ranking, normalised; 0 for all documents of a query whose scores are all equal."""
     values = table["score"].to_numpy().astype(np.float64)
     if config.normalise == "none":
         return values

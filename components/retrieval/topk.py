@@ -1,12 +1,12 @@
 """The exact k best documents of every query, by inner product.
 
-A document that was found is one whole number. Its high half is the score, turned so that better is smaller; its low
-half is the document's place in the order that breaks ties. So the smaller number is the better document, equal
-numbers do not exist, and the k smallest are the answer, ties at the end of the list included, however documents and
-queries were cut into blocks and shards and whoever did which.
+A retrieved document is one 64-bit integer, its key. The high half is the score, transformed so that higher scores are
+smaller integers; the low half is the document's tie rank, its place in the order that breaks ties. So a smaller key is
+a better document, no two keys are equal, and the k smallest keys are the result, however documents and queries were
+divided into blocks and shards, and on whichever workers.
 
-Every inner product is computed in blocks that fit the cache; only what can still enter a query's list is looked at
-again, and most of that is decided for whole runs of documents at once.
+Inner products are computed in blocks that fit the cache. Only those that can still enter a query's list are looked at
+again, and for most this is decided by the maximum over a segment of consecutive documents.
 """
 
 from __future__ import annotations
@@ -23,59 +23,60 @@ if TYPE_CHECKING:  # imported where vectors are multiplied: a driver that only m
 
 Keys = npt.NDArray[np.int64]
 
-NOTHING = np.iinfo(np.int64).max
-"""Fills the lists that are shorter than k; larger than every key."""
+NO_DOCUMENT = np.iinfo(np.int64).max
+"""Pads lists shorter than k; larger than every key."""
 
-# Documents in a block, queries in a block, and documents whose best score is looked at first. They change no result.
+# Documents and queries in a block, documents in a segment and in the first block. They change no result.
 BLOCK = 2048
-QUERIES = 1024
-RUN = 32
-FIRST = 256
-# A GPU wants larger pieces than a cache.
+QUERY_BLOCK = 1024
+SEGMENT = 32
+FIRST_BLOCK = 256
+# A GPU is fastest with larger blocks.
 GPU_BLOCK = 65_536
-GPU_QUERIES = 4096
+GPU_QUERY_BLOCK = 4096
 
 
 def top_k(
     queries: npt.NDArray, documents: Sequence[npt.NDArray], order: Keys | None, k: int, *, device: str = "cpu"
 ) -> Keys:
-    """Keys of the k best documents of each query, best first: `(queries, min(k, documents))`.
+    """(Q, min(k, number of documents)) keys of the k best documents of each query, best first.
 
-    `documents` are arrays (memory-mapped or not) of consecutive rows, float32 or float16, read a block at a time.
-    `order` is each row's place in the order that breaks ties; None stands for the rows' own. Products are summed in
-    float32 whatever the vectors are stored in.
+    `documents` are arrays of consecutive rows, float32 or float16, memory-mapped or not, read a block at a time.
+    `order` has the tie rank of each row; None stands for row order. Inner products are in float32. ValueError if a
+    vector has values that are not finite.
     """
     import torch
 
     count = sum(len(shard) for shard in documents)
     if not len(queries):
         return np.empty((0, min(k, count)), np.int64)
-    step, many = (GPU_BLOCK, GPU_QUERIES) if device != "cpu" else (BLOCK, QUERIES)
+    step, many = (GPU_BLOCK, GPU_QUERY_BLOCK) if device != "cpu" else (BLOCK, QUERY_BLOCK)
     vectors = torch.from_numpy(np.array(queries, np.float32)).to(device)
     _finite(vectors, "queries")
     lists = [_Lists(part, min(k, count), step) for part in vectors.split(many)]
-    places = _Places(order, device)
+    tie_ranks = _TieRanks(order, device)
     for rows in _blocks(documents, step):
-        # Torch takes no read-only memory. float16 goes to the device as it is stored: half the bytes.
+        # Torch takes no read-only memory. float16 is converted on the device: half the bytes to copy.
         block = torch.from_numpy(np.require(rows, requirements="W")).to(device).float()
         _finite(block, "documents")
-        where = places.take(len(block))
+        block_tie_ranks = tie_ranks.take(len(block))
         for part in lists:
-            part.add(block, where)
+            part.add(block, block_tie_ranks)
     return np.concatenate([part.best().cpu().numpy() for part in lists])
 
 
 def _blocks(documents: Sequence[npt.NDArray], largest: int) -> Iterator[npt.NDArray]:
-    """All shards' rows in blocks of whole runs, and a rest: short at first, when every document passes the bar.
+    """All shards' rows in blocks of whole segments, then what is left. The first blocks are short, as every document of
+    them enters a list.
 
-    A block may begin in one shard and end in another: short ones would cost as much as long ones beside their products.
+    A block may begin in one shard and end in another, as a short block costs almost as much as a long one.
     """
     parts: list[npt.NDArray] = []
     count = seen = 0
     for shard in documents:
         start = 0
         while start < len(shard):
-            wanted = _runs(min(largest, max(FIRST, seen)))
+            wanted = _whole_segments(min(largest, max(FIRST_BLOCK, seen)))
             parts.append(shard[start : start + wanted - count])
             start, count = start + len(parts[-1]), count + len(parts[-1])
             if count == wanted:
@@ -83,63 +84,63 @@ def _blocks(documents: Sequence[npt.NDArray], largest: int) -> Iterator[npt.NDAr
                 seen, count, parts = seen + count, 0, []
     if count:
         rest = np.concatenate(parts)
-        yield rest[: _runs(count)]
-        if _runs(count) < count:
-            yield rest[_runs(count) :]
+        yield rest[: _whole_segments(count)]
+        if _whole_segments(count) < count:
+            yield rest[_whole_segments(count) :]
 
 
-def _runs(count: int) -> int:
-    """As much of a count as is whole runs, or all of what is less than one."""
-    return count // RUN * RUN or count
+def _whole_segments(count: int) -> int:
+    """The count rounded down to whole segments, or unchanged if it is less than one."""
+    return count // SEGMENT * SEGMENT or count
 
 
 def merge(partials: Sequence[Keys], k: int) -> Keys:
-    """The k best of several lists of the same queries; the lists need not be sorted or equally long."""
-    together = np.concatenate(partials, axis=1)
-    if together.shape[1] > k:
-        together = np.partition(together, k - 1, axis=1)[:, :k]
-    return np.sort(together, axis=1)
+    """(Q, at most k) the k best keys of several (Q, n) lists, which need not be sorted or equally long."""
+    joined = np.concatenate(partials, axis=1)
+    if joined.shape[1] > k:
+        joined = np.partition(joined, k - 1, axis=1)[:, :k]
+    return np.sort(joined, axis=1)
 
 
-def keys(scores: npt.NDArray[np.float32], places: npt.NDArray) -> Keys:
-    """Scores and places in the tie-breaking order as keys."""
-    bits = (scores.astype(np.float32) + np.float32(0)).view(np.int32)  # adding 0 makes -0 equal to 0, as they are
-    return (~_ordered(bits)).astype(np.int64) << 32 | places.astype(np.int64)
+def keys(scores: npt.NDArray[np.float32], tie_ranks: npt.NDArray) -> Keys:
+    """Keys of scores and tie ranks."""
+    bits = (scores.astype(np.float32) + np.float32(0)).view(np.int32)  # adding 0 turns -0 into 0, its equal
+    return (~_ordered(bits)).astype(np.int64) << 32 | tie_ranks.astype(np.int64)
 
 
-def scores(found: Keys) -> npt.NDArray[np.float32]:
+def scores_of(keys: Keys) -> npt.NDArray[np.float32]:
     """The scores in keys."""
-    return _ordered(~(found >> 32).astype(np.int32)).view(np.float32)
+    return _ordered(~(keys >> 32).astype(np.int32)).view(np.float32)
 
 
-def places(found: Keys) -> npt.NDArray[np.int64]:
-    """The places in the tie-breaking order in keys."""
-    return found & 0xFFFFFFFF
+def tie_ranks_of(keys: Keys) -> npt.NDArray[np.int64]:
+    """The tie ranks in keys."""
+    return keys & 0xFFFFFFFF
 
 
 def _ordered(bits: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """The bits of floats as whole numbers in the same order; its own inverse."""
+    """The bits of floats as integers that sort like the floats; its own inverse."""
     return bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))
 
 
 def _finite(vectors: torch.Tensor, what: str) -> None:
-    # A sum is enough and costs one pass: what is not finite stays so.
+    # One pass: the sum is not finite if any value is not.
     if not math.isfinite(float(vectors.sum())):
         raise ValueError(f"the vectors of the {what} hold values that are not finite numbers")
 
 
 def _products(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
-    """Every inner product, float32: `(queries, documents)`."""
+    """(Q, N) inner products in float32."""
     import torch
 
     if queries.is_cuda or not torch.backends.mkldnn.is_available():
         return torch.mm(queries, documents.T)
-    # By itself torch multiplies float32 with MKL, which on AMD's processors is slower than oneDNN.
+    # torch.mm uses MKL for float32, which is slower than oneDNN on AMD processors.
     return torch.ops.mkldnn._linear_pointwise(queries, documents, None, "none", [], "")
 
 
 def _true(mask: torch.Tensor) -> torch.Tensor:
-    """Where a mask holds, counted through its rows."""
+    """Flat indices at which a mask is True."""
     import torch
 
     if mask.is_cuda:
@@ -147,14 +148,14 @@ def _true(mask: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(np.flatnonzero(mask.numpy()))  # several times as fast as torch's own
 
 
-class _Places:
-    """Hands out the places of consecutive documents."""
+class _TieRanks:
+    """The tie ranks of consecutive documents, a block at a time."""
 
     def __init__(self, order: Keys | None, device: str) -> None:
         self._order, self._device, self.seen = order, device, 0
 
     def take(self, count: int) -> torch.Tensor:
-        """Those of the next documents."""
+        """The tie ranks of the next `count` documents."""
         import torch
 
         start, self.seen = self.seen, self.seen + count
@@ -166,70 +167,72 @@ class _Places:
 class _Lists:
     """The best documents so far of one block of queries.
 
-    What passes a query's bar (its k-th best score at the last tidying) is put at the end of its row; when a row could
-    overflow, all rows are cut back to their k best and the bars rise. After the first blocks little passes, so that
-    rows fill slowly.
+    A document that reaches a query's threshold, its k-th best score when rows were last pruned, is appended to its row.
+    Before a row can overflow, all rows are pruned to their k best and thresholds rise. After the first blocks few
+    documents reach them, so rows fill slowly.
     """
 
     def __init__(self, queries: torch.Tensor, k: int, block: int) -> None:
         import torch
 
         self._torch, self._queries, self._k, self._seen = torch, queries, k, 0
-        self._room = k + k // 2  # between two tidyings, beside a whole block's worth
-        shape = (len(queries), self._room + block)
-        self._rows = torch.full(shape, NOTHING, dtype=torch.int64, device=queries.device)
+        self._capacity = k + k // 2  # until rows are pruned; a row also has space for one whole block more
+        shape = (len(queries), self._capacity + block)
+        self._rows = torch.full(shape, NO_DOCUMENT, dtype=torch.int64, device=queries.device)
         self._filled = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
-        self._bar = torch.full((len(queries),), torch.finfo(torch.float32).min, device=queries.device)
+        self._thresholds = torch.full((len(queries),), torch.finfo(torch.float32).min, device=queries.device)
 
-    def add(self, documents: torch.Tensor, places: torch.Tensor) -> None:
-        """Look at a block of documents."""
+    def add(self, documents: torch.Tensor, tie_ranks: torch.Tensor) -> None:
+        """Add the documents of a block that reach the thresholds."""
         count = len(documents)
         products = _products(self._queries, documents)
-        if self._seen < 3 * RUN * self._k:  # about every run holds something: to ask for each is wasted
-            passing = _true(products >= self._bar[:, None])
+        if self._seen < 3 * SEGMENT * self._k:  # almost every segment still has a document to add
+            passing = _true(products >= self._thresholds[:, None])
             row = passing // count
-            self._append(row, products.view(-1)[passing], places[passing - row * count])
+            self._append(row, products.view(-1)[passing], tie_ranks[passing - row * count])
         else:
-            self._append(*self._by_runs(products, places))
+            self._append(*self._by_segments(products, tie_ranks))
         self._seen += count
 
-    def _by_runs(self, products: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Rows, scores and places of what passes; only runs whose best passes are looked into."""
-        length = min(RUN, len(places))
-        runs, in_row = products.view(-1, length), len(places) // length
-        promising = _true(runs.amax(dim=1).view(-1, in_row) >= self._bar[:, None])
+    def _by_segments(
+        self, products: torch.Tensor, tie_ranks: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Rows, scores and tie ranks of documents to add, from the segments whose maximum reaches the threshold."""
+        length = min(SEGMENT, len(tie_ranks))
+        segments, in_row = products.view(-1, length), len(tie_ranks) // length
+        promising = _true(segments.amax(dim=1).view(-1, in_row) >= self._thresholds[:, None])
         row = promising // in_row
-        values = runs.index_select(0, promising)
-        passing = _true(values >= self._bar[row][:, None])
-        run = passing // length
-        place = places[(promising - row * in_row)[run] * length + passing - run * length]
-        return row[run], values.view(-1)[passing], place
+        values = segments.index_select(0, promising)
+        passing = _true(values >= self._thresholds[row][:, None])
+        segment = passing // length
+        place = tie_ranks[(promising - row * in_row)[segment] * length + passing - segment * length]
+        return row[segment], values.view(-1)[passing], place
 
-    def _append(self, row: torch.Tensor, scores: torch.Tensor, places: torch.Tensor) -> None:
-        """Put documents at the end of their queries' rows; `row` ascends."""
+    def _append(self, row: torch.Tensor, scores: torch.Tensor, tie_ranks: torch.Tensor) -> None:
+        """Append documents to their queries' rows; `row` ascends."""
         torch = self._torch
         counts = torch.bincount(row, minlength=len(self._filled))
         first = self._filled - counts.cumsum(0) + counts
         column = first[row] + torch.arange(len(row), device=row.device)
         bits = (scores + 0.0).view(torch.int32)
         turned = ~(bits ^ ((bits >> 31) & 0x7FFFFFFF))
-        self._rows[row, column] = (turned.long() << 32) | places
+        self._rows[row, column] = (turned.long() << 32) | tie_ranks
         self._filled += counts
-        if int(self._filled.max()) > self._room:
-            self._tidy()
+        if int(self._filled.max()) > self._capacity:
+            self._prune()
 
-    def _tidy(self) -> None:
-        """Cut every row back to its k best, unsorted, and raise the bars."""
+    def _prune(self) -> None:
+        """Keep the k best of every row, unsorted, and raise the thresholds."""
         torch, k = self._torch, self._k
         filled = self._rows[:, : max(k, int(self._filled.max()))]
         best = self._smallest(filled)
         filled[:, :k] = best
-        filled[:, k:] = NOTHING
+        filled[:, k:] = NO_DOCUMENT
         self._filled.clamp_(max=k)
         worst = best.amax(dim=1)
         bits = (~(worst >> 32)).int()
-        bar = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).view(torch.float32)
-        self._bar = torch.where(worst == NOTHING, self._bar, bar)
+        threshold = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).view(torch.float32)
+        self._thresholds = torch.where(worst == NO_DOCUMENT, self._thresholds, threshold)
 
     def _smallest(self, rows: torch.Tensor) -> torch.Tensor:
         if rows.shape[1] == self._k:
@@ -239,6 +242,6 @@ class _Lists:
         return self._torch.from_numpy(np.partition(rows.numpy(), self._k - 1, axis=1)[:, : self._k])
 
     def best(self) -> torch.Tensor:
-        """Each query's k best documents, best first."""
-        self._tidy()
+        """(Q, k) keys, best first."""
+        self._prune()
         return self._rows[:, : self._k].sort(dim=1).values

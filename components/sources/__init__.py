@@ -1,1 +1,1 @@
-"""Sources: where documents, queries and qrels come from. One file a format, found by its name."""
+"""Sources of documents, queries and qrels. Each format is one file and is found by the file's name."""

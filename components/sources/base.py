@@ -1,7 +1,7 @@
-"""A source: the declaration, in a recipe's YAML, of a collection and of how to read it.
+"""A source: a recipe's declaration, in YAML, of a collection and how to read it.
 
-A format is a file of this folder with a `class Source(base.Source)`; `format: beir` finds `beir.py`. A new format
-is one new file. Reading is lazy, and importing a format is cheap, so that a plan can be made without the files.
+A format is a file in this folder with a `class Source(base.Source)`; `format: beir` finds `beir.py`. So a new format is
+one new file. Importing a format and validating a declaration read none of the collection's files: a plan needs none.
 """
 
 import importlib
@@ -20,61 +20,62 @@ from components.sources.records import Bad, Document, Judgement, Query
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 Splits = list[str] | dict[str, str] | None
-"""Which splits are read: all that are there, those of a list, or a mapping of our name to the collection's."""
+"""Which splits are read: all (null), a list of names, or a mapping from new names to the collection's."""
 
 
 class Sample(Config):
-    """A sample of queries that are not drawn one by one."""
+    """A sample of queries that keeps queries about the same document together."""
 
     queries: PositiveInt
-    """How many."""
+    """The number of queries."""
     by: Literal["document"]
-    """Documents are drawn, each with all queries that it is the first relevant one of: as many of a batch's documents
-    stand in it again as in training on all queries with larger batches."""
+    """Documents are sampled, each with all queries whose first relevant document it is. A batch then repeats documents
+    as often as a larger batch in training on all queries."""
 
 
 class Source(Config):
-    """What every format declares. All of it is identity."""
+    """The keys of every format. All are part of the identity of the ingested collection."""
 
     format: str
-    """The name of the format: a file of `components/sources`."""
+    """The name of the format: that of a file in `components/sources`."""
     on_bad: Literal["fail", "drop"] = "fail"
-    """Bad records stop the ingest with the place of the first, or are dropped and counted by reason."""
+    """For bad records: `fail` stops with the file and line of the first, `drop` leaves them out and counts them by
+    reason."""
     sha256: dict[str, Sha256] = {}
-    """Digests that files must have, by the name the format gives them (their path inside `path`)."""
+    """SHA-256 digests that files must have, by their path inside `path`."""
     sample: dict[str, PositiveInt | Sample] = {}
-    """Only so many queries of a split, chosen by their ids alone: `{train: 10000}`, or by those of the documents that
-    they ask for: `{train: {queries: 10000, by: document}}`. Documents all stay."""
+    """Keep only this many queries of a split, sampled by their ids: `{train: 10000}`, or by the ids of their relevant
+    documents: `{train: {queries: 10000, by: document}}`. All documents are kept."""
 
     def missing(self) -> list[str]:
-        """What must be there and is not; empty when the source can be read."""
+        """The files or packages that are needed and missing; empty if the source can be read."""
         return [str(path) for path in self.files().values() if not path.exists()]
 
     @abstractmethod
     def read_documents(self) -> Iterator[Document | Bad]:
-        """Every document, in the order of the files."""
+        """Yield every document, in the order of the files."""
 
     @abstractmethod
     def read_queries(self) -> Iterator[Query | Bad]:
-        """Every query of the chosen splits."""
+        """Yield every query of the chosen splits."""
 
     @abstractmethod
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """Every judgement of the chosen splits."""
+        """Yield every judgement of the chosen splits."""
 
     def about(self) -> dict[str, Any]:
-        """What the record should tell of this source besides counts and digests."""
+        """Facts about this source for the artifact's record, besides counts and digests."""
         return {}
 
 
 def formats() -> list[str]:
-    """Names of all formats."""
+    """The names of all formats."""
     folder = Path(__file__).parent
     return sorted(path.stem for path in folder.glob("*.py") if "\nclass Source(base.Source)" in path.read_text())
 
 
 def declared(tree: Any) -> Any:
-    """The source that a mapping with `format` declares; mistakes keep their place below the key."""
+    """The source that a mapping with `format` declares; errors keep the path of the wrong key."""
     if not isinstance(tree, dict):
         return tree
     name = tree.get("format")
@@ -82,42 +83,42 @@ def declared(tree: Any) -> Any:
     if name not in accepted:
         got = "no format" if name is None else f"unknown format {name!r}"
         raise ValueError(f"{got}; accepted: {listing(accepted)}")
-    found: type[Source] = importlib.import_module(f"components.sources.{name}").Source
+    source: type[Source] = importlib.import_module(f"components.sources.{name}").Source
     try:
-        return found.model_validate(tree)
+        return source.model_validate(tree)
     except ValidationError as error:
-        raise _with_accepted_keys(error, found) from None
+        raise _with_accepted_keys(error, source) from None
 
 
-def _with_accepted_keys(error: ValidationError, found: type[Source]) -> ValidationError:
-    """The same error; an unknown key of the declaration says which keys its format knows."""
+def _with_accepted_keys(error: ValidationError, source: type[Source]) -> ValidationError:
+    """The same error, in which an unknown key comes with the keys that the format accepts."""
     details: list[InitErrorDetails] = []
     for line in error.errors():
         kind: str | PydanticCustomError = line["type"]
         if kind == "extra_forbidden":
-            accepted = fields_at(found, line["loc"][:-1])
+            accepted = fields_at(source, line["loc"][:-1])
             kind = PydanticCustomError("value_error", f"unknown key; accepted: {listing(accepted)}")
         elif kind == "value_error":
             kind = PydanticCustomError("value_error", line["msg"].removeprefix("Value error, "))
         details.append(InitErrorDetails(type=kind, loc=line["loc"], input=line["input"], ctx=line.get("ctx", {})))
-    return ValidationError.from_exception_data(found.__name__, details)
+    return ValidationError.from_exception_data(source.__name__, details)
 
 
 AnySource = Annotated[SerializeAsAny[Source], BeforeValidator(declared)]
-"""The type of a config's field that holds a source of any format."""
+"""The type of a config field that holds a source of any format."""
 
 
 def locate(path: str) -> Path:
-    """The place of a declared path: `$SPARRING_DATA` takes the place of a leading `data/`."""
+    """The path of a declared file or folder: a leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
     parts = Path(path).parts
-    moved = os.environ.get("SPARRING_DATA")
-    if moved and parts and parts[0] == "data":
-        return Path(moved, *parts[1:])
+    data = os.environ.get("SPARRING_DATA")
+    if data and parts and parts[0] == "data":
+        return Path(data, *parts[1:])
     return Path(path)
 
 
 def chosen(splits: Splits, present: list[str]) -> dict[str, str]:
-    """Our name of each split that is read, with the collection's name for it."""
+    """The splits that are read, as a mapping from our names to the collection's."""
     if isinstance(splits, dict):
         return splits
     return {name: name for name in (present if splits is None else splits)}

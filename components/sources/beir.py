@@ -1,7 +1,7 @@
 """A BEIR folder: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`, each plain or .gz.
 
-`queries.jsonl` may carry answers in `metadata.answers`. The split of a query is the one that judges it; a query that
-none judges has the split `unjudged`, unless `splits` chooses.
+`queries.jsonl` may hold answers in `metadata.answers`. A query belongs to the split whose qrels judge it. A query
+without judgements has the split `unjudged`, and is left out if `splits` is given.
 """
 
 from collections.abc import Iterator
@@ -23,15 +23,15 @@ from components.sources.records import (
 
 
 class Source(base.Source):
-    """A BEIR folder."""
+    """The keys of `format: beir`."""
 
     path: str
-    """The folder; `$SPARRING_DATA` takes the place of a leading `data/`."""
+    """The folder. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
     splits: base.Splits = None
-    """Which files of `qrels/` are read: all, a list, or a mapping such as `{dev: validation}`."""
+    """Which files of `qrels/` are read: all (null), a list of names, or a mapping such as `{dev: validation}`."""
 
     def files(self) -> dict[str, Path]:
-        """Corpus, queries and the qrels of the chosen splits."""
+        """The corpus, the queries, and the qrels of the chosen splits."""
         folder = base.locate(self.path)
         names = ["corpus.jsonl", "queries.jsonl", *(f"qrels/{theirs}.tsv" for theirs in self._splits().values())]
         paths = [plain_or_gz(folder / name) for name in names]
@@ -43,7 +43,7 @@ class Source(base.Source):
             yield _document(item) if isinstance(item, Item) else item
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """The queries that the chosen splits judge, and where all are chosen the others too."""
+        """The queries that the chosen splits judge, and the unjudged ones if `splits` is not given."""
         splits = first_splits(self.read_qrels())
         for item in read_objects(self._path("queries.jsonl")):
             if isinstance(item, Bad):

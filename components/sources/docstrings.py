@@ -1,8 +1,8 @@
-"""The documentation of installed Python packages: a first sentence asks for the rest of its docstring.
+"""The documentation of installed Python packages: the first sentence of a docstring is a query for the rest.
 
 As in CodeSearchNet the query is the first sentence of a function's or class's docstring; the document is the qualified
-name (title) with the signature and the rest of the docstring (text). Sources are parsed, never imported. What is
-found differs only as package versions do: the record keeps those, and a manifest that pins every pair.
+name (title) with the signature and the rest of the docstring (text). Files are parsed, never imported. The collection
+depends only on the versions of the packages. The artifact's record holds those, and a digest of all pairs.
 """
 
 import hashlib
@@ -22,67 +22,68 @@ from components.sources.records import Bad, Document, Judgement, Query, document
 
 
 class Source(base.Source):
-    """Packages whose docstrings are the collection."""
+    """The keys of `format: docstrings`."""
 
     packages: list[str] = Field(min_length=1)
-    """Names as they are imported, such as `sklearn`; `stdlib` is the standard library."""
+    """The packages, by the names that Python imports them by, such as `sklearn`; `stdlib` is the standard library."""
     min_query_words: int = 4
-    """Words that a first sentence must have."""
+    """The least number of words in a first sentence."""
     min_text_words: int = 20
-    """Words that the rest of the docstring must have."""
+    """The least number of words in the rest of a docstring."""
     near_duplicate: float = Field(default=0.8, ge=0.5, le=1)
-    """Of two docstrings that share this much (Jaccard similarity of their runs of four words) the first stays."""
+    """Of two docstrings with at least this overlap (Jaccard similarity of their runs of four words), only the first is
+    kept."""
 
     dev: float = Field(default=0.1, ge=0, le=0.5)
-    """Share of the files whose docstrings are the dev split."""
+    """The share of files whose docstrings become the dev split."""
     test: float = Field(default=0.1, ge=0, le=0.5)
-    """Share of the files whose docstrings are the test split."""
+    """The share of files whose docstrings become the test split."""
 
     def missing(self) -> list[str]:
-        """Packages that are not installed here."""
+        """The packages that are not installed."""
         return [f"the package {name}" for name in self.packages if root(name) is None]
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """What the documentation says after its first sentence."""
-        for found in harvest(self):
-            yield document(found.name, found.name, f"{found.signature}\n{found.rest}", found.place)
+        """The docstrings without their first sentences."""
+        for doc in harvest(self):
+            yield document(doc.name, doc.name, f"{doc.signature}\n{doc.rest}", doc.place)
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """First sentences. Their ids differ from the documents', as some evaluations drop equal ids."""
-        for found in harvest(self):
-            split = split_of(found.module, self.dev, self.test)
-            yield query(f"q:{found.name}", found.sentence, None, split, found.place)
+        """The first sentences. Their ids differ from the documents', because some evaluation tools drop equal ids."""
+        for doc in harvest(self):
+            split = split_of(doc.module, self.dev, self.test)
+            yield query(f"q:{doc.name}", doc.sentence, None, split, doc.place)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """Each sentence has the docstring it comes from."""
-        for found in harvest(self):
-            split = split_of(found.module, self.dev, self.test)
-            yield judgement(f"q:{found.name}", found.name, 1, split, found.place)
+        """For each first sentence, its own docstring."""
+        for doc in harvest(self):
+            split = split_of(doc.module, self.dev, self.test)
+            yield judgement(f"q:{doc.name}", doc.name, 1, split, doc.place)
 
     def about(self) -> dict[str, Any]:
-        """The versions that were read, and the hash of every pair."""
+        """The versions of the packages, and a digest of all pairs."""
         return {"versions": {name: version_of(name) for name in self.packages}, "manifest": manifest(self)}
 
 
-@lru_cache(maxsize=1)  # documents, queries and qrels are read one after the other
+@lru_cache(maxsize=1)  # documents, queries and qrels are read in turn
 def _harvest(names: tuple[str, ...], query_words: int, text_words: int, near_duplicate: float) -> tuple[Docstring, ...]:
-    """Docstrings that make a pair, one of each kind, in order of package and file."""
-    shingles, sentences, taken = Shingles(near_duplicate), set[str](), set[str]()
+    """The docstrings that make a pair, without duplicates, in the order of packages and files."""
+    shingles, sentences, names_taken = Shingles(near_duplicate), set[str](), set[str]()
     kept = []
     for name in names:
-        for found in read_docstrings(name, query_words=query_words, text_words=text_words):
-            sentence = " ".join(found.sentence.lower().split())
-            # A sentence that stands twice is a query that cannot tell which of the two it asks for.
-            if found.name in taken or sentence in sentences or shingles.near(f"{sentence} {found.rest}"):
+        for doc in read_docstrings(name, query_words=query_words, text_words=text_words):
+            sentence = " ".join(doc.sentence.lower().split())
+            # A sentence that occurs twice would be one query with two possible documents.
+            if doc.name in names_taken or sentence in sentences or shingles.near(f"{sentence} {doc.rest}"):
                 continue
-            taken.add(found.name)
+            names_taken.add(doc.name)
             sentences.add(sentence)
-            kept.append(found)
+            kept.append(doc)
     return tuple(kept)
 
 
 def harvest(source: Source) -> tuple[Docstring, ...]:
-    """The docstrings that a declaration stands for."""
+    """The docstrings of a source. UserError if a package is not installed."""
     missing = source.missing()
     if missing:
         raise UserError(f"format docstrings: not installed: {', '.join(missing)}")
@@ -93,25 +94,25 @@ def harvest(source: Source) -> tuple[Docstring, ...]:
 def split_of(module: str, dev: float = 0.1, test: float = 0.1) -> str:
     """The split of a file, by a hash of its module path and the shares of dev and test.
 
-    Docstrings of one file resemble each other (families of functions, parameters that are described again and again),
-    so a file is never divided. Measured on numpy, scipy, pandas, scikit-learn and torch: of the test documents 1.2 %
-    share half of their runs of words with a training document, against 11.8 % if functions were hashed one by one
-    (5.1 % against 25.4 % share three tenths).
+    Docstrings of a file resemble each other (families of functions, repeated descriptions of parameters), so all of
+    them are in one split. Measured on numpy, scipy, pandas, scikit-learn and torch: 1.2 % of the test documents share
+    half of their runs of words with a training document, against 11.8 % with a split by functions (5.1 % against
+    25.4 % share three tenths).
     """
-    place = int.from_bytes(hashlib.sha256(module.encode()).digest()[:4], "big") / 2**32
-    return "test" if place >= 1 - test else "dev" if place >= 1 - test - dev else "train"
+    point = int.from_bytes(hashlib.sha256(module.encode()).digest()[:4], "big") / 2**32
+    return "test" if point >= 1 - test else "dev" if point >= 1 - test - dev else "train"
 
 
 def manifest(source: Source) -> str:
-    """SHA-256 over all pairs, sorted."""
+    """A SHA-256 digest of all pairs, sorted."""
     digest = hashlib.sha256()
-    for line in sorted(repr((found.name, found.sentence, found.signature, found.rest)) for found in harvest(source)):
+    for line in sorted(repr((doc.name, doc.sentence, doc.signature, doc.rest)) for doc in harvest(source)):
         digest.update(f"{line}\n".encode())
     return digest.hexdigest()
 
 
 def version_of(name: str) -> str:
-    """The version of an installed package; of Python for the standard library."""
+    """The version of an installed package; for the standard library, Python's."""
     if name == "stdlib":
         return platform.python_version()
     distributions = importlib.metadata.packages_distributions().get(name)

@@ -1,8 +1,7 @@
-"""The files of DPR: documents as TSV, questions with gold documents as JSON, questions with answers as TSV.
+"""DPR's files: documents as TSV, questions with gold documents as JSON, questions with answers as TSV.
 
-One id space: the ids of the TSV's first column (row numbers from 1 in the Wikipedia of DPR) are the `passage_id` of
-the JSON, and both stay as they are. Questions have no ids of their own: they get SPLIT-ROW, with rows from 0 as
-Pyserini counts its topics.
+The ids in the first column of the documents (row numbers from 1 in DPR's Wikipedia) are the `passage_id` of the JSON
+and are kept. Questions have no ids in these files; theirs are SPLIT-ROW, with rows from 0 as in Pyserini's topics.
 """
 
 import ast
@@ -19,25 +18,25 @@ from components.sources.records import Bad, Document, Judgement, Query, document
 
 
 class Source(base.Source):
-    """A folder with files of DPR."""
+    """The keys of `format: dpr`."""
 
     path: str
-    """The folder; `$SPARRING_DATA` takes the place of a leading `data/`."""
+    """The folder. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
     documents: str = "psgs_w100.tsv"
-    """TSV of id, text and title under that header, plain or .gz."""
+    """TSV file with the header id, text, title; plain or .gz."""
     retriever: dict[str, str] = {}
-    """JSON of a split, such as `{train: nq-train.json}`: questions, answers and gold documents."""
+    """JSON file of each split with questions, answers and gold documents, such as `{train: nq-train.json}`."""
     questions: dict[str, str] = {}
-    """TSV of a split, such as `{test: nq-test.csv}`: questions and answers, without judgements."""
+    """TSV file of each split with questions and answers but no judgements, such as `{test: nq-test.csv}`."""
     positives: int | None = Field(default=None, ge=1)
-    """How many of a question's positive contexts are relevant: all, or the first so many."""
+    """Only this many of a question's positive contexts, the first, count as relevant; null for all."""
     straight_apostrophes: bool = True
-    """Whether a question's typographic apostrophes become plain ones, as DPR has them before a model reads them."""
+    """Replace typographic apostrophes in questions by plain ones, as DPR does before a model reads a question."""
     hard_negatives: int = Field(default=0, ge=0)
-    """How many of a question's hard negative contexts become judgements of relevance 0."""
+    """This many of a question's hard negative contexts, the first, become judgements with relevance 0."""
 
     @model_validator(mode="after")
-    def _splits_are_apart(self) -> Self:
+    def _splits_are_disjoint(self) -> Self:
         both = self.retriever.keys() & self.questions.keys()
         if both:
             raise ValueError(f"split {min(both)!r} is in both retriever and questions; keep it in one")
@@ -70,10 +69,10 @@ class Source(base.Source):
                 yield line if isinstance(line, Bad) else self._question(line.text, f"{split}-{row}", split, line.place)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """Gold documents, then as many hard negatives as are asked for."""
+        """The gold documents of each question, then its hard negatives, up to `hard_negatives`."""
         for split, name in self.retriever.items():
             for row, item in enumerate(read_array(self._path(name))):
-                if isinstance(item, Item):  # what is no object was reported when the queries were read
+                if isinstance(item, Item):  # others were reported when the queries were read
                     yield from self._judgements(item, f"{split}-{row}", split)
 
     def _judgements(self, item: Item, query_id: str, split: str) -> Iterator[Judgement | Bad]:
@@ -99,7 +98,7 @@ class Source(base.Source):
         try:
             answers = _literal(cells[1])
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            return Bad("answers that are no literal", place, f"got {cells[1][:60]!r}", query_id)
+            return Bad("answers that are not a literal", place, f"got {cells[1][:60]!r}", query_id)
         return query(query_id, self._plain(cells[0]), answers, split, place)
 
     def _plain(self, question: Any) -> Any:
@@ -110,15 +109,15 @@ class Source(base.Source):
 
 
 def _passage_id(context: Any) -> str | None:
-    """The id of a context as text; the files of some data sets call it `psg_id`."""
+    """The id of a context as text; some datasets call it `psg_id`."""
     if not isinstance(context, dict):
         return None
-    found = context.get("passage_id", context.get("psg_id"))
-    return None if found is None else str(found)
+    identifier = context.get("passage_id", context.get("psg_id"))
+    return None if identifier is None else str(identifier)
 
 
 def _literal(text: str) -> Any:
-    """The list that a Python literal spells; nothing in it is run."""
+    """The value of a Python literal. No code in it is executed."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # answers that are patterns hold back-slashes that mean nothing to Python
+        warnings.simplefilter("ignore")  # answers that are patterns hold backslashes that Python warns about
         return ast.literal_eval(text.strip())

@@ -1,6 +1,6 @@
-"""Hugging Face datasets, from the hub or saved to disk, with a mapping of columns.
+"""Hugging Face datasets, from the hub or saved to disk, with names of columns.
 
-Queries whose table has no column `split` have the split that judges them.
+If the queries' table has no column `split`, a query belongs to the split whose qrels judge it.
 """
 
 from collections.abc import Iterator
@@ -26,20 +26,20 @@ from components.sources.records import (
 
 
 class Table(Config):
-    """One split of one dataset: of the hub (`dataset`) or a folder written by `save_to_disk` (`path`)."""
+    """One split of a dataset, from the hub (`dataset`) or from a folder written by `save_to_disk` (`path`)."""
 
     dataset: str | None = None
-    """Name on the hub, such as `BeIR/scifact`."""
+    """The name on the hub, such as `BeIR/scifact`."""
     path: str | None = None
-    """A folder; `$SPARRING_DATA` takes the place of a leading `data/`."""
+    """A folder. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
     name: str | None = None
-    """The dataset's configuration."""
+    """The name of the dataset's configuration, if it has several."""
     split: str | None = None
-    """The dataset's split; needed unless a folder holds just one table."""
+    """The dataset's split; needed unless `path` holds a single table."""
     revision: str | None = None
-    """Commit, tag or branch on the hub. Only a commit pins what is read."""
+    """Commit, tag or branch on the hub. Only a commit guarantees that the same data is read again."""
     columns: dict[str, str] = {}
-    """Names of the table's columns where they differ from ours, for example `{doc_id: _id}`."""
+    """The table's names of columns that it calls differently, such as `{doc_id: _id}`."""
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
@@ -53,25 +53,25 @@ class Table(Config):
 
 
 class Source(base.Source):
-    """Documents, queries and the qrels of each split, each a table."""
+    """The keys of `format: huggingface`: one table of documents, one of queries, and one of qrels for each split."""
 
     documents: Table
-    """With doc_id, text and perhaps title."""
+    """The table with the columns doc_id, text and optionally title."""
     queries: Table
-    """With query_id, text and perhaps answers and split."""
+    """The table with the columns query_id, text and optionally answers and split."""
     qrels: dict[str, Table] = {}
-    """With query_id, doc_id and relevance, by split."""
+    """For each split, the table with the columns query_id, doc_id and relevance."""
 
     def files(self) -> dict[str, Path]:
-        """The files of the folders; what the hub keeps is pinned by its revision."""
-        found: dict[str, Path] = {}
+        """The files of the folders. The hub's are not listed: the revision identifies them."""
+        files: dict[str, Path] = {}
         for declared in [self.documents, self.queries, *self.qrels.values()]:
             if declared.path is not None:
                 folder = base.locate(declared.path)
                 inside = sorted(path for path in folder.rglob("*") if path.is_file())
                 names = {f"{declared.path}/{path.relative_to(folder).as_posix()}": path for path in inside}
-                found |= names or {declared.path: folder}
-        return found
+                files |= names or {declared.path: folder}
+        return files
 
     def read_documents(self) -> Iterator[Document | Bad]:
         """The rows of the documents."""
@@ -93,7 +93,7 @@ class Source(base.Source):
 
 
 def _rows(declared: Table, needed: list[str], optional: list[str]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Rows with our names of the columns, and their places; optional columns that are not there are None."""
+    """Rows with our names of the columns, and the place of each; a missing optional column is None."""
     place = str(base.locate(declared.path)) if declared.path is not None else str(declared.dataset)
     table = _load(declared, place)
     theirs = theirs_of(place, table.column_names, needed, optional, declared.columns)
@@ -109,7 +109,7 @@ def _rows(declared: Table, needed: list[str], optional: list[str]) -> Iterator[t
 def _load(declared: Table, place: str) -> Any:
     """The table, memory-mapped."""
     try:
-        import datasets  # seconds to import, and a plan must not wait for it
+        import datasets  # takes seconds, and a plan must not wait for it
     except ModuleNotFoundError:
         raise UserError("format huggingface: the package `datasets` is not installed") from None
     try:

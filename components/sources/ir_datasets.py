@@ -1,7 +1,4 @@
-"""A dataset of the package `ir_datasets`, by id.
-
-Its files are downloaded and checked by that package, so this declaration has none of its own.
-"""
+"""A dataset of the package `ir_datasets`, by its id. The package downloads and checks the files."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -13,40 +10,40 @@ from components.sources.records import Bad, Document, Judgement, Query, document
 
 
 class Source(base.Source):
-    """Documents of one id, queries and qrels of ids below it."""
+    """The keys of `format: ir_datasets`."""
 
     dataset: str
-    """The id with the documents, such as `beir/scifact` or `msmarco-passage`."""
+    """The id of the dataset with the documents, such as `beir/scifact` or `msmarco-passage`."""
     splits: dict[str, str] | None = None
-    """The id of each split, such as `{dev: msmarco-passage/dev/small}`. By default those of `DATASET/train`, `/dev`
-    and `/test` that there are, or the dataset itself as `test`."""
+    """The id of each split, such as `{dev: msmarco-passage/dev/small}`. By default `DATASET/train`, `/dev` and `/test`,
+    as far as they exist, or without any of them the dataset itself as `test`."""
 
     def missing(self) -> list[str]:
-        """The package, if it is not installed."""
+        """The package `ir_datasets`, if it is not installed."""
         return [] if importlib.util.find_spec("ir_datasets") else ["the package ir_datasets"]
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """Documents with their title apart where they have one."""
-        for number, found in enumerate(_load(self.dataset, "docs").docs_iter(), start=1):
-            title = getattr(found, "title", "")
-            text = getattr(found, "text", None) or getattr(found, "body", None)
+        """The documents, with their title if they have one."""
+        for number, doc in enumerate(_load(self.dataset, "docs").docs_iter(), start=1):
+            title = getattr(doc, "title", "")
+            text = getattr(doc, "text", None) or getattr(doc, "body", None)
             if text is None:
-                title, text = "", found.default_text()
-            yield document(found.doc_id, title, text, f"{self.dataset}: document {number}")
+                title, text = "", doc.default_text()
+            yield document(doc.doc_id, title, text, f"{self.dataset}: document {number}")
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """Queries of each split."""
+        """The queries of each split."""
         for split, name in self._splits().items():
-            for number, found in enumerate(_load(name, "queries").queries_iter(), start=1):
-                answers = list(getattr(found, "answers", ()))
-                yield query(found.query_id, found.default_text(), answers, split, f"{name}: query {number}")
+            for number, topic in enumerate(_load(name, "queries").queries_iter(), start=1):
+                answers = list(getattr(topic, "answers", ()))
+                yield query(topic.query_id, topic.default_text(), answers, split, f"{name}: query {number}")
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """Judgements of each split that has them."""
+        """The judgements of each split that has some."""
         for split, name in self._splits().items():
             dataset = _load(name, "queries")
-            for number, found in enumerate(dataset.qrels_iter() if dataset.has_qrels() else (), start=1):
-                yield judgement(found.query_id, found.doc_id, found.relevance, split, f"{name}: judgement {number}")
+            for number, qrel in enumerate(dataset.qrels_iter() if dataset.has_qrels() else (), start=1):
+                yield judgement(qrel.query_id, qrel.doc_id, qrel.relevance, split, f"{name}: judgement {number}")
 
     def _splits(self) -> dict[str, str]:
         if self.splits is not None:
@@ -65,11 +62,11 @@ def _package() -> Any:
 
 
 def _load(name: str, part: str) -> Any:
-    """The dataset of an id, which must have the part that is wanted."""
+    """The dataset of an id. UserError if there is none, or if it lacks `part` (`docs` or `queries`)."""
     try:
         dataset = _package().load(name)
     except KeyError:
-        raise UserError(f"{name}: ir_datasets knows no such id") from None
+        raise UserError(f"{name}: ir_datasets has no such id") from None
     if not getattr(dataset, f"has_{part}")():
         raise UserError(f"{name}: this id of ir_datasets has no {part}")
     return dataset

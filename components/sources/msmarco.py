@@ -1,7 +1,7 @@
 """An MS MARCO folder: `collection.tsv`, `queries.SPLIT.tsv`, `qrels.SPLIT.tsv`, each plain or .gz.
 
-None has a header or quotes. Where `splits` is not given every `queries.*.tsv` is a split; as the small dev set is part
-of the dev set, a folder with both needs a choice such as `splits: {train: train, dev: dev.small}`.
+The files have no header and no quotes. Without `splits` every `queries.*.tsv` is a split. The small dev set is part of
+the dev set, so a folder with both needs, for example, `splits: {train: train, dev: dev.small}`.
 """
 
 from collections.abc import Iterator
@@ -13,15 +13,16 @@ from components.sources.records import Bad, Document, Judgement, Query, document
 
 
 class Source(base.Source):
-    """An MS MARCO folder."""
+    """The keys of `format: msmarco`."""
 
     path: str
-    """The folder; `$SPARRING_DATA` takes the place of a leading `data/`."""
+    """The folder. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
     columns: list[str] = ["doc_id", "text"]
-    """Columns of `collection.tsv`; of other names than doc_id, title and text none is read. The documents (rather
-    than passages) of MS MARCO have `[doc_id, url, title, text]`."""
+    """The columns of `collection.tsv`. Those not called doc_id, title or text are ignored. For MS MARCO documents (not
+    passages): `[doc_id, url, title, text]`."""
     splits: base.Splits = None
-    """Which splits are read: all, a list, or a mapping such as `{dev: dev.small}`. Chosen ones must have qrels."""
+    """Which splits are read: all (null), a list of names, or a mapping such as `{dev: dev.small}`. Named splits must
+    have qrels."""
 
     def files(self) -> dict[str, Path]:
         """The collection, and the queries and qrels of the chosen splits."""
@@ -46,7 +47,7 @@ class Source(base.Source):
             yield document(row.get("doc_id"), row.get("title"), row.get("text"), line.place)
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """The queries of each split, judged or not."""
+        """The queries of each split, with or without judgements."""
         for split, theirs in self._splits().items():
             for line in read_lines(self._path(f"queries.{theirs}.tsv")):
                 if isinstance(line, Bad):
@@ -59,7 +60,7 @@ class Source(base.Source):
                 yield query(cells[0], cells[1], None, split, line.place)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """The judgements of each split that has them."""
+        """The judgements of each split that has some."""
         files = self.files().values()
         for split, theirs in self._splits().items():
             path = self._path(f"qrels.{theirs}.tsv")
@@ -77,5 +78,5 @@ class Source(base.Source):
         return plain_or_gz(base.locate(self.path) / name)
 
     def _splits(self) -> dict[str, str]:
-        found = base.locate(self.path).glob("queries.*.tsv*")
-        return base.chosen(self.splits, sorted({path.name[len("queries.") :].partition(".tsv")[0] for path in found}))
+        paths = base.locate(self.path).glob("queries.*.tsv*")
+        return base.chosen(self.splits, sorted({path.name[len("queries.") :].partition(".tsv")[0] for path in paths}))

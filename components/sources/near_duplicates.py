@@ -1,4 +1,4 @@
-"""Texts that say nearly the same: MinHash finds candidates, the exact overlap of their runs of words decides."""
+"""Near-duplicate texts: MinHash finds candidates, the exact overlap of their runs of words (shingles) decides."""
 
 import re
 import zlib
@@ -6,48 +6,49 @@ import zlib
 import numpy as np
 
 WORDS = 4
-"""Words in a run. Shorter runs make every two docstrings with the same parameters alike."""
+"""Words in a run. With shorter runs all docstrings with the same parameters would be near duplicates."""
 BANDS, ROWS = 12, 3
-"""Texts meet when all of a band's minima agree: at an overlap of .8 with a probability of 1 - (1 - .8^3)^12 = .9998."""
+"""Two texts are compared if all minima of one band are equal: with an overlap of .8 this has the probability
+1 - (1 - .8^3)^12 = .9998."""
 
 
 class Shingles:
-    """The texts seen so far that are no near duplicates of each other."""
+    """The texts seen so far, without near duplicates of earlier ones."""
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
-        generator = np.random.Generator(np.random.PCG64(0))  # a fixed family of hash functions, not a draw
-        self._factors = generator.integers(1, 2**63, size=(BANDS * ROWS, 1), dtype=np.uint64) * 2 + 1
+        rng = np.random.Generator(np.random.PCG64(0))  # a fixed family of hash functions
+        self._factors = rng.integers(1, 2**63, size=(BANDS * ROWS, 1), dtype=np.uint64) * 2 + 1
         self._kept: list[np.ndarray] = []
-        self._met: dict[tuple[int, bytes], list[int]] = {}
+        self._buckets: dict[tuple[int, bytes], list[int]] = {}
 
     def near(self, text: str) -> bool:
-        """Whether a text seen before is a near duplicate; if none is, this one is remembered."""
+        """Whether an earlier text is a near duplicate of this one; otherwise this one is added."""
         runs = _runs(text)
         minima = (self._factors * runs[None, :]).min(axis=1).reshape(BANDS, ROWS)
         bands = [(band, row.tobytes()) for band, row in enumerate(minima)]
-        candidates = sorted({index for band in bands for index in self._met.get(band, ())})
+        candidates = sorted({index for band in bands for index in self._buckets.get(band, ())})
         if any(_overlap(runs, self._kept[index]) >= self.threshold for index in candidates):
             return True
         for band in bands:
-            self._met.setdefault(band, []).append(len(self._kept))
+            self._buckets.setdefault(band, []).append(len(self._kept))
         self._kept.append(runs)
         return False
 
 
 def _runs(text: str) -> np.ndarray:
-    """Hashes of all runs of words, each once; a text shorter than a run is one run."""
+    """The distinct hashes of all runs of words; a text shorter than a run counts as one run."""
     words = [zlib.crc32(word.encode()) for word in re.findall(r"\w+", text.lower())]
     words += [0] * (WORDS - len(words))
     hashes = np.array(words, dtype=np.uint64)
     runs = np.zeros(len(hashes) - WORDS + 1, dtype=np.uint64)
     for offset in range(WORDS):
         runs = runs * np.uint64(0x9E3779B97F4A7C15) + hashes[offset : offset + len(runs)]
-    # The sum alone is a poor hash: its low bits depend on the words' low bits alone.
+    # Mix the bits: the low bits of the sums depend only on the words' low bits.
     return np.unique((runs ^ (runs >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9))
 
 
 def _overlap(one: np.ndarray, other: np.ndarray) -> float:
-    """Jaccard similarity of two sets."""
+    """The Jaccard similarity of two sets of hashes."""
     shared = len(np.intersect1d(one, other, assume_unique=True))
     return shared / (len(one) + len(other) - shared)

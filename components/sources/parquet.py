@@ -1,6 +1,6 @@
-"""Parquet files: the project's own tables, or any others with a mapping of columns.
+"""Parquet files: this project's own tables, or others with names of columns.
 
-Where neither the queries nor the qrels have a column `split`, `split` names the one split that they are.
+If neither queries nor qrels have a column `split`, the key `split` names the split of all.
 """
 
 from collections.abc import Iterator
@@ -26,33 +26,33 @@ from components.sources.records import (
 
 
 class Columns(Config):
-    """Names of columns where they differ from ours, for example `documents: {doc_id: _id}`."""
+    """The tables' names of columns that they call differently, such as `documents: {doc_id: _id}`."""
 
     documents: dict[str, str] = {}
-    """For doc_id, title and text."""
+    """Names of doc_id, title and text."""
     queries: dict[str, str] = {}
-    """For query_id, text, answers and split."""
+    """Names of query_id, text, answers and split."""
     qrels: dict[str, str] = {}
-    """For query_id, doc_id, relevance and split."""
+    """Names of query_id, doc_id, relevance and split."""
 
 
 class Source(base.Source):
-    """A folder with three Parquet tables, each a file or several."""
+    """The keys of `format: parquet`."""
 
     path: str
-    """The folder; `$SPARRING_DATA` takes the place of a leading `data/`."""
+    """The folder. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
     documents: str = "documents.parquet"
-    """File or pattern such as `documents/*.parquet`, inside the folder."""
+    """The file inside the folder, or a pattern such as `documents/*.parquet`."""
     queries: str = "queries.parquet"
-    """File or pattern."""
+    """The file inside the folder, or a pattern."""
     qrels: str = "qrels.parquet"
-    """File or pattern."""
+    """The file inside the folder, or a pattern."""
     columns: Columns = Columns()
-    """The names of the columns, where they differ from ours."""
+    """The tables' names of columns that they call differently."""
     split: str | None = None
-    """The split of all queries and judgements, where the tables do not tell."""
+    """The split of all queries and judgements, for tables without a column `split`."""
     splits: base.Splits = None
-    """Which splits are read: all, a list, or a mapping of our names to the tables'."""
+    """Which splits are read: all (null), a list of names, or a mapping from new names to the tables'."""
 
     def files(self) -> dict[str, Path]:
         """Every file of the three tables."""
@@ -86,7 +86,7 @@ class Source(base.Source):
         for row, place in self._rows(self.qrels, names, ["split"], self.columns.qrels):
             split = row["split"] or self.split
             if split is None:
-                raise UserError(f"{place}: no split; give the table a column `split` or the source a `split`")
+                raise UserError(f"{place}: no split; give the table a column `split`, or the source the key `split`")
             if self.splits is None or split in ours:
                 yield judgement(row["query_id"], row["doc_id"], row["relevance"], ours.get(split, split), place)
 
@@ -104,7 +104,7 @@ class Source(base.Source):
 def _read_rows(
     path: Path, needed: list[str], optional: list[str], columns: dict[str, str]
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """Rows with our names of the columns, and their places; optional columns that are not there are None."""
+    """Rows with our names of the columns, and the place of each; a missing optional column is None."""
     try:
         file = pq.ParquetFile(path)
     except FileNotFoundError:
@@ -124,21 +124,21 @@ def _read_rows(
 def theirs_of(
     place: str, present: list[str], needed: list[str], optional: list[str], columns: dict[str, str]
 ) -> dict[str, str | None]:
-    """The table's name for each of our columns; None for optional ones that it does not have."""
-    stray = columns.keys() - {*needed, *optional}
-    if stray:
-        raise UserError(f"{place}: no column of ours is {min(stray)!r}; accepted: {listing(needed + optional)}")
+    """The table's name of each of our columns, None for an optional one that it lacks; UserError for a wrong name."""
+    unknown = columns.keys() - {*needed, *optional}
+    if unknown:
+        raise UserError(f"{place}: columns: unknown column {min(unknown)!r}; accepted: {listing(needed + optional)}")
     theirs: dict[str, str | None] = {}
     for name in (*needed, *optional):
-        found = columns.get(name, name)
-        if found not in present and (name in needed or name in columns):
-            raise UserError(f"{place}: wrong columns: no column {found!r} for {name}; it has {listing(present)}")
-        theirs[name] = found if found in present else None
+        column = columns.get(name, name)
+        if column not in present and (name in needed or name in columns):
+            raise UserError(f"{place}: wrong columns: no column {column!r} for {name}; it has {listing(present)}")
+        theirs[name] = column if column in present else None
     return theirs
 
 
 def _plain(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows as dictionaries. Text that is not UTF-8 becomes text that a record refuses."""
+    """The rows as dictionaries. Text that is not UTF-8 is decoded to surrogates, which the records refuse."""
     try:
         rows: list[dict[str, Any]] = batch.to_pylist()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Docstrings of installed packages, found in their files without importing them."""
+"""Docstrings of installed packages, read from their files without importing them."""
 
 import ast
 import gc
@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 OTHER_CODE = {"tests", "test", "testing", "_testing", "conftest", "site-packages", "dist-packages", "__pycache__"}
-"""Folders and files of tests, and of other packages inside the standard library's folder."""
+"""Folders and files to skip: tests, and other packages inside the standard library's folder."""
 VENDORED = {"_vendor", "vendor", "externals", "extern", "_vendored", "thirdparty", "third_party", "vendored_packages"}
-"""Folders of copies of other packages."""
+"""Folders to skip: copies of other packages."""
 
 COMMON = (
     "a an and are as at be been but by can for from has have if in into is it its may not of on or that the their then"
     " there these this to was when where which will with"
 )
-"""Words that English needs in every few sentences."""
+"""Words that English text contains in every few sentences."""
 STOP_WORDS = frozenset(COMMON.split())
 
 
@@ -37,12 +37,12 @@ class Docstring(NamedTuple):
 
 
 def root(package: str) -> Path | None:
-    """The folder of an installed package, or the file of a module; None where there is none."""
+    """The folder of an installed package, or the file of a module; None if it is not installed or not Python source."""
     if package == "stdlib":
         return Path(sysconfig.get_paths()["stdlib"])
     if not package.isidentifier():
         return None
-    spec = importlib.util.find_spec(package)  # a top-level name: nothing is imported for it
+    spec = importlib.util.find_spec(package)  # for a top-level name this imports nothing
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
     path = Path(spec.origin)
@@ -50,7 +50,7 @@ def root(package: str) -> Path | None:
 
 
 def read_docstrings(package: str, *, query_words: int, text_words: int) -> Iterator[Docstring]:
-    """Every docstring of a package that is English prose, long enough, in order of files and lines."""
+    """Every docstring of a package that is English prose and long enough, in the order of files and lines."""
     start = root(package)
     assert start is not None, package
     for path in sorted(start.rglob("*.py")) if start.is_dir() else [start]:
@@ -71,7 +71,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def _documented(path: Path) -> Iterator[tuple[str, Definition, str]]:
-    """Public definitions of a file that have a docstring, with their name inside the file."""
+    """The public definitions with a docstring in a file: the qualified name, the definition, the docstring."""
     source = path.read_bytes()
     if b'"""' not in source and b"'''" not in source:
         return
@@ -96,7 +96,8 @@ def _documented(path: Path) -> Iterator[tuple[str, Definition, str]]:
 
 @contextmanager
 def _quick_parsing() -> Iterator[None]:
-    """Trees hold no cycles, so collecting them is a fifth of the time for nothing; others' files warn as they like."""
+    """Inside this block the garbage collector is off (syntax trees have no cycles; it takes a fifth of the time), and
+    warnings about the parsed files are ignored."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -109,7 +110,7 @@ def _quick_parsing() -> Iterator[None]:
 
 
 def divide(docstring: str) -> tuple[str, str]:
-    """The first sentence of a docstring, on one line, and what comes after it."""
+    """The first sentence of a docstring, on one line, and the rest of the docstring."""
     first, _, rest = inspect.cleandoc(docstring).partition("\n\n")
     first = " ".join(first.split())
     end = re.search(r"(?<!e\.g)(?<!i\.e)(?<!\bvs)(?<!\betc)(?<!\bcf)(?<!\.\.)[.!?](?=\s+[^a-z\s])", first)
@@ -120,7 +121,7 @@ def divide(docstring: str) -> tuple[str, str]:
 
 
 def is_query(sentence: str, min_words: int) -> bool:
-    """Whether a first sentence can be asked: long enough and prose, without templates or mark-up of its own."""
+    """Whether a first sentence can be a query: long enough, prose, and without templates or mark-up."""
     if re.search(r">>>|\.\. |^[:@|*=-]|%\(|\{|::|https?:", sentence) or len(sentence) > 400:
         return False
     words = re.findall(r"[A-Za-z][A-Za-z'-]+", sentence)
@@ -128,7 +129,7 @@ def is_query(sentence: str, min_words: int) -> bool:
 
 
 def is_prose(text: str, min_words: int) -> bool:
-    """Whether a text is English: mostly ASCII words, and a tenth of them the words that every sentence needs."""
+    """Whether a text is English prose: mostly ASCII, enough words, and at least a tenth of them stop words."""
     words = re.findall(r"[a-z]+", text.lower())
     if len(words) < min_words or sum(map(str.isascii, text)) < 0.95 * len(text):
         return False
@@ -136,7 +137,7 @@ def is_prose(text: str, min_words: int) -> bool:
 
 
 def _signature(node: Definition) -> str:
-    """The line that begins a definition, without decorators or types' modules."""
+    """A definition's first line, without decorators."""
     if isinstance(node, ast.ClassDef):
         bases = ", ".join(ast.unparse(base) for base in node.bases)
         return f"class {node.name}({bases})" if bases else f"class {node.name}"

@@ -1,4 +1,4 @@
-"""Reading text files, plain or .gz, piece by piece and with the place of each piece."""
+"""Reading text files, plain or .gz, record by record, with the place (`file:line`) of each record."""
 
 import codecs
 import csv
@@ -28,13 +28,13 @@ class Item(NamedTuple):
 
 
 def plain_or_gz(path: Path) -> Path:
-    """The file, or the compressed file beside it if only that is there."""
+    """The file, or if only the compressed file (`.gz`) beside it exists, that one."""
     compressed = path.with_name(path.name + ".gz")
     return compressed if compressed.exists() and not path.exists() else path
 
 
 def read_lines(path: Path) -> Iterator[Line | Bad]:
-    """Lines of a file that are not blank."""
+    """The lines of a file, without blank ones."""
     with _open(path) as file:
         for number, raw in enumerate(_guarded(file, path), start=1):
             place = f"{path}:{number}"
@@ -48,7 +48,7 @@ def read_lines(path: Path) -> Iterator[Line | Bad]:
 
 
 def read_objects(path: Path) -> Iterator[Item | Bad]:
-    """The objects of a JSON-lines file, each a dictionary."""
+    """The objects of a JSON-lines file, as dictionaries."""
     for line in read_lines(path):
         if isinstance(line, Bad):
             yield line
@@ -61,7 +61,7 @@ def read_objects(path: Path) -> Iterator[Item | Bad]:
         yield (
             Item(value, line.place)
             if isinstance(value, dict)
-            else Bad("line that is not JSON", line.place, "no object")
+            else Bad("line that is not JSON", line.place, "not an object")
         )
 
 
@@ -77,7 +77,7 @@ def read_array(path: Path, *, chunk_chars: int = 1 << 22) -> Iterator[Item | Bad
         while True:
             place = buffer.at_value()
             value = buffer.value()
-            yield Item(value, place) if isinstance(value, dict) else Bad("wrong columns", place, "no JSON object")
+            yield Item(value, place) if isinstance(value, dict) else Bad("wrong columns", place, "not a JSON object")
             separator = buffer.next_character()
             if separator == "]":
                 return
@@ -87,16 +87,16 @@ def read_array(path: Path, *, chunk_chars: int = 1 << 22) -> Iterator[Item | Bad
 
 
 def fields(text: str, *, delimiter: str = "\t") -> list[str]:
-    """Columns of a line whose cells may be quoted. A quoted cell ends on its line."""
+    """The columns of a line. Cells may be quoted; a quoted cell must end on the same line."""
     if '"' not in text:
         return text.split(delimiter)
-    # The csv module's limit on a cell is meant against runaway quotes, which cannot leave their line here.
+    # The csv module limits the length of a cell in case a quote is never closed; here it cannot exceed the line.
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     return next(csv.reader([text], delimiter=delimiter))
 
 
 class _Buffer:
-    """The part of a JSON file between what was taken and what was read."""
+    """The part of a JSON file that was read but not yet parsed."""
 
     def __init__(self, file: IO[bytes], path: Path, chunk_chars: int) -> None:
         self.file, self.path, self.chunk_chars = file, path, chunk_chars
@@ -109,13 +109,13 @@ class _Buffer:
         return f"{self.path}:{self.line}"
 
     def skip(self, end: int | None = None) -> None:
-        """Leave what comes before `end` behind; by default one character."""
+        """Move to the position `end`, by default the next one."""
         end = self.position + 1 if end is None else end
         self.line += self.text.count("\n", self.position, end)
         self.position = end
 
     def next_character(self) -> str:
-        """The next character that is no white space, not yet taken; empty at the end of the file."""
+        """Move to the next character that is not white space, and return it; empty at the end of the file."""
         while True:
             while self.position < len(self.text):
                 if self.text[self.position] not in " \t\r\n":
@@ -125,7 +125,7 @@ class _Buffer:
                 return ""
 
     def at_value(self) -> str:
-        """The place of the value that comes next."""
+        """The place of the next value."""
         self.next_character()
         return self.place
 
@@ -135,9 +135,9 @@ class _Buffer:
             try:
                 value, end = self.parse(self.text, self.position)
             except json.JSONDecodeError as error:
-                # A value that is only cut off fails at the buffer's end, or at the start of the string that is cut.
-                cut = error.pos > len(self.text) - 16 or error.msg.startswith("Unterminated string")
-                if cut and self._more():
+                # A truncated value fails at the buffer's end, or at the start of the string that is truncated.
+                truncated = error.pos > len(self.text) - 16 or error.msg.startswith("Unterminated string")
+                if truncated and self._more():
                     continue
                 line = self.line + self.text.count("\n", self.position, error.pos)
                 raise UserError(f"{self.path}:{line}: not JSON: {error.msg}") from None
@@ -147,13 +147,13 @@ class _Buffer:
             return value
 
     def _more(self) -> bool:
-        """Read on; twice as much as is waiting, so that a long value is not parsed over and over."""
+        """Read twice as much as is waiting, so that a long value is parsed few times; False at the end of the file."""
         waiting = self.text[self.position :]
         try:
             raw = self.file.read(max(self.chunk_chars, 2 * len(waiting)))
             more = self.decode.decode(raw, final=not raw)
         except UnicodeDecodeError as error:
-            raise UserError(f"{self.place}: near here the text is not UTF-8 ({error.reason})") from None
+            raise UserError(f"{self.place}: not UTF-8 text near this line ({error.reason})") from None
         except (EOFError, OSError, zlib.error) as error:
             raise UserError(f"{self.path}: cannot be read: {error}") from None
         self.text, self.position = waiting + more, 0
@@ -169,8 +169,8 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _guarded(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    """The file's lines; a damaged archive is the user's to mend."""
+    """The file's lines. UserError if a compressed file is damaged."""
     try:
         yield from file
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: damaged archive: {error}") from None
+        raise UserError(f"{path}: damaged .gz file: {error}") from None

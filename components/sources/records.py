@@ -1,6 +1,6 @@
-"""Plain records that sources yield, made from raw values, or what is wrong with them.
+"""The records that sources yield: documents, queries and judgements, checked, or a description of what is wrong.
 
-Each keeps its `place`, the file and line or row it came from, for error messages.
+Each has its `place`, the file and line or row that it was read from, for error messages.
 """
 
 import re
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Bad(NamedTuple):
-    """Something that is no proper record. `reason` is one of few, so that reasons can be counted."""
+    """A record that cannot be used. `reason` is one of a few fixed texts, so that records can be counted by it."""
 
     reason: str
     place: str
@@ -41,7 +41,7 @@ class Query(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """A line of the qrels."""
+    """A judgement of the qrels."""
 
     query_id: str
     doc_id: str
@@ -51,7 +51,7 @@ class Judgement(NamedTuple):
 
 
 UNJUDGED = "unjudged"
-"""The split of queries whose collection tells splits by judgements and has none for them."""
+"""The split of queries without judgements, in collections where the judgements determine a query's split."""
 
 
 def document(doc_id: Any, title: Any, text: Any, place: str) -> Document | Bad:
@@ -70,7 +70,7 @@ def document(doc_id: Any, title: Any, text: Any, place: str) -> Document | Bad:
 
 
 def query(query_id: Any, text: Any, answers: Any, split: str, place: str) -> Query | Bad:
-    """A checked query; answers of None are no answers."""
+    """A checked query; answers of None are an empty list."""
     name = _id(query_id, "query", place)
     if isinstance(name, Bad):
         return name
@@ -88,20 +88,20 @@ def query(query_id: Any, text: Any, answers: Any, split: str, place: str) -> Que
 
 def judgement(query_id: Any, doc_id: Any, relevance: Any, split: str, place: str) -> Judgement | Bad:
     """A checked judgement."""
-    asked, judged = _id(query_id, "query", place), _id(doc_id, "document", place)
-    if isinstance(asked, Bad):
-        return asked
-    if isinstance(judged, Bad):
-        return judged
+    query_name, doc_name = _id(query_id, "query", place), _id(doc_id, "document", place)
+    if isinstance(query_name, Bad):
+        return query_name
+    if isinstance(doc_name, Bad):
+        return doc_name
     if isinstance(relevance, str) and re.fullmatch(r"[+-]?[0-9]{1,9}", relevance.strip()):
         relevance = int(relevance)
     if not isinstance(relevance, int) or isinstance(relevance, bool) or abs(relevance) >= 2**31:
-        return Bad("relevance that is no integer", place, f"got {relevance!r}", asked)
-    return Judgement(asked, judged, relevance, split, place)
+        return Bad("relevance that is not an integer", place, f"got {relevance!r}", query_name)
+    return Judgement(query_name, doc_name, relevance, split, place)
 
 
 def first_splits(judgements: Iterable[Judgement | Bad]) -> dict[str, str]:
-    """The split that first judges each query, for collections whose queries do not tell theirs."""
+    """For each query, the split of its first judgement: its own split, in collections that do not name it."""
     splits: dict[str, str] = {}
     for record in judgements:
         if isinstance(record, Judgement):
@@ -110,7 +110,7 @@ def first_splits(judgements: Iterable[Judgement | Bad]) -> dict[str, str]:
 
 
 def _id(value: Any, kind: str, place: str) -> str | Bad:
-    """An id as text: TREC files separate by white space, so it must have none."""
+    """An id as text. It must not contain white space, which separates columns in TREC files."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
@@ -125,7 +125,7 @@ def _id(value: Any, kind: str, place: str) -> str | Bad:
 
 
 def _is_utf8(text: str) -> bool:
-    """Whether the text can be written: JSON can smuggle in halves of characters."""
+    """Whether a text can be encoded: JSON escapes can contain halves of characters (lone surrogates)."""
     if text.isascii():
         return True
     try:

@@ -1,7 +1,7 @@
-"""TripClick's benchmark folder: `documents/`, `topics/` and `qrels/`, each file plain or .gz (Rekabsaz et al. 2021).
+"""TripClick's benchmark folder: `documents/`, `topics/` and `qrels/`, each file plain or .gz (Rekabsaz et al., 2021).
 
-Topics and qrels come as HEAD, TORSO and TAIL, by how often a query was asked. RAW labels say 1 of what was clicked;
-DCTR labels, which HEAD alone has, grade it from 1 to 3 by its rate of clicks, as TREC DL's grades do.
+Topics and qrels are divided into HEAD, TORSO and TAIL by the frequency of the query. RAW labels are 1 for a clicked
+document; DCTR labels, which only HEAD has, are grades from 1 to 3 by the rate of clicks, like those of TREC DL.
 """
 
 import re
@@ -22,17 +22,17 @@ _TITLE = re.compile(r"<title>\s*(.*?)\s*(?:</title>)?$")
 
 
 class Source(base.Source):
-    """A TripClick folder."""
+    """The keys of `format: tripclick`."""
 
     path: str
-    """The folder; `$SPARRING_DATA` takes the place of a leading `data/`."""
+    """The folder. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
     splits: dict[str, list[str]] = Field(
         {"train": ["head.train", "torso.train"], "dev": ["head.val"], "test": ["head.test"]}, min_length=1
     )
-    """What each split is made of: `topics/topics.NAME.txt` and `qrels/qrels.LABELS.NAME.txt`. By default as paper 003
-    trains and measures."""
+    """The parts of each split: a part NAME is `topics/topics.NAME.txt` with `qrels/qrels.LABELS.NAME.txt`. The default
+    is that of Zerveas et al. (2023)."""
     labels: Labels | dict[str, Labels] = "raw"
-    """Of all splits, or of each: `{train: raw, dev: dctr, test: dctr}`."""
+    """The labels of all splits, or of each: `{train: raw, dev: dctr, test: dctr}`."""
 
     def files(self) -> dict[str, Path]:
         """The documents, and the topics and qrels of the splits."""
@@ -43,7 +43,7 @@ class Source(base.Source):
         return {path.relative_to(folder).as_posix(): path for path in paths}
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """The documents of every file, in the order of their names."""
+        """The documents of every file, in the order of the files' names."""
         for name, path in self.files().items():
             if name.startswith("documents/"):
                 yield from _documents(path)
@@ -76,14 +76,14 @@ class Source(base.Source):
 
 
 def _documents(path: Path) -> Iterator[Document | Bad]:
-    """`<DOC>` with `<DOCNO>` and `<TITLE>` on a line each, and lines of `<TEXT>`."""
+    """The documents of a file: `<DOC>` with `<DOCNO>` and `<TITLE>` on a line each, and `<TEXT>` over several lines."""
     place, held, inside = "", dict[str, str](), False
     for line in read_lines(path):
         if isinstance(line, Bad):
             yield line
         elif line.text.startswith("<DOC>"):
             if place:
-                yield Bad("record without its end", place, "no </DOC>", held.get("DOCNO", "").strip())
+                yield Bad("record without an end", place, "no </DOC>", held.get("DOCNO", "").strip())
             place, held, inside = line.place, {}, False
         elif line.text.startswith("</DOC>"):
             text = held.get("TEXT", "").strip()
@@ -91,19 +91,19 @@ def _documents(path: Path) -> Iterator[Document | Bad]:
             place, inside = "", False
         elif line.text.startswith("</TEXT>"):
             inside = False
-        elif not inside and (found := _FIELD.match(line.text)):
-            held[found[1]] = found[2] + "\n"
-            inside = found[1] == "TEXT" and not line.text.endswith("</TEXT>")
+        elif not inside and (field := _FIELD.match(line.text)):
+            held[field[1]] = field[2] + "\n"
+            inside = field[1] == "TEXT" and not line.text.endswith("</TEXT>")
         elif inside:
             text, end, _ = line.text.partition("</TEXT>")
             held["TEXT"] += text + "\n"
             inside = not end
     if place:
-        yield Bad("record without its end", place, "no </DOC>", held.get("DOCNO", "").strip())
+        yield Bad("record without an end", place, "no </DOC>", held.get("DOCNO", "").strip())
 
 
 def _queries(path: Path, split: str) -> Iterator[Query | Bad]:
-    """`<top>` with `<num>` and `<title>`, which may run over several lines."""
+    """The topics of a file: `<top>` with `<num>` and `<title>`, which may extend over several lines."""
     place, number, title = "", "", list[str]()
     reading = False
     for line in read_lines(path):
@@ -111,18 +111,18 @@ def _queries(path: Path, split: str) -> Iterator[Query | Bad]:
             yield line
         elif line.text.startswith("<top>"):
             if place:
-                yield Bad("record without its end", place, "no </top>", number)
+                yield Bad("record without an end", place, "no </top>", number)
             place, number, title, reading = line.place, "", [], False
         elif line.text.startswith("</top>"):
             yield query(number, " ".join(title).strip(), None, split, place or line.place)
             place, reading = "", False
-        elif found := _NUMBER.match(line.text):
-            number = found[1]
-        elif found := _TITLE.match(line.text):
-            title, reading = [found[1]], not line.text.rstrip().endswith("</title>")
+        elif match := _NUMBER.match(line.text):
+            number = match[1]
+        elif match := _TITLE.match(line.text):
+            title, reading = [match[1]], not line.text.rstrip().endswith("</title>")
         elif line.text.startswith("<"):
             reading = False
         elif reading:
             title.append(line.text.strip())
     if place:
-        yield Bad("record without its end", place, "no </top>", number)
+        yield Bad("record without an end", place, "no </top>", number)

@@ -12,8 +12,9 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from components.compute.gather import rank, workers
 from components.files import replacing, write_json
-from components.gather import rank, workers
+from components.training.state import TrainingState
 
 WEIGHTS = "weights.safetensors"
 OPTIMIZER = "optimizer.safetensors"
@@ -21,20 +22,20 @@ OPTIMIZER = "optimizer.safetensors"
 
 def finished(folder: Path) -> list[Path]:
     """Finished checkpoints, newest first."""
-    return sorted(folder.glob("step-[0-9]*"), reverse=True)
+    return sorted(folder.glob("update-[0-9]*"), reverse=True)
 
 
-def save(folder: Path, objective: nn.Module, optimizer: Any, state: dict[str, Any]) -> None:
+def save(folder: Path, objective: nn.Module, optimizer: Any, state: TrainingState) -> None:
     """Write a checkpoint by the first worker, and drop all but the newest two."""
     if rank() == 0:
-        write(folder / f"step-{state['step']:06d}", objective, optimizer, state)
+        write(folder / f"update-{state.update:06d}", objective, optimizer, state)
         for old in finished(folder)[2:]:
             shutil.rmtree(old, ignore_errors=True)
     if workers() > 1:
         dist.barrier()
 
 
-def write(folder: Path, objective: nn.Module, optimizer: Any, state: dict[str, Any]) -> None:
+def write(folder: Path, objective: nn.Module, optimizer: Any, state: TrainingState) -> None:
     """Write a directory that appears whole or not at all; without an optimizer only weights and state."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing(folder) as temporary:
@@ -42,7 +43,7 @@ def write(folder: Path, objective: nn.Module, optimizer: Any, state: dict[str, A
         save_file({name: value.cpu().contiguous() for name, value in _once(objective).items()}, temporary / WEIGHTS)
         if optimizer is not None:
             write_optimizer(optimizer, temporary)
-        write_json(temporary / "state.json", state)
+        write_json(temporary / "state.json", state.to_json())
 
 
 def write_optimizer(optimizer: Any, folder: Path) -> None:
@@ -52,17 +53,17 @@ def write_optimizer(optimizer: Any, folder: Path) -> None:
     save_file(tensors, folder / OPTIMIZER)
 
 
-def load(folder: Path, objective: nn.Module, optimizer: Any, device: torch.device) -> dict[str, Any] | None:
-    """Take up the newest checkpoint, if there is one; its state."""
+def load(folder: Path, objective: nn.Module, optimizer: Any, device: torch.device) -> TrainingState | None:
+    """Load the newest checkpoint, if there is one; its state."""
     for checkpoint in finished(folder):
         read_weights(objective, checkpoint, device)
         read_optimizer(optimizer, checkpoint)
-        return json.loads((checkpoint / "state.json").read_text())
+        return TrainingState.from_json(json.loads((checkpoint / "state.json").read_text()))
     return None
 
 
 def read_optimizer(optimizer: Any, folder: Path) -> None:
-    """Take up the moments that `write_optimizer` wrote; the learning rate stays the optimizer's own."""
+    """Load the moments that `write_optimizer` wrote; the learning rate stays the optimizer's own."""
     states: dict[int, dict[str, Tensor]] = {}
     for name, value in load_file(folder / OPTIMIZER).items():
         index, _, key = name.partition("/")
@@ -71,7 +72,7 @@ def read_optimizer(optimizer: Any, folder: Path) -> None:
 
 
 def read_weights(objective: nn.Module, folder: Path, device: torch.device) -> None:
-    """Take up the weights that `write` wrote."""
+    """Load the weights that `write` wrote."""
     found = load_file(folder / WEIGHTS, device=str(device))
     if found.keys() != _once(objective).keys():
         odd = sorted(found.keys() ^ _once(objective).keys())

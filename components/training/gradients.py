@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from components import draws
-from components.clock import at
-from components.gather import rank, sum_gradients, total, workers
-from components.text import to_device
+from components.compute.gather import rank, sum_gradients, sum_over_workers, workers
+from components.data.batches import to_device
+from components.rng import keyed_int
+from components.timing import timed
+from components.training.objective import Objective, Visit
 
 Losses = dict[str, float]
 
@@ -18,27 +19,37 @@ BOTH_WAYS = 3
 """Operations of a forward and a backward pass, in those of a forward pass."""
 
 
-def share(rows: list[int], parts: int, part: int) -> list[int]:
+T = TypeVar("T")
+
+
+def share(rows: list[T], parts: int, part: int) -> list[T]:
     """One worker's consecutive share of a batch; ValueError where it does not come out even."""
     if len(rows) % parts:
-        raise ValueError(f"a batch of {len(rows)} groups cannot be shared among {parts} workers or parts evenly")
+        raise ValueError(f"a batch of {len(rows)} rows cannot be shared among {parts} workers or parts evenly")
     size = len(rows) // parts
     return rows[part * size : (part + 1) * size]
 
 
 def add_gradients(
-    objective: Any, rows: list[int], *, parts: int, seed: int, step: int, device: torch.device, precision: str
+    objective: Objective,
+    visits: list[Visit],
+    *,
+    parts: int,
+    seed: int,
+    update: int,
+    device: torch.device,
+    precision: str,
 ) -> tuple[Losses, float]:
-    """Add the whole batch's gradient to the parameters of every worker; the global means of the loss terms, and what
-    this worker computed at least."""
+    """Add the whole batch's gradient to the parameters of every worker; the global means of the loss terms, and the
+    floating-point operations that this worker's share takes at least."""
     values: Losses = {}
     operations = 0.0
     for part in range(parts):
-        mine = share(share(rows, parts, part), workers(), rank())
-        torch.manual_seed(draws.number(seed, "dropout", step, part, rank()))
-        with at("files"):
+        mine = share(share(visits, parts, part), workers(), rank())
+        torch.manual_seed(keyed_int(seed, "dropout", update, part, rank()))
+        with timed("files"):
             batch = objective.collate(mine)
-            operations += BOTH_WAYS * objective.operations(batch)
+            operations += BOTH_WAYS * (objective.operations(batch) or 0.0)
             batch = to_device(batch, device)
         with autocast(device, precision):
             representations = objective.encode(batch)
@@ -46,10 +57,10 @@ def add_gradients(
         # A mean over all workers' rows; a sum over the whole batch is `parts` times the mean of its parts.
         alone = 1 / (parts * workers())
         here = [alone if term.rows is None else float(term.rows) for term in terms.values()]
-        counts = total(torch.tensor(here, device=device))
+        counts = sum_over_workers(torch.tensor(here, device=device))
         means = [term.value / count for term, count in zip(terms.values(), counts, strict=True)]
         (torch.stack(means).sum() / parts).backward()
-        for name, mean in zip(terms, total(torch.stack(means)).tolist(), strict=True):
+        for name, mean in zip(terms, sum_over_workers(torch.stack(means)).tolist(), strict=True):
             values[name] = values.get(name, 0.0) + mean / parts
     sum_gradients([p for p in objective.parameters() if p.requires_grad])
     return values, operations

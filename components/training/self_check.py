@@ -1,7 +1,7 @@
-"""Before a training's first step: is the gradient that many workers find in pieces that of one process?
+"""Before a training's first update: is the gradient that many workers find in pieces that of one process?
 
 The way that a training goes (shares of workers, what they gather, parts of a batch, pieces of few tokens, our own
-attention) is compared, without autocast and dropout, with the plain way on a few of its own groups: one process, whole
+attention) is compared, without autocast and dropout, with the plain way on a few of its own rows: one process, whole
 batches of which nothing is run again, the model's attention as its library has it. Factors of the worker count,
 misplaced rows and forgotten gradients are what public implementations were wrong in, for months and without a sign but
 a model that is a bit worse.
@@ -18,13 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from components import chunked
-from components.gather import alone, total, workers
-from components.gradients import Losses, add_gradients
-from components.text import to_device
-from components.train_config import TrainConfig
+from components.compute import chunking
+from components.compute.gather import alone, sum_over_workers, workers
+from components.data.batches import to_device
+from components.training.config import TrainConfig
+from components.training.gradients import Losses, add_gradients
+from components.training.objective import Objective, Visit
 
-GROUPS = 4
+ROWS = 4
 """How many are looked at, at least: one for each worker and part."""
 PIECES = 3
 """What the fast way encodes at once is cut into at least so many pieces, where there are so many texts."""
@@ -43,43 +44,37 @@ class Plain:
 
     values: Losses
     gradients: dict[str, Tensor]
-    rows: list[int]
+    visits: list[Visit]
     parts: int
 
 
-def wanted(objective: Any) -> bool:
-    """Whether an objective can be checked: not where `encode` itself draws random numbers other than dropout's, which
-    it says by `self_check = False`."""
-    return bool(getattr(objective, "self_check", True))
-
-
-def plain(objective: Any, config: TrainConfig, rows: list[int], *, device: torch.device) -> Plain:
-    """Losses and gradient of some of a batch's groups by this process alone, in one piece.
+def plain(objective: Objective, config: TrainConfig, visits: list[Visit], *, device: torch.device) -> Plain:
+    """Losses and gradient of some of a batch's rows by this process alone, in one piece.
 
     Take it before anything in the model is made faster. Every worker computes the same.
     """
     parts = min(config.accumulate, 2)
     most = config.batch // (config.accumulate * workers())
-    count = parts * workers() * min(most, math.ceil(GROUPS / (parts * workers())))
-    rows = rows[:count]
+    count = parts * workers() * min(most, math.ceil(ROWS / (parts * workers())))
+    visits = visits[:count]
     values: Losses = {}
-    with _aside(objective, device), alone(), chunked.whole(), _states_aside(device):
+    with _aside(objective, device), alone(), chunking.unchunked(), _states_aside(device):
         for part in range(parts):
-            chosen = rows[part * count // parts : (part + 1) * count // parts]
+            chosen = visits[part * count // parts : (part + 1) * count // parts]
             batch = to_device(objective.collate(chosen), device)
             terms = objective.terms(objective.encode(batch), batch)
             means = {name: term.value / (term.rows * parts if term.rows else 1) for name, term in terms.items()}
             torch.stack(list(means.values())).sum().backward()
             values |= {name: values.get(name, 0.0) + float(mean.detach()) for name, mean in means.items()}
         gradients = {name: p.grad for name, p in objective.named_parameters() if p.grad is not None}
-    return Plain(values, gradients, rows, parts)
+    return Plain(values, gradients, visits, parts)
 
 
-def compare(objective: Any, expected: Plain, *, device: torch.device) -> float:
+def compare(objective: Objective, expected: Plain, *, device: torch.device) -> float:
     """How far the fast way's gradient is from the plain one, as a share of its length; SelfCheckError if too far."""
-    with _aside(objective, device), chunked.cut(PIECES):
+    with _aside(objective, device), chunking.at_least(PIECES):
         values, _ = add_gradients(
-            objective, expected.rows, parts=expected.parts, seed=0, step=0, device=device, precision="fp32"
+            objective, expected.visits, parts=expected.parts, seed=0, update=0, device=device, precision="fp32"
         )
         found = {name: p.grad for name, p in objective.named_parameters() if p.grad is not None}
     sums = torch.zeros(3, dtype=torch.float64)
@@ -95,10 +90,10 @@ def compare(objective: Any, expected: Plain, *, device: torch.device) -> float:
     ]
     if not apart <= NEAR * length + NOTHING:
         wrong.append(f"the gradient is {here:.4g} long and {apart:.4g} away from one of {length:.4g}")
-    if total(torch.tensor([float(len(wrong))], device=device)).item() > 0:  # all workers stop, or none
+    if sum_over_workers(torch.tensor([float(len(wrong))], device=device)).item() > 0:  # all workers stop, or none
         raise SelfCheckError(
-            f"the check before the first step failed: {workers()} workers, in pieces, do not find what one process "
-            f"finds for {len(expected.rows)} groups: {'; '.join(wrong) or 'another worker says how'}. This is a fault "
+            f"the check before the first update failed: {workers()} workers, in pieces, do not find what one process "
+            f"finds for {len(expected.visits)} rows: {'; '.join(wrong) or 'another worker says how'}. This is a fault "
             f"of the objective, of one of its losses ({', '.join(values)}), or of Sparring, not of your data"
         )
     return apart / length if length else 0.0
@@ -111,7 +106,7 @@ def _states_aside(device: torch.device) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def _aside(objective: Any, device: torch.device) -> Iterator[None]:
+def _aside(objective: Objective, device: torch.device) -> Iterator[None]:
     """Without dropout; gradients and random numbers are afterwards as they were before."""
     training = objective.training
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):

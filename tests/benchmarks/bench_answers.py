@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from components.tables import QUERIES, RANKING
+from components.data.tables import QUERIES, RANKING
 from tests.benchmarks.measure import HEAD, by_turns
 from tests.benchmarks.table import machine, write
-from workflows.cluster import Cluster
+from workflows.distributed.cluster import Cluster
 from workflows.steps.answers import AnswerConfig, answering
 from workflows.steps.lucene import BM25Config, LuceneIndexConfig, lucene_index, lucene_search
 
@@ -101,22 +101,22 @@ def _asked(source: Path, data: Path) -> Path:
     """The collection with so many queries of one split, each with answers."""
     data.mkdir()
     (data / "documents.parquet").symlink_to(source / "documents.parquet")
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     texts = _column(data / "documents.parquet", "doc_id", "text")
     relevant = _column(source / "qrels.parquet", "query_id", "doc_id")
     queries = pq.read_table(source / "queries.parquet", filters=[("split", "=", "test")]).to_pylist()
-    chosen = [queries[at] for at in sorted(draw.permutation(len(queries))[:ASKED])]
+    chosen = [queries[at] for at in sorted(rng.permutation(len(queries))[:ASKED])]
     ids = sorted(texts)
     for query in chosen:
-        others = (texts[relevant[query["query_id"]]], texts[ids[draw.integers(len(ids))]])
-        query["answers"] = query["answers"] or [_words(text, draw) for text in others]
+        others = (texts[relevant[query["query_id"]]], texts[ids[rng.integers(len(ids))]])
+        query["answers"] = query["answers"] or [_words(text, rng) for text in others]
     pq.write_table(pa.Table.from_pylist(chosen, schema=QUERIES), data / "queries.parquet")
     return data
 
 
-def _words(text: str, draw: np.random.Generator) -> str:
+def _words(text: str, rng: np.random.Generator) -> str:
     words = text.split()
-    start = int(draw.integers(max(1, len(words) - 2)))
+    start = int(rng.integers(max(1, len(words) - 2)))
     return " ".join(words[start : start + 3])
 
 

@@ -25,12 +25,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.lucene import contents
+from components.retrieval.lucene import contents
 from tests.benchmarks.measure import HEAD, by_turns
 from tests.benchmarks.pyserini_side import digest
 from tests.benchmarks.repeated import repeated
 from tests.benchmarks.table import machine, write
-from workflows.cluster import Cluster, Pool, cores, ray_session, stop_ray
+from workflows.distributed.cluster import Cluster, Pool, cores, ray_session, stop_ray
 from workflows.steps.lucene import BM25Config, LuceneIndexConfig, lucene_index, lucene_search
 
 ROOT = Path(__file__).parents[2]

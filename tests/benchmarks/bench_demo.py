@@ -12,10 +12,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from components.clock import KINDS
+from components.timing import KINDS
 from tests.benchmarks.processes import watched
 from tests.benchmarks.table import machine, write
-from workflows.report import WORDS
+from workflows.report.page import WORDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,7 +34,7 @@ def test_demo(tmp_path: Path) -> None:
         whole.update(time)
         name = record["function"].rpartition(".")[2]
         models = record["summary"].get("model_seconds")
-        share = f"{record['summary']['floor_seconds'] / models:.0%}" if models else ""
+        share = f"{record['summary']['roofline_seconds'] / models:.0%}" if models else ""
         rows.append(
             [record["label"], name, f"{record['seconds']:.1f}", *(f"{time[kind]:.1f}" for kind in KINDS), share]
         )

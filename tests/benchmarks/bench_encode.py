@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from components import floor
+from components.compute import roofline
+from components.data.batches import token_batches
+from components.data.tables import RANKING
 from components.files import replacing
-from components.tables import RANKING
-from components.text import token_batches
 from tests.benchmarks.conftest import LENGTH, QUERY_LENGTH, ROOT, World
 from tests.benchmarks.measure import HEAD, PAIRS, Compared, by_turns, seconds_of
 from tests.benchmarks.table import machine, write
-from workflows.cluster import cores
+from workflows.distributed.cluster import cores
 from workflows.steps.encode import EncodeConfig, Encoder, encode
 from workflows.steps.search import SearchConfig, search
 from workflows.steps.tokenize import TokenizeConfig, tokenize
@@ -59,7 +59,7 @@ def test_encode(few_of_each: tuple[str, World]) -> None:
         by_turns(with_tokens, half).row(
             "tokenise all and encode", "sentence-transformers, bf16", "texts/s", len(texts), 1
         ),
-        of_floor(encoder, ours, rows).row(job, "the floor", "texts/s", len(texts), share),
+        share_of_roofline(encoder, ours, rows).row(job, "the floor", "texts/s", len(texts), share),
     ]
     lines = [
         f"{len(texts):,} texts of {tokens / len(texts):.0f} tokens on average, {LENGTH} at most. "
@@ -70,13 +70,13 @@ def test_encode(few_of_each: tuple[str, World]) -> None:
     write(f"Encoding {name}", 'make bench ARGS="-k test_encode"', HEAD, table, lines)
 
 
-def of_floor(encoder: Encoder, ours: Callable[[], Any], rows: np.ndarray) -> Compared:
+def share_of_roofline(encoder: Encoder, ours: Callable[[], Any], rows: np.ndarray) -> Compared:
     """Ours against the products alone; the ratio is the share of the floor that is reached."""
     operations = encoder.inference.products.operations(encoder.lengths("document", rows))
     tokens, device = encoder.inference.batch_tokens, encoder.inference.device.type
     seconds = []
     for _ in range(PAIRS):
-        floor._rate.cache_clear()
+        roofline._rate.cache_clear()
         rate = encoder.inference.products.rate(tokens=tokens, device=device, precision="bf16")
         seconds.append((seconds_of(ours), operations / rate))
     return Compared(seconds)
@@ -88,7 +88,7 @@ def an_encoder(world: World) -> Encoder:
     cuda = world.cluster.cuda()
     return Encoder(
         tokens=world.tokens, model=world.retriever / "model", rows=world.root / "rows.npy", config=EncodeConfig(),
-        batch_tokens=world.cluster.tokens_at_once(cuda=cuda), cuda=cuda, threads=cores(),
+        batch_tokens=world.cluster.batch_tokens(cuda=cuda), cuda=cuda, threads=cores(),
     )  # fmt: skip
 
 

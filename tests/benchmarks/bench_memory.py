@@ -12,12 +12,12 @@ import os
 import sys
 from pathlib import Path
 
-from components.model_configs import DualEncoderConfig
+from components.models.configs import DualEncoderConfig
 from tests.benchmarks.conftest import DEVICE, MODEL
 from tests.benchmarks.processes import watched
 from tests.benchmarks.repeated import repeated
 from tests.benchmarks.table import machine, write
-from workflows.cluster import Cluster, Pool, cores
+from workflows.distributed.cluster import Cluster, Pool, cores
 from workflows.steps.start import start
 from workflows.steps.tokenize import TokenizeConfig, tokenize
 
@@ -29,7 +29,7 @@ WANTED = 1.2
 REFRESH = """
 import sys
 from pathlib import Path
-from workflows.cluster import Cluster, stop_ray
+from workflows.distributed.cluster import Cluster, stop_ray
 from workflows.steps.encode import EncodeConfig, encode
 from workflows.steps.search import SearchConfig, search
 

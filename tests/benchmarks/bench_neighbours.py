@@ -17,13 +17,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from components.neighbours import NeighboursConfig, at_once, inner_products, scores
-from components.tables import DOCUMENTS, QUERIES, RANKING
+from components.data.tables import DOCUMENTS, QUERIES, RANKING
+from components.neighbours.reciprocal import NeighboursConfig, contexts_per_batch, inner_products, scores
 from tests.benchmarks.conftest import DEVICE
 from tests.benchmarks.measure import by_turns, figure
 from tests.benchmarks.table import machine, write
-from tests.tiny import ROOT
-from workflows.cluster import Cluster, Pool
+from tests.support.tiny import ROOT
+from workflows.distributed.cluster import Cluster, Pool
 from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
 
 WIDTH = 768
@@ -52,7 +52,7 @@ def test_neighbours() -> None:
 def measured(candidates: int, device: str) -> list[str]:
     """A row of the table."""
     queries, documents = (one.to(device) for one in contexts(min(2000, max(4, 4_000_000 // candidates**2)), candidates))
-    count, few, many = len(queries), 4, at_once(candidates, device)
+    count, few, many = len(queries), 4, contexts_per_batch(candidates, device)
 
     def ours(config: NeighboursConfig, many: int) -> None:
         """In batches of so many; fetched, so that a GPU is waited for."""
@@ -78,10 +78,10 @@ def measured(candidates: int, device: str) -> list[str]:
 
 def contexts(count: int, candidates: int) -> tuple[Tensor, Tensor]:
     """Queries and what they found: documents around a few topics near the query, of length 1."""
-    draw = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
 
     def near(centre: Tensor, spread: float, shape: tuple[int, ...]) -> Tensor:
-        noise = torch.randn(*shape, WIDTH, generator=draw) * spread / WIDTH**0.5
+        noise = torch.randn(*shape, WIDTH, generator=rng) * spread / WIDTH**0.5
         return torch.nn.functional.normalize(centre + noise, dim=-1)
 
     queries = near(torch.zeros(WIDTH), 1.0, (count,))
@@ -140,7 +140,7 @@ def written(data: Path, vectors: Path, ranking: Path, documents: int, queries: i
     """A collection of ids alone, its vectors in files of 2,000, and a ranking."""
     for folder in (data, vectors, ranking):
         folder.mkdir()
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     doc_ids, query_ids = [f"d{i}" for i in range(documents)], [f"q{i}" for i in range(queries)]
     nothing = {"title": [""] * documents, "text": [""] * documents}
     pq.write_table(pa.table({"doc_id": doc_ids, **nothing}, schema=DOCUMENTS), data / "documents.parquet")
@@ -148,10 +148,10 @@ def written(data: Path, vectors: Path, ranking: Path, documents: int, queries: i
     pq.write_table(pa.table(table, schema=QUERIES), data / "queries.parquet")
     for number, start in enumerate(range(0, documents, 2000)):
         shape = (min(2000, documents - start), WIDTH)
-        np.save(vectors / f"documents-{number:05d}.npy", draw.standard_normal(shape, np.float32).astype(np.float16))
-    np.save(vectors / "queries.npy", draw.standard_normal((queries, WIDTH), np.float32).astype(np.float16))
+        np.save(vectors / f"documents-{number:05d}.npy", rng.standard_normal(shape, np.float32).astype(np.float16))
+    np.save(vectors / "queries.npy", rng.standard_normal((queries, WIDTH), np.float32).astype(np.float16))
     (vectors / "queries.json").write_text(json.dumps(query_ids))
-    found = draw.integers(0, documents, (queries, candidates))
+    found = rng.integers(0, documents, (queries, candidates))
     columns = {
         "query_id": np.repeat(query_ids, candidates), "doc_id": np.array(doc_ids)[found.ravel()],
         "rank": np.tile(np.arange(1, candidates + 1), queries), "score": np.tile(-np.arange(candidates), queries),

@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from tests import tiny, toy
 from tests.benchmarks.measure import PAIRS, seconds_of
 from tests.benchmarks.table import machine, write
+from tests.support import tiny, toy
 
 ROOT = Path(__file__).parents[2]
 SEEDS = int(os.environ.get("SPARRING_BENCH_SEEDS", "20"))

@@ -1,4 +1,4 @@
-"""Exact top-k: `components.topk` against faiss IndexFlatIP, and the memory of the search step.
+"""Exact top-k: `components.retrieval.topk` against faiss IndexFlatIP, and the memory of the search step.
 
     make bench ARGS="-k topk"      (SPARRING_BENCH_VECTORS, SPARRING_BENCH_ASKED: how many; SPARRING_BENCH_DEVICE)
 
@@ -20,15 +20,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from components import topk
-from components.processor import settle
-from components.tables import DOCUMENTS, QUERIES
+from components.compute.processor import configure_process
+from components.data.tables import DOCUMENTS, QUERIES
+from components.retrieval import topk
 from tests.benchmarks.conftest import DOCUMENTS as ENCODED
 from tests.benchmarks.conftest import World
 from tests.benchmarks.measure import HEAD, by_turns
 from tests.benchmarks.processes import watched
 from tests.benchmarks.table import machine, write
-from workflows.cluster import cores
+from workflows.distributed.cluster import cores
 from workflows.steps.encode import EncodeConfig, Encoder
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ FLAT = 1.1
 SEARCH = """
 import sys
 from pathlib import Path
-from workflows.cluster import Cluster, Pool
+from workflows.distributed.cluster import Cluster, Pool
 from workflows.steps.search import SearchConfig, search
 
 place, out = Path(sys.argv[1]), Path(sys.argv[2])
@@ -56,7 +56,7 @@ def test_topk(world: World) -> None:
     import faiss
 
     place = _collection(world)
-    settle(cores())
+    configure_process(cores())
     faiss.omp_set_num_threads(cores())
     device = "cuda" if world.cluster.cuda() else "cpu"
     documents = [np.load(path, mmap_mode="c") for path in sorted(place.glob("documents-*.npy"))]
@@ -80,8 +80,8 @@ def test_topk(world: World) -> None:
     compared = by_turns(ours, theirs)
     scores, rows = found["theirs"]
     close, alike = (1e-2, 0.9) if on_gpu else (1e-4, 0.99)
-    np.testing.assert_allclose(topk.scores(found["ours"]), scores, rtol=close)
-    assert np.mean(topk.places(found["ours"]) == rows) > alike  # sums in another order change places now and then
+    np.testing.assert_allclose(topk.scores_of(found["ours"]), scores, rtol=close)
+    assert np.mean(topk.tie_ranks_of(found["ours"]) == rows) > alike  # sums in another order change places now and then
     against = f"faiss IndexFlatIP{' on the GPU' if on_gpu else ''}, {cores()} threads"
     job = f"exact top-{K}{' on a GPU' if device == 'cuda' else ''}"
     lines = [f"{COUNT:,} vectors of {queries.shape[1]} numbers in {documents[0].dtype}.", machine(ROOT)]
@@ -116,7 +116,7 @@ def _collection(world: World) -> Path:
     np.save(world.root / "mixed.npy", rows)
     encoder = Encoder(
         tokens=world.tokens, model=world.retriever / "model", rows=world.root / "mixed.npy", config=EncodeConfig(),
-        batch_tokens=world.cluster.tokens_at_once(cuda=False), cuda=False, threads=cores(),
+        batch_tokens=world.cluster.batch_tokens(cuda=False), cuda=False, threads=cores(),
     )  # fmt: skip
     base = encoder.vectors("document", rows)[0]
     kind = np.float16 if world.cluster.cuda() else np.float32
@@ -133,9 +133,9 @@ def _collection(world: World) -> Path:
 
 def _mixed(base: np.ndarray, count: int, *seed: int) -> np.ndarray:
     """Vectors of length 1, each between two of the base."""
-    draw = np.random.default_rng(seed)
-    one, other = base[draw.integers(len(base), size=(2, count))]
-    share = draw.random((count, 1), np.float32)
+    rng = np.random.default_rng(seed)
+    one, other = base[rng.integers(len(base), size=(2, count))]
+    share = rng.random((count, 1), np.float32)
     mixture = share * one + (1 - share) * other
     return mixture / np.linalg.norm(mixture, axis=1, keepdims=True)
 

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
-from components.train_config import TrainConfig
+from components.training.config import TrainConfig
 from tests.benchmarks.conftest import LENGTH, ROOT, World
 from tests.benchmarks.measure import HEAD, PAIRS, by_turns, figure
 from tests.benchmarks.table import machine, write
-from workflows.cluster import Cluster, cores
+from workflows.distributed.cluster import Cluster, cores
 from workflows.steps.mine import MineConfig, mine
 from workflows.steps.score import ScoreConfig, Scorer
 from workflows.steps.train import train
@@ -86,7 +86,7 @@ def test_retriever(world: World) -> None:
 
     def ours() -> float:
         loss = {"function": CROSS_ENTROPY, "over": "batch", "options": {"temperature": 0.05}}
-        return seconds_of_ours(world, "retriever", groups, world.cluster, steps=STEPS, batch=BATCH, losses=[loss])
+        return seconds_of_ours(world, "retriever", groups, world.cluster, updates=STEPS, batch=BATCH, losses=[loss])
 
     def theirs() -> float:
         torch.set_num_threads(cores())
@@ -122,7 +122,7 @@ def test_ranker(world: World) -> None:
 
     def ours() -> float:
         losses = [{"function": CROSS_ENTROPY}]
-        return seconds_of_ours(world, "ranker", groups, world.cluster, steps=STEPS, batch=GROUPS, losses=losses)
+        return seconds_of_ours(world, "ranker", groups, world.cluster, updates=STEPS, batch=GROUPS, losses=losses)
 
     def theirs() -> float:
         torch.set_num_threads(cores())
@@ -166,7 +166,7 @@ def test_scores(few: World) -> None:
     cuda = few.cluster.cuda()
     scorer = Scorer(
         tokens=few.tokens, model=few.ranker / "model", pairs=few.root / "pairs.npy", config=ScoreConfig(),
-        batch_tokens=few.cluster.tokens_at_once(cuda=cuda), cuda=cuda, threads=cores(),
+        batch_tokens=few.cluster.batch_tokens(cuda=cuda), cuda=cuda, threads=cores(),
     )  # fmt: skip
     peer = CrossEncoder(str(few.ranker / "model"), device=few.device, max_length=LENGTH)
     exact = peer.predict(pairs[:200], show_progress_bar=False)
@@ -188,7 +188,7 @@ import torch
 from pathlib import Path
 from tests.benchmarks.bench_train import seconds_of_ours
 from tests.benchmarks.conftest import World
-from workflows.cluster import Cluster
+from workflows.distributed.cluster import Cluster
 told = json.loads(sys.argv[1])
 cluster = Cluster(**told["cluster"])
 world = World(**{name: Path(path) for name, path in told["world"].items()}, cluster=cluster)
@@ -205,7 +205,7 @@ def test_large_batches(world: World) -> None:
     places = {name: str(getattr(world, name)) for name in ("root", "data", "retriever", "ranker", "tokens")}
 
     def trained(batch: int, *, recompute: bool) -> tuple[float, float]:
-        config = {"steps": LARGE // batch, "batch": batch, "losses": [loss]}
+        config = {"updates": LARGE // batch, "batch": batch, "losses": [loss]}
         cluster = world.cluster.model_copy(update={"recompute": recompute}).model_dump(mode="json")
         told = json.dumps({"cluster": cluster, "world": places, "groups": str(groups), "config": config})
         environment = {**os.environ, "MALLOC_ARENA_MAX": "1"}

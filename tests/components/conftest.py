@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from components.training import objective_named, train
-from tests import toy
-from tests.trainings import Interrupted, groups
+from components.training.loop import train
+from components.training.objective import ObjectiveInputs, objective_named
+from tests.support import toy
+from tests.support.trainings import Interrupted, groups
 
 
 @pytest.fixture
 def run(tmp_path: Path, data: Path, tokens: Path, retriever: Path, ranker: Path) -> Callable[..., dict[str, Any]]:
     """Trains at `tmp_path / place` on toy groups."""
-    rows = toy.write_groups(tmp_path / "groups", groups(24, teacher=True)) / "groups.parquet"
-    held = toy.write_groups(tmp_path / "dev", groups(6, negatives=5)) / "groups.parquet"
+    rows = toy.write_groups(tmp_path / "groups", groups(24, teacher=True))
+    held = toy.write_groups(tmp_path / "dev", groups(6, negatives=5))
 
     def trained(
         place: str, *, kind: str = "retriever", stop: int | None = None, start: Path | None = None, dev: bool = False,
@@ -28,20 +29,25 @@ def run(tmp_path: Path, data: Path, tokens: Path, retriever: Path, ranker: Path)
     ) -> dict[str, Any]:  # fmt: skip
         options = toy.train_config(**config)
         begins = {"retriever": retriever, "ranker": ranker}[kind] if start is None else start
-
-        def build(table: Path) -> Any:
-            return objective_named(kind)(
-                (model or begins) / "model", rows=table, data=data, tokens=tokens, losses=options.losses, piece=piece,
+        made = objective_named(kind)(
+            ObjectiveInputs(
+                model=(model or begins) / "model",
+                rows=rows,
+                data=data,
+                tokens=tokens,
+                losses=options.losses,
+                max_tokens=piece,
                 recompute=recompute,
-            )  # fmt: skip
+            ),
+        )
 
-        def on_step(step: int, note: str) -> None:
-            if step == stop:
+        def on_update(update: int, note: str) -> None:
+            if update == stop:
                 raise Interrupted
 
         return train(
-            build(rows), options, out=tmp_path / place, seed=seed, start=begins, device=torch.device("cpu"),
-            dev=build(held) if dev else None, save_seconds=save_seconds, on_step=on_step,
+            made, options, out=tmp_path / place, seed=seed, start=begins, device=torch.device("cpu"),
+            dev=made.reading(held) if dev else None, save_seconds=save_seconds, on_update=on_update,
         )  # fmt: skip
 
     (tmp_path / "a").mkdir()

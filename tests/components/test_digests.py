@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from components.digests import sha256
-from tests.sources import write
+from tests.support.sources import write
 
 
 def test_a_digest_is_remembered_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from components.files import remove, replacing, sweep, write_json
+from components.files import remove, remove_leftovers, replacing, write_json
+from workflows import ROOT
 
 
 def test_a_file_takes_its_name_at_the_end(tmp_path: Path) -> None:
@@ -171,14 +172,14 @@ def test_a_kill_in_the_middle_leaves_a_hidden_rest_that_is_swept(tmp_path: Path)
         "            temporary.mkdir(); (temporary / 'inner').write_text('x')\n"
         "            os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=Path(__file__).parents[2], check=False)
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT, check=False)
     assert done.returncode == -signal.SIGKILL
     names = sorted(path.name for path in tmp_path.iterdir())
     assert len(names) == 2
     assert names[0].startswith(".folder.")
     (tmp_path / ".hidden").write_text("someone else's")
     (tmp_path / ".x.tmp").write_text("someone else's")
-    sweep(tmp_path)
+    remove_leftovers(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", ".x.tmp", "file"]
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components import draws, sampling
-from components.config import Call, keyword_options
+from components import sampling
+from components.config import FunctionRef, keyword_options
+from components.rng import keyed_rng
 
 SAMPLERS = [
     function for name, function in vars(sampling).items()
@@ -24,7 +25,7 @@ SCORES = np.linspace(9, 1, 12, dtype=np.float32)
 @pytest.mark.parametrize("count", [0, 1, 5, 12, 40])
 @pytest.mark.parametrize("candidates", [0, 1, 12])
 def test_at_most_so_many_positions_without_repetition(sampler: Any, count: int, candidates: int) -> None:
-    found = sampler(SCORES[:candidates], count, draws.generator(1), 8.0)
+    found = sampler(SCORES[:candidates], count, keyed_rng(1), 8.0)
     assert len(found) == min(count, candidates)
     assert len(set(found.tolist())) == len(found)
     assert all(0 <= position < candidates for position in found)
@@ -32,33 +33,31 @@ def test_at_most_so_many_positions_without_repetition(sampler: Any, count: int, 
 
 @ALL
 def test_the_same_generator_draws_the_same(sampler: Any) -> None:
-    one, other = (sampler(SCORES, 5, draws.generator("q1", 0), 8.0).tolist() for _ in range(2))
+    one, other = (sampler(SCORES, 5, keyed_rng("q1", 0), 8.0).tolist() for _ in range(2))
     assert one == other
 
 
 @ALL
 def test_samplers_can_be_named_in_yaml(sampler: Any) -> None:
-    call = Call(function=f"components.sampling.{sampler.__name__}")
+    call = FunctionRef(function=f"components.sampling.{sampler.__name__}")
     assert call.resolve() is sampler
-    assert list(inspect.signature(sampler).parameters)[:4] == ["scores", "count", "draw", "positive"]
+    assert list(inspect.signature(sampler).parameters)[:4] == ["scores", "count", "rng", "positive"]
     assert list(keyword_options(call.function)) == list(inspect.signature(sampler).parameters)[4:]
 
 
 def test_uniform_draws_each_alike() -> None:
-    counts = Counter(
-        int(position) for i in range(2000) for position in sampling.uniform(SCORES, 3, draws.generator(i), 8.0)
-    )
+    counts = Counter(int(position) for i in range(2000) for position in sampling.uniform(SCORES, 3, keyed_rng(i), 8.0))
     assert set(counts) == set(range(12))
     assert all(abs(count - 500) < 100 for count in counts.values())
 
 
 def test_the_hardest_are_the_first() -> None:
-    assert sampling.hardest(SCORES, 3, draws.generator(1), 8.0).tolist() == [0, 1, 2]
+    assert sampling.hardest(SCORES, 3, keyed_rng(1), 8.0).tolist() == [0, 1, 2]
 
 
 def shares(sampler: Any, **options: Any) -> np.ndarray:
     """How often each candidate is the one that is drawn."""
-    found = [int(sampler(SCORES[:4], 1, draws.generator(i), 8.0, **options)[0]) for i in range(4000)]
+    found = [int(sampler(SCORES[:4], 1, keyed_rng(i), 8.0, **options)[0]) for i in range(4000)]
     return np.bincount(found, minlength=4) / 4000
 
 

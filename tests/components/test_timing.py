@@ -1,4 +1,4 @@
-"""Where time goes: one thing at a time in a process, the most useful over all of them."""
+"""Where time goes: one kind of work at a time in a thread, the most useful kind over all processes."""
 
 from __future__ import annotations
 
@@ -11,67 +11,67 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components import clock
-from components.clock import KINDS, Interval, at, end_to_end, spent
+from components import timing
+from components.timing import KINDS, Interval, condensed, seconds_by_kind, timed
 
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    clock.drain()
+    timing.drain()
     yield
-    clock.drain()
+    timing.drain()
 
 
-def test_what_is_inside_interrupts_what_is_around_it() -> None:
-    with at("waiting"):
+def test_an_inner_block_interrupts_the_outer_one() -> None:
+    with timed("waiting"):
         time.sleep(0.01)
-        with at("compute"):
+        with timed("compute"):
             time.sleep(0.02)
         time.sleep(0.01)
-    noted = clock.drain()
-    assert [interval.kind for interval in noted] == ["waiting", "compute", "waiting"]
-    assert [a.ended <= b.began for a, b in itertools.pairwise(noted)] == [True, True]
-    assert noted[1].ended - noted[1].began >= 0.02
-    assert clock.drain() == []
+    recorded = timing.drain()
+    assert [interval.kind for interval in recorded] == ["waiting", "compute", "waiting"]
+    assert [a.ended <= b.began for a, b in itertools.pairwise(recorded)] == [True, True]
+    assert recorded[1].ended - recorded[1].began >= 0.02
+    assert timing.drain() == []
 
 
-def test_an_error_ends_what_it_passes_through() -> None:
+def test_an_error_ends_the_blocks_it_leaves() -> None:
     def fails() -> None:
-        with at("compute"), at("files"):
+        with timed("compute"), timed("files"):
             time.sleep(0.001)
             raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
         fails()
-    with at("start"):
+    with timed("start"):
         time.sleep(0.001)
-    assert [one.kind for one in clock.drain() if one.ended - one.began >= 0.001] == ["files", "start"]
-    assert not clock._here.stack
+    assert [one.kind for one in timing.drain() if one.ended - one.began >= 0.001] == ["files", "start"]
+    assert not timing._thread.stack
 
 
-def test_threads_are_at_things_of_their_own() -> None:
-    told: list[Interval] = []
+def test_each_thread_has_its_own_time() -> None:
+    intervals: list[Interval] = []
 
     def works() -> None:
-        with at("compute"):
+        with timed("compute"):
             time.sleep(0.01)
-        told.extend(clock.drain())
+        intervals.extend(timing.drain())
 
-    with at("waiting"):
+    with timed("waiting"):
         thread = threading.Thread(target=works)
         thread.start()
         thread.join()
-    assert [interval.kind for interval in told] == ["compute"]
-    assert [interval.kind for interval in clock.drain()] == ["waiting"]
+    assert [interval.kind for interval in intervals] == ["compute"]
+    assert [interval.kind for interval in timing.drain()] == ["waiting"]
 
 
-def test_a_moment_counts_once_for_the_most_useful() -> None:
-    found = spent([
+def test_a_moment_counts_once_for_the_most_useful_kind() -> None:
+    seconds = seconds_by_kind([
         Interval("waiting", 0, 10), Interval("start", 0, 3), Interval("compute", 2, 5), Interval("compute", 4, 6),
         Interval("files", 5, 7),
     ])  # fmt: skip
-    assert found == {"compute": 4, "files": 1, "start": 2, "waiting": 3}
-    assert spent([]) == dict.fromkeys(KINDS, 0)
+    assert seconds == {"compute": 4, "files": 1, "start": 2, "waiting": 3}
+    assert seconds_by_kind([]) == dict.fromkeys(KINDS, 0)
 
 
 INTERVALS = st.lists(
@@ -82,22 +82,22 @@ INTERVALS = st.lists(
 @given(INTERVALS)
 def test_the_kinds_add_up_to_what_is_covered(intervals: list[Interval]) -> None:
     covered = {moment for _, began, ended, _ in intervals for moment in range(int(began), int(ended))}
-    assert sum(spent(intervals).values()) == len(covered)
+    assert sum(seconds_by_kind(intervals).values()) == len(covered)
 
 
 @given(INTERVALS)
-def test_laid_end_to_end_nothing_is_lost(intervals: list[Interval]) -> None:
-    laid = end_to_end(intervals)
+def test_condensed_intervals_lose_no_time(intervals: list[Interval]) -> None:
+    merged = condensed(intervals)
     for kind in KINDS:
         wanted = sum(ended - began for other, began, ended, _ in intervals if other == kind)
-        assert sum(ended - began for other, began, ended, _ in laid if other == kind) == wanted
-    assert all(a.ended == b.began for a, b in itertools.pairwise(laid))
+        assert sum(ended - began for other, began, ended, _ in merged if other == kind) == wanted
+    assert all(a.ended == b.began for a, b in itertools.pairwise(merged))
 
 
-def test_a_long_training_notes_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "MOST", 10)
+def test_a_long_training_keeps_few_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "MAX_INTERVALS", 10)
     for moment in range(100):
-        clock.add([Interval("compute", moment, moment + 0.5), Interval("files", moment + 0.5, moment + 1)])
-    noted = clock.drain()
-    assert len(noted) <= 12
-    assert spent(noted)["compute"] == spent(noted)["files"] == 50
+        timing.record([Interval("compute", moment, moment + 0.5), Interval("files", moment + 0.5, moment + 1)])
+    recorded = timing.drain()
+    assert len(recorded) <= 12
+    assert seconds_by_kind(recorded)["compute"] == seconds_by_kind(recorded)["files"] == 50

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from components.text import Batch
-from tests import toy
-from workflows.cluster import Cluster
+from components.data.batches import Batch
+from tests.support import toy
+from workflows.distributed.cluster import Cluster
 from workflows.steps.encode import EncodeConfig, encode
 from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
 from workflows.steps.score import RerankConfig, rerank
@@ -23,7 +23,7 @@ from workflows.steps.train import train
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
-GPU = Cluster(mode="inline", device="cuda", pass_tokens=256)
+GPU = Cluster(mode="inline", device="cuda", max_tokens_per_pass=256)
 BOTH = {"cpu": toy.INLINE, "gpu": GPU}
 
 
@@ -106,8 +106,8 @@ def test_training(tmp_path: Path, data: Path, tokens: Path, retriever: Path, rec
 
 def test_a_batch_in_bf16(retriever: Path) -> None:
     """Nothing is fused there: that is for a CPU."""
-    from components import inference
-    from components.dual_encoder import DualEncoder
+    from components.models import inference
+    from components.models.dual_encoder import DualEncoder
 
     device = torch.device("cuda")
     ids = torch.randint(5, 40, (6, 24), generator=torch.Generator().manual_seed(0))

@@ -8,11 +8,12 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.tiny import ROOT, Place
-from workflows import recipes
-from workflows.cluster import Cluster, Pool
-from workflows.dag import graph
-from workflows.store import Store, _places
+from tests.support.tiny import ROOT, Place
+from workflows.distributed.cluster import Cluster, Pool
+from workflows.running.executor import resolve_inputs
+from workflows.stages import experiments
+from workflows.store.dag import graph
+from workflows.store.store import Store
 
 Asked = tuple[str, bool]
 """A pool of the profile's, and whether each of its workers has a GPU."""
@@ -36,21 +37,21 @@ def asked(config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *places:
     def of_training(*_: Any, gpu: bool, **__: Any) -> NoReturn:
         raise Asking("train", gpu)
 
-    nodes = [(one, node) for one in places for node in graph(recipes.read(one.config, [], one.runs).wanted)]
-    wanted = graph(recipes.read(ROOT / "configs" / config, [], tmp_path).wanted)
+    nodes = [(one, node) for one in places for node in graph(experiments.read(one.config, [], one.runs).wanted)]
+    wanted = graph(experiments.read(ROOT / "configs" / config, [], tmp_path).wanted)
     assert not {node.function for node in wanted} - {node.function for _, node in nodes}
     monkeypatch.setattr(Cluster, "cuda", lambda self: True)
-    monkeypatch.setattr("components.index.gpus", lambda: 1)
-    for module in ("workflows.shards", *{node.function.__module__ for _, node in nodes}):
+    monkeypatch.setattr("components.retrieval.index.gpus", lambda: 1)
+    for module in ("workflows.distributed.shards", *{node.function.__module__ for _, node in nodes}):
         for name, recorder in {"map_shards": of_map, "train_together": of_training}.items():
             if hasattr(importlib.import_module(module), name):
                 monkeypatch.setattr(f"{module}.{name}", recorder)
-    found: dict[str, set[Asked]] = {}
+    pools_of: dict[str, set[Asked]] = {}
     for number, (place, node) in enumerate(nodes):
         (out := tmp_path / f"{number:03d}").mkdir()
         try:
-            node.function(out, cluster, **_places(node.inputs, Store(place.store)))
+            node.function(out, cluster, **resolve_inputs(node.inputs, Store(place.store)))
         except Asking as asking:
-            found.setdefault(node.function.__name__, set()).add(asking.args)
-    assert all(len(ways) == 1 for ways in found.values()), found
-    return {name: ways.pop() for name, ways in found.items()}
+            pools_of.setdefault(node.function.__name__, set()).add(asking.args)
+    assert all(len(ways) == 1 for ways in pools_of.values()), pools_of
+    return {name: ways.pop() for name, ways in pools_of.items()}

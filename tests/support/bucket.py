@@ -1,4 +1,4 @@
-"""An S3 server on this machine, and experiments whose store lies there."""
+"""An S3 server on this machine, and experiments with a store on it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from tests import tiny
-from tests.tiny import Place
-from workflows import mirror
+from tests.support import tiny
+from tests.support.tiny import Place
+from workflows.store.transfer import UPLOADED
 
 BUCKET = "bucket"
 SECRET = "a-secret-that-nobody-may-see"
@@ -30,7 +30,7 @@ sys.stdin.read()
 
 @contextmanager
 def server() -> Iterator[str]:
-    """A server of its own, until the block ends; its URL."""
+    """Run a server in a process of its own until the block ends; its URL."""
     with subprocess.Popen(
         [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
@@ -41,7 +41,7 @@ def server() -> Iterator[str]:
 
 
 def environment(url: str) -> dict[str, str]:
-    """What tells a process where the server is, and who asks."""
+    """The environment variables with the server's address and the credentials."""
     return {
         "AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": SECRET,
         "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
@@ -49,7 +49,7 @@ def environment(url: str) -> dict[str, str]:
 
 
 def files() -> Any:
-    """The server's files."""
+    """The server's file system."""
     import s3fs
 
     return s3fs.S3FileSystem(use_listings_cache=False)
@@ -57,7 +57,7 @@ def files() -> Any:
 
 @dataclass(frozen=True)
 class Remote(Place):
-    """A place whose store is a prefix of the bucket; what lies in `store` is fetched when it is asked for."""
+    """A place whose store is a prefix of the bucket; `store` downloads all of it."""
 
     @property
     def where(self) -> str:
@@ -65,26 +65,26 @@ class Remote(Place):
 
     @property
     def store(self) -> Path:
-        """All that is in the store now, but for what says that a directory is whole."""
+        """A folder with a copy of the store as it is now, without the markers of complete directories."""
         to = self.folder / "fetched" / str(len(list(self.folder.glob("fetched/*"))))
         to.mkdir(parents=True)
         for key in files().find(f"{BUCKET}/{self.folder.name}"):
             name = key.partition("/")[2].partition("/")[2]
-            if mirror.WHOLE not in name:
+            if UPLOADED not in name:
                 (to / name).parent.mkdir(parents=True, exist_ok=True)
                 (to / name).write_bytes(files().cat_file(key))
         return to
 
     def names(self) -> set[str]:
-        """What is in the store."""
+        """The names of all objects in the store."""
         keys = files().find(f"{BUCKET}/{self.folder.name}")
         return {key.partition("/")[2].partition("/")[2] for key in keys}
 
     def dates(self, names: set[str]) -> dict[str, Any]:
-        """When each was written."""
+        """When each of the objects was written."""
         return {name: files().info(f"{BUCKET}/{self.folder.name}/{name}")["LastModified"] for name in names}
 
 
 def remote(folder: Path, like: Place, **profile: Any) -> Remote:
-    """A place for the same experiment as another."""
+    """A place with the same experiment as another, and a store on S3."""
     return Remote(tiny.place(folder, yaml.safe_load(like.config.read_text()), **profile).folder)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from components import expansions
-from components.relevance_model import RelevanceConfig
-from tests import toy
-from workflows.cluster import Cluster
+from components.expansion import expansions
+from components.expansion.relevance_model import RelevanceConfig
+from tests.support import toy
+from workflows.distributed.cluster import Cluster
 from workflows.steps.choose import answer_ranks
 from workflows.steps.expand import expand_by_relevance
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from components.scores import Scores
-from tests.tiny import ROOT, Place
+from tests.support.tiny import ROOT, Place
 from workflows.steps.encode import Encoder
 
 LOG = "SPARRING_KILLING_LOG"
 ARMED = """
 import sys
-from tests import killing
+from tests.support import killing
 killing.arm(sys.argv[1], int(sys.argv[2]))
 from workflows.__main__ import main
 sys.exit(main(sys.argv[3:]))
@@ -34,12 +34,15 @@ def die() -> NoReturn:
 
 def arm(kind: str, number: int) -> None:
     """Make this process die at the numbered moment of a kind, or live where the kind is `never`."""
-    from components import checkpoints, files
-    from workflows import mirror, shards, store
+    from components import files
+    from components.training import checkpoints
+    from workflows.distributed import shard_worker
+    from workflows.running import executor
     from workflows.steps import encode, train
+    from workflows.store import leases
 
     train.SAVE_SECONDS = -1.0  # a checkpoint after every update
-    mirror.STALE = float(os.environ.get("SPARRING_TEST_STALE", mirror.STALE))
+    leases.EXPIRE_SECONDS = float(os.environ.get("SPARRING_TEST_STALE", leases.EXPIRE_SECONDS))
     left = number
 
     def counted(function: Any, *, after: bool) -> Any:
@@ -58,11 +61,11 @@ def arm(kind: str, number: int) -> None:
     if kind == "write":  # a file is whole under another name, or has just taken its own
         files._sync = counted(files._sync, after=False)
     elif kind == "shard":
-        shards.Filler.fill = counted(shards.Filler.fill, after=True)  # type: ignore[method-assign]
+        shard_worker.Filler.fill = counted(shard_worker.Filler.fill, after=True)  # type: ignore[method-assign]
     elif kind == "checkpoint":
         checkpoints.save = counted(checkpoints.save, after=True)
     elif kind == "record":
-        store._record = counted(store._record, after=False)
+        executor._record = counted(executor._record, after=False)
     elif kind == "encoder":
         encode.Encoder = DyingEncoder  # type: ignore[misc]
     elif kind == "slowly":

@@ -1,4 +1,4 @@
-"""Paper 003's Appendix A.1 for one context, in plain loops over sets: slow, and easy to compare with the text.
+"""Zerveas et al.'s Appendix A.1 for one context, in plain loops over sets: slow, and easy to compare with the text.
 
 `products` are the inner products of M elements, `products[i][j]`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from components.neighbours import NeighboursConfig
+from components.neighbours.reciprocal import NeighboursConfig
 
 Matrix = list[list[float]]
 
@@ -34,13 +34,13 @@ def extended(products: Matrix, i: int, config: NeighboursConfig) -> set[int]:
         return neighbours
     released = config.extension == "released"
     few = round(config.tau * (config.k + 1)) + 1 if released else round(config.tau * config.k)
-    found = set(neighbours)
+    more = set(neighbours)
     for j in neighbours:
         nearer = reciprocal(products, j, few)
         shared, bar = 3 * len(neighbours & nearer), 2 * len(nearer)
         if shared > bar or (shared == bar and not released):
-            found |= nearer
-    return found
+            more |= nearer
+    return more
 
 
 def weights(products: Matrix, i: int, config: NeighboursConfig) -> list[float]:
@@ -59,11 +59,11 @@ def weights(products: Matrix, i: int, config: NeighboursConfig) -> list[float]:
 def connections(products: Matrix, config: NeighboursConfig) -> Matrix:
     """v, Eq. 8."""
     rows = [weights(products, i, config) for i in range(len(products))]
-    found = []
+    mixtures = []
     for i in range(len(products)):
         mixed = nearest(products, i, config.k_exp - 1)
-        found.append([sum(rows[j][c] for j in mixed) / len(mixed) for c in range(len(products))])
-    return found
+        mixtures.append([sum(rows[j][c] for j in mixed) / len(mixed) for c in range(len(products))])
+    return mixtures
 
 
 def jaccard(one: list[float], other: list[float]) -> float:

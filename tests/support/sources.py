@@ -35,8 +35,8 @@ def beir(folder: Path, *, gz: str = "") -> Path:
 
 def source(**keys: Any) -> Source:
     """A declared source."""
-    found: Source = declared(keys)
-    return found
+    source: Source = declared(keys)
+    return source
 
 
 def without_place(records: Any) -> list[tuple[Any, ...]]:

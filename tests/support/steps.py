@@ -10,7 +10,7 @@ from typing import Any
 
 from components.config import Config, UserError
 from components.files import replacing
-from workflows.dag import Step, step, version
+from workflows.store.dag import Description, Step, step
 
 
 def write(out: Path, cluster: Any, *, text: str, size: int = 0) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def mapped(out: Path, cluster: Any, *, by_name: dict[str, Path | None]) -> None:
     (out / "text").write_text(" ".join(sorted(f"{name}={path and path.name}" for name, path in by_name.items())))
 
 
-@version(2)
+@Description(version=2)
 def newer(out: Path, cluster: Any, *, text: str) -> None:
     """A step whose results are others than they were."""
 

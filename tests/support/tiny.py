@@ -15,7 +15,7 @@ import yaml
 
 from workflows.__main__ import main
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
 DISTILLATION = "components.losses.listwise.distillation"
 
@@ -45,10 +45,10 @@ def write_beir(folder: Path, data: Path) -> Path:
     return folder
 
 
-def training(loss: str = CROSS_ENTROPY, *, over: str = "group", steps: int = 3, batch: int = 4) -> dict[str, Any]:
+def training(loss: str = CROSS_ENTROPY, *, over: str = "group", updates: int = 3, batch: int = 4) -> dict[str, Any]:
     """A training of a moment."""
     return {
-        "steps": steps, "batch": batch, "learning_rate": 1e-3, "precision": "fp32", "log_every": 1,
+        "updates": updates, "batch": batch, "learning_rate": 1e-3, "precision": "fp32", "log_every": 1,
         "losses": [{"function": loss, "over": over}],
     }  # fmt: skip
 
@@ -86,10 +86,10 @@ def ar2(beir: Path, encoder: Path) -> dict[str, Any]:
             "warm": {"mine": {"negatives": 2, "depth": 10, "random": 1}, "train": training()},
             "game": {"mine": {"negatives": 3, "depth": 10}, "train": training()},
         },
-        "judge": {"precision": "fp32", "shard": 16},
+        "score": {"precision": "fp32", "shard": 16},
         "rerank": {"precision": "fp32", "shard": 16, "depth": 10},
         "controls": {
-            "play": ["in-batch", "ance"], "in_batch": training(over="batch")["losses"], "ance": training()["losses"],
+            "include": ["in-batch", "ance"], "in_batch": training(over="batch")["losses"], "ance": training()["losses"],
         },
     }  # fmt: skip
 
@@ -103,21 +103,21 @@ def ear(beir: Path, encoder: Path) -> dict[str, Any]:
     return {
         "recipe": "ear",
         **{key: small[key] for key in ("data", "k", "encode", "retriever")},
-        "good": "qrels",
+        "relevant_by": "qrels",
         "generators": {
             "sentence": {"relevance": {**relevance, "draws": "sentence"}},
             "terms": {"relevance": {**relevance, "terms": 2}},
         },
         "rerankers": {"ri": {"model": model, "train": learn}, "rd": {"model": model, "train": learn}},
         "predict": {"precision": "fp32", "shard": 16},
-        "fewer": [2],
+        "fewer_expansions": [2],
         "passages": {
             "model": model,
             "mine": {"negatives": 3, "depth": 10},
             "train": training("components.losses.pointwise.binary_cross_entropy"),
             "rerank": {"precision": "fp32", "shard": 16, "depth": 12},
-            "as_many": 4,
-            "queries": 2,
+            "other_depth": 4,
+            "top_queries": 2,
         },
     }
 
@@ -129,7 +129,7 @@ def write(path: Path, tree: dict[str, Any]) -> Path:
 
 
 INLINE = {
-    "mode": "inline", "device": "cpu", "pass_tokens": 256,
+    "mode": "inline", "device": "cpu", "max_tokens_per_pass": 256,
     "map": {"workers": 1, "threads": 1}, "train": {"workers": 1, "threads": 1},
 }  # fmt: skip
 
@@ -196,13 +196,13 @@ def place(folder: Path, tree: dict[str, Any], **profile: Any) -> Place:
 
 def contents(folder: Path) -> dict[str, str]:
     """The digest of every file below a folder, and where links point."""
-    found = {}
+    digests = {}
     for path in sorted(folder.rglob("*")):
         if path.is_symlink():
-            found[str(path.relative_to(folder))] = str(path.readlink())
+            digests[str(path.relative_to(folder))] = str(path.readlink())
         elif path.is_file():
-            found[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+            digests[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return digests
 
 
 def results(store: Path) -> dict[str, str]:

@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.config import parse
-from components.model_configs import CrossEncoderConfig, DualEncoderConfig
-from components.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING
-from components.train_config import TrainConfig
-from workflows.cluster import Cluster
+from components.data.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING
+from components.models.configs import CrossEncoderConfig, DualEncoderConfig
+from components.training.config import TrainConfig
+from workflows.distributed.cluster import Cluster
 
-INLINE = Cluster(mode="inline", device="cpu", pass_tokens=256)
+# One thread: models are tiny, and on a busy machine threads that wait for one another take ten times as long.
+INLINE = Cluster(mode="inline", device="cpu", max_tokens_per_pass=256, train={"threads": 1})
 CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
 
 WORDS = [f"{a}{b}" for a in ["ba", "co", "du", "fe", "gi", "lo", "mu", "na"] for b in ["ra", "mi", "tol", "ven"]]
@@ -30,7 +31,7 @@ def bert_tokenizer() -> Any:
     from transformers import BertTokenizer
 
     pieces = [*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS), *WORDS]
-    return BertTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, model_max_length=64)
+    return BertTokenizer(vocab={max_tokens: i for i, max_tokens in enumerate(pieces)}, model_max_length=64)
 
 
 def roberta_tokenizer() -> Any:
@@ -39,7 +40,9 @@ def roberta_tokenizer() -> Any:
     from transformers import RobertaTokenizer
 
     pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *sorted(ByteLevel.alphabet())]
-    return RobertaTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[], model_max_length=128)
+    return RobertaTokenizer(
+        vocab={max_tokens: i for i, max_tokens in enumerate(pieces)}, merges=[], model_max_length=128
+    )
 
 
 def t5_tokenizer() -> Any:
@@ -96,9 +99,9 @@ def write_encoder(
     return folder
 
 
-def some_text(draw: np.random.Generator, words: int) -> str:
+def some_text(rng: np.random.Generator, words: int) -> str:
     """Toy words, now and then one that falls to pieces."""
-    return " ".join("xq7" if draw.random() < 0.1 else WORDS[draw.integers(len(WORDS))] for _ in range(words))
+    return " ".join("xq7" if rng.random() < 0.1 else WORDS[rng.integers(len(WORDS))] for _ in range(words))
 
 
 def write_data(folder: Path, *, documents: int = 40, queries: int = 24, row_group: int = 16) -> Path:
@@ -108,8 +111,8 @@ def write_data(folder: Path, *, documents: int = 40, queries: int = 24, row_grou
     say what documents 0 and 1 say. Two thirds of the queries are `train`, the others `dev` and `test`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    draw = np.random.default_rng(7)
-    texts = [some_text(draw, int(draw.integers(2, 24))) for _ in range(documents)]
+    rng = np.random.default_rng(7)
+    texts = [some_text(rng, int(rng.integers(2, 24))) for _ in range(documents)]
     titles = [WORDS[i % len(WORDS)] if i % 4 == 0 else "" for i in range(documents)]
     texts[30], titles[30], texts[31], titles[31] = texts[0], titles[0], texts[1], titles[1]
     doc_ids = [f"d{i}" for i in range(documents)]
@@ -184,7 +187,7 @@ def started(folder: Path, config: Any) -> Path:
 def train_config(**options: Any) -> TrainConfig:
     """A short training in fp32, of cross entropy over the group unless said otherwise."""
     defaults: dict[str, Any] = {
-        "steps": 4, "batch": 4, "learning_rate": 1e-3, "precision": "fp32", "losses": [{"function": CROSS_ENTROPY}]
+        "updates": 4, "batch": 4, "learning_rate": 1e-3, "precision": "fp32", "losses": [{"function": CROSS_ENTROPY}]
     }  # fmt: skip
     return parse(TrainConfig, {**defaults, **options}, where="test")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from components import chunked, self_check
-from components.chunked import checkpoint, take
-from components.text import Batch
-from tests import toy
+from components.compute import chunking
+from components.compute.chunking import checkpoint, take_rows
+from components.data.batches import Batch
+from components.training import self_check
+from components.training.objective import Visit
+from tests.support import toy
 
 
 def groups(count: int, *, negatives: int = 2, teacher: bool = False) -> list[dict[str, Any]]:
@@ -29,32 +32,37 @@ def groups(count: int, *, negatives: int = 2, teacher: bool = False) -> list[dic
     ]  # fmt: skip
 
 
-def halved(forward: Any, *piece: Any, use_reentrant: bool) -> Tensor:
+def visits(rows: Iterable[int]) -> list[Visit]:
+    """The first visits of some rows."""
+    return [Visit(row, 0, 1) for row in rows]
+
+
+def halved(forward: Any, *max_tokens: Any, use_reentrant: bool) -> Tensor:
     """Gradient caching that gives the right values with half their gradient."""
-    found: Tensor = checkpoint(forward, *piece, use_reentrant=use_reentrant)
-    return (found + found.detach()) / 2
+    values: Tensor = checkpoint(forward, *max_tokens, use_reentrant=use_reentrant)
+    return (values + values.detach()) / 2
 
 
 def unmasked(batch: Batch, rows: Tensor, longest: int) -> Batch:
     """Rows of a batch whose padding is read as text."""
-    taken = take(batch, rows, longest)
+    taken = take_rows(batch, rows, longest)
     return taken._replace(mask=torch.ones_like(taken.mask))
 
 
 def break_gradients(patch: pytest.MonkeyPatch) -> None:
     """Whatever is run again for its gradient gives half of it."""
-    patch.setattr(chunked, "checkpoint", halved)
+    patch.setattr(chunking, "checkpoint", halved)
 
 
 def break_pieces(patch: pytest.MonkeyPatch) -> None:
     """Whatever is cut in pieces loses its mask."""
-    patch.setattr(chunked, "take", unmasked)
+    patch.setattr(chunking, "take_rows", unmasked)
 
 
 def checked(objective: Any) -> float:
     """What is done before an objective's first step."""
     options = toy.train_config()
-    expected = self_check.plain(objective, options, list(range(options.batch)), device=torch.device("cpu"))
+    expected = self_check.plain(objective, options, visits(range(options.batch)), device=torch.device("cpu"))
     return self_check.compare(objective, expected, device=torch.device("cpu"))
 
 
@@ -73,8 +81,8 @@ def weights(place: Path) -> dict[str, torch.Tensor]:
 
 def lines(place: Path) -> list[dict[str, Any]]:
     """What it logged, but for the time it took."""
-    found = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in found]
+    lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
 
 def assert_close(one: Path, other: Path) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from components.objectives.scoring import RetrieverBatch, batch_scores
 from components.scores import Block, Scores
 
 
 def unit(rows: int, *, seed: int, size: int = 4) -> Tensor:
     """Random vectors of length 1, in float64."""
-    draw = torch.Generator().manual_seed(seed)
-    return torch.nn.functional.normalize(torch.randn(rows, size, generator=draw, dtype=torch.float64), dim=-1)
+    rng = torch.Generator().manual_seed(seed)
+    return torch.nn.functional.normalize(torch.randn(rows, size, generator=rng, dtype=torch.float64), dim=-1)
 
 
 def batch(queries: Tensor, documents: Tensor) -> Scores:
@@ -36,6 +38,26 @@ def batch(queries: Tensor, documents: Tensor) -> Scores:
             "document-mined": Block(own @ documents[count:].T, torch.ones(count, len(documents) - count).bool()),
         },
     )
+
+
+def objective_scores(queries: Tensor, documents: Tensor) -> Scores:
+    """The same batch as `batch` makes, scored by the retriever's objective: no two texts are the same."""
+    count, mined = len(queries), len(documents) - len(queries)
+    none: Any = None  # tokens: the vectors are given
+    own, shared = torch.arange(count).unsqueeze(1), count + torch.arange(mined).expand(count, -1)
+    columns = torch.cat([own, shared], 1)
+    made = RetrieverBatch(
+        queries=none,
+        documents=none,
+        query_keys=torch.arange(count),
+        document_keys=torch.arange(len(documents)),
+        columns=columns,
+        target=(torch.arange(1 + mined) == 0).expand(count, -1).to(queries.dtype),
+        where=torch.ones_like(columns, dtype=torch.bool),
+        relevant_keys=own,
+        teacher=None,
+    )
+    return batch_scores(queries, documents, made)
 
 
 def one_row(positive: float, negatives: list[float], **blocks: list[float]) -> Scores:

@@ -16,9 +16,9 @@ import numpy as np
 
 from components.config import UserError
 from components.scores import Scores
-from workflows import worker_group
+from workflows.distributed import ray_train
 from workflows.steps.lucene import _Retrieval
-from workflows.steps.search import _Found
+from workflows.steps.search import _Searching
 
 
 class Noter:
@@ -148,7 +148,7 @@ class Slow(Noter):
         super().__call__(task, path)
 
 
-class UnhurriedSearch(_Found):
+class UnhurriedSearch(_Searching):
     """So slow that one process does not find everything before others begin."""
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
@@ -183,7 +183,7 @@ def fit_without_gpus(*task: Any) -> Exception | None:
     first, *others = TorchConfig.__init__.__defaults__
     assert first is None
     TorchConfig.__init__.__defaults__ = ("gloo", *others)
-    return worker_group._fit(*task)
+    return ray_train.fit(*task)
 
 
 class WhereItRuns:
@@ -199,7 +199,7 @@ class WhereItRuns:
 
 def where(task: dict[str, Any]) -> int:
     """The same of a training worker, and its rank; how many they are."""
-    from components.gather import rank, workers
+    from components.compute.gather import rank, workers
 
     (Path(task["out"]) / f"rank-{rank()}").write_text(json.dumps({"rank": rank(), **_here()}))
     return workers()

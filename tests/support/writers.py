@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests import toy
+from tests.support import toy
 
 KINDS = ("t5", "bart", "gpt2", "bert")
 

@@ -16,9 +16,9 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.tiny import ROOT
-from workflows import cluster as clusters
-from workflows import nodes
+from tests.support.tiny import ROOT
+from workflows.distributed import cluster as clusters
+from workflows.distributed import nodes
 
 FILES = ROOT / "cluster"
 SCHEMA = json.loads((ROOT / "tests" / "data" / "kuberay.json").read_text())
@@ -73,8 +73,8 @@ def test_a_job_has_the_cluster_that_stands_alone() -> None:
 
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_a_manifest_agrees_with_the_lock_and_the_profile(name: str) -> None:
-    tree, profile = spec(name), clusters.read(FILES / "nodes.yaml")
-    assert tree["rayVersion"] == nodes.locked()["ray"]
+    tree, profile = spec(name), clusters.read_cluster(FILES / "nodes.yaml")
+    assert tree["rayVersion"] == nodes.locked_versions()["ray"]
     (workers,) = tree["workerGroupSpecs"]
     assert workers["replicas"] == workers["minReplicas"] == workers["maxReplicas"]
     (container,) = workers["template"]["spec"]["containers"]
@@ -101,15 +101,15 @@ def test_the_job_is_a_run_of_a_config_that_is_there() -> None:
     words = manifest("rayjob")["spec"]["entrypoint"].split()
     assert words[:3] == ["cd", "/sparring", "&&"]
     assert "WORKDIR /sparring\n" in (FILES / "Dockerfile").read_text()
-    from workflows import recipes
     from workflows.__main__ import parser
+    from workflows.stages import experiments
 
     arguments = parser().parse_args(words[words.index("workflows") + 1 :])
     assert arguments.command == "run"
     assert Path(arguments.store).is_absolute()
     assert arguments.runs.is_absolute()
-    recipes.read(ROOT / arguments.config, [], arguments.runs)
-    assert clusters.read(ROOT / arguments.cluster).address == "auto"
+    experiments.read(ROOT / arguments.config, [], arguments.runs)
+    assert clusters.read_cluster(ROOT / arguments.cluster).address == "auto"
 
 
 # Ray's launcher
@@ -157,7 +157,7 @@ def test_the_image_is_of_the_locks_python() -> None:
 
 
 def test_the_image_gets_the_code_and_nothing_else() -> None:
-    from workflows.submit import CODE
+    from workflows.distributed.job_package import CODE
 
     copied = [line.split()[1] for line in instructions() if line.startswith("COPY")]
     assert sorted(copied) == sorted([*CODE, "cluster/requirements.lock"])
@@ -194,6 +194,6 @@ def test_the_images_packages_install_in_a_clean_environment(tmp_path: Path) -> N
         re.sub(r"[-_.]+", "-", one.metadata["Name"]).lower(): one.version.partition("+")[0]
         for one in metadata.distributions(path=[str(site)])
     }
-    assert nodes.locked().items() <= there.items()
+    assert nodes.locked_versions().items() <= there.items()
     checks = ["-m", "workflows", "plan", "configs/demo.yaml"]
     subprocess.run([tmp_path / "venv" / "bin" / "python", *checks], cwd=ROOT, env=environment, check=True)

@@ -1,4 +1,4 @@
-"""CODER from end to end: every system of paper 003 on a toy collection, inline and through Ray."""
+"""CODER from end to end: every system of Zerveas et al. (2023) on a toy collection, inline and through Ray."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
 
-from tests import tiny
-from tests.asking import asked
-from tests.test_end_to_end import copy_of_beginning, systems
-from tests.tiny import Place
-from workflows import recipes
-from workflows.dag import graph
+from tests.support import tiny
+from tests.support.asking import asked
+from tests.support.tiny import Place
+from tests.system.test_end_to_end import copy_of_beginning, systems
+from workflows.stages import experiments
+from workflows.store.dag import graph
 
 DIVERGENCE = "components.losses.listwise.divergence"
 
@@ -32,12 +32,12 @@ def coder(beir: Path, encoder: Path, **more: Any) -> dict[str, Any]:
         "context": {"size": 12},
         "smooth": {"similarity": {"k": 4, "k_exp": 2, "geometric": "max-min"}, "n_max": 4, "context": 8},
         "train": {
-            **tiny.training(DIVERGENCE, steps=6, batch=4),
+            **tiny.training(DIVERGENCE, updates=6, batch=4),
             "validate_on_dev": {"every": 2, "from_start": True, "measure": "loss", "queries": 3, "negatives": 9},
         },
         "temperature": {"start": 0.1, "pace": 10},
         "rerank": {"k": 4, "k_exp": 2, "geometric": "max-min", "context": 9},
-        "choose": {"split": "dev", "trials": 3, "k": [2, 5], "k_exp": [1, 3], "context": [5, 9]},
+        "rerank_chosen": {"split": "dev", "trials": 3, "k": [2, 5], "k_exp": [1, 3], "context": [5, 9]},
         "interpolate": {"weight": 0.5},
         "analyse": {"map": 0},
         **more,
@@ -62,7 +62,7 @@ def test_every_system_of_the_paper_is_measured_and_compared(trained: Place) -> N
     ]  # fmt: skip
     compared = {(one["system"], one["baseline"]) for one in trained.metrics()["comparisons"]}
     assert {(coder, base), (f"{base} by neighbours", base), (f"{base} + {coder}", coder)} <= compared
-    wanted = recipes.read(trained.config, [], trained.runs).wanted
+    wanted = experiments.read(trained.config, [], trained.runs).wanted
     assert {path.name for path in trained.store.iterdir()} == {node.name for node in graph(wanted)}
     for label in ("CODER by neighbours", "CODER by neighbours, chosen", "labels 1"):
         left = {path.name for path in trained.artifact(label).iterdir()} - {"artifact.json", "lock"}
@@ -82,7 +82,7 @@ def test_the_space_before_and_after_is_looked_at(trained: Place) -> None:
 
 
 def test_what_has_a_gpu(trained: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert asked("coder-docstrings.yaml", monkeypatch, tmp_path, trained) == {
+    assert asked("coder/docstrings.yaml", monkeypatch, tmp_path, trained) == {
         "tokenize": ("map", False), "lucene_index": ("its own", False), "lucene_search": ("java", False),
         "encode": ("map", True), "encode_queries": ("map", True), "search": ("map", True), "smooth": ("map", True),
         "rerank_by_neighbours": ("map", True), "chosen": ("map", True), "train": ("train", True),
@@ -115,7 +115,7 @@ def test_the_exported_retriever_makes_the_vectors_that_were_searched(trained: Pl
 
 def test_validation_tells_the_loss_beside_the_rank_from_the_start(trained: Place) -> None:
     lines = [json.loads(line) for line in (trained.artifact("CODER 1") / "metrics.jsonl").read_text().splitlines()]
-    looks = {line["step"]: (line["dev loss"], line["dev RR"]) for line in lines if "dev loss" in line}
+    looks = {line["update"]: (line["dev loss"], line["dev RR"]) for line in lines if "dev loss" in line}
     assert list(looks) == [0, 2, 4, 6]
     assert all(loss > 0 and 0 < rank <= 1 for loss, rank in looks.values())
     record = json.loads((trained.artifact("CODER 1") / "artifact.json").read_text())
@@ -126,7 +126,7 @@ def test_the_report_shows_labels_and_what_was_learned_from_them(trained: Place) 
     """Shares sum to 1 where every rank is shown, and smoothed labels are on more than the relevant documents."""
     drawn = {one["title"]: one for one in json.loads((trained.artifact("pictures") / "pictures.json").read_text())}
     report = (trained.runs / "tiny" / "report.html").read_text()
-    assert len(drawn) == 6
+    assert len(drawn) == 7
     assert all(f"<figcaption>{title}</figcaption>" in report for title in drawn)
     for title in ("What is to be learned", "What is predicted"):
         for curve in drawn[title]["curves"].values():
@@ -152,12 +152,13 @@ def test_search_and_export(trained: Place, tmp_path: Path, said: tiny.Said) -> N
 def test_labels_are_made_anew_at_every_refresh(
     trained: Place, beir: Path, encoder: Path, tmp_path: Path, documents: str
 ) -> None:
-    tree = coder(beir, encoder, documents=documents, rounds=2, choose=None, interpolate=None, context={"size": 5})
+    own = {"rounds": 2, "rerank_chosen": None, "interpolate": None, "context": {"size": 5}}
+    tree = coder(beir, encoder, documents=documents, **own)
     tree["train"]["validate_on_dev"] = None  # which could keep the model that a training begins from
     place = tiny.place(tmp_path / "again", tree)
     copy_of_beginning(trained, place)
     assert place("run") == 0
-    nodes = {node.label: node for node in graph(recipes.read(place.config, [], place.runs).wanted)}
+    nodes = {node.label: node for node in graph(experiments.read(place.config, [], place.runs).wanted)}
     labels = nodes["labels 2"].inputs
     assert labels["vectors"] is nodes["CODER 1 vectors"]
     assert labels["groups"].inputs["ranking"] is nodes["CODER 1 ranking"]
@@ -171,12 +172,13 @@ def test_labels_are_made_anew_at_every_refresh(
     assert (first == second).all() == (documents == "fixed")
 
 
+@pytest.mark.slow  # each step by itself through Ray: tests/workflows/steps; a whole run: test_end_to_end.py
 @pytest.mark.usefixtures("ray")
 def test_through_ray_it_is_the_same(
     trained: Place, beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Smoothing and reranking cut among two workers, one training worker: the same bits."""
-    monkeypatch.setattr("workflows.commands.leave", lambda: None)
+    monkeypatch.setattr("workflows.commands.opening.leave", lambda: None)
     ray = {"mode": "ray", "retries": 0, "map": {"workers": 2, "threads": 1}}
     place = tiny.place(tmp_path, coder(beir, encoder), **ray)
     copy_of_beginning(trained, place, "start retriever", "tokens", "warm retriever groups", "warm retriever",
@@ -194,9 +196,10 @@ def test_one_ranking_under_several_judgements(trained: Place, beir: Path, encode
     shutil.copytree(beir, other)
     lines = (other / "qrels/test.tsv").read_text().splitlines()
     (other / "qrels/test.tsv").write_text("\n".join(line for line in lines if not line.endswith("\t1")) + "\n")
-    tree = coder(beir, encoder, train=None, smooth=None, interpolate=None, choose=None)
+    tree = coder(beir, encoder, train=None, smooth=None, interpolate=None, rerank_chosen=None)
     tree["evaluate"] = {
-        "measures": ["RR@10", "nDCG@10"], "relevant_from": 2, "also": {"graded": {"format": "beir", "path": str(other)}}
+        "measures": ["RR@10", "nDCG@10"], "relevant_from": 2, "other_qrels": {"graded": {"format": "beir",
+        "path": str(other)}}
     }  # fmt: skip
     place = tiny.place(tmp_path / "place", tree)
     copy_of_beginning(trained, place)
@@ -217,10 +220,9 @@ def test_one_ranking_under_several_judgements(trained: Place, beir: Path, encode
     ("more", "said_of"),
     [
         ({"context": {"size": 50}}, "context.size: 50 candidates, and k: 20"),
-        ({"train": None}, "smooth and interpolate are about what is trained"),
-        ({"train": tiny.training(over="batch")}, "train.losses: with fixed documents"),
-        ({"documents": "learned"}, "validate_on_dev.measure: loss"),
-        ({"choose": {"mix": [0, 1]}}, "mix above 0"),
+        ({"train": None}, "smooth and interpolate need a training, and there is no `train`"),
+        ({"train": tiny.training(over="batch")}, "losses: over: 'batch'; the objective coder accepts group"),
+        ({"rerank_chosen": {"mix": [0, 1]}}, "mix above 0"),
     ],
 )
 def test_what_does_not_fit_together_is_said_at_once(

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests import tiny, toy
-from tests.asking import asked
-from tests.tiny import Place
-from workflows import recipes
-from workflows.dag import graph
+from tests.support import tiny, toy
+from tests.support.asking import asked
+from tests.support.tiny import Place
+from workflows.stages import experiments
+from workflows.store.dag import graph
 
 
 def systems(place: Place) -> list[str]:
@@ -26,15 +26,28 @@ def systems(place: Place) -> list[str]:
 
 def value(place: Place, system: str, measure: str) -> float:
     """A measure of a system."""
-    found = [r["value"] for r in place.metrics()["rows"] if (r["system"], r["measure"]) == (system, measure)]
-    assert len(found) == 1
-    return float(found[0])
+    values = [r["value"] for r in place.metrics()["rows"] if (r["system"], r["measure"]) == (system, measure)]
+    assert len(values) == 1
+    return float(values[0])
 
 
 def copy_of_beginning(played: Place, place: Place, *more: str) -> None:
     """What needs Java is done already: it is the same in every run of the collection."""
     for label in ("data", "bm25 index", "bm25 ranking", *more):
         shutil.copytree(played.artifact(label), place.store / played.artifact(label).name)
+
+
+def predictions(place: Place, ranker: str, group: dict[str, Any]) -> list[float]:
+    """What sentence-transformers computes for the documents of a group with a ranker of the run."""
+    from sentence_transformers import CrossEncoder
+
+    data = place.artifact("data")
+    query = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
+    documents = pq.read_table(data / "documents.parquet").to_pylist()
+    text = {row["doc_id"]: f"{row['title']} {row['text']}".strip() for row in documents}
+    model = CrossEncoder(str(place.artifact(ranker) / "model"), device="cpu", local_files_only=True)
+    pairs = [(query[group["query_id"]], text[doc_id]) for doc_id in group["doc_ids"]]
+    return [float(score) for score in model.predict(pairs)]
 
 
 # In one process
@@ -44,13 +57,13 @@ def test_what_has_a_gpu(played: Place, monkeypatch: pytest.MonkeyPatch, tmp_path
     """Where models run, and where vectors are compared; never where texts are read or Java runs."""
     assert asked("demo.yaml", monkeypatch, tmp_path, played) == {
         "tokenize": ("map", False), "lucene_index": ("its own", False), "lucene_search": ("java", False),
-        "encode": ("map", True), "search": ("map", True), "judge": ("score", True), "rerank": ("score", True),
+        "encode": ("map", True), "search": ("map", True), "score_groups": ("score", True), "rerank": ("score", True),
         "train": ("train", True),
     }  # fmt: skip
 
 
 def test_ar2_leaves_every_artifact_of_its_plan(played: Place) -> None:
-    wanted = recipes.read(played.config, [], played.runs).wanted
+    wanted = experiments.read(played.config, [], played.runs).wanted
     assert {path.name for path in played.store.iterdir()} == {node.name for node in graph(wanted)}
     metrics = played.metrics()
     assert [one["label"] for one in metrics["steps"]] == [node.label for node in graph(wanted)]
@@ -81,8 +94,6 @@ def test_unlike_players_play(played: Place, beir: Path, toys: Path, tmp_path: Pa
 
     The ranker's scores are those of the model that was exported, on the texts.
     """
-    from sentence_transformers import CrossEncoder
-
     tree = tiny.ar2(beir, encoder)
     tree["retriever"]["model"] |= {"towers": "separate", "layers": 1}
     tree["ranker"]["model"]["model"] = str(toy.write_encoder(toys / "bytes", "roberta"))
@@ -91,13 +102,7 @@ def test_unlike_players_play(played: Place, beir: Path, toys: Path, tmp_path: Pa
     copy_of_beginning(played, place)
     assert place("run") == 0
     judged = pq.read_table(place.artifact("judged 1") / "groups.parquet").to_pylist()[0]
-    data = place.artifact("data")
-    text = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
-    documents = pq.read_table(data / "documents.parquet").to_pylist()
-    whole = {row["doc_id"]: f"{row['title']} {row['text']}".strip() for row in documents}
-    ranker = CrossEncoder(str(place.artifact("ranker 1") / "model"), device="cpu", local_files_only=True)
-    pairs = [(text[judged["query_id"]], whole[doc_id]) for doc_id in judged["doc_ids"]]
-    assert ranker.predict(pairs).tolist() == pytest.approx(judged["teacher"], abs=1e-5)
+    assert judged["teacher"] == pytest.approx(predictions(place, "ranker 1", judged), abs=1e-5)
 
 
 def test_bm25_finds_documents_by_their_words(played: Place) -> None:
@@ -136,7 +141,7 @@ def test_dpr(played: Place, beir: Path, encoder: Path, tmp_path: Path) -> None:
 def test_training_teaches(beir: Path, encoder: Path, played: Place, tmp_path: Path) -> None:
     """A retriever of two random layers learns which words its queries share with their documents."""
     tree = tiny.dpr(beir, encoder)
-    tree["train"] |= {"steps": 60, "batch": 16, "learning_rate": 5e-3}
+    tree["train"] |= {"updates": 60, "batch": 16, "learning_rate": 5e-3}
     tree["train"]["losses"][0]["options"] = {"temperature": 0.1}
     tree["negatives"] = {"negatives": 0}
     tree["evaluate"] = {"split": "train", "measures": ["RR@10"]}
@@ -166,7 +171,7 @@ def test_with_an_index(played: Place, beir: Path, encoder: Path, tmp_path: Path,
 
 def test_two_seeds_are_two_games_on_one_beginning(played: Place, tmp_path: Path) -> None:
     place = played.copy(tmp_path / "seeds")
-    assert place("run", "--set", "seeds=[1,2]", "--set", "controls.play=[]") == 0
+    assert place("run", "--set", "seeds=[1,2]", "--set", "controls.include=[]") == 0
     run = next(path.name for path in place.runs.iterdir() if path.name != "tiny")
     metrics = place.metrics(run)
     assert {row["seed"] for row in metrics["rows"] if row["system"] == "retriever 1"} == {1, 2}
@@ -178,9 +183,29 @@ def test_two_seeds_are_two_games_on_one_beginning(played: Place, tmp_path: Path)
     assert all("(seed 2)" in label or "measures" in label or label == "results" for label in executed)
 
 
-def test_the_papers_order_is_another_game(played: Place, tmp_path: Path) -> None:
+def test_in_the_papers_order_the_retriever_learns_before_the_ranker(played: Place, tmp_path: Path) -> None:
+    """Round 1 as in Algorithm 1: the warm ranker teaches the retriever, whose ranking the ranker then learns from."""
     place = played.copy(tmp_path / "order")
-    assert place("run", "--set", "order=paper", "--set", "controls.play=[]", "--until", "ranker 1") == 0
+    tree = yaml.safe_load(place.config.read_text())
+    tiny.write(place.config, {**tree, "order": "paper", "controls": {}})
+    assert place("run") == 0
+    executed = [one["label"] for one in place.metrics()["steps"] if one["executed"]]
+    assert executed.index("retriever 1 ranking") < executed.index("ranker 1 groups")
+    assert executed.index("judged 1") < executed.index("ranker 1")
+    # In both orders the retriever's groups are the same, drawn from the warm ranking; their teacher is not.
+    assert "retriever 1 groups" not in executed
+    scores = {one: pq.read_table(one.artifact("judged 1") / "groups.parquet")["teacher"] for one in (played, place)}
+    assert scores[played] != scores[place]
+    judged = pq.read_table(place.artifact("judged 1") / "groups.parquet").to_pylist()[0]
+    assert judged["teacher"] == pytest.approx(predictions(place, "warm ranker", judged), abs=1e-5)
+    # The ranker's groups are of another ranking than in the released order.
+    groups = [pq.read_table(one.artifact("ranker 1 groups") / "groups.parquet") for one in (played, place)]
+    assert groups[0] != groups[1]
+    ranking = pq.read_table(place.artifact("retriever 1 ranking") / "ranking.parquet").to_pylist()
+    listed = {(row["query_id"], row["doc_id"]) for row in ranking if row["rank"] <= 12}  # 10 and a query's positives
+    for row in groups[1].to_pylist():
+        mined = [doc for doc, target in zip(row["doc_ids"], row["targets"], strict=True) if target == 0]
+        assert {(row["query_id"], doc_id) for doc_id in mined} <= listed
 
 
 def test_experiments_on_one_board(played: Place, tmp_path: Path) -> None:
@@ -191,7 +216,7 @@ def test_experiments_on_one_board(played: Place, tmp_path: Path) -> None:
     tiny.write(other, {"base": "one.yaml", "retriever": {"game": {"mine": {"negatives": 1}}}})
     tiny.write(place.config, {
         "recipe": "compare", "experiments": {"AR2": str(one), "fewer": str(other)}, "baseline": "AR2",
-        "systems": ["retriever 1"], "beside": ["BM25", "warm retriever"],
+        "systems": ["retriever 1"], "other_systems": ["BM25", "warm retriever"],
     })  # fmt: skip
     assert place("run") == 0
     assert systems(place) == ["BM25", "warm retriever", "AR2: retriever 1", "fewer: retriever 1"]
@@ -214,7 +239,7 @@ def test_dpr_through_ray_is_the_same(
     played: Place, beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One training worker of one thread, and encoding cut among two workers: the same bits as in one process."""
-    monkeypatch.setattr("workflows.commands.leave", lambda: None)  # the session serves other tests too
+    monkeypatch.setattr("workflows.commands.opening.leave", lambda: None)  # the session serves other tests too
     tree = {**tiny.dpr(beir, encoder), "negatives": {"negatives": 0}}
     inline, place = tiny.place(tmp_path / "inline", tree), tiny.place(tmp_path / "ray", tree, **RAY)
     for one in (inline, place):
@@ -230,13 +255,13 @@ def test_dpr_through_ray_is_the_same(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("ray")
 def test_ar2_through_ray_with_two_training_workers(
     played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers share each batch: the same gradient but for rounding, and so the same rankings but for ties."""
-    monkeypatch.setattr("workflows.commands.leave", lambda: None)
+    monkeypatch.setattr("workflows.commands.opening.leave", lambda: None)
     tree = yaml.safe_load(played.config.read_text())
     place = tiny.place(tmp_path, tree, **RAY, train={"workers": 2, "threads": 1})
     assert place("run") == 0
@@ -251,13 +276,15 @@ def test_ar2_through_ray_with_two_training_workers(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("ray")
 def test_steps_at_once_give_the_same(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both controls, the game, BM25 and all that is measured, as processors come free: every bit is the same."""
-    monkeypatch.setattr("workflows.commands.leave", lambda: None)
+    monkeypatch.setattr("workflows.commands.opening.leave", lambda: None)
     one = {"workers": 1, "threads": 1}
-    place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()), **{**RAY, "map": one}, train=one, steps=3)
+    place = tiny.place(
+        tmp_path, yaml.safe_load(played.config.read_text()), **{**RAY, "map": one}, train=one, parallel_steps=3
+    )
     assert place("run") == 0
     assert tiny.results(place.store) == tiny.results(played.store)
     spans = sorted((record["started"], record["seconds"]) for record in tiny.records(place.store))

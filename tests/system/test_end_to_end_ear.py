@@ -11,15 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests import tiny
-from tests.asking import asked
-from tests.tiny import Place
-from tests.workflows.test_steps_read import with_answers
-from tests.writers import write_generator
-from workflows import recipes, report
+from tests.support import tiny
+from tests.support.asking import asked
+from tests.support.tiny import Place
+from tests.support.writers import write_generator
+from tests.workflows.steps.test_read import with_answers
 from workflows.__main__ import main
-from workflows.dag import Step, graph
-from workflows.store import Store
+from workflows.report.sections.costs import costs
+from workflows.stages import experiments
+from workflows.store.dag import Step, graph
+from workflows.store.store import Store
 
 
 def systems(place: Place) -> list[str]:
@@ -43,7 +44,7 @@ def eared(tmp_path_factory: pytest.TempPathFactory, played: Place, beir: Path, e
 
 
 def test_every_artifact_of_the_plan_is_there(eared: Place) -> None:
-    wanted = recipes.read(eared.config, [], eared.runs).wanted
+    wanted = experiments.read(eared.config, [], eared.runs).wanted
     assert {path.name for path in eared.store.iterdir()} == {node.name for node in graph(wanted)}
     for folder in [path for node in ("expand", "choose", "fuse", "predict") for path in eared.store.glob(f"{node}*")]:
         assert not [path for path in folder.iterdir() if path.name.startswith((".", "part-", "feedback", "freq"))]
@@ -132,7 +133,7 @@ def _in_turn(lists: list[list[str]]) -> list[str]:
 def test_two_trainings_choose_from_the_same_expansions(eared: Place, tmp_path: Path) -> None:
     """A second seed trains anew and draws nothing anew, and the first one's models stay what they were."""
     place = eared.copy(tmp_path / "seeds")
-    assert place("run", "--set", "seeds=[1,2]", "--set", "fewer=[]", "--set", "passages=null") == 0
+    assert place("run", "--set", "seeds=[1,2]", "--set", "fewer_expansions=[]", "--set", "passages=null") == 0
     run = next(path.name for path in place.runs.iterdir() if path.name != "tiny")
     executed = {one["label"] for one in place.metrics(run)["steps"] if one["executed"]}
     assert {"terms rd reranker (seed 2)", "sentence ri reranker (seed 2)"} <= executed
@@ -146,14 +147,14 @@ def test_with_language_models(eared: Place, beir: Path, encoder: Path, tmp_path:
     generate = {"number": 4, "new_tokens": 12, "precision": "fp32"}
     learn = {
         "targets": {"kind": "sentence", "documents": "judged"}, "folds": 2,
-        "train": tiny.training("components.losses.likelihood.negative_log_likelihood", steps=2),
+        "train": tiny.training("components.losses.likelihood.negative_log_likelihood", updates=2),
     }  # fmt: skip
     tree["generators"] = {
         "asked": {"writer": {"model": model, "generate": {**generate, "prompt": "{query} ? We need"}},
                   "learn_from": "taught"},
         "taught": {"writer": {"model": model, "generate": generate, "learn": learn}},
     }  # fmt: skip
-    tree |= {"fewer": [], "passages": None, "rerankers": {"rd": tree["rerankers"]["rd"]}}
+    tree |= {"fewer_expansions": [], "passages": None, "rerankers": {"rd": tree["rerankers"]["rd"]}}
     place = tiny.place(tmp_path / "place", tree)
     for label in ("data", "bm25 index", "bm25 ranking", "start retriever", "tokens", "start vectors", "start ranking"):
         shutil.copytree(eared.artifact(label), place.store / eared.artifact(label).name)
@@ -177,7 +178,7 @@ def taught(beir: Path, encoder: Path, *names: str) -> dict[str, Any]:
 
 def nodes(place: Place) -> dict[str, Step]:
     """The steps of a plan by their labels."""
-    return {node.label: node for node in graph(recipes.read(place.config, [], place.runs).wanted)}
+    return {node.label: node for node in graph(experiments.read(place.config, [], place.runs).wanted)}
 
 
 @pytest.mark.parametrize("learn_from", [None, "other"])
@@ -202,7 +203,7 @@ def test_folds_write_training_examples_alone(beir: Path, encoder: Path, tmp_path
 
 
 def test_generators_are_fused_in_the_order_that_is_said(beir: Path, encoder: Path, tmp_path: Path) -> None:
-    tree = {**taught(beir, encoder, "title", "answer", "sentence", "t0"), "clues": {"how": "reciprocal"}}
+    tree = {**taught(beir, encoder, "title", "answer", "sentence", "t0"), "all_expansions": {"how": "reciprocal"}}
     tree["generators"]["t0"]["measured"] = False
     for order in (None, ["sentence", "answer", "title"]):
         found = nodes(tiny.place(tmp_path / str(order), {**tree, "order": order}))
@@ -219,8 +220,8 @@ def test_all_expansions_are_those_of_the_generators_that_are_named(beir: Path, e
                                    "measured": False}  # fmt: skip
     wanted = {None: ["drawn"], ("beams",): ["beams"], ("drawn", "beams"): ["drawn", "beams"]}
     for of, names in wanted.items():
-        clues = {"how": "reciprocal", "of": of and list(of)}
-        found = nodes(tiny.place(tmp_path / "-".join(of or ["all"]), {**tree, "clues": clues}))
+        fused = {"how": "reciprocal", "generators": of and list(of)}
+        found = nodes(tiny.place(tmp_path / "-".join(of or ["all"]), {**tree, "all_expansions": fused}))
         fused = [label.partition(" ")[0] for label in found if label.endswith("all fused")]
         assert fused == names
         for name in fused:
@@ -234,7 +235,10 @@ def test_all_expansions_are_those_of_the_generators_that_are_named(beir: Path, e
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"clues": {"of": ["terms", "beams"]}}, "clues: of: 'beams'; accepted: sentence, terms"),
+        (
+            {"all_expansions": {"generators": ["terms", "beams"]}},
+            "all_expansions: generators: 'beams'; accepted: sentence, terms",
+        ),
         ({"order": ["terms"]}, "order: terms; accepted: each of sentence, terms once"),
         ({"order": ["terms", "sentence", "terms"]}, "accepted: each of sentence, terms once"),
         ({"max_rank": 20}, "max_rank: 20: an expansion that finds nothing"),
@@ -253,7 +257,7 @@ def test_what_does_not_fit_together_is_named(
     [
         ({"terms": {}}, "a generator is one of relevance, writer, file; given: none"),
         ({"terms": {"relevance": {}, "learn_from": "nobody"}}, "learn_from: 'nobody'; accepted: terms"),
-        ({"terms": {"writer": {"model": {"model": "x", "layers": 2}}}}, "a generator is not cut"),
+        ({"terms": {"writer": {"model": {"model": "x", "layers": 2}}}}, "a generator keeps all its layers"),
         (
             {
                 "terms": {
@@ -276,12 +280,13 @@ def test_a_mistake_in_a_config_is_named(
     assert message in said()[1]
 
 
+@pytest.mark.slow  # each step by itself through Ray: tests/workflows/steps; a whole run: test_end_to_end.py
 @pytest.mark.usefixtures("ray")
 def test_through_ray_it_is_the_same(
     eared: Place, beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers expand, retrieve and predict, one trains: the same rankings as in one process."""
-    monkeypatch.setattr("workflows.commands.leave", lambda: None)  # the session serves other tests too
+    monkeypatch.setattr("workflows.commands.opening.leave", lambda: None)  # the session serves other tests too
     tree = tiny.ear(beir, encoder)
     tree["generators"].pop("sentence")
     tree["rerankers"].pop("ri")
@@ -309,11 +314,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory, data: Path, encoder: Path) -
     tree["rerankers"]["ri"]["train"]["validate_on_dev"] = {"every": 2, "measure": "accuracy", "queries": 4}
     tree["generators"]["terms"]["learn_from"] = "sentence"
     tree |= {
-        "good": "answers", "question": True, "fewer": [], "passages": None, "hnsw": "HNSW4", "to_dense": True,
-        "rm3": {"terms": 3, "documents": 3}, "clues": {"how": "reciprocal"},
+        "relevant_by": "answers", "include_question": True, "fewer_expansions": [], "passages": None,
+        "hnsw": "HNSW4", "to_dense": True, "rm3": {"terms": 3, "documents": 3}, "all_expansions": {"how": "reciprocal"},
         "reader": {
             "model": model, "passages": 3, "depths": [2, 4], "read": {"precision": "fp32", "new_tokens": 4},
-            "train": tiny.training("components.losses.likelihood.negative_log_likelihood", steps=2),
+            "train": tiny.training("components.losses.likelihood.negative_log_likelihood", updates=2),
         },
         "evaluate": {"measures": ["Answer@5", "RR@10"]},
     }  # fmt: skip
@@ -343,7 +348,7 @@ def test_all_systems_are_measured(whole: Place) -> None:
 
 
 def test_what_has_a_gpu(eared: Place, whole: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert asked("ear-squad.yaml", monkeypatch, tmp_path, eared, whole) == {
+    assert asked("ear/squad.yaml", monkeypatch, tmp_path, eared, whole) == {
         "tokenize": ("map", False), "tokenize_queries": ("map", False), "answering": ("map", False),
         "lucene_index": ("its own", False), "lucene_search": ("java", False), "lucene_feedback": ("java", False),
         "faiss_index": ("its own", False), "expand_by_relevance": ("map", False), "encode": ("map", True),
@@ -372,7 +377,7 @@ def test_one_reranker_for_each_generator_is_chosen_on_that_generators_dev(whole:
 def test_the_report_has_costs_lengths_and_examples(whole: Place) -> None:
     page = (whole.runs / "tiny" / "report.html").read_text()
     assert "What a query costs" in page
-    assert "What was asked instead" in page
+    assert "The chosen expansions" in page
     study = json.loads((whole.artifact("lengths and examples") / "study.json").read_text())
     assert [row["generator"] for row in study["lengths"]] == ["sentence", "terms"]
     asked = pq.read_table(whole.artifact("data") / "queries.parquet", filters=[("split", "=", "test")])
@@ -391,9 +396,9 @@ def test_the_report_has_costs_lengths_and_examples(whole: Place) -> None:
 
 def test_costs_are_the_records(whole: Place) -> None:
     """A query's share of the steps that answer it, from `artifact.json`."""
-    experiment = recipes.read(whole.config, [], whole.runs)
+    experiment = experiments.read(whole.config, [], whole.runs)
     store = Store(whole.store)
-    rows = {row["system"]: row for row in report._costs(experiment.outcome.costs, store, whole.metrics()["rows"])}
+    rows = {row["system"]: row for row in costs(experiment.outcome.costs, store, whole.metrics()["rows"])}
     assert list(rows) == [
         "start model (flat)", "start model (HNSW4)", "BM25", "RM3", "first expansion", "EAR-RI", "EAR-RD"
     ]  # fmt: skip
@@ -444,8 +449,10 @@ def test_models_of_one_collection_on_another(whole: Place, beir: Path, tmp_path:
     place = whole.copy(tmp_path / "place")
     tree = yaml.safe_load(place.config.read_text())
     there = {path.name for path in place.store.iterdir()}
-    other = {**tree, "data": {"format": "beir", "path": str(beir)}, "good": "qrels", "reader": None,
+    other = {**tree, "data": {"format": "beir", "path": str(beir)}, "relevant_by": "qrels", "reader": None,
              "models_from": str(place.config), "evaluate": {"measures": ["RR@10"]}}  # fmt: skip
+    for option in ("rm3", "all_expansions", "hnsw", "to_dense"):
+        other.pop(option)
     source = yaml.safe_load(place.config.read_text())
     source["reader"] = None
     tiny.write(place.config, source)

@@ -1,4 +1,5 @@
-"""The mechanism of paper 003 where everything is known: a collection whose relevant documents are mostly unlabelled.
+"""The mechanism of Zerveas et al. (2023) where everything is known: a collection whose relevant documents are mostly
+unlabelled.
 
 Each topic has words of its own for documents and others for queries, and six documents. Every document of a query's
 topic is relevant to it: the judgements are complete. Of these the training sees one; the others are hidden, and stand
@@ -17,11 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.measures import means, per_query
-from components.tables import DOCUMENTS, QRELS, QUERIES
-from components.train_config import TemperatureConfig
-from tests import toy
-from workflows.cluster import Cluster
+from components.data.tables import DOCUMENTS, QRELS, QUERIES
+from components.evaluation.measures import means, per_query
+from components.training.config import TemperatureConfig
+from tests.support import toy
+from workflows.distributed.cluster import Cluster
 from workflows.steps.encode import EncodeConfig, encode, encode_queries
 from workflows.steps.search import SearchConfig, search
 from workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
@@ -32,7 +33,7 @@ TOPICS, EACH = 8, 6
 OF_DOCUMENTS, OF_QUERIES = toy.WORDS[:16], toy.WORDS[16:]  # two of each are a topic's own
 SPLITS = {"train": 4, "test": 2}  # queries of a topic
 MIXED = {"similarity": {"k": 5, "k_exp": 3, "geometric": "max-min", "mix": 0.5}, "n_max": EACH, "boost": 1.2}
-ALONE = Cluster(mode="inline", device="cpu", pass_tokens=256, train={"threads": 1}, map={"threads": 1})
+ALONE = Cluster(mode="inline", device="cpu", max_tokens_per_pass=256, train={"threads": 1}, map={"threads": 1})
 KINDS: dict[str, dict[str, Any] | None] = {
     "labels alone": None,
     "evidence": MIXED,
@@ -43,17 +44,17 @@ KINDS: dict[str, dict[str, Any] | None] = {
 def write_collection(folder: Path) -> set[tuple[str, str]]:
     """The tables, whose qrels of the training split have one document a query; all that are relevant."""
     folder.mkdir()
-    draw = np.random.default_rng(11)
+    rng = np.random.default_rng(11)
     documents, queries, labelled, relevant = [], [], [], set()
     for topic in range(TOPICS):
         said, asked = (words[2 * topic : 2 * topic + 2] for words in (OF_DOCUMENTS, OF_QUERIES))
         for number in range(EACH):
-            words = [*draw.choice(said, 5).tolist(), *draw.choice(OF_DOCUMENTS, 3).tolist()]
+            words = [*rng.choice(said, 5).tolist(), *rng.choice(OF_DOCUMENTS, 3).tolist()]
             documents.append({"doc_id": f"d{topic}-{number}", "title": "", "text": " ".join(words)})
         for split, count in SPLITS.items():
             for number in range(count):
                 query = f"{split}{topic}-{number}"
-                words = draw.permutation([*asked, *draw.choice(OF_QUERIES, 2).tolist()]).tolist()
+                words = rng.permutation([*asked, *rng.choice(OF_QUERIES, 2).tolist()]).tolist()
                 queries.append({"query_id": query, "text": " ".join(words), "answers": [], "split": split})
                 relevant |= {(query, f"d{topic}-{i}") for i in range(EACH)}
                 labelled.append((query, f"d{topic}-0", split))
@@ -122,7 +123,10 @@ def found(world: dict[str, Any], labels: Callable[[str], Path]) -> Callable[[str
         if kind not in made:
             model, vectors, ranking = (world["place"](f"{what} {kind}") for what in ("model", "vectors", "ranking"))
             config = toy.train_config(
-                steps=100, batch=16, learning_rate=5e-3, losses=[{"function": "components.losses.listwise.divergence"}]
+                updates=100,
+                batch=16,
+                learning_rate=5e-3,
+                losses=[{"function": "components.losses.listwise.divergence"}],
             )
             train(
                 model, ALONE, objective="coder", rows=labels(kind), dev=None, start=world["retriever"], seed=[1],

@@ -1,6 +1,6 @@
 """The plan of every config as text, fingerprints included: what would be made anew shows in review as a diff.
 
-`UPDATE_GOLDEN=1 make test ARGS=tests/test_golden_plans.py` writes the plans as they are now.
+`UPDATE_GOLDEN=1 make test ARGS=tests/system/test_golden_plans.py` writes the plans as they are now.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny import ROOT
-from workflows import commands, recipes
-from workflows.store import Store
+from tests.support.tiny import ROOT
+from workflows.running.plan import plan_text
+from workflows.stages import experiments
+from workflows.store.store import Store
 
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = ROOT / "tests" / "golden"
 UPDATE = "UPDATE_GOLDEN"
 
 
@@ -29,7 +30,7 @@ def golden(config: Path) -> Path:
 
 def plan(config: Path, nowhere: Path) -> str:
     """A config's plan where nothing was done yet."""
-    return commands.plan_text(recipes.read(config, [], nowhere / "runs"), Store(nowhere / "store")) + "\n"
+    return plan_text(experiments.read(config, [], nowhere / "runs").wanted, Store(nowhere / "store")) + "\n"
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
@@ -37,7 +38,7 @@ def test_the_plan_is_what_it_was(config: Path, tmp_path: Path) -> None:
     text = plan(config, tmp_path)
     if os.environ.get(UPDATE):
         golden(config).write_text(text)
-    how = f"if it is meant: {UPDATE}=1 make test ARGS=tests/test_golden_plans.py"
+    how = f"if it is meant: {UPDATE}=1 make test ARGS=tests/system/test_golden_plans.py"
     assert golden(config).exists(), f"{config.name} has no golden plan; {how}"
     assert text == golden(config).read_text(), how
 
@@ -51,7 +52,7 @@ def test_no_golden_plan_is_left_over() -> None:
 
 def test_plans_are_the_same_wherever_they_are_made(tmp_path: Path) -> None:
     """Whatever the machine's cores, GPUs, data, home, time zone, order of hashes: identity is in the file alone."""
-    code = "import sys; from pathlib import Path; from tests.test_golden_plans import CONFIGS, plan\n"
+    code = "import sys; from pathlib import Path; from tests.system.test_golden_plans import CONFIGS, plan\n"
     code += "for path in CONFIGS: print(plan(path, Path(sys.argv[1])))"
     environment = {
         "PATH": os.environ["PATH"], "HOME": str(tmp_path), "SPARRING_DATA": str(tmp_path), "PYTHONHASHSEED": "7",
@@ -69,4 +70,4 @@ def test_a_config_says_how_to_run_it(config: Path) -> None:
     assert text.startswith("# ")
     assert f"python -m workflows run {config.relative_to(ROOT)}" in text or "make demo" in text
     first = next(line for line in text.splitlines() if not line.startswith("#"))
-    assert re.fullmatch(r"recipe: \w+|base: [\w-]+\.yaml", first)
+    assert re.fullmatch(r"recipe: \w+|base: [\w./-]+\.yaml", first)

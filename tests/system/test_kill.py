@@ -1,4 +1,4 @@
-"""A run that was killed, however often and wherever, ends as one that never was: the same command goes on."""
+"""A run that was killed, however often and wherever, ends as one that never was: repeat the command to resume."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests import killing, tiny
-from tests.tiny import ROOT, Place
+from tests.support import killing, tiny
+from tests.support.tiny import ROOT, Place
 
 BEGUN = ("data", "bm25 index", "bm25 ranking", "start retriever", "start ranker", "tokens")
 
@@ -50,7 +50,7 @@ def files(artifact: Path) -> set[str]:
 
 def updates(log: Path) -> list[int]:
     """The updates that a training's log speaks of."""
-    return [yaml.safe_load(line)["step"] for line in log.read_text().splitlines()]
+    return [yaml.safe_load(line)["update"] for line in log.read_text().splitlines()]
 
 
 def test_a_driver_killed_again_and_again(begun: Place, played: Place) -> None:
@@ -61,7 +61,10 @@ def test_a_driver_killed_again_and_again(begun: Place, played: Place) -> None:
     assert not (begun.store / encoding.pop() / "artifact.json").exists()
 
     assert killing.run(begun, "checkpoint", 2) == -signal.SIGKILL
-    assert [path.name for path in sorted(begun.store.glob("train-*/checkpoints/*"))] == ["step-000001", "step-000002"]
+    assert [path.name for path in sorted(begun.store.glob("train-*/checkpoints/*"))] == [
+        "update-000001",
+        "update-000002",
+    ]
 
     assert killing.run(begun, "record", 1) == -signal.SIGKILL
     trained = {path.parent for path in begun.store.glob("train-*/model")}
@@ -84,6 +87,7 @@ def test_a_driver_killed_at_every_other_write(played: Place, tmp_path: Path) -> 
     assert_same(place, played)
 
 
+@pytest.mark.slow  # of one step: tests/workflows/store/test_store.py
 def test_two_drivers_at_once(begun: Place, played: Place) -> None:
     """Each step is done by one of them; the other waits, says so, and takes what it finds."""
     command = [sys.executable, "-m", "workflows", *begun.words("run")]
@@ -112,8 +116,10 @@ RAY: dict[str, Any] = {
 def deadly(played: Place, beir: Path, encoder: Path, tmp_path: Path) -> dict[str, Place]:
     """A config whose training kills or stalls its process once; in two places, of which one runs undisturbed."""
     tree = tiny.dpr(beir, encoder)
-    tree["train"]["steps"] = 5
-    tree["train"]["losses"] = [{"function": "tests.killing.loss", "options": {"marker": str(tmp_path / "marker")}}]
+    tree["train"]["updates"] = 5
+    tree["train"]["losses"] = [
+        {"function": "tests.support.killing.loss", "options": {"marker": str(tmp_path / "marker")}}
+    ]
     return {name: tiny.place(tmp_path / name, tree, **RAY) for name in ("killed", "undisturbed")}
 
 
@@ -126,7 +132,7 @@ def undisturbed(place: Place, marker: Path) -> Place:
 
 
 @pytest.mark.kill
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_training_worker_and_an_encoder_killed_under_ray(deadly: dict[str, Place], tmp_path: Path) -> None:
     """Ray begins each again: the training from its last checkpoint, the shard anew."""
     assert killing.run(deadly["killed"], "encoder") == 0
@@ -138,9 +144,9 @@ def test_a_training_worker_and_an_encoder_killed_under_ray(deadly: dict[str, Pla
 
 
 @pytest.mark.kill
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_driver_killed_under_ray(deadly: dict[str, Place], tmp_path: Path) -> None:
-    """While its worker is in the middle of a training with checkpoints; the same command goes on from them."""
+    """While its worker is in the middle of a training with checkpoints; the same command resumes from them."""
     place = deadly["killed"]
     for one in deadly.values():
         tree = yaml.safe_load(one.config.read_text())
@@ -151,7 +157,7 @@ def test_a_driver_killed_under_ray(deadly: dict[str, Place], tmp_path: Path) -> 
             assert driver.poll() is None
             time.sleep(0.05)
         driver.kill()
-    assert list(place.store.glob("train-*/checkpoints/step-000002"))
+    assert list(place.store.glob("train-*/checkpoints/update-000002"))
     assert killing.run(place, "never") == 0
     assert_ray_same(place, undisturbed(deadly["undisturbed"], tmp_path / "marker"))
 

@@ -15,9 +15,9 @@ import psutil
 import pytest
 import yaml
 
-from tests import killing, tiny
-from tests.test_kill import RAY, assert_ray_same
-from tests.tiny import ROOT, Place
+from tests.support import killing, tiny
+from tests.support.tiny import ROOT, Place
+from tests.system.test_kill import RAY, assert_ray_same
 
 KILLS = 30
 
@@ -56,17 +56,17 @@ def test_thirty_kills(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyP
     tree, log = yaml.safe_load(played.config.read_text()), tmp_path / "log"
     monkeypatch.setenv(killing.LOG, str(log))
     for training in _trainings(tree):
-        training |= {"losses": [{"function": "tests.killing.slow"}], "steps": STEPS}
-    tree["controls"] |= {name: [{"function": "tests.killing.slow"}] for name in ("in_batch", "ance")}
+        training |= {"losses": [{"function": "tests.support.killing.slow"}], "updates": STEPS}
+    tree["controls"] |= {name: [{"function": "tests.support.killing.slow"}] for name in ("in_batch", "ance")}
     tree["encode"]["shard"] = 4
     java = {"workers": 1, "threads": 1}  # a Lucene index has a segment for each thread
     killed = tiny.place(tmp_path / "killed", tree, **{**RAY, "retries": KILLS}, java=java)
     other = tiny.place(tmp_path / "undisturbed", tree, java=java)
-    draw, bag, kills, ends = random.Random(0), list[str](), Counter[str](), Counter[int]()
+    rng, bag, kills, ends = random.Random(0), list[str](), Counter[str](), Counter[int]()
     status = -1
     while status != 0:
         before = kills.copy()
-        status = _hunted(killed, draw, bag, kills)
+        status = _hunted(killed, rng, bag, kills)
         here = kills - before
         ends[status] += 1
         because = {0: True, 1: here["node"] + here["head"] > 0, -9: here["driver"] > 0}
@@ -107,19 +107,19 @@ def _trainings(tree: object) -> list[dict[str, object]]:
     return []
 
 
-def _hunted(place: Place, draw: random.Random, bag: list[str], kills: Counter[str]) -> int:
+def _hunted(place: Place, rng: random.Random, bag: list[str], kills: Counter[str]) -> int:
     """Run, and kill now and then until there were enough; the driver's exit status."""
     command = killing.command(place, "slowly")
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=sys.stderr) as driver:
         while driver.poll() is None and sum(kills.values()) < KILLS:
             if not bag:
                 bag += [kind for kind, victim in VICTIMS.items() for _ in range(victim.share)]
-                draw.shuffle(bag)
+                rng.shuffle(bag)
             kind, given_up = bag.pop(), time.monotonic() + PATIENCE
             while driver.poll() is None and not _there(driver.pid, kind) and time.monotonic() < given_up:
                 time.sleep(0.05)
-            time.sleep(draw.uniform(0, VICTIMS[kind].within))
-            if driver.poll() is None and _killed(driver.pid, kind, draw):
+            time.sleep(rng.uniform(0, VICTIMS[kind].within))
+            if driver.poll() is None and _killed(driver.pid, kind, rng):
                 kills[kind] += 1
                 killing.note(f"killed {kind}")
                 print(f"killed: {kind}", file=sys.stderr, flush=True)
@@ -128,12 +128,12 @@ def _hunted(place: Place, draw: random.Random, bag: list[str], kills: Counter[st
         return driver.wait()
 
 
-def _killed(driver: int, kind: str, draw: random.Random) -> bool:
+def _killed(driver: int, kind: str, rng: random.Random) -> bool:
     """Kill one of a driver's processes that are of a kind; whether there was one."""
     there = _there(driver, kind)
     with suppress(psutil.NoSuchProcess):
         if there:
-            draw.choice(there).kill()
+            rng.choice(there).kill()
             return True
     return False
 

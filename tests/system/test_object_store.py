@@ -1,4 +1,4 @@
-"""A store on S3: the same artifacts as on a disk, whoever dies, and never half of one."""
+"""A store on S3: the same artifacts as on a disk, complete ones only, even if drivers die."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests import bucket, killing, tiny
-from tests.bucket import Remote
-from tests.tiny import ROOT, Place, Said
-from workflows import mirror
+from tests.support import bucket, killing, tiny
+from tests.support.bucket import Remote
+from tests.support.tiny import ROOT, Place, Said
+from workflows.store import leases, s3, transfer
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def cache(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test's copies lie."""
+    """The folder of this test's cache."""
     monkeypatch.setenv("SPARRING_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -63,21 +63,20 @@ def assert_same(place: Place, other: Place) -> None:
 
 
 def own(name: str) -> bool:
-    """Whether a file is about the writing, and no part of an artifact."""
+    """Whether a file is needed by a driver only, and no part of an artifact."""
     return name.endswith("/lock") or "/ray/" in name
 
 
-def test_a_run_is_the_same(
+def test_a_run_is_the_same_as_on_a_disk(
     place: Remote, disk: Place, cache: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run, and every command that reads it: here and, from the store alone, where nothing is yet. No key or token
-    is in anything that it says or writes."""
+    """So are the commands that read it, also with an empty cache. No secret is in any output or file."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", bucket.SECRET)
     assert place("plan") == 0
     assert " done " not in said()[0]
     assert place("run") == 0
     assert_same(place, disk)
-    assert not [name for name in place.names() if name.startswith(mirror.LEASES)]
+    assert not [name for name in place.names() if name.startswith(leases.LEASES)]
     out, err = said()
     for folder in (place.folder, cache, place.store):
         assert [path for path in files(folder) if bucket.SECRET.encode() in path.read_bytes()] == []
@@ -102,10 +101,12 @@ def test_a_run_is_the_same(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 2])
-def test_a_run_through_ray_is_the_same(cache: Path, disk: Place, tmp_path: Path, steps: int) -> None:
-    """Its workers bring what they work with and send what they make, with two steps at once too."""
+def test_a_run_through_ray_is_the_same_as_on_a_disk(cache: Path, disk: Place, tmp_path: Path, steps: int) -> None:
+    """Its workers download their inputs and upload their results, also with two steps at once."""
     pools = {"map": {"workers": 2, "threads": 1}, "train": {"workers": 1, "threads": 1}}
-    place = bucket.remote(tmp_path / tmp_path.name, disk, mode="ray", object_store_mb=100, steps=steps, **pools)
+    place = bucket.remote(
+        tmp_path / tmp_path.name, disk, mode="ray", object_store_mb=100, parallel_steps=steps, **pools
+    )
     assert killing.run(place, "never") == 0
     assert_same(place, disk)
 
@@ -127,7 +128,7 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_nodes_that_share_nothing(cache: Path, disk: Place, tmp_path: Path) -> None:
-    """Three nodes with a copy each, and the driver with another: the same rankings; two of them train together."""
+    """Three nodes and the driver, each with a cache of its own: the same rankings; two nodes train together."""
     profile = {
         "mode": "ray", "address": "auto", "device": "cpu", "retries": 0, "map": {"workers": 3, "threads": 1},
         "java": {"workers": 2, "threads": 1}, "train": {"workers": 2, "threads": 1},
@@ -166,8 +167,8 @@ def exported(place: Place, to: Path) -> dict[str, str]:
     return tiny.contents(to)
 
 
-def test_cleaning_and_what_was_dropped(place: Remote, disk: Place, cache: Path, said: Said) -> None:
-    """What clean drops is gone there too; asked for by name it comes back, and only it."""
+def test_clean_deletes_parts_on_s3_too(place: Remote, disk: Place, cache: Path, said: Said) -> None:
+    """What clean drops is deleted on S3 too; a step asked for by name gets its parts back, and no other does."""
     assert place("run") == 0
     before = place.names()
     assert place("clean") == 0
@@ -187,7 +188,7 @@ def test_cleaning_and_what_was_dropped(place: Remote, disk: Place, cache: Path, 
 def test_a_driver_that_vanished_with_its_machine(
     place: Remote, disk: Place, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed while it encoded, after a checkpoint, and before a record; each time without what lay on its disk."""
+    """Killed while it encodes, after a checkpoint, and before a record; each time its cache is lost too."""
     monkeypatch.setenv("SPARRING_TEST_STALE", "1.5")
     assert killing.run(place, "shard", 9) == -signal.SIGKILL
     shards = {name for name in place.names() if re.match(r"encode-.*/documents-", name)}
@@ -196,20 +197,20 @@ def test_a_driver_that_vanished_with_its_machine(
     shutil.rmtree(cache)
     assert killing.run(place, "checkpoint", 2) == -signal.SIGKILL
     assert place.dates(shards) == dates  # none was done again
-    assert {name.split("/")[2] for name in place.names() if "/checkpoints/" in name} == {"step-000001"}
+    assert {name.split("/")[2] for name in place.names() if "/checkpoints/" in name} == {"update-000001"}
     shutil.rmtree(cache)
     assert killing.run(place, "record", 1) == -signal.SIGKILL
     shutil.rmtree(cache)
     assert killing.run(place, "never") == 0
     assert_same(place, disk)
-    logs = [[json.loads(line)["step"] for line in path.read_text().splitlines()]
+    logs = [[json.loads(line)["update"] for line in path.read_text().splitlines()]
             for path in place.store.glob("train-*/metrics.jsonl")]  # fmt: skip
     assert logs
     assert all(log == list(range(1, len(log) + 1)) for log in logs)
 
 
 def test_two_drivers_at_once(place: Remote, disk: Place, cache: Path, tmp_path: Path) -> None:
-    """Each with a copy of its own: every step is done by one of them, and the other waits and says for whom."""
+    """Each with a cache of its own: each step is run by one of them; the other waits and says for which process."""
     command = [sys.executable, "-m", "workflows", *place.words("run")]
     drivers = [
         subprocess.Popen(
@@ -229,11 +230,11 @@ def test_two_drivers_at_once(place: Remote, disk: Place, cache: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("number", [1, 14])
-def test_no_record_before_its_files(
+def test_no_record_is_written_before_its_files(
     place: Remote, disk: Place, number: int, monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
-    """An upload that fails, whichever: its step fails, what is finished has all its files, and a rerun ends it."""
-    put, left = mirror._put, number
+    """Whichever upload fails, its step fails, finished artifacts have all their files, and a rerun finishes the run."""
+    put, left = transfer._upload_file, number
 
     def fails(path: Path) -> None:
         nonlocal left
@@ -242,7 +243,7 @@ def test_no_record_before_its_files(
             raise OSError("the network is gone")
         put(path)
 
-    monkeypatch.setattr(mirror, "_put", fails)
+    monkeypatch.setattr(transfer, "_upload_file", fails)
     assert place("run") == 1
     assert "the network is gone" in said()[1]
     whole = tiny.contents(disk.store)
@@ -263,7 +264,7 @@ def test_no_record_before_its_files(
         ("s3://nowhere/x", "there is no bucket nowhere"),
     ],
 )
-def test_a_place_that_is_none(cache: Path, disk: Place, where: str, reason: str, said: Said) -> None:
+def test_a_store_that_cannot_be_used_is_refused(cache: Path, disk: Place, where: str, reason: str, said: Said) -> None:
     from workflows.__main__ import main
 
     assert main(["--store", where, "plan", str(disk.config)]) == 2
@@ -272,7 +273,7 @@ def test_a_place_that_is_none(cache: Path, disk: Place, where: str, reason: str,
     assert "word" not in line
 
 
-def test_without_credentials_or_the_package(
+def test_missing_credentials_or_a_missing_package_are_named(
     cache: Path, place: Remote, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("AWS_") or "METADATA" in k}
@@ -289,79 +290,79 @@ def test_without_credentials_or_the_package(
     assert "s3fs is not installed" in said()[1]
 
 
-def test_a_store_that_cannot_hold_a_second_driver_back(
+def test_an_object_store_without_conditional_writes_is_refused(
     place: Remote, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = mirror.write
-    monkeypatch.setattr(mirror, "write", lambda path, value, **condition: write(path, value))
+    put_json = s3.put_json
+    monkeypatch.setattr(s3, "put_json", lambda path, value, **condition: put_json(path, value))
     assert place("run") == 2
-    assert "writes where it should not" in said()[1]
+    assert "ignores the condition If-None-Match" in said()[1]
 
 
-def test_a_lease_that_was_taken_over(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is not heard of is taken for dead; it finds out before it writes a record, and gives nothing back."""
-    monkeypatch.setattr(mirror, "STALE", 0.5)
-    out = mirror.place(f"s3://{bucket.BUCKET}/leases") / "wait-0123456789ab"
+def test_an_expired_lease_is_taken_over(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that did not renew its lease finds out before it writes a record, and does not delete the new lease."""
+    monkeypatch.setattr(leases, "EXPIRE_SECONDS", 0.5)
+    out = s3.local_path(f"s3://{bucket.BUCKET}/leases") / "wait-0123456789ab"
     out.mkdir(parents=True)
     waited: list[str] = []
-    with mirror.leased(out, waited.append) as first:
+    with leases.hold_lease(out, waited.append) as first:
         first.check()
-        monkeypatch.setattr(mirror, "_copy", lambda root: "another")
-        with mirror.leased(out, waited.append) as second:
+        monkeypatch.setattr(leases, "_cache_id", lambda root: "another")
+        with leases.hold_lease(out, waited.append) as second:
             second.check()
             with pytest.raises(RuntimeError, match="another driver has taken over"):
                 first.check()
-            first.end()
+            first.release()
             second.check()
-            assert list(mirror.leases(out.parent)) == [out.name]
+            assert list(leases.read_leases(out.parent)) == [out.name]
     assert len(waited) == 1
-    assert mirror.leases(out.parent) == {}
+    assert leases.read_leases(out.parent) == {}
 
 
-def test_a_directory_is_brought_when_it_is_whole(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sender that dies in the middle leaves nothing that is taken for the directory; one that goes on sends it."""
-    out = mirror.place(f"s3://{bucket.BUCKET}/whole") / "step-0123456789ab"
+def test_a_directory_is_downloaded_when_it_is_complete(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upload that is interrupted leaves no directory to download; the next upload completes it."""
+    out = s3.local_path(f"s3://{bucket.BUCKET}/whole") / "step-0123456789ab"
     for name in ("index/a", "index/b", "checkpoints/step-1/a", "file"):
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_text(name)
     with monkeypatch.context() as patch:
-        put = mirror._put
-        patch.setattr(mirror, "_put", lambda path: put(path) if path.name == "a" else 1 / 0)
+        put = transfer._upload_file
+        patch.setattr(transfer, "_upload_file", lambda path: put(path) if path.name == "a" else 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            mirror.send(out / "index")
-    mirror.send(out / "checkpoints" / "step-1")
+            transfer.upload(out / "index")
+    transfer.upload(out / "checkpoints" / "step-1")
     shutil.rmtree(cache)
-    mirror.bring(out)
-    assert set(tiny.contents(out)) - {".bringing"} == {"checkpoints/step-1/a"}
+    transfer.download(out)
+    assert set(tiny.contents(out)) - {".download-lock"} == {"checkpoints/step-1/a"}
     for name in ("index/a", "index/b"):
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_text(name)
-    mirror.send(out / "index")
+    transfer.upload(out / "index")
     (out / "index" / "b").write_text("other")
     (out / "more").touch()
-    mirror.bring(out, exactly=True)
+    transfer.download(out, exact=True)
     assert (out / "index" / "b").read_text() == "index/b"
     assert not (out / "more").exists()
 
 
-def test_a_dead_driver_of_this_copy_is_not_waited_for(cache: Path) -> None:
-    """The lock that lies in the copy was had by it, and whoever asks has it now."""
-    out = mirror.place(f"s3://{bucket.BUCKET}/dead") / "wait-0123456789ab"
+def test_a_dead_driver_of_the_same_cache_is_not_waited_for(cache: Path) -> None:
+    """It held the lock file in this cache, which the asking driver holds now."""
+    out = s3.local_path(f"s3://{bucket.BUCKET}/dead") / "wait-0123456789ab"
     out.mkdir(parents=True)
-    assert mirror.write(mirror.lease_of(out), mirror._sign(out), IfNoneMatch="*")
+    assert s3.put_json(leases.lease_path(out), leases._contents(out), IfNoneMatch="*")
     waited: list[str] = []
-    with mirror.leased(out, waited.append) as lease:
+    with leases.hold_lease(out, waited.append) as lease:
         lease.check()
     assert waited == []
 
 
-def test_reading_a_graph_is_a_question_or_two(
+def test_the_records_of_a_graph_are_read_in_one_or_two_batches(
     place: Remote, disk: Place, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many steps it has."""
     asked: list[int] = []
-    documents = mirror.documents
-    monkeypatch.setattr(mirror, "documents", lambda paths: asked.append(len(paths)) or documents(paths))
+    read_json = s3.read_json
+    monkeypatch.setattr(s3, "read_json", lambda paths: asked.append(len(paths)) or read_json(paths))
     for words in (["plan"], ["show"]):
         assert place(*words) in (0, 2)
         assert len(asked) <= 3
@@ -369,14 +370,16 @@ def test_reading_a_graph_is_a_question_or_two(
         asked.clear()
 
 
-def test_what_travels_to_a_worker(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Paths of a store, as paths or as text, wherever they are among a worker's values; each node has its copy."""
-    out = mirror.place(f"s3://{bucket.BUCKET}/travels") / "step-0123456789ab"
+def test_paths_that_are_sent_to_a_worker_are_localized(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They are localized as paths and as text, wherever they are in a worker's values, to the node's own cache."""
+    out = s3.local_path(f"s3://{bucket.BUCKET}/travels") / "step-0123456789ab"
     out.mkdir(parents=True)
     (out / "rows").write_text("1")
-    mirror.send(out / "rows")
+    transfer.upload(out / "rows")
     value: dict[str, Any] = {"a": out / "rows", "b": [str(out), "s3://x/y"], "c": {"d": Path("/elsewhere")}, "e": 3}
     monkeypatch.setenv("SPARRING_CACHE", str(tmp_path / "other"))
     there = tmp_path / "other" / out.relative_to(cache)
-    assert mirror.here(value) == {**value, "a": there / "rows", "b": [str(there), "s3://x/y"]}
+    assert transfer.localize(value) == {**value, "a": there / "rows", "b": [str(there), "s3://x/y"]}
     assert (there / "rows").read_text() == "1"

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests import killing, tiny
-from tests.tiny import ROOT, Place
+from tests.support import killing, tiny
+from tests.support.tiny import ROOT, Place
 
 NODES = """
 import os, sys
@@ -24,15 +24,15 @@ for _ in range(2):
     cluster.add_node(num_cpus=1)
 cluster.wait_for_nodes()
 os.environ["RAY_ADDRESS"] = cluster.address
-from tests import workers
+from tests.support import workers
 from workflows.__main__ import main
 from workflows.steps import lucene, search
 lucene.QUERIES_A_SHARD, search.QUERIES = 2, 4  # so that there is something for each node
-lucene._Retrieval, search._Found = workers.UnhurriedRetrieval, workers.UnhurriedSearch
+lucene._Retrieval, search._Searching = workers.UnhurriedRetrieval, workers.UnhurriedSearch
 sys.exit(main(sys.argv[1:]))
 """
 PROFILE: dict[str, Any] = {
-    "mode": "ray", "address": "auto", "device": "cpu", "retries": 0, "pass_tokens": 256,
+    "mode": "ray", "address": "auto", "device": "cpu", "retries": 0, "max_tokens_per_pass": 256,
     "map": {"workers": 3, "threads": 1}, "java": {"workers": 2, "threads": 1}, "train": {"workers": 2, "threads": 1},
 }  # fmt: skip
 
@@ -51,7 +51,7 @@ def nodes(place: Place) -> dict[str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_three_nodes_give_the_same(played: Place, tmp_path: Path) -> None:
     """Each step spans nodes. Two training workers sum a gradient in another order than one: vectors may be 1e-4 apart
     after it, and a measure .05, a rank more or less of a query or two. BM25 is the same to the bit."""
@@ -72,7 +72,7 @@ def test_three_nodes_give_the_same(played: Place, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_three_nodes_give_exactly_the_same_with_the_same_models(played: Place, tmp_path: Path) -> None:
     """Where one process trained: vectors, BM25, what rankers say, measures and the order of what is found, to the bit.
 
@@ -107,7 +107,7 @@ for _ in range(2):
     cluster.add_node(num_cpus=1)
 cluster.wait_for_nodes()
 os.environ["RAY_ADDRESS"] = cluster.address
-from tests import killing
+from tests.support import killing
 run = subprocess.Popen([sys.executable, "-c", killing.ARMED, "slowly", "0", *sys.argv[1:]])
 
 def at_it(node, name):
@@ -118,7 +118,7 @@ def there(sign, name):
     return [node for node in cluster.worker_nodes if at_it(node, name)] if list(store.glob(sign)) else []
 
 store = Path(sys.argv[sys.argv.index("--store") + 1])
-for sign, name in (("encode-*/documents-*.npy", "_fill"), ("train-*/checkpoints/step-000002", "RayTrainWorker")):
+for sign, name in (("encode-*/documents-*.npy", "_fill"), ("train-*/checkpoints/update-000002", "RayTrainWorker")):
     while run.poll() is None and not there(sign, name):
         time.sleep(0.02)
     if run.poll() is None:
@@ -130,14 +130,14 @@ sys.exit(run.wait())
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_run_survives_the_loss_of_nodes(
     beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One while it encodes and one while it trains; others come for them, and the same run ends as one undisturbed."""
     monkeypatch.setenv(killing.LOG, str(tmp_path / "log"))
     tree = tiny.dpr(beir, encoder)
-    tree["train"] |= {"steps": 8, "losses": [{"function": "tests.killing.slow", "over": "batch"}]}
+    tree["train"] |= {"updates": 8, "losses": [{"function": "tests.support.killing.slow", "over": "batch"}]}
     tree["encode"]["shard"] = 4
     profile = {**PROFILE, "retries": 2, "map": {"workers": 2, "threads": 1}, "java": {"workers": 1, "threads": 1}}
     place = tiny.place(tmp_path / "lost", tree, **profile)

@@ -22,12 +22,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests import tiny
-from tests.tiny import ROOT, Place
-from workflows import recipes
-from workflows.dag import graph
+from tests.support import tiny
+from tests.support.tiny import ROOT, Place
+from workflows.stages import experiments
+from workflows.store.dag import graph
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 TOKEN = "a-token-of-sixteen-bytes-or-more-for-the-tests"
 
@@ -119,7 +119,7 @@ def place(played: Place, beir: Path, encoder: Path, tmp_path: Path) -> Place:
     for label in ("data", "bm25 index"):
         shutil.copytree(played.artifact(label), place.store / played.artifact(label).name)
     profile = {
-        "mode": "ray", "device": "cpu", "pass_tokens": 256, "retries": 0, "train": {"workers": 1, "threads": 1},
+        "mode": "ray", "device": "cpu", "max_tokens_per_pass": 256, "retries": 0, "train": {"workers": 1, "threads": 1},
         "map": {"workers": 2, "threads": 1},
     }  # fmt: skip
     tiny.write(place.folder / "cluster.yaml", profile)
@@ -154,7 +154,7 @@ def test_a_whole_run(place: Place, head: Head) -> None:
     assert any(line.startswith("toy, test split: 4 queries") for line in lines)
     assert not [line for line in lines if "\r" in line or "\033" in line]  # no bars that are drawn in place
     assert len(lines) < 150
-    wanted = recipes.read(place.config, [], place.runs).wanted
+    wanted = experiments.read(place.config, [], place.runs).wanted
     assert {path.name for path in place.store.iterdir()} == {node.name for node in graph(wanted)}
     assert {"BM25", "start model", "retriever"} <= {row["system"] for row in place.metrics()["rows"]}
     assert (place.runs / "tiny" / "report.html").exists()
@@ -214,10 +214,8 @@ def test_a_job_that_fails(place: Place, head: Head) -> None:
     done = submitted(place, head)
     assert done.returncode == 1
     _, failed, last = done.stderr.splitlines()
-    assert re.fullmatch(
-        r"failed: job tiny-[0-9a-f]{6}: step '.*' failed: .*\(the whole story: .*/failure\.txt\)", failed
-    )
-    assert last == "What was finished stays finished; the same command goes on."
+    assert re.fullmatch(r"failed: job tiny-[0-9a-f]{6}: step '.*' failed: .*\(traceback: .*/failure\.txt\)", failed)
+    assert last == "Finished steps are kept. Repeat the command to resume."
     assert (data / "artifact.json").exists()
 
 
@@ -231,7 +229,7 @@ def test_a_store_on_this_machine_alone(place: Place, head: Head) -> None:
 
 def test_a_cluster_that_is_too_small(place: Place, head: Head) -> None:
     tree = yaml.safe_load((place.folder / "cluster.yaml").read_text())
-    tiny.write(place.folder / "cluster.yaml", {**tree, "train": {"workers": 64}, "patience": 1})
+    tiny.write(place.folder / "cluster.yaml", {**tree, "train": {"workers": 64}, "wait_seconds": 1})
     done = submitted(place, head)
     assert done.returncode == 2
     assert "waiting for nodes: training asks for 64 CPUs, there are 4" in done.stdout
@@ -252,7 +250,7 @@ def test_who_has_another_token(place: Place, head: Head, tmp_path: Path) -> None
     wrong.write_text("swordfish")
     done = submitted(place, head, RAY_AUTH_TOKEN_PATH=str(wrong))
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"error: --address {head.address}: the cluster does not take the token in {wrong}\n"
+    assert done.stderr == f"error: --address {head.address}: the cluster does not accept the token in {wrong}\n"
     assert "swordfish" not in done.stderr
 
 
@@ -266,7 +264,7 @@ def test_rays_own_variables_do_not_move_the_address(place: Place, head: Head) ->
 
 
 def test_interrupted_it_runs_on(place: Place, head: Head) -> None:
-    """Ctrl-C stops following; the same command follows again; Ray's own command stops it."""
+    """Ctrl-C stops following; the repeated command follows again; Ray's own command stops it."""
     with subprocess.Popen(
         words(place, head), cwd=ROOT, env=head.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -279,12 +277,12 @@ def test_interrupted_it_runs_on(place: Place, head: Head) -> None:
     assert process.returncode == 130, out + err
     sent, *_, runs, follow, stop = err.splitlines()
     job = sent.split()[1]
-    assert runs == f"The job {job} runs on; the same command follows it again."
+    assert runs == f"The job {job} is still running. Repeat the command to follow it."
     assert follow == f"its log: ray job logs --address {head.address} --follow {job}"
     assert stop == f"stop it: ray job stop --address {head.address} {job}"
     assert "RUNNING" in ray(head, "ray", "job", "status", "--address", head.address, job)
     again = submitted(place, head, "--no-wait")
-    assert again.stderr == f"job {job} is at this already; Ray's dashboard: {head.address}\n"
+    assert again.stderr == f"job {job} is running already; Ray's dashboard: {head.address}\n"
     with subprocess.Popen(
         words(place, head), cwd=ROOT, env=head.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -297,8 +295,8 @@ def test_interrupted_it_runs_on(place: Place, head: Head) -> None:
 
 
 def test_a_head_that_dies(place: Place) -> None:
-    """Who follows a job is told that it is gone, and the same command goes on at a new head."""
-    port, longer = free_port(), ["--set", "train.steps=60"]
+    """Who follows a job is told that it is gone, and the repeated command resumes the run at a new head."""
+    port, longer = free_port(), ["--set", "train.updates=60"]
     with started(port) as first:
         job = subprocess.Popen(
             words(place, first, *longer), cwd=ROOT, env=first.environment, stderr=subprocess.PIPE, text=True
@@ -310,8 +308,8 @@ def test_a_head_that_dies(place: Place) -> None:
     with started(port) as second:
         _, said = job.communicate()
         assert job.returncode == 1
-        assert re.search(r"failed: .* knows no job tiny-\w+-\w+ any more: its head has begun anew", said)
-        assert said.splitlines()[-1] == "What was finished stays finished; the same command goes on."
+        assert re.search(r"failed: .* knows no job tiny-\w+-\w+ any more: the cluster's head was restarted", said)
+        assert said.splitlines()[-1] == "Finished steps are kept. Repeat the command to resume."
         before = {path: path.stat().st_mtime_ns for path in place.store.glob("*/artifact.json")}
         assert submitted(place, second, *longer).returncode == 0
         assert len(before) > 2

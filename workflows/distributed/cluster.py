@@ -1,4 +1,4 @@
-"""What a run runs on: the profile from `cluster/*.yaml`, and starting or joining Ray. Never changes a result."""
+"""What a run runs on: the cluster profile (`cluster/*.yaml`), and starting or joining Ray. Never changes a result."""
 
 import os
 import secrets
@@ -11,123 +11,123 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from components.clock import at
 from components.config import Config, UserError, parse, read_yaml
-from workflows.room import Room
+from components.timing import timed
+from workflows.distributed.resources import Resources
 
 SETTINGS = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-    "RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S": "-1",  # a shard may take hours, as a large index does
+    "RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S": "-1",  # one shard may take hours, such as a large index
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # What Ray's C++ side has to say to a user (a process died, say) comes as an exception too, and reads better there.
+    # Ray's C++ code logs for users what also comes as a clearer exception, such as that a process died.
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # A task that Ray's memory monitor ended would be begun again for ever.
+    # Without a bound, Ray retries a task that its memory monitor has killed for ever.
     "RAY_task_oom_retries": "3",
 }
-"""What Ray is told through the environment of this process, where that does not say otherwise."""
-SPARE = 2
-"""Logical CPUs that a Ray started here has beyond the cores and the training workers, for Ray Data's own tasks."""
+"""Environment variables for Ray; those that this process's environment already has stay as they are."""
+SPARE_CPUS = 2
+"""Logical CPUs of a Ray that starts on this machine, beside those for cores and training workers: for Ray Data's own
+tasks."""
 
 
 class Pool(Config):
-    """Workers that share out the shards of one step."""
+    """The workers among which the shards of one step are divided."""
 
     workers: int | None = None
-    """How many at once; null for one a core (or one a GPU where the step uses one), and for one that trains."""
+    """How many at once. Null is one per core, or one per GPU in steps that use GPUs; of `train` null is 1."""
     threads: int = 1
-    """Threads of each."""
+    """Threads of each worker."""
     gpus: float = Field(1, gt=0, le=1)
-    """What each has of a GPU, in `map` and `score`, where a step uses one: with .5 two share one."""
+    """Of `map` and `score`, in steps that use GPUs: the part of a GPU that each worker has. With 0.5 two share one."""
 
 
 class Cluster(Config):
-    """A profile: where a run runs."""
+    """The cluster profile: what a run runs on."""
 
     mode: Literal["ray", "inline"] = "ray"
-    """`inline` runs everything in one process (the JVM in one child): for unit tests and debuggers."""
+    """`inline` runs everything in one process (the JVM in one child process), for unit tests and debuggers."""
     address: str | None = None
-    """A running Ray cluster to join, `auto` for the one that this machine or job belongs to; null starts Ray on this
-    machine alone."""
-    patience: int = Field(300, ge=0)
-    """Seconds that a cluster which was joined has to come to the size that `train` asks for: its nodes may still be
-    starting. A training waits as long, and a minute at least, for workers' places that another driver has."""
+    """The address of a running Ray cluster to join; `auto` is the one that this machine or job belongs to. Null starts
+    Ray on this machine alone."""
+    wait_seconds: int = Field(300, ge=0)
+    """On a cluster that was joined: seconds to wait until it has the processors that `train` asks for, as its nodes may
+    still be starting. A training waits as long, but at least a minute, for processors that another driver uses."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """What models run on; `auto` takes the GPU where there is one."""
+    """What models run on; `auto` is the GPUs where there are any."""
     train: Pool = Pool(workers=1, threads=0)
-    """Ray Train workers; of these null is one. Threads 0 stands for all cores of the machine, divided among the workers
-    on it."""
+    """Ray Train's workers. Threads 0 divides the cores of the machine among the workers."""
     map: Pool = Pool()
-    """Ray Data's workers that encode, score and search."""
+    """Ray Data's workers that encode, search, and run other models over many rows."""
     score: Pool | None = None
-    """Those that ask rankers and query rerankers; null for the same as `map`."""
+    """Ray Data's workers that run rankers and query rerankers; null is the same as `map`."""
     java: Pool = Pool()
-    """Ray Data's workers with a JVM each, for BM25."""
+    """Ray Data's workers for BM25; each has a JVM."""
     object_store_mb: int = 300
-    """Shared memory of a Ray that is started here. Tables and vectors travel by file, so little is needed."""
-    pass_tokens: int | None = Field(None, ge=8)
-    """Tokens in one pass through a model (padding counted); moves memory and speed alone. Null for 65,536 on a GPU and
-    4,096 on a CPU, where more falls out of its caches and less pays its own costs too often."""
+    """MB of shared memory of a Ray that starts on this machine. Tables and vectors travel as files and need none."""
+    max_tokens_per_pass: int | None = Field(None, ge=8)
+    """Most tokens in one pass through a model, padding included; changes only memory and speed. Null is 65,536 on a GPU
+    and 4,096 on a CPU: more would not stay in a CPU's caches, less would pay the fixed cost of a pass too often."""
     recompute: bool = False
-    """Keep only vectors and scores of a training batch and run each pass again for its gradient (gradient
-    caching): a batch of any size in the memory of one pass."""
-    steps: int = Field(1, ge=1)
-    """Steps under way at once, where none of them needs another. Each waits for the processors that its workers want;
-    so give `map`, `java` and `train` parts of what there is, or they only take turns."""
+    """Gradient caching: keep only the vectors and scores of a training batch, and run each pass again for its gradient.
+    A batch of any size then needs the memory of one pass."""
+    parallel_steps: int = Field(1, ge=1)
+    """How many steps that do not need each other run at once. A step waits until all processors for its workers are
+    free. So give `map`, `java` and `train` only parts of the machine; otherwise the steps run one after another."""
     trials: int | None = Field(None, ge=1)
-    """Trials that `tune` runs at once, which share all this; null for as many as there is room for: as often as there
-    are the GPUs (or CPUs) of `train`, and on one machine without GPUs 4 GB of memory."""
+    """How many trials `tune` runs at once; they share everything in this profile. Null is as many as the GPUs (or CPUs)
+    are enough for when each trial has those of `train`; on one machine without GPUs each also needs 4 GB of memory."""
     track: list[Literal["tensorboard", "mlflow", "wandb"]] = ["tensorboard"]
-    """Where losses and throughput go while a run runs; MLflow and Weights & Biases where they are installed."""
+    """Where losses and throughput are logged during a run; MLflow and Weights & Biases must be installed."""
     retries: int = 3
-    """How often a training run is begun again after a worker dies, before the step fails."""
+    """How often a training starts again after a worker has died, before the step fails."""
 
     @model_validator(mode="after")
-    def _shares_of_gpus_are_of_maps(self) -> Self:
+    def _only_maps_share_gpus(self) -> Self:
         for name, pool in {"train": self.train, "java": self.java}.items():
             if pool.gpus != 1:
                 raise ValueError(
-                    f"{name}: gpus: {pool.gpus:g}: only workers of map and score share a GPU; leave it out"
+                    f"{name}: gpus: got {pool.gpus:g}; only workers of map and score can share a GPU; accepted: 1"
                 )
         return self
 
     @model_validator(mode="after")
-    def _one_process_takes_one_step(self) -> Self:
-        if self.mode == "inline" and self.steps > 1:
-            raise ValueError(f"steps: {self.steps} at once are asked for; accepted with mode: inline: 1")
+    def _inline_runs_one_step(self) -> Self:
+        if self.mode == "inline" and self.parallel_steps > 1:
+            raise ValueError(f"parallel_steps: got {self.parallel_steps}; accepted with mode: inline: 1")
         return self
 
     def cuda(self) -> bool:
-        """Whether models run on GPUs of what this runs on; UserError where they are asked for and there are none."""
+        """Whether models run on GPUs; UserError where the profile asks for GPUs and there are none."""
         if self.device == "cpu":
             return False
         if self.mode == "ray":
-            found = ray_session(self).cluster_resources().get("GPU", 0) > 0
+            available = ray_session(self).cluster_resources().get("GPU", 0) > 0
         else:
-            import torch  # heavy: only where a step really runs
+            import torch  # slow to import: only where a step really runs
 
-            found = torch.cuda.is_available()
-        if self.device == "cuda" and not found:
+            available = torch.cuda.is_available()
+        if self.device == "cuda" and not available:
             raise UserError("cluster: device: cuda is asked for, and there is no GPU; accepted: auto, cpu")
-        return found
+        return available
 
     def check(self) -> None:
-        """UserError where what a step asks for is not there, so that it would fail or wait for ever."""
+        """UserError where a step would ask Ray for more than there is, and would fail or wait for ever."""
         if self.mode == "inline":
             if self.device == "cuda":
                 self.cuda()
             return
-        maps = {"map": self.map, "score": self.scoring()}
+        maps = {"map": self.map, "score": self.scoring_pool()}
         if self.cuda():
-            kind, count, asked = "GPU", int(self.room().gpus), {**maps, "train": self.train}
+            kind, count, pools = "GPU", int(self.resources().gpus), {**maps, "train": self.train}
         elif self.address:
-            kind, count, asked = "CPU", int(self.room().cpus), {"train": self.train}
-        else:  # on this machine alone each training worker has a logical CPU of its own
-            kind, count, asked = "CPU", cores(), {}
-        for key, pool in asked.items():
+            kind, count, pools = "CPU", int(self.resources().cpus), {"train": self.train}
+        else:  # a Ray that starts on this machine has a logical CPU for each training worker
+            kind, count, pools = "CPU", cores(), {}
+        for key, pool in pools.items():
             workers, most = pool.workers or 1, int(count / pool.gpus)
             if workers > most:
                 each = f"{pool.gpus:g} of a {kind}" if pool.gpus < 1 else f"a {kind}"
@@ -135,7 +135,7 @@ class Cluster(Config):
                     f"cluster: {key}.workers: {workers} workers with {each} each are asked for, and there are {count} "
                     f"{kind}s; accepted: 1 to {most}"
                 )
-        most = self.machine()
+        most = self.machine_cores()
         for key, pool in {**maps, "java": self.java}.items():
             if pool.threads > most:
                 raise UserError(
@@ -143,72 +143,72 @@ class Cluster(Config):
                     f"more than {most} cores; accepted: 1 to {most}"
                 )
 
-    def scoring(self) -> Pool:
-        """The workers that ask rankers."""
+    def scoring_pool(self) -> Pool:
+        """The workers that run rankers and query rerankers."""
         return self.score or self.map
 
-    def tokens_at_once(self, *, cuda: bool) -> int:
-        """Tokens in one pass through a model."""
-        return self.pass_tokens or (65_536 if cuda else 4_096)
+    def batch_tokens(self, *, cuda: bool) -> int:
+        """Most tokens in one pass through a model."""
+        return self.max_tokens_per_pass or (65_536 if cuda else 4_096)
 
     def train_threads(self) -> int:
         """Threads of one training worker."""
         return self.train.threads or max(1, cores() // (self.train.workers or 1))
 
-    def machine(self) -> int:
-        """Cores of one machine: of this one, or of the largest of a cluster that was joined."""
+    def machine_cores(self) -> int:
+        """Cores of this machine, or of the largest one of a cluster that was joined."""
         if self.mode == "inline" or not self.address:
             return cores()
         return max(1, *(int(node["Resources"].get("CPU", 0)) for node in ray_session(self).nodes() if node["Alive"]))
 
-    def reserved(self) -> int:
-        """Logical CPUs of a Ray that is started here that are not for the map over shards."""
-        return 0 if self.address else SPARE + self.steps * (self.train.workers or 1)
+    def reserved_cpus(self) -> int:
+        """Logical CPUs that a Ray that starts on this machine does not use for the map over shards."""
+        return 0 if self.address else SPARE_CPUS + self.parallel_steps * (self.train.workers or 1)
 
-    def room(self) -> Room:
-        """Processors of all machines."""
-        found = ray_session(self).cluster_resources()
-        return Room(found.get("CPU", 0) if self.address else cores(), found.get("GPU", 0))
+    def resources(self) -> Resources:
+        """The processors of all machines."""
+        total = ray_session(self).cluster_resources()
+        return Resources(total.get("CPU", 0) if self.address else cores(), total.get("GPU", 0))
 
     def workers(self, pool: Pool, shards: int, *, gpu: bool = False) -> int:
-        """How many workers of a pool the given number of shards keeps busy."""
+        """How many workers of a pool run at once: no more than there are shards."""
         most = pool.workers
         if most is None:
-            resources = ray_session(self).cluster_resources()
-            most = int(resources.get("GPU", 0) / pool.gpus) if gpu else int(resources["CPU"]) - self.reserved()
+            total = ray_session(self).cluster_resources()
+            most = int(total.get("GPU", 0) / pool.gpus) if gpu else int(total["CPU"]) - self.reserved_cpus()
         return max(1, min(most, shards))
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """How many cores this process may use."""
     return len(os.sched_getaffinity(0))
 
 
-def read(path: Path) -> Cluster:
-    """The profile in a YAML file."""
+def read_cluster(path: Path) -> Cluster:
+    """Read a cluster profile."""
     return parse(Cluster, read_yaml(path), where=str(path))
 
 
-def tell_ray() -> None:
-    """Set Ray's settings in this process's environment, which its libraries read when they are first imported."""
+def set_ray_environment() -> None:
+    """Set Ray's environment variables. Ray's libraries read them when they are first imported."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
 
 
 def ray_session(cluster: Cluster) -> Any:
-    """The `ray` module, joined to the profile's cluster; the first call starts or joins it."""
-    tell_ray()
+    """The `ray` module; the first call starts Ray or joins the profile's cluster."""
+    set_ray_environment()
     if not cluster.address:
-        _ask_for_tokens()
+        _require_token()
     import logging
 
-    with at("start"):
+    with timed("start"):
         import ray
 
         if not ray.is_initialized():
             logging.getLogger("ray").setLevel(logging.ERROR)
             _start(ray, cluster)
-            if not cluster.address:  # a cluster's nodes may still be coming
+            if not cluster.address:  # the nodes of a cluster may still be starting
                 cluster.check()
     return ray
 
@@ -218,40 +218,40 @@ def _start(ray: Any, cluster: Cluster) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if cluster.address:
         try:
-            page = ray.init(address=cluster.address, **quiet).dashboard_url
+            dashboard = ray.init(address=cluster.address, **quiet).dashboard_url
         except ConnectionError as error:
             raise UserError(
                 f"cluster: address: {cluster.address}: no Ray answers there ({str(error).splitlines()[0]}); start one "
-                "(`ray start --head`), name another, or leave the address out to start Ray here"
+                "(`ray start --head`), name another address, or leave it out to start Ray on this machine"
             ) from None
-        if page:
-            print(f"Ray's dashboard: http://{page}", file=sys.stderr, flush=True)
+        if dashboard:
+            print(f"Ray's dashboard: http://{dashboard}", file=sys.stderr, flush=True)
         return
-    _own_token()
+    _write_token()
     ray.init(
-        address="local",  # never a stray cluster that happens to run on this host
+        address="local",  # never another cluster that happens to run on this host
         include_dashboard=False,
-        # Logical CPUs only: Ray Data hangs in silence when workers leave none free for its own tasks.
-        num_cpus=cores() + cluster.reserved(),
+        # Logical CPUs. Ray Data hangs without a message when the workers leave none free for its own tasks.
+        num_cpus=cores() + cluster.reserved_cpus(),
         object_store_memory=cluster.object_store_mb * 2**20,
         **quiet,
     )
 
 
-def _ask_for_tokens() -> None:
-    """Have a Ray of our own refuse who does not show its token, as its ports are open to the network."""
-    if "ray" not in sys.modules:  # afterwards it would not hear of it, and what it does by default is the same
+def _require_token() -> None:
+    """Make a Ray that starts on this machine refuse clients without its token: its ports are open to the network."""
+    if "ray" not in sys.modules:  # Ray reads the variable when it is imported; token mode is also its default
         os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
-def _own_token() -> None:
-    """Make the token of this user's Ray readable for this user alone: Ray would make it a file as any other."""
+def _write_token() -> None:
+    """Write this user's token for Ray so that only the user can read it: Ray itself would write it readable by all."""
     path = Path.home() / ".ray" / "auth_token"
-    elsewhere = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
-    if path.exists() or elsewhere or os.environ.get("RAY_AUTH_MODE") == "disabled":
+    configured = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if path.exists() or configured or os.environ.get("RAY_AUTH_MODE") == "disabled":
         return
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}")
-    with suppress(OSError):  # a home that cannot be written to is for Ray to speak about
+    with suppress(OSError):  # Ray itself reports a home that cannot be written to
         path.parent.mkdir(exist_ok=True)
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_hex(32))
@@ -259,14 +259,14 @@ def _own_token() -> None:
 
 
 def node_name() -> str:
-    """What this process of Ray's calls the node that it is on: a host may have several."""
+    """A name for the node of Ray's that this process runs on; one host may have several."""
     import ray
 
     return f"{socket.gethostname()} ({ray.get_runtime_context().get_node_id()[:8]})"
 
 
 def stop_ray() -> None:
-    """Leave Ray if this process joined it."""
+    """Leave Ray, if this process has started or joined it."""
     if "ray" in sys.modules:
         import ray
 

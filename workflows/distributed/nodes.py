@@ -1,4 +1,4 @@
-"""The nodes of a cluster that was joined: they are waited for, and looked at before anything runs on them."""
+"""The nodes of a cluster that this run joined: wait for them, and check each before anything runs on it."""
 
 import importlib.metadata
 import sys
@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from components.config import UserError, listing
-from workflows import mirror
-from workflows.cluster import Cluster, ray_session
+from workflows import ROOT
+from workflows.distributed.cluster import Cluster, ray_session
+from workflows.store import s3
 
-LOCK = Path(__file__).resolve().parent.parent / "cluster" / "requirements.lock"
+LOCK = ROOT / "cluster" / "requirements.lock"
 
 
-def meet(cluster: Cluster, store: Path) -> None:
-    """UserError unless a cluster that was joined can do the work: on each of its nodes the store is there and the
-    packages are the lock's, and it has the processors that the profile asks for."""
-    if mirror.remote(store) is None and not store.parent.is_dir():
+def check_nodes(cluster: Cluster, store: Path) -> None:
+    """Wait for the nodes and check them.
+
+    UserError where the cluster has fewer processors than the profile asks for, where a node does not see the store, or
+    where its packages are not those of the lock file.
+    """
+    if not s3.is_cached(store) and not store.parent.is_dir():
         raise UserError(
             f"--store {store}: there is no {store.parent} on the cluster; accepted: a path in a directory that all its "
             "nodes share"
@@ -26,69 +30,72 @@ def meet(cluster: Cluster, store: Path) -> None:
     ray = ray_session(cluster)
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    _wait(ray, cluster)
+    _wait_for_nodes(ray, cluster)
     cluster.check()
     if cluster.device == "auto":
-        gpus = int(cluster.room().gpus)
+        gpus = int(cluster.resources().gpus)
         print(f"device: auto: models run on {'GPUs' if gpus else 'CPUs'}: there are {gpus} GPUs", file=sys.stderr)
     probe = store / f".seen-{uuid.uuid4().hex[:8]}"
-    probe.touch() if mirror.remote(store) is None else mirror.write(probe, {})
+    s3.put_json(probe, {}) if s3.is_cached(store) else probe.touch()
     try:
-        names = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-        looks = [
-            ray.remote(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))(_look).remote(
-                str(probe), locked()
-            )
-            for node in names
+        addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+        checks = [
+            ray.remote(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))(
+                _node_problem
+            ).remote(str(probe), locked_versions())
+            for node in addresses
         ]
-        for address, wrong in zip(names.values(), ray.get(looks), strict=True):
-            if wrong:
-                raise UserError(f"the cluster's node {address}: {wrong}")
+        for address, problem in zip(addresses.values(), ray.get(checks), strict=True):
+            if problem:
+                raise UserError(f"the cluster's node {address}: {problem}")
     finally:
-        probe.unlink() if mirror.remote(store) is None else mirror.remove(store, [probe.name])
+        s3.delete(store, [probe.name]) if s3.is_cached(store) else probe.unlink()
 
 
-def _wait(ray: Any, cluster: Cluster) -> None:
-    """Wait as long as the profile says for the nodes that training needs, saying so: they may still be starting."""
+def _wait_for_nodes(ray: Any, cluster: Cluster) -> None:
+    """Wait until the processors for training are there, for at most `wait_seconds`: nodes may still be starting."""
     kind, needed = "GPU" if cluster.device == "cuda" else "CPU", cluster.train.workers or 1
-    began, said = time.monotonic(), False
-    while (there := int(ray.cluster_resources().get(kind, 0))) < needed:
-        if time.monotonic() - began >= cluster.patience:
+    began, announced = time.monotonic(), False
+    while (available := int(ray.cluster_resources().get(kind, 0))) < needed:
+        if time.monotonic() - began >= cluster.wait_seconds:
             return
-        if not said:
-            print(f"waiting for nodes: training asks for {needed} {kind}s, there are {there}", file=sys.stderr)
-            said = True
+        if not announced:
+            print(f"waiting for nodes: training asks for {needed} {kind}s, there are {available}", file=sys.stderr)
+            announced = True
         time.sleep(1.0)
 
 
-def locked() -> dict[str, str]:
-    """Name to version of every package of the lock."""
+def locked_versions() -> dict[str, str]:
+    """The version of every package in the lock file, by name."""
     lines = LOCK.read_text().splitlines()
     return {name: version for name, equals, version in (line.partition("==") for line in lines) if equals}
 
 
-def _look(probe: str, packages: dict[str, str]) -> str:
-    """What is wrong with the node that this runs on, in words."""
-    place = mirror.place(Path(probe))
-    if mirror.remote(place) is not None:
+def _node_problem(probe: str, versions: dict[str, str]) -> str:
+    """What is wrong with the node that runs this, in words; empty where nothing is."""
+    place = s3.local_path(Path(probe))
+    if s3.is_cached(place):
         try:
-            if not mirror.documents([mirror.opened(place.parent) / place.name]):
-                return f"sees another s3://{mirror.remote(place.parent)} (look at its AWS_... variables)"
-        except Exception as error:  # a package, a credential, a network
+            s3.check_access(place.parent)
+            if not s3.read_json([place]):
+                return f"sees another {s3.url(place.parent)} (look at its AWS_... variables)"
+        except Exception as error:  # a missing package, a wrong credential, the network
             return " ".join(str(error).split())
     elif not place.exists():
         return f"does not see {Path(probe).parent}; the store must be on a filesystem that all nodes share"
-    other = [
-        f"{name} {there or 'missing'} (lock: {version})"
-        for name, version in packages.items()
-        if (there := _version("faiss-gpu" if name == "faiss-cpu" else name) or _version(name)) != version
+    others = [
+        f"{name} {installed or 'missing'} (lock: {version})"
+        for name, version in versions.items()
+        # faiss-gpu takes the place of faiss-cpu on a node with GPUs.
+        if (installed := _installed_version("faiss-gpu" if name == "faiss-cpu" else name) or _installed_version(name))
+        != version
     ]
-    more = f" and {len(other) - 3} more" if len(other) > 3 else ""
-    return f"its packages are not those of cluster/requirements.lock: {listing(other[:3])}{more}" if other else ""
+    more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+    return f"its packages are not those of cluster/requirements.lock: {listing(others[:3])}{more}" if others else ""
 
 
-def _version(name: str) -> str | None:
-    """An installed package's version, whatever build of it."""
+def _installed_version(name: str) -> str | None:
+    """An installed package's version without its build (such as torch's `+cpu`); None where it is not installed."""
     try:
         return importlib.metadata.version(name).partition("+")[0]
     except importlib.metadata.PackageNotFoundError:

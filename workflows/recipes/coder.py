@@ -1,7 +1,8 @@
-"""CODER with evidence-based label smoothing, and reranking by reciprocal nearest neighbours (paper 003).
+"""CODER with evidence-based label smoothing, and reranking by reciprocal nearest neighbours (Zerveas et al., 2023).
 
-A retriever finds the ranking context of each training query; candidates that are like the relevant documents get a
-share of the target distribution (Algorithm 1); the query encoder learns that distribution over the whole context.
+A base model retrieves the ranking context of each training query. Candidates that are like the relevant documents get
+a share of the target distribution, and the query encoder learns that distribution over the whole context.
+`Training.run` is the paper's Algorithm 1, and "line" in this file is a line of it.
 """
 
 from dataclasses import dataclass
@@ -9,13 +10,15 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from components.interpolation import InterpolationConfig
-from components.model_configs import DualEncoderConfig
-from components.neighbours import NeighboursConfig
-from components.train_config import TemperatureConfig, TrainConfig
-from workflows.board import Board, Outcome, note_on
-from workflows.dag import Step, step
-from workflows.parts import Base, Collection, Phase, Refreshed, begin, phase, refresh, seeded, splits_for
+from components.models.configs import DualEncoderConfig
+from components.neighbours.reciprocal import NeighboursConfig
+from components.retrieval.interpolation import InterpolationConfig
+from components.training.config import TemperatureConfig, TrainConfig, check_training
+from workflows.stages.collection import Collection, Model
+from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
+from workflows.stages.results import Outcome, Results, note_on
+from workflows.stages.retrieval import Retrieval, refresh
+from workflows.stages.training import phase, splits_for
 from workflows.steps.choose_neighbours import ChooseConfig, chosen
 from workflows.steps.encode import encode_queries
 from workflows.steps.interpolate import interpolate
@@ -24,73 +27,69 @@ from workflows.steps.pictures import PicturesConfig, pictures
 from workflows.steps.search import search
 from workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
 from workflows.steps.train import train
+from workflows.store.dag import Step, step
 
 BY_NEIGHBOURS = "by neighbours"
 
 
-class Config(Base):
-    """A base model, the contexts that it finds, their labels, and a training on them."""
+class Config(RetrievalConfig):
+    """A base model, the contexts that it retrieves, their labels, and a training on them."""
 
     recipe: Literal["coder"]
     retriever: DualEncoderConfig
-    warm: Phase | None = None
-    """How the base model is made of the start model, as DPR is; null where the start model is the base model. Its
-    ranked negatives are BM25's."""
+    warm: TrainingPhase | None = None
+    """How the base model is trained from the start model, as DPR is. Its ranked negatives come from BM25. Null where
+    the start model is the base model."""
     context: ContextConfig = ContextConfig()
     """N candidates of a training query (Algorithm 1, line 3)."""
     smooth: SmoothConfig | None = None
-    """How labels are smoothed (lines 4 to 8); null for CODER alone, on the labels that are there."""
+    """How labels are smoothed (lines 4 to 8). Null for CODER alone, on the labels as they are."""
     documents: Literal["fixed", "learned"] = "fixed"
-    """`fixed`: only queries learn, against the base model's documents. `learned`: both do, and at every refresh labels
-    are made anew of the vectors there are then (the paper's Limitations); then candidates are encoded in each step, so
-    contexts are small."""
+    """`fixed`: only the query encoder is trained, against the base model's document vectors. `learned`: both encoders
+    are, and each round makes labels anew from the vectors of its time (the paper's Limitations). Then every update
+    encodes its candidates, so contexts should be small."""
     rounds: int = Field(1, ge=1)
-    """Refreshes: contexts found and labels smoothed anew, and a training on them."""
+    """In each, contexts are retrieved and labels are smoothed anew, and the model is trained on them."""
     train: TrainConfig | None = None
-    """Null to rerank what the base model finds, and train nothing."""
+    """Null to rerank what the base model retrieves, and train nothing."""
     temperature: TemperatureConfig = TemperatureConfig()
-    """T of line 9. With learned documents each loss has its own."""
+    """T of line 9, for fixed documents. With learned documents each loss has its own."""
     rerank: NeighboursRerankConfig | None = None
-    """How rankings are reranked by neighbours (section 3.1); null for not at all."""
-    choose: ChooseConfig | None = None
-    """Let the numbers of a reranking be chosen by what they do for other queries, without any training."""
+    """How rankings are reranked by neighbours (section 3.1). Null for no reranking."""
+    rerank_chosen: ChooseConfig | None = None
+    """Rerank also with numbers that are chosen by what they do for other queries, without any training."""
     interpolate: InterpolationConfig | None = None
-    """Mix the base model's ranking with CODER's, as it is and reranked (Table 2)."""
+    """Interpolate the base model's ranking with CODER's, as it is and reranked (Table 2)."""
     pictures: PicturesConfig | None = PicturesConfig()
-    """Of the first seed's labels, predictions and training, where documents are fixed; null for none."""
+    """Of the first seed's labels, predictions and training, where documents are fixed. Null for none."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.train is None and (self.smooth is not None or self.interpolate is not None):
-            raise ValueError("smooth and interpolate are about what is trained, and there is no train")
+            raise ValueError("smooth and interpolate need a training, and there is no `train`")
         if self.train is None:
             return self
         if self.context.size > self.k:
             raise ValueError(f"context.size: {self.context.size} candidates, and k: {self.k} documents are retrieved")
-        if self.documents == "fixed" and any(term.over != "group" for term in self.train.losses):
-            raise ValueError("train.losses: with fixed documents they look over each query's own candidates, the group")
-        look = self.train.validate_on_dev
-        if self.documents == "learned" and look is not None and look.measure == "loss":
-            raise ValueError("train.validate_on_dev.measure: loss needs the one temperature that fixed documents have")
         return self
 
 
 def build(config: Config) -> Outcome:
-    """The graph: one base model and one CODER a seed, and the board of results."""
-    begun = begin("start retriever", config.retriever)
-    collection = Collection(config, begun)
-    board = Board(collection, config)
-    hard = config.warm is not None and config.warm.mine.negatives > 0
+    """The graph: one base model and one CODER a seed, and the results."""
+    collection = Collection(config)
+    start = collection.initial_model("start retriever", config.retriever)
+    results = Results(collection, config)
     test = [config.evaluate.split]
-    lexical = collection.bm25([*splits_for(config.warm.train if config.warm else None), *test] if hard else test)
-    drawn: list[Step] = []
+    with_bm25 = config.warm is not None and config.warm.mine.negatives > 0
+    bm25 = collection.bm25([*splits_for(config.warm.train if config.warm else None), *test] if with_bm25 else test)
+    figures: list[Step] = []
     for seed in config.seeds:
-        board.add("BM25", lexical, seed=seed)
-        found = Training(config, collection, board, seed, drawn).run(begun, lexical if hard else None)
+        results.add("BM25", bm25, seed=seed)
+        last = Training(config, collection, results, seed, figures).run(start, bm25 if with_bm25 else None)
     return Outcome(
-        results=board.results(compared(config)), data=collection.data, found=found, ranker=None,
-        rankings=board.rankings, split=config.evaluate.split, note=note_on(config.retriever.model),
-        pictures=tuple(drawn[:1]),
+        results=results.gather(comparisons(config)), data=collection.data, systems=results.systems, retrieval=last,
+        ranker=None, split=config.evaluate.split, note=note_on(config.retriever.model),
+        pictures=tuple(figures[:1]),
     )  # fmt: skip
 
 
@@ -99,13 +98,13 @@ def base_name(config: Config) -> str:
     return "warm retriever" if config.warm is not None else "start model"
 
 
-def compared(config: Config) -> list[tuple[str, str]]:
-    """Each system with what it was made to be better than, the one that the run is for first."""
+def comparisons(config: Config) -> list[tuple[str, str]]:
+    """Systems with their baselines. The first comparison is the one that the run is made for."""
     base = base_name(config)
     pairs = [("CODER", base)] if config.train is not None else []
     for system in [base, "CODER"] if config.train is not None else [base]:
         pairs += [(f"{system} {BY_NEIGHBOURS}", system)] if config.rerank is not None else []
-        pairs += [(f"{system} {BY_NEIGHBOURS}, chosen", system)] if config.choose is not None else []
+        pairs += [(f"{system} {BY_NEIGHBOURS}, chosen", system)] if config.rerank_chosen is not None else []
     if config.interpolate is not None:
         pairs.append((f"{base} + CODER", "CODER"))
         pairs += [(f"{base} + CODER {BY_NEIGHBOURS}", f"CODER {BY_NEIGHBOURS}")] if config.rerank is not None else []
@@ -114,135 +113,151 @@ def compared(config: Config) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Training:
-    """One seed's."""
+    """One seed's base model and training."""
 
     config: Config
     collection: Collection
-    board: Board
+    results: Results
     seed: int
-    drawn: list[Step]
-    """Pictures of the seeds so far."""
+    figures: list[Step]
+    """Those of the seeds so far; this one's are added."""
 
-    def run(self, start: Step, lexical: Step | None) -> Refreshed:
-        """Algorithm 1 from a start model: what the last retriever finds."""
+    def run(self, start: Model, bm25: Step | None) -> Retrieval:
+        """Algorithm 1 from a start model; what the last retriever retrieves."""
         config, base = self.config, base_name(self.config)
-        found = self.base(start, lexical)
-        first = self.measured(base, found)
-        if config.train is not None:
-            for i in range(1, config.rounds + 1):
-                before, rows, labels = found, *self.groups(i, found)
-                retriever = self.trained(i, found, labels)
-                found = self.refreshed(i, found, retriever)
-            if config.pictures is not None and config.documents == "fixed":
-                self.draw(before, rows, labels, found)
-            last = self.measured("CODER", found)
-            for kind, ranking in last.items():
-                if config.interpolate is not None:
-                    system = f"{base} + CODER {kind}".strip()
-                    mixed = step(
-                        self.label(system), interpolate, data=self.collection.data, first=first[""], second=ranking,
-                        split=config.evaluate.split, k=config.k, config=config.interpolate,
-                    )  # fmt: skip
-                    self.board.add(system, mixed, seed=self.seed)
-        return found
+        retrieval = self.retrieve_with_base_model(start, bm25)  # lines 1 to 3
+        base_rankings = self.measure(base, retrieval)
+        if config.train is None:
+            return retrieval
+        for i in range(1, config.rounds + 1):
+            before = retrieval
+            groups = self.contexts(i, before)  # line 3
+            labels = self.smoothed(i, before, groups)  # lines 4 to 8
+            retriever = self.fine_tune(i, before, labels)  # line 9
+            retrieval = self.refresh(i, before, retriever)
+        if config.pictures is not None and config.documents == "fixed":
+            self.draw(before, groups, labels, retrieval)
+        for kind, ranking in self.measure("CODER", retrieval).items():
+            if config.interpolate is not None:
+                system = f"{base} + CODER {kind}".strip()
+                mixed = step(
+                    self.label(system), interpolate, data=self.collection.data, first=base_rankings[""],
+                    second=ranking, split=config.evaluate.split, k=config.k, config=config.interpolate,
+                )  # fmt: skip
+                self.results.add(system, mixed, seed=self.seed)
+        return retrieval
 
-    def base(self, start: Step, lexical: Step | None) -> Refreshed:
-        """Line 1 to 3: the base model's vectors, and what it finds for every query."""
-        config, label = self.config, base_name(self.config)
+    def retrieve_with_base_model(self, start: Model, bm25: Step | None) -> Retrieval:
+        """Lines 1 to 3: the base model's vectors, and its ranking for every query."""
+        config, label, model = self.config, base_name(self.config), start
         if config.warm is not None:
             label = self.label(label)
-            start = phase(
-                label, self.collection, "retriever", ranking=lexical, start=start, seed=[self.seed, "warm retriever"],
-                config=config.warm,
+            model = phase(
+                label, self.collection, start, ranking=bm25, seed=[self.seed, "warm retriever"], config=config.warm,
+                part="warm-up",
             )  # fmt: skip
-        return refresh(label, self.collection, start, config, splits=self.splits())
+        return refresh(label, self.collection, model, config, splits=self.splits())
 
-    def groups(self, i: int, found: Refreshed) -> tuple[Step, Step]:
-        """Lines 3 to 8: the queries' contexts, and the same with the labels that are trained on."""
-        config = self.config
-        rows = step(
-            self.label(f"contexts {i}"), contexts, data=self.collection.data,
-            tokens=self.collection.tokens["retriever"], ranking=found.ranking, split="train", config=config.context,
-        )  # fmt: skip
-        if config.smooth is None:
-            return rows, rows
-        return rows, step(
-            self.label(f"labels {i}"), smooth, data=self.collection.data, vectors=found.vectors, groups=rows,
-            config=config.smooth,
+    def contexts(self, i: int, retrieval: Retrieval) -> Step:
+        """Line 3: the training queries' contexts, with the labels as they are."""
+        return step(
+            self.label(f"contexts {i}"), contexts, data=self.collection.data, tokens=self.collection.tokens,
+            ranking=retrieval.ranking, split="train", config=self.config.context,
         )  # fmt: skip
 
-    def trained(self, i: int, found: Refreshed, groups: Step) -> Step:
-        """Line 9: fit the distribution, watched on contexts of other queries with the labels that are there."""
-        config, dev = self.config, None
+    def smoothed(self, i: int, retrieval: Retrieval, groups: Step) -> Step:
+        """Lines 4 to 8: the same contexts with smoothed labels, where the config asks for them."""
+        if self.config.smooth is None:
+            return groups
+        return step(
+            self.label(f"labels {i}"), smooth, data=self.collection.data, vectors=retrieval.vectors, groups=groups,
+            config=self.config.smooth,
+        )  # fmt: skip
+
+    def fine_tune(self, i: int, retrieval: Retrieval, groups: Step) -> Model:
+        """Line 9: fit the target distribution. Validation is on contexts of other queries, with labels as they are."""
+        config, dev, model = self.config, None, retrieval.model
         assert config.train is not None
         if (look := config.train.validate_on_dev) is not None:
             dev = step(
                 self.label(f"{look.split} contexts {i}"), contexts, data=self.collection.data,
-                tokens=self.collection.tokens["retriever"], ranking=found.ranking, split=look.split,
+                tokens=self.collection.tokens, ranking=retrieval.ranking, split=look.split,
                 config=ContextConfig(size=look.negatives + 1, queries=look.queries),
             )  # fmt: skip
-        fixed = {"objective": "coder", "vectors": found.vectors, "temperature": config.temperature}
-        return step(
-            self.label(f"CODER {i}"), train, rows=groups, dev=dev, data=self.collection.data,
-            tokens=self.collection.tokens["retriever"], start=found.retriever, seed=[self.seed, "coder", i],
-            config=config.train, **(fixed if config.documents == "fixed" else {"objective": "retriever"}),
+        objective = "coder" if config.documents == "fixed" else model.objective
+        check_training(objective, config.train, "train")
+        fixed = {"vectors": retrieval.vectors, "temperature": config.temperature}
+        return model.after(
+            step(
+                self.label(f"CODER {i}"), train, objective=objective, rows=groups,
+                dev=dev, data=self.collection.data, tokens=model.tokens,
+                start=model.step, seed=[self.seed, "coder", i], config=config.train,
+                part="retriever training", **(fixed if config.documents == "fixed" else {}),
+            )
         )  # fmt: skip
 
-    def refreshed(self, i: int, found: Refreshed, retriever: Step) -> Refreshed:
-        """What the retriever finds now; documents whose vectors are fixed are not encoded again."""
+    def refresh(self, i: int, before: Retrieval, retriever: Model) -> Retrieval:
+        """What the retriever retrieves now. Documents whose vectors are fixed are not encoded again."""
         config, label = self.config, self.label(f"CODER {i}")
         splits = self.splits() if i < config.rounds else self.splits(trained=True)
-        encoded = self.splits() if config.pictures is not None else splits  # pictures look at training queries too
         if config.documents == "learned":
             return refresh(label, self.collection, retriever, config, splits=splits)
-        data, tokens = self.collection.data, self.collection.tokens["retriever"]
+        encoded = self.splits() if config.pictures is not None else splits  # pictures look at training queries too
         vectors = step(
-            f"{label} vectors", encode_queries, data=data, tokens=tokens, retriever=retriever,
-            documents=found.vectors, splits=encoded, config=config.encode,
+            f"{label} vectors", encode_queries, data=self.collection.data, tokens=retriever.tokens,
+            retriever=retriever.step, documents=before.vectors, splits=encoded, config=config.encode,
         )  # fmt: skip
         ranking = step(
-            f"{label} ranking", search, data=data, vectors=vectors, index=found.index, splits=splits, k=config.k,
-            config=config.search,
+            f"{label} ranking", search, data=self.collection.data, vectors=vectors, index=before.index, splits=splits,
+            k=config.k, config=config.search,
         )  # fmt: skip
-        return Refreshed(retriever, vectors, found.index, ranking)
+        return Retrieval(retriever, vectors, before.index, ranking)
 
-    def draw(self, before: Refreshed, rows: Step, labels: Step, found: Refreshed) -> None:
+    def draw(self, before: Retrieval, groups: Step, labels: Step, after: Retrieval) -> None:
         """Figures 2 and 11 to 13, of the last round."""
         config = self.config
         assert config.pictures is not None
         similarity = config.smooth.similarity if config.smooth is not None else NeighboursConfig(mix=1.0)
-        self.drawn.append(
+        self.figures.append(
             step(
-                self.label("pictures"), pictures, data=self.collection.data, vectors=before.vectors, groups=rows,
-                labels=labels if labels is not rows else None, model=found.retriever, trained=found.vectors,
+                self.label("pictures"), pictures, data=self.collection.data, vectors=before.vectors, groups=groups,
+                labels=labels if labels is not groups else None, model=after.retriever, trained=after.vectors,
                 similarity=similarity, config=config.pictures,
             )
         )  # fmt: skip
 
-    def measured(self, system: str, found: Refreshed) -> dict[str, Step]:
-        """Measure what a retriever finds, as it is and reranked by neighbours; the rankings."""
+    def measure(self, system: str, retrieval: Retrieval) -> dict[str, Step]:
+        """Measure a retriever's ranking, as it is (key "") and reranked by neighbours; these rankings."""
         config, data, split = self.config, self.collection.data, self.config.evaluate.split
-        rankings = {"": found.ranking}
+        rankings = {"": retrieval.ranking}
         if config.rerank is not None:
             rankings[BY_NEIGHBOURS] = step(
-                self.label(f"{system} {BY_NEIGHBOURS}"), rerank_by_neighbours, data=data, vectors=found.vectors,
-                ranking=found.ranking, splits=[split], config=config.rerank,
+                self.label(f"{system} {BY_NEIGHBOURS}"), rerank_by_neighbours, data=data, vectors=retrieval.vectors,
+                ranking=retrieval.ranking, splits=[split], config=config.rerank,
             )  # fmt: skip
-        if config.choose is not None:
+        if config.rerank_chosen is not None:
             rankings[f"{BY_NEIGHBOURS}, chosen"] = step(
-                self.label(f"{system} {BY_NEIGHBOURS}, chosen"), chosen, data=data, vectors=found.vectors,
-                ranking=found.ranking, split=split, config=config.choose,
+                self.label(f"{system} {BY_NEIGHBOURS}, chosen"), chosen, data=data, vectors=retrieval.vectors,
+                ranking=retrieval.ranking, split=split, config=config.rerank_chosen,
             )  # fmt: skip
         for kind, ranking in rankings.items():
-            self.board.add(f"{system} {kind}".strip(), ranking, seed=self.seed, entropy=not kind)
+            self.results.add(
+                f"{system} {kind}".strip(), ranking, retrieval=None if kind else retrieval, seed=self.seed,
+                entropy=not kind,
+            )  # fmt: skip
         return rankings
 
     def splits(self, *, trained: bool = False) -> list[str]:
-        """The splits that a refresh is for: to train on and to watch until that is over, to choose by, to measure."""
+        """The splits that a refresh is for: those of the training until it is over, those that numbers are chosen by,
+        those that are measured."""
         config = self.config
-        drawn = splits_for(config.train) if config.train is not None and not trained else []
-        by = [config.choose.split] if config.choose is not None and config.choose.split is not None else []
-        return list(dict.fromkeys([*drawn, *by, config.evaluate.split]))
+        training = splits_for(config.train) if config.train is not None and not trained else []
+        choosing = (
+            [config.rerank_chosen.split]
+            if config.rerank_chosen is not None and config.rerank_chosen.split is not None
+            else []
+        )
+        return list(dict.fromkeys([*training, *choosing, config.evaluate.split]))
 
     def label(self, text: str) -> str:
         """A step's label, with the seed where there are several."""

@@ -1,20 +1,21 @@
-"""Several experiments on one board: the same systems of each, measured side by side and compared with one of them.
+"""Several experiments in one table: the same systems of each, measured side by side and compared with one of them.
 
-What experiments have in common (a collection, a warm start) is run once, as everywhere. A grid over one experiment, as
-the sizes of models in paper 000, is that experiment several times with other numbers.
+Steps that experiments share, such as a collection or a warm-up, run once, as everywhere. A grid over one experiment,
+such as the sizes of models in Moiseev et al. (2023), is that experiment several times with other numbers.
 """
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from components.config import Config as Part
 from components.config import listing
-from workflows import recipes
-from workflows.board import Outcome, gathered
-from workflows.dag import graph, relabelled, step
+from workflows.stages import experiments
+from workflows.stages.results import Outcome, System, gathered, system_names
 from workflows.steps.pictures import along
+from workflows.store.dag import graph, relabelled, step
 
 
 class Variant(Part):
@@ -27,25 +28,26 @@ class Variant(Part):
 
 
 class Config(Part):
-    """Experiments by name, and what of them is looked at."""
+    """Experiments by name, and which of their systems are compared."""
 
     recipe: Literal["compare"]
     experiments: dict[str, str | Variant] = Field(min_length=2)
-    """A name for the table, and the experiment's file, relative to where you run, perhaps with other numbers."""
+    """By the name that tables show: the experiment's file, relative to where you run, perhaps with other numbers."""
     baseline: str
     """The experiment that the others are compared with."""
     against: dict[str, str | Annotated[list[str], Field(min_length=1)]] = {}
-    """Experiments that are compared with another than the baseline, or with several, by name."""
+    """By name, experiments that are compared with another than the baseline, or with several."""
     systems: list[str] = Field(min_length=1)
-    """The systems of each that are compared, in the table as `experiment: system`."""
-    beside: list[str] = []
-    """Further systems, of the baseline, that are shown, and that it is compared with."""
+    """The systems of each experiment that are compared. Tables call them `experiment: system`."""
+    other_systems: list[str] = []
+    """Further systems of the baseline, which it is compared with too."""
     sets: list[str] = []
     """`key.path=value` for every experiment, as `--set` has it: `seeds=[1, 2, 3]`."""
     axis: str = "number"
-    """What the charts below have on their axis, such as `layers`."""
+    """The name of the charts' axis, such as `layers`."""
     curves: dict[str, dict[int, str]] = {}
-    """Lines of a chart that the report has of each measure: where on the axis which experiment stands."""
+    """The lines of a chart that the report has of each measure: by a line's name, the experiment at each place of the
+    axis."""
 
     @model_validator(mode="after")
     def _there(self) -> Self:
@@ -61,31 +63,31 @@ class Config(Part):
 
     def opponents(self, name: str) -> list[str]:
         """The experiments that one is compared with."""
-        found = self.against.get(name, self.baseline)
-        return [found] if isinstance(found, str) else found
+        opponents = self.against.get(name, self.baseline)
+        return [opponents] if isinstance(opponents, str) else opponents
 
     def variant(self, name: str) -> tuple[Path, list[str]]:
         """An experiment's file, and what is set in it."""
-        found = self.experiments[name]
-        file, own = (found, []) if isinstance(found, str) else (found.file, found.sets)
+        variant = self.experiments[name]
+        file, own = (variant, []) if isinstance(variant, str) else (variant.file, variant.sets)
         return Path(file), [*self.sets, *own]
 
 
 def build(config: Config) -> Outcome:
-    """The graphs of all experiments, and one board."""
-    outcomes = {name: recipes.read(*config.variant(name), Path("runs")).outcome for name in config.experiments}
+    """The graphs of all experiments, and one table of results."""
+    outcomes = {name: experiments.read_outcome(*config.variant(name)) for name in config.experiments}
     main = outcomes[config.baseline]
-    entries = [entry for system in config.beside for entry in _entries(config, config.baseline, main, system)]
+    systems = [one for name in config.other_systems for one in _measured(config, config.baseline, main, name)]
     comparisons, beside = [], []
     for system in config.systems:
         for name, outcome in outcomes.items():
             title = f"{name}: {system}"
-            entries += [{**entry, "system": title} for entry in _entries(config, name, outcome, system)]
+            systems += [replace(one, name=title) for one in _measured(config, name, outcome, system)]
             if name == config.baseline:
-                beside += [(title, other) for other in config.beside]
+                beside += [(title, other) for other in config.other_systems]
             else:
                 comparisons += [(title, f"{other}: {system}") for other in config.opponents(name)]
-    results = relabelled(gathered(entries, comparisons + beside), _labels(outcomes))
+    results = relabelled(gathered(systems, comparisons + beside), _labels(outcomes))
     pictures = []
     if config.curves:
         lines = {
@@ -97,13 +99,13 @@ def build(config: Config) -> Outcome:
         }
         pictures = [step("curves", along, results=results, axis=config.axis, curves=lines)]
     return Outcome(
-        results=results, data=main.data, found=main.found, ranker=main.ranker, rankings=main.rankings,
+        results=results, data=main.data, systems=systems, retrieval=main.retrieval, ranker=main.ranker,
         split=main.split, note=main.note, pictures=tuple(pictures), costs=main.costs,
     )  # fmt: skip
 
 
 def _labels(outcomes: dict[str, Outcome]) -> dict[str, str]:
-    """Steps that not all experiments have in common say of which one they are, by fingerprint."""
+    """Labels by fingerprint: the experiment's name is added to those of steps that not all experiments share."""
     steps = {name: {node.fingerprint: node.label for node in graph([o.results])} for name, o in outcomes.items()}
     shared = set.intersection(*map(set, steps.values()))
     labels: dict[str, str] = {}
@@ -113,12 +115,11 @@ def _labels(outcomes: dict[str, Outcome]) -> dict[str, str]:
     return labels
 
 
-def _entries(config: Config, name: str, outcome: Outcome, system: str) -> list[dict[str, Any]]:
-    """A system of an experiment on its board, one entry a seed and without its round, as there is no curve to draw of
-    one; ValueError where it has none."""
-    board = outcome.results.inputs["systems"]
-    found = [{**entry, "round": None} for entry in board if entry["system"] == system]
-    if not found:
-        there = listing(dict.fromkeys(entry["system"] for entry in board))
+def _measured(config: Config, name: str, outcome: Outcome, system: str) -> list[System]:
+    """A system of an experiment, one for each seed, without its round, as one system has no curve by rounds; ValueError
+    where there is no such system."""
+    measured = [replace(one, round=None) for one in outcome.systems if one.name == system]
+    if not measured:
+        there = listing(system_names(outcome.systems))
         raise ValueError(f"systems: {name!r} ({config.variant(name)[0]}) has no {system!r}; it has {there}")
-    return found
+    return measured

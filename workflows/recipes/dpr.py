@@ -4,65 +4,68 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from components.model_configs import DualEncoderConfig
-from components.screening import ScreenConfig
-from components.train_config import TrainConfig
-from workflows.board import Board, Outcome, note_on
-from workflows.parts import Base, Collection, Phase, begin, phase, refresh, seeded, splits_for
+from components.models.configs import DualEncoderConfig
+from components.retrieval.screening import ScreenConfig
+from components.training.config import TrainConfig
+from workflows.stages.collection import Collection
+from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
+from workflows.stages.results import Outcome, Results, note_on
+from workflows.stages.retrieval import refresh
+from workflows.stages.training import phase, splits_for
 from workflows.steps.mine import MineConfig
 
 
-class Config(Base):
+class Config(RetrievalConfig):
     """A collection and a retriever."""
 
     recipe: Literal["dpr"]
     retriever: DualEncoderConfig
     negatives: MineConfig = MineConfig(negatives=1)
-    """Hard negatives of a group, out of BM25's ranking; `negatives: 0` for in-batch ones alone."""
+    """Hard negatives of a group, from BM25's ranking. `negatives: 0` for in-batch ones alone."""
     screen: ScreenConfig | None = None
-    """False-negative control over BM25's ranking; null for none beyond judged documents and copies."""
+    """False-negative control over BM25's ranking. Null leaves out judged documents and copies of them alone."""
     train: TrainConfig | None = None
     """Null to measure the start model alone."""
-    then: TrainConfig | None = None
-    """A second stage, from the weights that the first ends with, on groups of its own: PAIR's has the plain loss (Ren
-    et al. 2021). What it ends with is measured; null for one stage."""
+    second_stage: TrainConfig | None = None
+    """A second stage, from the weights that the first ends with, on groups of its own. PAIR's has the plain loss (Ren
+    et al. 2021). The model after it is measured. Null for one stage."""
 
     @model_validator(mode="after")
     def _first(self) -> Self:
-        if self.then is not None and self.train is None:
-            raise ValueError("then: a second stage wants a first: `train`")
+        if self.second_stage is not None and self.train is None:
+            raise ValueError("second_stage: a second stage wants a first: `train`")
         return self
 
 
 def build(config: Config) -> Outcome:
-    """Train one retriever a seed, and measure it beside BM25 and what it began from."""
-    begun = begin("start retriever", config.retriever)
-    collection = Collection(config, begun)
-    board = Board(collection, config)
+    """Train one retriever a seed, and measure it beside BM25 and the start model."""
+    collection = Collection(config)
+    start = collection.initial_model("start retriever", config.retriever)
+    results = Results(collection, config)
     test = [config.evaluate.split]
 
-    hard = config.train is not None and config.negatives.negatives > 0
-    lexical = collection.bm25([*splits_for(config.train, config.then), *test] if hard else test)
-    untrained = found = refresh("start", collection, begun, config, splits=test)
+    with_bm25 = config.train is not None and config.negatives.negatives > 0
+    bm25 = collection.bm25([*splits_for(config.train, config.second_stage), *test] if with_bm25 else test)
+    untrained = last = refresh("start", collection, start, config, splits=test)
     for seed in config.seeds:
-        board.add("BM25", lexical, seed=seed)
-        board.add("start model", untrained.ranking, seed=seed, entropy=True)
+        results.add("BM25", bm25, seed=seed)
+        results.add("start model", untrained.ranking, retrieval=untrained, seed=seed, entropy=True)
         if config.train is not None:
-            retriever = begun
-            for stage, training in {"retriever": config.train, "retriever, second stage": config.then}.items():
+            retriever = start
+            for stage, training in {"retriever": config.train, "retriever, second stage": config.second_stage}.items():
                 if training is not None:
                     retriever = phase(
-                        seeded(stage, seed, config), collection, "retriever", ranking=lexical if hard else None,
-                        start=retriever, seed=[seed, stage],
-                        config=Phase(screen=config.screen, mine=config.negatives, train=training),
+                        seeded(stage, seed, config), collection, retriever, ranking=bm25 if with_bm25 else None,
+                        seed=[seed, stage],
+                        config=TrainingPhase(screen=config.screen, mine=config.negatives, train=training),
                     )  # fmt: skip
-            found = refresh(seeded("retriever", seed, config), collection, retriever, config, splits=test)
-            board.add("retriever", found.ranking, seed=seed, entropy=True)
+            last = refresh(seeded("retriever", seed, config), collection, retriever, config, splits=test)
+            results.add("retriever", last.ranking, retrieval=last, seed=seed, entropy=True)
 
     comparisons = [("start model", "BM25")]
     if config.train is not None:
         comparisons += [("retriever", "BM25"), ("retriever", "start model")]
     return Outcome(
-        results=board.results(comparisons), data=collection.data, found=found, ranker=None,
-        rankings=board.rankings, split=config.evaluate.split, note=note_on(config.retriever.model),
+        results=results.gather(comparisons), data=collection.data, systems=results.systems, retrieval=last,
+        ranker=None, split=config.evaluate.split, note=note_on(config.retriever.model),
     )  # fmt: skip

@@ -1,25 +1,28 @@
-"""One retriever, BM25 and their fusion on collections that it was not trained on (BEIR; paper 000, Table 2)."""
+"""One retriever, BM25 and their fusion on collections that it was not trained on (BEIR; Moiseev et al., 2023, Table
+2)."""
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from components.config import Config as Part
-from components.embedding_space import AnalysisConfig
-from components.fusion import FusionConfig
-from components.model_configs import DualEncoderConfig
+from components.evaluation.embedding_space import EmbeddingSpaceConfig
+from components.models.configs import DualEncoderConfig
+from components.retrieval.fusion import FusionConfig
 from components.sources.base import AnySource
-from workflows import recipes
-from workflows.board import Board, Outcome, averaged, note_on
-from workflows.dag import Step, graph, relabelled, step
-from workflows.parts import Base, Collection, EvaluateConfig, LexicalConfig, begin, refresh
+from workflows.stages import experiments
+from workflows.stages.collection import Collection
+from workflows.stages.config import CollectionConfig, EvaluateConfig, LexicalConfig
+from workflows.stages.results import Outcome, Results, System, gathered, note_on
+from workflows.stages.retrieval import refresh
 from workflows.steps.encode import EncodeConfig
 from workflows.steps.exclude import exclude
 from workflows.steps.fuse import fuse
 from workflows.steps.search import SearchConfig
 from workflows.steps.tokenize import TokenizeConfig
+from workflows.store.dag import graph, relabelled, step
 
 
 class Evaluated(Part):
@@ -27,10 +30,10 @@ class Evaluated(Part):
 
     data: AnySource
     split: str = "test"
-    """The split whose queries are asked."""
+    """The split whose queries are measured."""
     same_id: Literal["keep", "drop"] = "keep"
-    """Whether a document with its query's id may be found: `drop` where queries stand among the documents and the
-    benchmark leaves them out (BEIR: ArguAna, Quora)."""
+    """Whether a document with its query's id may be retrieved. `drop` is for collections whose queries are among the
+    documents, where the benchmark leaves them out (BEIR: ArguAna, Quora)."""
 
 
 class Config(Part):
@@ -38,7 +41,7 @@ class Config(Part):
 
     recipe: Literal["zeroshot"]
     collections: dict[str, Evaluated] = Field(min_length=1)
-    """What each is called in the table."""
+    """By the name that tables show."""
     retriever: DualEncoderConfig | None = None
     """A model as it is: from a hub, a package, or the folder of an export."""
     experiment: str | None = None
@@ -52,11 +55,12 @@ class Config(Part):
     encode: EncodeConfig = EncodeConfig()
     search: SearchConfig = SearchConfig()
     fusion: FusionConfig | None = FusionConfig(how="reciprocal")
-    """How the retriever's ranking and BM25's become one; null for no fusion."""
+    """How the retriever's ranking and BM25's are fused. Null for no fusion."""
     measures: list[str] = ["nDCG@10", "R@100"]
     """In `ir_measures`' names."""
-    analyse: AnalysisConfig | None = None
-    """What the retriever's space looks like on each collection: numbers and pictures in the report; null for none."""
+    analyse: EmbeddingSpaceConfig | None = None
+    """What the retriever's embedding space looks like on each collection: numbers and pictures in the report. Null for
+    none."""
 
     @model_validator(mode="after")
     def _one_retriever(self) -> Self:
@@ -64,20 +68,33 @@ class Config(Part):
             raise ValueError("say either `retriever` or `experiment`: one retriever is evaluated")
         return self
 
+    def on(self, asked: Evaluated) -> CollectionConfig:
+        """One collection: how it is read, searched and measured."""
+        return CollectionConfig(
+            data=asked.data, k=self.k + (asked.same_id == "drop"), tokens=self.tokens, bm25=self.bm25,
+            encode=self.encode, search=self.search, analyse=self.analyse,
+            evaluate=EvaluateConfig(split=asked.split, measures=self.measures),
+        )  # fmt: skip
+
 
 def build(config: Config) -> Outcome:
     """Each collection by itself, and the averages over them."""
-    retriever, note = _retriever(config)
-    entries: list[dict[str, Any]] = []
+    other = None if config.experiment is None else experiments.read_outcome(Path(config.experiment), config.sets)
+    systems: list[System] = []
     labels: dict[str, str] = {}
-    last = None
+    first = None
     for name, asked in config.collections.items():
-        base = _base(config, asked)
-        collection = Collection(base, retriever)
-        board = Board(collection, base, name=name)
-        lexical = collection.bm25([asked.split])
-        found = refresh("retriever", collection, retriever, base, splits=[asked.split])
-        rankings = {"BM25": lexical, "retriever": found.ranking}
+        own = config.on(asked)
+        collection = Collection(own)
+        results = Results(collection, own, name=name)
+        if other is not None:
+            retriever = collection.foreign_model(other.retrieval.retriever)
+        else:
+            assert config.retriever is not None
+            retriever = collection.initial_model("retriever", config.retriever)
+        bm25 = collection.bm25([asked.split])
+        retrieval = refresh("retriever", collection, retriever, own, splits=[asked.split])
+        rankings = {"BM25": bm25, "retriever": retrieval.ranking}
         if asked.same_id == "drop":
             rankings = {
                 system: step(f"{system} without the queries", exclude, ranking=ranking, k=config.k)
@@ -89,35 +106,26 @@ def build(config: Config) -> Outcome:
                 config=config.fusion,
             )  # fmt: skip
         for system, ranking in rankings.items():
-            board.add(system, ranking, seed=1)
-        entries += board.entries
-        own = graph(entry[key] for entry in board.entries for key in ("metrics", "analysis") if key in entry)
-        trained = {node.fingerprint for node in graph([retriever])}
-        labels |= {node.fingerprint: f"{name}: {node.label}" for node in own if node.fingerprint not in trained}
-        last = last or Outcome(
-            results=lexical, data=collection.data, found=found, ranker=None, rankings=rankings, split=asked.split,
-            note=note,
+            results.add(system, ranking, retrieval=retrieval if system == "retriever" else None, seed=1)
+        systems += results.systems
+        measured = graph(node for one in results.systems for node in one.steps)
+        shared = {node.fingerprint for node in graph([retriever.step])}
+        labels |= {node.fingerprint: f"{name}: {node.label}" for node in measured if node.fingerprint not in shared}
+        first = first or Outcome(
+            results=bm25, data=collection.data, systems=(), retrieval=retrieval, ranker=None, split=asked.split,
+            note=_note(config, other),
         )  # fmt: skip
-    assert last is not None
+    assert first is not None
     comparisons = [("retriever", "BM25")]
     if config.fusion is not None:
         comparisons += [("fusion", "BM25"), ("fusion", "retriever")]
-    return replace(last, results=relabelled(averaged(entries, comparisons), labels))
+    results_step = gathered(systems, comparisons, average=True)
+    return replace(first, results=relabelled(results_step, labels), systems=systems)
 
 
-def _retriever(config: Config) -> tuple[Step, str]:
-    """The retriever's step, and what is to be known of what it was trained on."""
-    if config.experiment is not None:
-        outcome = recipes.read(Path(config.experiment), config.sets, Path("runs")).outcome
-        return outcome.found.retriever, f"The retriever is the last one of {config.experiment}. {outcome.note}"
+def _note(config: Config, other: Outcome | None) -> str:
+    """What is to be known of what the retriever was trained on."""
+    if other is not None:
+        return f"The retriever is the last one of {config.experiment}. {other.note}"
     assert config.retriever is not None
-    return begin("retriever", config.retriever), note_on(config.retriever.model)
-
-
-def _base(config: Config, asked: Evaluated) -> Base:
-    """What one collection is read, searched and measured with; one document more where one may be dropped."""
-    return Base(
-        recipe=config.recipe, data=asked.data, k=config.k + (asked.same_id == "drop"), tokens=config.tokens,
-        bm25=config.bm25, encode=config.encode, search=config.search,
-        evaluate=EvaluateConfig(split=asked.split, measures=config.measures), analyse=config.analyse,
-    )  # fmt: skip
+    return note_on(config.retriever.model)

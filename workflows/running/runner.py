@@ -1,78 +1,79 @@
-"""Running the steps that are not done: one after another, or at once where the profile says so."""
+"""Running the pending steps: one after another, or several at once where the cluster profile allows it."""
 
 import queue
 import threading
 import time
 from collections.abc import Callable
 
-from workflows import room
-from workflows.cluster import Cluster, ray_session
-from workflows.dag import Step
-from workflows.observe import Tracker, followed
-from workflows.progress import View
-from workflows.store import Store, execute
+from workflows.distributed import resources
+from workflows.distributed.cluster import Cluster, ray_session
+from workflows.running.executor import execute
+from workflows.running.tracking import Tracker, track_step
+from workflows.store.dag import Step
+from workflows.store.progress import ProgressView
+from workflows.store.store import Store
 
-Execute = Callable[[str, Step], bool]
+RunStep = Callable[[str, Step], bool]
+"""Runs a step under a title; False if another driver finished it."""
 
 
 def run_steps(waiting: list[Step], store: Store, cluster: Cluster, tracker: Tracker | None = None) -> set[str]:
-    """Execute the steps, inputs first; the fingerprints of those that this driver and not another one did.
+    """Run the steps, inputs first; the fingerprints of those that this driver ran itself.
 
-    What they measure meanwhile is handed to the tracker.
-
-    Where a step fails none is begun any more, and what is under way beside it is ended first.
+    The tracker gets what they measure. After a failure no further step starts; steps that are running then are finished
+    before the error is raised.
     """
     began = time.monotonic()
-    with View() as view:
+    with ProgressView() as view:
 
-        def perform(title: str, node: Step) -> bool:
-            def waits(holder: str) -> None:
-                view.say(f"{title}: waiting for {holder}, which is at it")
+        def run_step(title: str, node: Step) -> bool:
+            def on_wait(holder: str) -> None:
+                view.print(f"{title}: waiting for {holder}, which is running this step")
 
             store.path(node).mkdir(parents=True, exist_ok=True)
             started = time.monotonic()
-            with view.step(title, store.path(node)), followed(tracker, node.label, store.path(node)):
-                ours = execute(node, store, cluster, on_wait=waits)
-            seconds, whole = time.monotonic() - started, time.monotonic() - began
+            with view.step(title, store.path(node)), track_step(tracker, node.label, store.path(node)):
+                ours = execute(node, store, cluster, on_wait=on_wait)
+            seconds, total_seconds = time.monotonic() - started, time.monotonic() - began
             done = "done" if ours else "done by another driver"
-            view.say(f"{title}: {done} in {seconds:.1f} s  ({_clock(whole)} since the start)")
+            view.print(f"{title}: {done} in {seconds:.1f} s  ({_minutes(total_seconds)} since the start)")
             return ours
 
-        if cluster.steps == 1:
+        if cluster.parallel_steps == 1:
             total = len(waiting)
-            return {node.fingerprint for at, node in enumerate(waiting, 1) if perform(_title(at, total, node), node)}
+            return {node.fingerprint for at, node in enumerate(waiting, 1) if run_step(_title(at, total, node), node)}
         if waiting:
-            ray_session(cluster)  # here: Ray's processes end with the thread that started them
-        return _at_once(waiting, cluster.steps, perform)
+            ray_session(cluster)  # here, as Ray's processes end with the thread that started them
+        return _run_parallel(waiting, cluster.parallel_steps, run_step)
 
 
-def _at_once(waiting: list[Step], most: int, perform: Execute) -> set[str]:
-    """Up to so many in threads; of those that could begin, the one with the longest chain of others behind it."""
+def _run_parallel(waiting: list[Step], limit: int, run_step: RunStep) -> set[str]:
+    """Run up to `limit` steps at once, in threads; of those that are ready, those with the longest chain first."""
     left = {node.fingerprint: node for node in waiting}
-    chains, ended = _chains(waiting), queue.SimpleQueue[tuple[Step, bool | BaseException]]()
-    under_way: set[str] = set()
+    chains, ended = _chain_lengths(waiting), queue.SimpleQueue[tuple[Step, bool | BaseException]]()
+    running: set[str] = set()
     executed: set[str] = set()
     failure: BaseException | None = None
 
     def work(title: str, node: Step) -> None:
         try:
-            with room.turn():
-                ours: bool | BaseException = perform(title, node)
+            with resources.driver_lock():
+                ours: bool | BaseException = run_step(title, node)
         except BaseException as error:
             ours = error
         ended.put((node, ours))
 
     started = 0
-    while under_way or (left and failure is None):
-        ready = [node for node in left.values() if not _stands_on(node, left.keys() | under_way)]
-        for node in sorted(ready, key=lambda node: -chains[node.fingerprint])[: most - len(under_way)]:
+    while running or (left and failure is None):
+        ready = [node for node in left.values() if not _depends_on(node, left.keys() | running)]
+        for node in sorted(ready, key=lambda node: -chains[node.fingerprint])[: limit - len(running)]:
             if failure is None:
                 started += 1
                 del left[node.fingerprint]
-                under_way.add(node.fingerprint)
+                running.add(node.fingerprint)
                 threading.Thread(target=work, args=(_title(started, len(waiting), node), node), daemon=True).start()
         node, result = ended.get()
-        under_way.remove(node.fingerprint)
+        running.remove(node.fingerprint)
         if isinstance(result, BaseException):
             failure = failure or result
         elif result:
@@ -82,12 +83,12 @@ def _at_once(waiting: list[Step], most: int, perform: Execute) -> set[str]:
     return executed
 
 
-def _stands_on(node: Step, others: set[str]) -> bool:
+def _depends_on(node: Step, others: set[str]) -> bool:
     return any(before.fingerprint in others for before in node.upstream)
 
 
-def _chains(waiting: list[Step]) -> dict[str, int]:
-    """For each step how many follow one another from it on."""
+def _chain_lengths(waiting: list[Step]) -> dict[str, int]:
+    """For each step, the length of the longest chain of steps that begins with it."""
     lengths = {node.fingerprint: 1 for node in waiting}
     for node in reversed(waiting):
         for before in node.upstream:
@@ -100,5 +101,5 @@ def _title(number: int, total: int, node: Step) -> str:
     return f"[{number}/{total}] {node.label}"
 
 
-def _clock(seconds: float) -> str:
+def _minutes(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -1,8 +1,7 @@
-"""What a run measures, handed on to TensorBoard, MLflow or Weights & Biases while it runs.
+"""Sends what a run measures to TensorBoard, MLflow or Weights & Biases while it runs.
 
-All of it is read from the files of the steps, from outside: what is handed on changes neither a result nor an identity,
-and whatever computed a step need not know. `tracked.json` in the run's folder says how far it went, so that a run that
-goes on hands on what is new.
+All values are read from the files that steps write, so tracking changes neither results nor identities, and no step
+knows of it. `tracked.json` in the run's folder says what was sent, so that a resumed run sends only what is new.
 """
 
 import importlib
@@ -16,36 +15,36 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from components.charts.line_chart import charts
 from components.config import UserError
 from components.files import write_json
-from components.plots import charts
-from workflows.cluster import Cluster
-from workflows.progress import read
+from workflows.distributed.cluster import Cluster
+from workflows.store.progress import read_progress
 
 STATE = "tracked.json"
-LATENCY = 2.0
-"""Seconds between two looks at the files of a step."""
+POLL_SECONDS = 2.0
+"""How often the files of a running step are read."""
 PACKAGES = {"tensorboard": "tensorboardX", "mlflow": "mlflow", "wandb": "wandb"}
 
 Values = dict[str, float]
 
 
 class Sink(Protocol):
-    """Where values go."""
+    """A service or folder that keeps values."""
 
     def send(self, series: str, values: Values, step: int) -> None:
-        """Values of a training (or a trial, or a system) at a step."""
+        """Keep values of a series (a training, a trial, a system) at a `step` of its axis: an update, a round."""
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """End the run; nothing is sent any more."""
 
 
 class Tracker:
-    """The profile's sinks for one run; opened when there is something to send."""
+    """The cluster profile's sinks for one run. They are opened when there is something to send."""
 
     def __init__(self, run: Path, kinds: list[str]) -> None:
         for kind in kinds:
-            if not installed(PACKAGES[kind]):
+            if not is_installed(PACKAGES[kind]):
                 raise UserError(
                     f"cluster: track: {kind} is not installed; accepted: leave it out, or `pip install {kind}` first"
                 )
@@ -68,37 +67,37 @@ class Tracker:
         return self._sinks
 
     def send(self, series: str, values: Values, step: int) -> None:
-        """Hand on some values, unless they were already."""
+        """Send values, unless those of this step were sent before."""
         with self._lock:
-            if self._kinds and step > self._sent(series):
+            if self._kinds and step > self._last_sent(series):
                 self._send(series, values, step)
-                self._keep()
+                self._save()
 
-    def training(self, series: str, out: Path) -> None:
-        """Hand on what a training has logged since the last time."""
+    def send_training(self, series: str, out: Path) -> None:
+        """Send what a training has logged since the last call."""
         with self._lock:
             path = out / "metrics.jsonl"
             lines = list(_lines(path)) if self._kinds and path.exists() else []
-            new = [line for line in lines if line["step"] > self._sent(series)]
-            before = {line["step"]: line for line in lines if "seconds" in line}
+            new = [line for line in lines if line["update"] > self._last_sent(series)]
+            before = {line["update"]: line for line in lines if "seconds" in line}
             for line in new:
-                self._send(series, _values(line, before), line["step"])
+                self._send(series, _values(line, before), line["update"])
             if new:
-                self._keep()
+                self._save()
 
-    def measures(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Hand on what was measured round by round; of systems without rounds, at step 0."""
-        found: dict[tuple[str, int], Values] = {}
+    def send_measures(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Send the measures of each system by round; of systems without rounds, at step 0."""
+        points: dict[tuple[str, int], Values] = {}
         for chart in charts(rows):
             for name, curve in chart.curves.items():
                 for point in curve:
-                    found.setdefault((name, point.round), {})[chart.measure] = point.value
+                    points.setdefault((name, point.round), {})[chart.measure] = point.value
             for name, value in chart.levels.items():
-                found.setdefault((name, 0), {})[chart.measure] = value
-        for (name, step), values in sorted(found.items()):
+                points.setdefault((name, 0), {})[chart.measure] = value
+        for (name, step), values in sorted(points.items()):
             self.send(f"measures/{name}", values, step)
 
-    def _sent(self, series: str) -> int:
+    def _last_sent(self, series: str) -> int:
         self._open()
         return int(self._state["sent"].get(series, -1))
 
@@ -106,33 +105,34 @@ class Tracker:
         for sink in list(self._open()):
             try:
                 sink.send(series, values, step)
-            except Exception as error:  # whatever a service has against it, the run goes on
-                print(f"{type(sink).__name__.strip('_')}: {error}; no more is sent there", file=sys.stderr, flush=True)
+            except Exception as error:  # the run does not depend on a service
+                name = type(sink).__name__.strip("_")
+                print(f"{name}: {error}; nothing more is sent there", file=sys.stderr, flush=True)
                 self._open().remove(sink)
         self._state["sent"][series] = step
 
-    def _keep(self) -> None:
+    def _save(self) -> None:
         write_json(self._run / STATE, self._state)
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Close the sinks that were opened."""
         for sink in self._sinks or []:
             sink.close()
 
 
-def installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
     """Whether a package can be imported."""
     return importlib.util.find_spec(package) is not None
 
 
-def plain(name: str) -> str:
-    """A name of letters that TensorBoard and MLflow take: `RR@10` is `RR_10` there."""
+def metric_name(name: str) -> str:
+    """A name in characters that TensorBoard and MLflow accept: `RR@10` becomes `RR_10`."""
     return re.sub(r"[^\w\-./:]+", "_", name).strip("_")
 
 
 @contextmanager
-def tracking(run: Path, cluster: Cluster) -> Iterator[Tracker]:
-    """What hands on a run's values, as the profile says; UserError where something that it names is not there."""
+def open_tracker(run: Path, cluster: Cluster) -> Iterator[Tracker]:
+    """The tracker of a run, closed at the end of the block; UserError if a sink of the profile is not installed."""
     tracker = Tracker(run, list(cluster.track))
     try:
         yield tracker
@@ -141,57 +141,57 @@ def tracking(run: Path, cluster: Cluster) -> Iterator[Tracker]:
 
 
 @contextmanager
-def followed(tracker: Tracker | None, series: str, out: Path) -> Iterator[None]:
-    """Hand on what a step writes while it runs: its losses, its progress and its throughput."""
+def track_step(tracker: Tracker | None, series: str, out: Path) -> Iterator[None]:
+    """Send what a step writes while the block runs: its losses, its progress and its throughput."""
     if tracker is None:
         yield
         return
     stop = threading.Event()
-    thread = threading.Thread(target=_follow, args=(tracker, series, out, stop), daemon=True)
+    thread = threading.Thread(target=_poll, args=(tracker, series, out, stop), daemon=True)
     thread.start()
     try:
         yield
     finally:
         stop.set()
         thread.join()
-        tracker.training(series, out)
+        tracker.send_training(series, out)
 
 
-def _follow(tracker: Tracker, series: str, out: Path, stop: threading.Event) -> None:
-    while not stop.wait(LATENCY):
+def _poll(tracker: Tracker, series: str, out: Path, stop: threading.Event) -> None:
+    while not stop.wait(POLL_SECONDS):
         if (out / "metrics.jsonl").exists():
-            tracker.training(series, out)
-        elif (state := read(out)) is not None and state["seconds"]:
-            unit, here = state["unit"], state["done"] - state["first"]
-            values = {f"{unit}_per_second": here / state["seconds"], "seconds": state["seconds"]}
+            tracker.send_training(series, out)
+        elif (state := read_progress(out)) is not None and state["seconds"]:
+            unit, done_here = state["unit"], state["done"] - state["first"]
+            values = {f"{unit}_per_second": done_here / state["seconds"], "seconds": state["seconds"]}
             tracker.send(series, values, state["done"])
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a training's log."""
+    """The complete lines of a training's log; the last may be half written."""
     with path.open() as file:
         for line in file:
             if line.endswith("}\n"):
                 yield json.loads(line)
 
 
-KNOWN = {"step", "learning_rate", "gradient_norm", "seconds"}
+KNOWN = {"update", "learning_rate", "gradient_norm", "seconds"}
 
 
 def _values(line: dict[str, Any], lines: dict[int, dict[str, Any]]) -> Values:
-    """A line of a training's log with names for charts; steps a second since the line before."""
-    found = {}
+    """The values of a line of a training's log, with names for charts, and updates a second since the line before."""
+    values = {}
     for name, value in line.items():
         if name in ("learning_rate", "gradient_norm") or name.startswith("dev "):
-            found[name.replace(" ", "/")] = float(value)
-        elif name not in KNOWN:
-            found[f"loss/{name}"] = float(value)
+            values[name.replace(" ", "/")] = float(value)
+        elif name not in ("update", "seconds"):
+            values[f"loss/{name}"] = float(value)
     if "seconds" in line:
-        last = max((step for step in lines if step < line["step"]), default=0)
+        last = max((step for step in lines if step < line["update"]), default=0)
         seconds = line["seconds"] - (lines[last]["seconds"] if last else 0.0)
         if seconds > 0:
-            found["steps_per_second"] = (line["step"] - last) / seconds
-    return found
+            values["updates_per_second"] = (line["update"] - last) / seconds
+    return values
 
 
 class _TensorBoard:
@@ -207,7 +207,7 @@ class _TensorBoard:
 
             self._writers[series] = SummaryWriter(str(self._folder / series), write_to_disk=True)
         for name, value in values.items():
-            self._writers[series].add_scalar(plain(name), value, step)
+            self._writers[series].add_scalar(metric_name(name), value, step)
 
     def close(self) -> None:
         for writer in self._writers.values():
@@ -215,31 +215,32 @@ class _TensorBoard:
 
 
 class _MLflow:
-    """A run of MLflow's in the experiment `sparring`, wherever MLflow is told to keep it (MLFLOW_TRACKING_URI)."""
+    """A run in MLflow's experiment `sparring`, where MLflow keeps its runs (MLFLOW_TRACKING_URI)."""
 
     def __init__(self, run: Path, ids: dict[str, str]) -> None:
         self._mlflow = importlib.import_module("mlflow")
         self._mlflow.set_experiment("sparring")
-        begun = self._mlflow.start_run(run_id=ids.get("mlflow"), run_name=run.name)
-        ids["mlflow"] = begun.info.run_id
+        service_run = self._mlflow.start_run(run_id=ids.get("mlflow"), run_name=run.name)
+        ids["mlflow"] = service_run.info.run_id
 
     def send(self, series: str, values: Values, step: int) -> None:
-        self._mlflow.log_metrics({f"{plain(series)}/{plain(name)}": value for name, value in values.items()}, step=step)
+        metrics = {f"{metric_name(series)}/{metric_name(name)}": value for name, value in values.items()}
+        self._mlflow.log_metrics(metrics, step=step)
 
     def close(self) -> None:
         self._mlflow.end_run()
 
 
 class _WandB:
-    """A run of Weights & Biases' in the project `sparring`; each series has its own axis of steps."""
+    """A run in the Weights & Biases project `sparring`; each series has its own axis of steps."""
 
     def __init__(self, run: Path, ids: dict[str, str]) -> None:
         self._wandb = importlib.import_module("wandb")
         self._seen: set[str] = set()
-        begun = self._wandb.init(
+        service_run = self._wandb.init(
             project="sparring", name=run.name, dir=str(run), id=ids.get("wandb"), resume="allow"
         )  # fmt: skip
-        ids["wandb"] = begun.id
+        ids["wandb"] = service_run.id
 
     def send(self, series: str, values: Values, step: int) -> None:
         if series not in self._seen:

@@ -1,4 +1,4 @@
-"""What a retriever's space looks like: distances, distributions and a map of queries and documents."""
+"""What a retriever's embedding space looks like: distances, distributions and a map of queries and documents."""
 
 from pathlib import Path
 from typing import Any
@@ -7,41 +7,44 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components import embedding_space
 from components.config import UserError
-from components.embedding_space import AnalysisConfig
+from components.data.groups import ids_of, measured_queries, positives, rows_of
+from components.data.tables import RANKING, read
+from components.data.vectors import Vectors, query_rows
+from components.evaluation import embedding_space
+from components.evaluation.embedding_space import EmbeddingSpaceConfig
 from components.files import write_json
-from components.groups import ids_of, measured, positives, rows_of
-from components.tables import RANKING, read
-from components.vectors import Vectors, query_rows
-from workflows.cluster import Cluster
+from workflows.distributed.cluster import Cluster
+from workflows.store.dag import Description
 
 ANALYSIS = "analysis.json"
 
 
+@Description(part="evaluation", shows=(ANALYSIS,))
 def analyse(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, vectors: Path, ranking: Path, split: str,
-    config: AnalysisConfig,
+    config: EmbeddingSpaceConfig,
 ) -> dict[str, Any]:  # fmt: skip
-    """`analysis.json` of the split's judged queries (`components.embedding_space`); the summary has its numbers.
+    """Write `analysis.json` of the split's judged queries (`components.evaluation.embedding_space`).
 
-    Each query stands with the first of its relevant documents, and with the document that the ranking has first.
+    The summary has its numbers. Each query is looked at with its first relevant document, and with the first document
+    of the ranking.
     """
     query_ids = ids_of(data / "queries.parquet", "query_id")
     document_ids = ids_of(data / "documents.parquet", "doc_id")
     relevant = positives(data)
     first = read(ranking / "ranking.parquet", RANKING, columns=["query_id", "doc_id"], filters=[("rank", "==", 1)])
-    found = dict(zip(first["query_id"].to_pylist(), first["doc_id"].to_pylist(), strict=True))
-    chosen = [query for query in measured(data, split, config.queries) if query in found]
+    top = dict(zip(first["query_id"].to_pylist(), first["doc_id"].to_pylist(), strict=True))
+    chosen = [query for query in measured_queries(data, split, config.queries) if query in top]
     rows = rows_of(pa.array(chosen, pa.string()), query_ids, what="queries")
     chosen, rows = _judged(chosen, rows, relevant)
     if len(chosen) < 2:
         raise UserError(f"no two queries of the split {split!r} have a relevant document and a ranking")
     right = np.asarray([relevant[int(row)][0] for row in rows])
-    nearest = rows_of(pa.array([found[query] for query in chosen], pa.string()), document_ids, what=str(ranking))
+    nearest = rows_of(pa.array([top[query] for query in chosen], pa.string()), document_ids, what=str(ranking))
     held = Vectors(vectors)
     same = np.load(tokens / "documents.same.npy", mmap_mode="r")
-    told = embedding_space.about(
+    told = embedding_space.analyse(
         held.queries(query_rows(vectors, pa.array(chosen, pa.string()))), _documents(held, right),
         _documents(held, nearest), np.asarray(same[right]), config,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which retrieved documents bear an answer to their query, on Ray Data: for measures, positives and negatives."""
+"""Which retrieved documents bear an answer to their query: for measures, positives and negatives."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -9,35 +9,37 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components.answers import Mode, matcher, prepared
 from components.config import Config, UserError
+from components.data.answers import Mode, matcher, normalize
+from components.data.groups import ids_of, queries_of, rows_of
+from components.data.tables import ANSWERED, QUERIES, RANKING, document_text, pieces, read
 from components.files import remove, replacing, save_array
-from components.groups import ids_of, queries_of, rows_of
-from components.tables import ANSWERED, QUERIES, RANKING, pieces, read
-from components.text import document_text
-from workflows.cluster import Cluster
-from workflows.shards import Shard, map_shards
+from workflows.distributed.cluster import Cluster
+from workflows.distributed.shards import Shard, map_shards
+from workflows.store.dag import Description
 
 ROWS = 1_000_000
-"""Of a ranking that are held at once; changes no result."""
+"""Rows of a ranking in memory at once; changes no result."""
 
 
 class AnswerConfig(Config):
     """When a document bears an answer."""
 
     mode: Mode = "tokens"
-    """`tokens` as DPR matches; `regex` where answers are patterns, as CuratedTREC's."""
+    """`tokens` as DPR matches; `regex` for answers that are patterns, such as CuratedTREC's."""
     fields: Literal["text", "title and text"] = "text"
-    """Where it is looked for. DPR, and so AR2's numbers, look in the text alone."""
+    """Where an answer is looked for. DPR, and so AR2's numbers, look in the text alone."""
 
 
+@Description(part="groups and negatives")
 def answering(
     out: Path, cluster: Cluster, *, data: Path, ranking: Path, splits: list[str], config: AnswerConfig
 ) -> dict[str, Any]:
-    """The splits' ranking with a column more: `hit`, whether the document bears an answer (`components.answers`).
+    """Write the splits' ranking with one more column, `hit`: whether the document bears an answer
+    (`components.data.answers`).
 
-    The collection is read once, a row group at a time, each by the worker that looks into it. The ranking, which may
-    have hundreds of millions of rows, is read a piece at a time, and what is sought in which row group lies on disk.
+    The collection is read once: each row group by the worker that searches it. The ranking may have hundreds of
+    millions of rows, so it is read a piece at a time, and the pairs to search for in each row group lie on disk.
     """
     wanted = queries_of(data, splits, ["query_id"])["query_id"].combine_chunks()
     asked = ids_of(data / "queries.parquet", "query_id")
@@ -126,7 +128,7 @@ class Matcher:
         """Write whether each pair is a hit."""
         pairs = np.array(self._pairs[task["start"] : task["stop"]])
         sought, inverse = np.unique(pairs[:, 1] - task["first"], return_inverse=True)
-        ready = [prepared(text, self._config.mode) for text in self._texts(task["group"], sought.tolist())]
+        ready = [normalize(text, self._config.mode) for text in self._texts(task["group"], sought.tolist())]
         asked = pairs[:, 0].tolist()
         self._make_ready(set(asked))
         matchers = self._matchers
@@ -143,7 +145,7 @@ class Matcher:
         return [document_text(columns[0][row], columns[1][row]) for row in rows]
 
     def _make_ready(self, queries: set[int]) -> None:
-        """See that there is a matcher of each query's answers."""
+        """Make the matchers of some queries' answers, where there are none yet."""
         for query in queries - self._matchers.keys():
             try:
                 self._matchers[query] = matcher(self._answers[query].as_py(), self._config.mode)

@@ -1,4 +1,4 @@
-"""How good each expansion of a query is, and which of them to take (paper 002, section 3.3)."""
+"""How good each expansion of a query is, and which one to choose (Chuang et al., 2023, section 3.3)."""
 
 from pathlib import Path
 from typing import Any
@@ -7,43 +7,47 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components import draws, query_choice
 from components.config import UserError
-from components.expansions import FILE
-from components.fusion import FusionConfig
-from components.groups import queries_of
-from components.query_choice import CHOICE, PREDICTIONS
-from components.tables import ANSWER_RANKS, ANSWERED, EXPANSIONS, GROUPS, QRELS, RANKING, pieces, read, write
-from workflows.cluster import Cluster
+from components.data.groups import queries_of
+from components.data.tables import ANSWER_RANKS, ANSWERED, EXPANSIONS, GROUPS, QRELS, RANKING, pieces, read, write
+from components.expansion import query_choice
+from components.expansion.expansions import FILE
+from components.expansion.query_choice import CHOICE, PREDICTIONS
+from components.retrieval.fusion import FusionConfig
+from components.rng import keyed_sample
+from workflows.distributed.cluster import Cluster
+from workflows.store.dag import Description
 
 RANKS, PREDICTED, CHOICES = "ranks.parquet", "predicted.parquet", "choices.parquet"
 
 
+@Description(part="query reranking")
 def answer_ranks(out: Path, cluster: Cluster, *, expanded: Path, ranking: Path, by_answer: bool) -> dict[str, Any]:
     """Write `ranks.parquet`, the minimum answer rank of each expansion; null where the ranking holds none.
 
-    By answer `ranking` is one that `answering` wrote; otherwise relevant documents are what is looked for.
+    With `by_answer`, `ranking` is one that `answering` wrote. Without, the rank is that of the first relevant document.
     """
     expansions = read(expanded / FILE, EXPANSIONS)
     qrels = None if by_answer else read(expanded / "qrels.parquet", QRELS)
     hits = []
     for piece in pieces(ranking / "ranking.parquet", ANSWERED if by_answer else RANKING):
-        told = piece if qrels is None else query_choice.judged(piece, qrels)
+        told = piece if qrels is None else query_choice.mark_relevant(piece, qrels)
         hits.append(told.filter(told["hit"]))
     ranks = query_choice.answer_ranks(expansions, pa.concat_tables([ANSWERED.empty_table(), *hits]))
     write(out / RANKS, ranks, ANSWER_RANKS)
     return {"expansions": len(ranks), "without_an_answer": ranks["rank"].null_count}
 
 
+@Description(part="query reranking")
 def rank_groups(
     out: Path, cluster: Cluster, *, data: Path, ranks: Path, split: str, max_rank: int, queries: int | None,
     candidates: int | None, seed: list[Any],
 ) -> dict[str, Any]:  # fmt: skip
-    """Write `groups.parquet`: of each query of the split its expansions, their ranks as targets.
+    """Write `groups.parquet`: each query of the split with its expansions, their ranks as targets.
 
-    An expansion without an answer has the rank `max_rank` (paper 002: MAX_RANK, 101 or 250). With
-    `candidates` a query keeps so many that are drawn. Queries are left out whose expansions all have the same rank, as
-    no pair of them says anything; with `queries` so many of the others are drawn.
+    An expansion without an answer has the rank `max_rank` (Chuang et al., 2023: MAX_RANK, 101 or 250). `candidates`
+    draws so many expansions of each query. Queries whose expansions all have the same rank are left out, as no pair of
+    them can be learnt from; `queries` draws so many of the others.
     """
     table = read(ranks / RANKS, ANSWER_RANKS)
     of_split = queries_of(data, [split], ["query_id"])["query_id"]
@@ -54,14 +58,14 @@ def rank_groups(
         grouped.setdefault(query, []).append((doc_id, float(rank)))
     if candidates is not None:
         for query, of in grouped.items():
-            drawn = draws.sample((doc_id for doc_id, _ in of), candidates, *seed, "candidates", query)
+            drawn = keyed_sample((doc_id for doc_id, _ in of), candidates, *seed, "candidates", query)
             grouped[query] = [one for one in of if one[0] in drawn]
     kept = [(query, of) for query, of in grouped.items() if len({rank for _, rank in of}) > 1]
     if queries is not None:
-        few = draws.sample((query for query, _ in kept), queries, *seed, "queries")
+        few = keyed_sample((query for query, _ in kept), queries, *seed, "queries")
         kept = [one for one in kept if one[0] in few]
     if not kept:
-        raise UserError(f"split {split!r}: no query has expansions of which one finds more than another")
+        raise UserError(f"split {split!r}: no query has expansions of which one retrieves more than another")
     rows = [
         {"query_id": query, "visit": 0, "doc_ids": [one for one, _ in of], "targets": [rank for _, rank in of],
          "teacher": None}
@@ -71,17 +75,18 @@ def rank_groups(
     return {"groups": len(kept), "of": len(grouped), "candidates": sum(len(of) for _, of in kept)}
 
 
+@Description(part="query reranking")
 def choose(
     out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path, scores: Path | None, otherwise: Path,
     split: str, number: int | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Write `ranking.parquet`, each query's that of the chosen expansion, and `choices.parquet`, which that is.
 
-    `scores` is what `predict` wrote, or for the oracle (`best query`) what `answer_ranks` wrote; without, the
-    generator's own choice stands: the first expansion. Queries without an expansion keep the ranking of `otherwise`.
+    `scores` is what `predict` wrote or, for the oracle (`best query`), what `answer_ranks` wrote. Without scores the
+    first expansion is chosen. Queries without an expansion keep the ranking of `otherwise`.
     """
     expansions = _asked(expanded, split)
-    choices = query_choice.chosen(expansions, _scores(scores, expansions), number)
+    choices = query_choice.choose(expansions, _scores(scores, expansions), number)
     _write(out, choices, data=data, ranking=ranking, otherwise=otherwise, split=split)
     words = [len(str(text).split()) for text in choices["text"].to_pylist()]
     return {
@@ -91,13 +96,14 @@ def choose(
     }
 
 
+@Description(part="query reranking")
 def choose_several(
     out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path, scores: Path, otherwise: Path,
     split: str, most: int, config: FusionConfig,
 ) -> dict[str, Any]:  # fmt: skip
-    """The same for so many expansions of each query, the best first: their rankings fused."""
+    """Write the same files for the `most` best expansions of each query, their rankings fused."""
     expansions = _asked(expanded, split)
-    choices = query_choice.chosen(expansions, _scores(scores, expansions), most=most)
+    choices = query_choice.choose(expansions, _scores(scores, expansions), most=most)
     _write(out, choices, data=data, ranking=ranking, otherwise=otherwise, split=split, fusion=config)
     return {"chosen": len(choices), "queries": len(pc.unique(choices["query_id"]))}
 
@@ -113,18 +119,18 @@ def _write(
     out: Path, choices: pa.Table, *, data: Path, ranking: Path, otherwise: Path, split: str,
     fusion: FusionConfig | None = None,
 ) -> None:  # fmt: skip
-    """Write choices and the ranking that comes of them."""
-    found = read(ranking / "ranking.parquet", RANKING, filters=[("query_id", "in", choices["doc_id"].to_pylist())])
+    """Write choices and the ranking of what was chosen."""
+    own = read(ranking / "ranking.parquet", RANKING, filters=[("query_id", "in", choices["doc_id"].to_pylist())])
     plain = read(otherwise / "ranking.parquet", RANKING)
     of_split = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
     plain = plain.filter(pc.is_in(plain["query_id"], value_set=of_split))
     write(out / CHOICES, choices, CHOICE)
-    write(out / "ranking.parquet", query_choice.as_ranking(choices, found, plain, fusion), RANKING)
+    write(out / "ranking.parquet", query_choice.as_ranking(choices, own, plain, fusion), RANKING)
 
 
 def _scores(scores: Path | None, expansions: pa.Table) -> np.ndarray:
-    """What says how good each expansion is; the lowest is the best, one that finds no answer the worst."""
-    if scores is None:  # the question as it is (0) is none of the generator's
+    """A score for each expansion: the lowest is the best, one without an answer the worst."""
+    if scores is None:  # number 0, the question as it is, is not the generator's
         numbers = expansions["number"].to_numpy().astype(np.float64)
         return np.where(numbers > 0, numbers, np.inf)
     oracle = (scores / RANKS).exists()

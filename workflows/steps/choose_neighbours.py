@@ -1,10 +1,9 @@
 """Choose the numbers of reranking by neighbours by what they do for queries, without any training.
 
-Trials share the vectors, and each is a moment's work. The numbers are chosen on a split of their own or, where there is
+Trials share the vectors, and each takes a moment. The numbers are chosen on a split of their own or, where there is
 none, by cross-validation: each fold of the queries is reranked with what was best for the others.
 """
 
-import json
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,41 +12,42 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
-from components import draws
+from components.compute.processor import configure_process
 from components.config import Config, UserError
+from components.data.groups import measured_queries, queries_of
+from components.data.tables import QRELS, RANKING, read, write
+from components.data.vectors import Vectors
+from components.evaluation.measures import canonical, needs_answers, per_query
 from components.files import remove, save_array, write_json
-from components.groups import measured, queries_of
-from components.measures import asks_for_answers, canonical, per_query
-from components.neighbours import NeighboursConfig, Normalise, Weight
-from components.processor import settle
-from components.reranking import Ranked, list_scores
-from components.tables import QRELS, RANKING, read, write
-from components.vectors import Vectors
-from workflows.cluster import Cluster
-from workflows.shards import Shard, map_shards
+from components.neighbours.reciprocal import NeighboursConfig, Normalise, Weight
+from components.neighbours.reranking import Ranked, list_scores
+from components.rng import keyed_int, keyed_rng
+from workflows.distributed.cluster import Cluster
+from workflows.distributed.shards import Shard, map_shards
+from workflows.store.dag import Description
 
 Trial = dict[str, Any]
 
 
 class ChooseConfig(Config):
-    """Which numbers are tried, and on what. The ranges are those that the paper's code searches."""
+    """Which numbers are tried, and on which queries. The ranges are those that the paper's code searches."""
 
     split: str | None = "dev"
-    """The queries that numbers are chosen by; null for cross-validation over the measured ones."""
+    """The split whose queries the numbers are chosen by. Null for cross-validation over the measured queries."""
     folds: int = Field(5, ge=2)
     """Of the cross-validation."""
     queries: int | None = Field(None, ge=1)
     """A sample of so many of the split's queries; null for all."""
     measure: str = "nDCG@10"
-    """What is to be as high as it can, on average over the queries."""
+    """The measure whose mean over the queries is to be as high as possible."""
     trials: int = Field(60, ge=2)
     """Drawn at random; the first is the ranking as it was."""
     seed: int = 0
-    """Of the draws and the folds."""
+    """Of the trials and the folds."""
     context: list[int] = Field([20, 40, 60, 100], min_length=1)
     """N, one of these."""
     k: tuple[int, int] = (3, 30)
-    """Between these, as are the next three."""
+    """Drawn between these two, as are the next three."""
     k_exp: tuple[int, int] = (1, 20)
     """At most k is taken."""
     tau: tuple[float, float] = (0.0, 0.8)
@@ -67,7 +67,7 @@ class ChooseConfig(Config):
                 raise ValueError(f"{name}: {low} to {high} is no range")
         if min(self.k[0], self.k_exp[0], *self.context) < 1 or self.mix[0] <= 0 or self.mix[1] > 1:
             raise ValueError("context, k and k_exp are at least 1, mix above 0 and at most 1")
-        if asks_for_answers(self.measure):
+        if needs_answers(self.measure):
             raise ValueError(f"measure: {self.measure} is no measure of judgements")
         return self
 
@@ -76,71 +76,73 @@ class ChooseConfig(Config):
         return [self._trial(number) for number in range(self.trials)]
 
     def _trial(self, number: int) -> Trial:
-        draw = draws.generator(self.seed, "trial", number)
-        k = int(draw.integers(self.k[0], self.k[1] + 1))
+        rng = keyed_rng(self.seed, "trial", number)
+        k = int(rng.integers(self.k[0], self.k[1] + 1))
         low, high = np.log(self.mix)
         trial = {
-            "context": int(draw.choice(self.context)),
+            "context": int(rng.choice(self.context)),
             "k": k,
-            "k_exp": min(k, int(draw.integers(self.k_exp[0], self.k_exp[1] + 1))),
-            "tau": round(float(draw.uniform(*self.tau)), 3) * (number % 2),
-            "mix": float(f"{np.exp(draw.uniform(low, high)):.3g}"),
-            "weight": str(draw.choice(self.weight)),
-            "geometric": str(draw.choice(self.geometric)),
+            "k_exp": min(k, int(rng.integers(self.k_exp[0], self.k_exp[1] + 1))),
+            "tau": round(float(rng.uniform(*self.tau)), 3) * (number % 2),
+            "mix": float(f"{np.exp(rng.uniform(low, high)):.3g}"),
+            "weight": str(rng.choice(self.weight)),
+            "geometric": str(rng.choice(self.geometric)),
         }
         return {**trial, "mix": 1.0} if number == 0 else trial
 
 
+@Description(part="reranking by neighbours")
 def chosen(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, ranking: Path, split: str, config: ChooseConfig
 ) -> dict[str, Any]:  # fmt: skip
     """Write `ranking.parquet`, the split's queries reranked; `trials.json` and `chosen.json` say by which numbers."""
-    trials, judged = config.drawn(), _judged(data, config, split)
-    write_json(out / "judged.json", judged)
-    places: dict[str, Any] = {"data": data, "vectors": vectors, "ranking": ranking, "cuda": cluster.cuda()}
-    how: dict[str, Any] = {"out": out, "cluster": cluster, "pool": cluster.map, "gpu": cluster.cuda()}
+    queries, judged = _queries(data, split), _judged(data, config, split)
+    trials, folds = config.drawn(), _folds(queries, judged, config)
+    how: dict[str, Any] = {
+        "out": out, "cluster": cluster, "pool": cluster.map, "gpu": cluster.cuda(), "data": data, "vectors": vectors,
+        "ranking": ranking, "split": split, "config": config, "cuda": cluster.cuda(),
+    }  # fmt: skip
     tried = [Shard(f"values-{i:05d}.npy", 1, {"trial": trial}) for i, trial in enumerate(trials)]
-    map_shards(
-        Trying, tried, **how, unit="trials", judged=out / "judged.json", split=config.split or split,
-        measure=canonical(config.measure), **places,
-    )  # fmt: skip
+    map_shards(TrialMeasurer, tried, **how, unit="trials")
     values = np.stack([np.load(out / shard.file) for shard in tried])
     means = values.mean(1).tolist()
     write_json(out / "trials.json", [{**trial, "value": value} for trial, value in zip(trials, means, strict=True)])
 
-    queries = queries_of(data, [split], ["query_id"])["query_id"]
-    folds, parts = _folds(queries.to_pylist(), judged, config), []
-    for number, (own, others) in enumerate(folds):
-        write_json(out / f"queries-{number:05d}.json", own)
+    parts = []
+    for fold, (own, others) in enumerate(folds):
         best = int(values[:, others].mean(1).argmax())  # of equals the first: as retrieved, if nothing is better
-        task = {"trial": trials[best], "queries": str(out / f"queries-{number:05d}.json")}
-        parts.append(Shard(f"part-{number:05d}.parquet", len(own), task))
-    map_shards(Applying, parts, **how, unit="queries", **places)
-    found = pa.concat_tables([read(out / part.file, RANKING) for part in parts])
-    write(out / "ranking.parquet", _in_order(found, queries), RANKING)
+        parts.append(Shard(f"part-{fold:05d}.parquet", len(own), {"trial": trials[best], "fold": fold}))
+    map_shards(TrialApplier, parts, **how, unit="queries")
+    reranked = pa.concat_tables([read(out / part.file, RANKING) for part in parts])
+    write(out / "ranking.parquet", _in_order(reranked, queries), RANKING)
     write_json(out / "chosen.json", [{**part.task["trial"], "queries": part.size} for part in parts])
-    remove(out, "values-*", "part-*", "queries-*", "judged.json")
+    remove(out, "values-*", "part-*")
     return {"trials": len(trials), "queries": len(queries), "before": means[0], "best": max(means)}
+
+
+def _queries(data: Path, split: str) -> list[str]:
+    """The ids of the split's queries."""
+    return queries_of(data, [split], ["query_id"])["query_id"].to_pylist()
 
 
 def _judged(data: Path, config: ChooseConfig, split: str) -> list[str]:
     """The queries that trials are judged by, in order of id: those with a relevant document."""
     by = config.split or split
-    wanted = measured(data, by, config.queries if config.split else None)
+    wanted = measured_queries(data, by, config.queries if config.split else None)
     relevant = read(data / "qrels.parquet", QRELS, filters=[("split", "=", by), ("relevance", ">", 0)])["query_id"]
-    found = sorted(set(wanted) & set(relevant.to_pylist()))
-    if len(found) < (1 if config.split else config.folds):
+    judged = sorted(set(wanted) & set(relevant.to_pylist()))
+    if len(judged) < (1 if config.split else config.folds):
         raise UserError(
-            f"choose: the split {by!r} has {len(found)} queries with a relevant document, which are too few"
+            f"rerank_chosen: the split {by!r} has {len(judged)} queries with a relevant document, which are too few"
         )
-    return found
+    return judged
 
 
 def _folds(queries: list[str], judged: list[str], config: ChooseConfig) -> list[tuple[list[str], np.ndarray]]:
     """Queries that are reranked alike, with the places of those that the numbers are chosen by; none is in both."""
     if config.split is not None:
         return [(queries, np.arange(len(judged)))]
-    mixed = sorted(judged, key=lambda query: (draws.number(config.seed, "fold", query), query))
+    mixed = sorted(judged, key=lambda query: (keyed_int(config.seed, "fold", query), query))
     fold = {query: place % config.folds for place, query in enumerate(mixed)}
     of = np.array([fold[query] for query in judged])
     return [
@@ -149,18 +151,22 @@ def _folds(queries: list[str], judged: list[str], config: ChooseConfig) -> list[
     ]
 
 
-def _in_order(table: pa.Table, queries: pa.ChunkedArray) -> pa.Table:
+def _in_order(table: pa.Table, queries: list[str]) -> pa.Table:
     """A ranking whose queries stand in the order of others."""
-    at = pc.index_in(table["query_id"], value_set=queries.combine_chunks()).to_numpy()
+    at = pc.index_in(table["query_id"], value_set=pa.array(queries, pa.string())).to_numpy()
     return table.take(pa.array(np.lexsort((table["rank"].to_numpy(), at))))
 
 
-class _Reranking:
+class _TrialWorker:
     """Reranks some queries' ranking with the numbers of a trial."""
 
-    def __init__(self, *, data: Path, vectors: Path, ranking: Path, cuda: bool, threads: int) -> None:
-        settle(threads)
+    def __init__(
+        self, *, data: Path, vectors: Path, ranking: Path, split: str, config: ChooseConfig, cuda: bool, threads: int
+    ) -> None:
+        configure_process(threads)
         self._data, self._place, self._device = data, vectors, "cuda" if cuda else "cpu"
+        self._split, self._config = split, config
+        self._judged = _judged(data, config, split)
         self._vectors = Vectors(vectors)
         self._table = read(ranking / "ranking.parquet", RANKING)
 
@@ -172,30 +178,34 @@ class _Reranking:
     def reranked(self, ranked: Ranked, trial: Trial) -> pa.Table:
         lists = ranked.lists(trial["context"])
         numbers = NeighboursConfig(**{key: value for key, value in trial.items() if key != "context"})
-        scores = list_scores(self._vectors, lists, numbers, self._device)[lists.there]
+        scores = list_scores(self._vectors, lists, numbers, self._device)[lists.mask]
         return ranked.reordered(scores, trial["context"])[0]
 
 
-class Trying(_Reranking):
+class TrialMeasurer(_TrialWorker):
     """Measures trials."""
 
-    def __init__(self, *, judged: Path, split: str, measure: str, **places: Any) -> None:
-        super().__init__(**places)
-        queries = json.loads(judged.read_text())
-        self._ranked, self._measure = self.ranked(queries), measure
-        qrels = read(self._data / "qrels.parquet", QRELS, filters=[("split", "=", split)])
-        self._qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=pa.array(queries, pa.string())))
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._ranked, self._measure = self.ranked(self._judged), canonical(self._config.measure)
+        by = self._config.split or self._split
+        qrels = read(self._data / "qrels.parquet", QRELS, filters=[("split", "=", by)])
+        self._qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=pa.array(self._judged, pa.string())))
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
-        """Write the measure of each judged query, in order of id."""
+        """Write a trial's measure of each judged query, in order of id."""
         table = self.reranked(self._ranked, task["trial"])
         save_array(path, per_query(table, self._qrels, [self._measure])["value"].to_numpy())
 
 
-class Applying(_Reranking):
-    """Reranks queries with what was chosen for them."""
+class TrialApplier(_TrialWorker):
+    """Reranks a fold's queries with the trial that was chosen for them."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._folds = _folds(_queries(self._data, self._split), self._judged, self._config)
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
-        """Write their ranking."""
-        ranked = self.ranked(json.loads(Path(task["queries"]).read_text()))
-        write(path, self.reranked(ranked, task["trial"]), RANKING)
+        """Write the fold's ranking."""
+        queries, _ = self._folds[task["fold"]]
+        write(path, self.reranked(self.ranked(queries), task["trial"]), RANKING)

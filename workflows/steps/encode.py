@@ -10,24 +10,28 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from components.config import Config
+from components.data.tables import QUERIES, read
 from components.files import remove, replacing, save_array, write_array, write_json
-from components.processor import settle
-from components.tables import QUERIES, read
-from workflows.cluster import Cluster
-from workflows.shards import Shard, map_shards, runs
+from workflows.distributed.cluster import Cluster
+from workflows.distributed.shards import Shard, map_shards, row_shards
+from workflows.store.dag import Description
+
+VECTORS = ("documents-*.npy", "queries.npy")
+"""The files of the vectors, as glob patterns."""
 
 
 class EncodeConfig(Config):
     """How vectors are made and kept."""
 
     shard: int = Field(2_000, ge=1)
-    """Documents in one file; what an interrupted encoding loses at most, for each worker."""
+    """Documents in one file; the most that each worker loses where encoding is interrupted."""
     precision: Literal["bf16", "fp32"] = "bf16"
     """Of the forward pass."""
     vectors: Literal["float16", "float32"] = "float16"
-    """Of what is stored."""
+    """Of the vectors that are stored."""
 
 
+@Description(part="encoding", models="encoding", droppable=VECTORS)
 def encode(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, retriever: Path, splits: list[str], config: EncodeConfig
 ) -> dict[str, Any]:
@@ -36,21 +40,20 @@ def encode(
     Each document is encoded once, whatever the number of shards or workers.
     """
     documents = pq.ParquetFile(data / "documents.parquet").metadata.num_rows
-    shards = runs(documents, config.shard, "documents-{:05d}.npy", side="document")
+    shards = row_shards(documents, config.shard, "documents-{:05d}.npy", side="document")
     queries, counted = _encoded(out, cluster, shards, data, tokens, retriever, splits, config)
     width = int(np.load(out / shards[0].file, mmap_mode="r").shape[1])
     size = sum((out / shard.file).stat().st_size for shard in shards)
     return {"documents": documents, "queries": queries, "width": width, "bytes": size, **counted}
 
 
+@Description(part="encoding", models="encoding", droppable=VECTORS)
 def encode_queries(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, retriever: Path, documents: Path, splits: list[str],
     config: EncodeConfig,
 ) -> dict[str, Any]:  # fmt: skip
-    """The same for a retriever that learned on its queries' side alone: `documents` is the artifact with its documents.
-
-    Their files are linked to and not copied, where the filesystem has links.
-    """
+    """The same for a retriever of which only the query tower was trained: `documents` is the artifact that has the
+    documents' vectors. Their files are linked, or copied where the filesystem has no links."""
     for file in sorted(documents.glob("documents-*.npy")):
         if not (out / file.name).exists():
             with replacing(out / file.name) as path:
@@ -66,58 +69,52 @@ def _encoded(
     out: Path, cluster: Cluster, shards: list[Shard], data: Path, tokens: Path, retriever: Path, splits: list[str],
     config: EncodeConfig,
 ) -> tuple[int, dict[str, float]]:  # fmt: skip
-    """Encode the splits' queries, and shards of documents; how many queries, and what was counted."""
+    """Encode the splits' queries, and shards of documents; how many queries, and what the workers counted."""
     queries = read(data / "queries.parquet", QUERIES, columns=["query_id", "split"])
     rows = np.flatnonzero(np.isin(queries["split"].to_numpy(zero_copy_only=False).astype(str), splits))
-    parts = runs(len(rows), config.shard, "part-queries-{:05d}.npy", side="query")
+    parts = row_shards(len(rows), config.shard, "part-queries-{:05d}.npy", side="query")
     write_array(out / "rows.npy", rows)
     cuda = cluster.cuda()
     counted = map_shards(
         Encoder, parts + shards, out=out, cluster=cluster, pool=cluster.map, unit="texts", gpu=cuda,
         tokens=tokens, model=retriever / "model", rows=out / "rows.npy", config=config,
-        batch_tokens=cluster.tokens_at_once(cuda=cuda), cuda=cuda,
+        batch_tokens=cluster.batch_tokens(cuda=cuda), cuda=cuda,
     )  # fmt: skip
     vectors = [np.load(out / part.file) for part in parts]
     write_array(out / "queries.npy", np.concatenate(vectors) if vectors else np.empty((0, 0)))
     write_json(out / "queries.json", queries["query_id"].take(rows).to_pylist())
-    remove(out, "part-queries-*.npy")
+    remove(out, "part-queries-*.npy", "rows.npy")
     return len(rows), counted
 
 
 class Encoder:
-    """A retriever that turns rows of the token store into vectors."""
+    """A worker that turns rows of a token store into a retriever's vectors."""
 
-    def __init__(
-        self, *, tokens: Path, model: Path, rows: Path, config: EncodeConfig, batch_tokens: int, cuda: bool,
-        threads: int,
-    ) -> None:  # fmt: skip
-        from components.dual_encoder import DualEncoder
-        from components.inference import Inference
-        from components.text import TokenStore
+    def __init__(self, *, tokens: Path, model: Path, rows: Path, config: EncodeConfig, **options: Any) -> None:
+        from components.data.token_store import TokenStore
+        from components.models.dual_encoder import DualEncoder
+        from components.models.inference import Texts, TimedInference
 
-        settle(threads)
-        retriever = DualEncoder.load(model)
-        self.inference = Inference(retriever, cuda=cuda, precision=config.precision, batch_tokens=batch_tokens)
-        store = TokenStore(tokens, model)
-        self._template, self._tokens = store.template, {"query": store.queries, "document": store.documents}
-        self._limits = {"query": retriever.tokens("query"), "document": retriever.tokens("document")}
-        self._queries, self._config = np.load(rows), config
+        self.inference = TimedInference(DualEncoder, model, precision=config.precision, **options)
+        store, limits = TokenStore(tokens, model), self.inference.config
+        self._readings = {
+            "query": Texts(store.template, store.queries, limits.query_tokens),
+            "document": Texts(store.template, store.documents, limits.document_tokens),
+        }
+        self._queries, self._dtype = np.load(rows), config.vectors
 
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
-        """Write the vectors of one shard; how long it took, and could not have been shorter."""
-        if task["side"] == "query":
-            rows = self._queries[task["start"] : task["stop"]]
-        else:
-            rows = np.arange(task["start"], task["stop"])
-        vectors, took = self.vectors(task["side"], rows)
-        save_array(path, vectors.astype(self._config.vectors))
-        return {**took, "query_seconds": took["model_seconds"] if task["side"] == "query" else 0.0}
+        """Write the vectors of one shard; the seconds that the model took."""
+        rows = np.arange(task["start"], task["stop"])
+        side = task["side"]
+        vectors, took = self.vectors(side, self._queries[rows] if side == "query" else rows)
+        save_array(path, vectors.astype(self._dtype))
+        return {**took, "query_seconds": took["model_seconds"] if side == "query" else 0.0}
 
     def vectors(self, side: str, rows: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
-        """(N, d) fp32 vectors of rows of the token store, and how long they took."""
-        tokens, limit = self._tokens[side], self._limits[side]
-        return self.inference(self.lengths(side, rows), lambda at: self._template.texts(tokens, rows[at], limit), side)
+        """(N, d) fp32 vectors of rows of the token store, and the seconds that the model took."""
+        return self.inference.timed(self._readings[side], rows, side)
 
     def lengths(self, side: str, rows: np.ndarray) -> np.ndarray:
         """(N,) tokens of rows of the token store as the model reads them."""
-        return self._template.lengths(self._tokens[side], rows, self._limits[side])
+        return self._readings[side].lengths(rows)

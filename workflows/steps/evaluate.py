@@ -1,4 +1,4 @@
-"""Measuring a ranking against the judgements, and gathering a run's measures into `metrics.json`."""
+"""Measure a ranking, and gather a run's measures into `metrics.json`."""
 
 import json
 from pathlib import Path
@@ -9,32 +9,34 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from components.config import Config, UserError, listing
-from components.files import write_json
-from components.groups import measured
-from components.measures import (
-    answers_per_query,
-    asks_for_answers,
+from components.data.groups import measured_queries
+from components.data.tables import ANSWERED, QRELS, QUERIES, RANKING, read
+from components.evaluation.measures import (
+    answer_hits_per_query,
     by_measure,
     compare,
     mean_entropy,
     means,
+    needs_answers,
     per_query,
 )
-from components.scoreboard import averages_of
-from components.tables import ANSWERED, QRELS, QUERIES, RANKING, read
+from components.evaluation.result_table import averages_of
+from components.files import write_json
+from workflows.store.dag import Description
 
 PER_QUERY = "per_query.parquet"
 
 
 class EntropyConfig(Config):
-    """How sharp a retriever's choice among its first documents is (AR2, Table 6)."""
+    """How sharp a retriever's choice among its first documents is (Zhang et al., 2022, Table 6)."""
 
     documents: int = 15
-    """How many of the first documents of a query."""
+    """How many first documents of a query."""
     temperature: float = 1.0
     """What the scores are divided by before the softmax."""
 
 
+@Description(part="evaluation")
 def evaluate(
     out: Path,
     cluster: Any,
@@ -46,15 +48,15 @@ def evaluate(
     entropy: EntropyConfig | None = None,
     queries: int | None = None,
 ) -> dict[str, Any]:
-    """Measure a ranking on every query of the split that has a relevant document; `Answer@k`, an answer.
+    """Measure a ranking on every query of the split that has a relevant document or, for `Answer@k`, an answer.
 
-    `Answer@k` takes a ranking that `answering` wrote. `queries` measures on a sample of so many, as `rerank` does.
+    `Answer@k` needs a ranking that `answering` wrote. `queries` measures on a sample of so many, as `rerank` does.
     """
-    by_answer = [name for name in measures if asks_for_answers(name)]
+    by_answer = [name for name in measures if needs_answers(name)]
     judged = [name for name in measures if name not in by_answer]
     schema = ANSWERED if by_answer else RANKING
     documents = read(ranking / "ranking.parquet", schema)
-    sample = None if queries is None else pa.array(measured(data, split, queries), pa.string())
+    sample = None if queries is None else pa.array(measured_queries(data, split, queries), pa.string())
 
     def asked_for(table: pa.Table) -> pa.Table:
         return table if sample is None else table.filter(pc.is_in(table["query_id"], value_set=sample))
@@ -64,7 +66,7 @@ def evaluate(
         tables.append(per_query(documents, asked_for(_judgements(data, split)), judged))
     if by_answer:
         answerable = asked_for(_with_answers(data, split))["query_id"].to_pylist()
-        tables.append(answers_per_query(documents, answerable, by_answer))
+        tables.append(answer_hits_per_query(documents, answerable, by_answer))
     values = pa.concat_tables(tables)
     pq.write_table(values, out / PER_QUERY)
 
@@ -83,7 +85,7 @@ def evaluate(
 
 
 def _judgements(data: Path, split: str) -> pa.Table:
-    """A split's; UserError where none of them is relevant."""
+    """A split's judgements; UserError where none of them is relevant."""
     judgements = read(data / "qrels.parquet", QRELS)
     of_split = judgements.filter(pc.equal(judgements["split"], split))
     if not len(of_split.filter(pc.greater(of_split["relevance"], 0))):
@@ -96,12 +98,13 @@ def _with_answers(data: Path, split: str) -> pa.Table:
     """A split's queries that have an answer; UserError where none has."""
     queries = read(data / "queries.parquet", QUERIES, columns=["query_id", "answers", "split"])
     has = pc.and_(pc.equal(queries["split"], split), pc.greater(pc.list_value_length(queries["answers"]), 0))
-    found = queries.filter(has)
-    if not len(found):
+    answerable = queries.filter(has)
+    if not len(answerable):
         raise UserError(f"measures: Answer@k needs queries with answers, and no query of the split {split!r} has one")
-    return found
+    return answerable
 
 
+@Description(part="evaluation")
 def results(
     out: Path, cluster: Any, *, systems: list[dict[str, Any]], comparisons: list[dict[str, str]], seed: int = 0,
     rounds: int = 10_000,
@@ -120,11 +123,12 @@ def results(
         if entry["seed"] in seeds:
             raise ValueError(f"{entry['system']!r} is given twice for seed {entry['seed']}")
         seeds[entry["seed"]] = table
-    compared = [found for asked in comparisons for found in _comparisons(asked, measured, seed=seed, rounds=rounds)]
+    compared = [row for asked in comparisons for row in _comparisons(asked, measured, seed=seed, rounds=rounds)]
     write_json(out / "metrics.json", {"rows": rows, "comparisons": compared})
     return {"systems": len(systems), "comparisons": len(comparisons)}
 
 
+@Description(part="evaluation")
 def averages(
     out: Path, cluster: Any, *, systems: list[dict[str, Any]], comparisons: list[dict[str, str]], seed: int = 0,
     rounds: int = 10_000,
@@ -144,7 +148,7 @@ def _rows(entry: dict[str, Any], table: pa.Table) -> list[dict[str, Any]]:
     answers = entry["answers"].model_dump() if entry.get("answers") else {}
     return [
         {**about, "measure": measure, "value": float(values.mean()), "queries": len(queries),
-         **(answers if asks_for_answers(measure) else {})}
+         **(answers if needs_answers(measure) else {})}
         for measure, (queries, values) in by_measure(table).items()
     ]  # fmt: skip
 
@@ -158,7 +162,7 @@ def _comparisons(
     for name in (system, baseline):
         if name not in names:
             raise ValueError(f"a comparison names the system {name!r}, which was not measured; there are: {names}")
-    found = []
+    compared = []
     for name, collection, split in measured:
         ours, theirs = measured[name, collection, split], measured.get((baseline, collection, split), {})
         seeds = sorted(ours.keys() & theirs.keys())
@@ -168,5 +172,5 @@ def _comparisons(
         about = {"system": system, "baseline": baseline, "collection": collection, "split": split, "seeds": seeds}
         for one in compare(*pair, seed=seed, rounds=rounds):
             numbers = {key: one[key] for key in ("measure", "difference", "p")}
-            found.append({**about, **numbers, "test": "paired randomization", "queries": one["queries"]})
-    return found
+            compared.append({**about, **numbers, "test": "paired randomization", "queries": one["queries"]})
+    return compared

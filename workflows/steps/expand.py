@@ -1,7 +1,8 @@
-"""Expand queries: from what they find themselves, with a language model, or from a file (paper 002, chapter 3).
+"""Expand queries: from what they retrieve themselves, with a language model, or from a file (Chuang et al., 2023,
+chapter 3).
 
-Each step writes the expansions and the collection in which each is a query (`components.expansions`), which BM25 or a
-retriever then searches as any other.
+Each step writes the expansions, and a collection in which each expanded query is a query
+(`components.expansion.expansions`), for BM25 or a retriever to retrieve for as usual.
 """
 
 import json
@@ -15,37 +16,37 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from components import expansions, relevance_model
+from components.compute.processor import configure_process
 from components.config import Config, UserError
-from components.draws import generator
+from components.data.groups import queries_of
+from components.data.tables import ANSWER_RANKS, EXPANSIONS, QRELS, QUERIES, RANKING, read, write
+from components.expansion import expansions, relevance_model
+from components.expansion.query_choice import CHOICE
+from components.expansion.relevance_model import Document, Frequencies, RelevanceConfig
 from components.files import remove, replacing, write_json
-from components.generator_configs import GenerateConfig
-from components.groups import queries_of
-from components.processor import settle
-from components.query_choice import CHOICE
-from components.relevance_model import Document, Frequencies, RelevanceConfig
+from components.models.generator_configs import GenerateConfig
+from components.rng import keyed_rng
 from components.sources.base import locate
-from components.tables import ANSWER_RANKS, EXPANSIONS, QRELS, QUERIES, RANKING, read, write
-from workflows.cluster import Cluster
-from workflows.dag import version
-from workflows.shards import Shard, map_shards
+from workflows.distributed.cluster import Cluster
+from workflows.distributed.shards import Shard, map_shards
+from workflows.store.dag import Description
 
 SAMPLED = 100_000
-"""Documents that terms are counted in, spread over the collection: enough to know the common ones."""
+"""How many documents terms are counted in, spread over the collection: enough to know the common terms."""
 QUERIES_A_SHARD = 256
-"""Of one piece of work; changes no result."""
+"""In one shard; changes no result."""
 TEXTS, COUNTS = "feedback.arrow", "frequencies.json"
 
 
 class FileConfig(Config):
-    """Expansions that are there already, such as GAR's released ones."""
+    """Expansions in a file, such as GAR's released ones."""
 
     path: str
     """A file of JSON lines, plain or .gz: `{"_id": query, "expansions": {field: text or texts}}`."""
     field: str
     """Which of a line's expansions: of GAR's, `answers`, `sentences` or `titles`."""
     separator: str | None = None
-    """What stands between expansions in one text (GAR's titles: ` *** `); null where a text is one expansion."""
+    """What separates expansions in one text (GAR's titles: ` *** `). Null where a text is one expansion."""
     number: int | None = Field(None, ge=1)
     """Only the first so many of a query; null for all."""
 
@@ -54,27 +55,29 @@ class FileConfig(Config):
         return {self.path: locate(self.path)}
 
 
+@Description(part="expansions")
 def expand_from_file(
     out: Path, cluster: Cluster, *, data: Path, splits: list[str], config: FileConfig
 ) -> dict[str, Any]:
     """Write the expansions that a file has of the splits' queries."""
     path = locate(config.path)
-    found = expansions.read_expansions(path, config.field, config.separator).by_query
+    texts = expansions.read_expansions(path, config.field, config.separator).by_query
     queries = queries_of(data, splits, ["query_id"])["query_id"].to_pylist()
-    rows = [row for query in queries if query in found for row in expansions.rows(query, found[query][: config.number])]
+    rows = [row for query in queries if query in texts for row in expansions.rows(query, texts[query][: config.number])]
     if not rows:
         raise UserError(f"{path}: no expansion of a query of {', '.join(splits)}")
     summary = expansions.write_collection(out, data, pa.Table.from_pylist(rows, schema=EXPANSIONS))
-    return {**summary, "not_expanded": len(set(queries) - found.keys())}
+    return {**summary, "not_expanded": len(set(queries) - texts.keys())}
 
 
+@Description(part="expansions")
 def expand_by_relevance(
     out: Path, cluster: Cluster, *, data: Path, ranking: Path, splits: list[str], seed: list[Any],
     config: RelevanceConfig,
 ) -> dict[str, Any]:  # fmt: skip
-    """Write expansions that are drawn from what the splits' queries find (`components.relevance_model`).
+    """Write expansions sampled from what the splits' queries retrieve (`components.expansion.relevance_model`).
 
-    A query that finds nothing, or nothing that adds to it, has none.
+    A query that retrieves nothing, or nothing that adds to it, has none.
     """
     asked = queries_of(data, splits, ["query_id", "text"])
     table = read(ranking / "ranking.parquet", RANKING, filters=[("rank", "<=", config.documents)])
@@ -91,14 +94,15 @@ def expand_by_relevance(
     return summary
 
 
-@version(2)
+@Description(part="expansions", version=2)
 def expand_by_model(
     out: Path, cluster: Cluster, *, data: Path, models: list[Path], splits: list[str], seed: list[Any],
     config: GenerateConfig,
 ) -> dict[str, Any]:  # fmt: skip
-    """Write expansions that a language model generates from the splits' queries (`components.generator`).
+    """Write expansions that a language model generates from the splits' queries (`components.models.generator`).
 
-    Of several models each writes for the part of the queries that it was not trained on (paper 002, section 3.3.3).
+    With several models, each writes for the fold of the queries that it was not trained on (Chuang et al., 2023,
+    section 3.3.3).
     """
     cuda = cluster.cuda()
     queries = queries_of(data, splits, ["query_id"])["query_id"].to_pylist()
@@ -106,14 +110,14 @@ def expand_by_model(
     rows = [[row for row, fold in enumerate(folds) if fold == one] for one in range(len(models))]
     return _mapped(
         out, data, rows, cluster, worker=Writer, gpu=cuda, models=[model / "model" for model in models],
-        splits=splits, seed=seed, config=config, cuda=cuda, batch_tokens=cluster.tokens_at_once(cuda=cuda),
+        splits=splits, seed=seed, config=config, cuda=cuda, batch_tokens=cluster.batch_tokens(cuda=cuda),
     )  # fmt: skip
 
 
 def _mapped(
     out: Path, data: Path, folds: list[list[int]], cluster: Cluster, *, worker: type, gpu: bool, **constructor: Any
 ) -> dict[str, Any]:
-    """Expansions of rows of the splits' queries by workers, joined and written as a collection; what they counted."""
+    """Have workers expand the queries of some rows, fold by fold, and write the expansions as a collection."""
     shards = [
         Shard(f"part-{fold:03d}-{start:08d}.parquet", len(part), {"fold": fold, "rows": part})
         for fold, rows in enumerate(folds)
@@ -155,13 +159,13 @@ def _sampled(data: Path) -> Iterator[str]:
 
 
 class Sampler:
-    """Draws the expansions of runs of queries from what they find."""
+    """Samples the expansions of some queries from what they retrieve."""
 
     def __init__(
         self, *, work: Path, data: Path, splits: list[str], ranking: Path, seed: list[Any], config: RelevanceConfig,
         threads: int,
     ) -> None:  # fmt: skip
-        settle(threads)
+        configure_process(threads)
         self._config, self._seed, self._ranking = config, seed, ranking / "ranking.parquet"
         self._queries = queries_of(data, splits, ["query_id", "text"])
         self._texts = pa.ipc.open_file(pa.memory_map(str(work / TEXTS))).read_all()
@@ -171,44 +175,44 @@ class Sampler:
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         """Write the expansions of some queries."""
         asked = self._queries.take(task["rows"]).to_pylist()
-        found = self._found([one["query_id"] for one in asked])
+        feedback = self._feedback([one["query_id"] for one in asked])
         rows = []
         for one in asked:
             drawn = relevance_model.expansions(
-                one["text"], found.get(one["query_id"], []), self._frequencies, self._config,
-                partial(generator, *self._seed, "expand", one["query_id"]),
+                one["text"], feedback.get(one["query_id"], []), self._frequencies, self._config,
+                partial(keyed_rng, *self._seed, "expand", one["query_id"]),
             )  # fmt: skip
             rows += expansions.rows(one["query_id"], drawn)
         pq.write_table(pa.Table.from_pylist(rows, schema=EXPANSIONS), path)
 
-    def _found(self, queries: list[str]) -> dict[str, list[Document]]:
+    def _feedback(self, queries: list[str]) -> dict[str, list[Document]]:
         """The feedback documents of some queries."""
         wanted = [("query_id", "in", queries), ("rank", "<=", self._config.documents)]
         table = read(self._ranking, RANKING, columns=["query_id", "doc_id", "score"], filters=wanted)
         texts = self._texts.take(pc.index_in(table["doc_id"].combine_chunks(), value_set=self._ids))
-        found: dict[str, list[Document]] = {}
+        feedback: dict[str, list[Document]] = {}
         columns = (table["query_id"], texts["title"], texts["text"], table["score"])
         for query, title, text, score in zip(*(column.to_pylist() for column in columns), strict=True):
-            found.setdefault(query, []).append(Document(title, text, score))
-        return found
+            feedback.setdefault(query, []).append(Document(title, text, score))
+        return feedback
 
 
 class Writer:
-    """Generates the expansions of runs of queries with a language model."""
+    """Generates the expansions of some queries with a language model."""
 
     def __init__(
         self, *, data: Path, models: list[Path], splits: list[str], seed: list[Any], config: GenerateConfig,
         batch_tokens: int, cuda: bool, threads: int,
     ) -> None:  # fmt: skip
-        settle(threads)
+        configure_process(threads)
         self._queries = queries_of(data, splits, ["query_id", "text"])
         self._models, self._device = models, "cuda" if cuda else "cpu"
         self._config, self._seed, self._batch_tokens = config, seed, batch_tokens
         self._fold, self._generator = -1, cast(Any, None)
 
     def _of(self, fold: int) -> Any:
-        """The generator of a part of the queries; one at a time is in memory."""
-        from components.generator import Generator
+        """The generator of a fold of the queries; one at a time is in memory."""
+        from components.models.generator import Generator
 
         if fold != self._fold:
             self._generator = None
@@ -222,13 +226,15 @@ class Writer:
         written = self._of(task["fold"]).expansions(
             texts, self._config, keys=[(*self._seed, "expand", one) for one in ids], batch_tokens=self._batch_tokens
         )
-        rows = [row for one, found in zip(ids, written.texts, strict=True) for row in expansions.rows(one, found)]
+        rows = [row for one, own in zip(ids, written.texts, strict=True) for row in expansions.rows(one, own)]
         pq.write_table(pa.Table.from_pylist(rows, schema=EXPANSIONS), path)
         return {"tokens": float(written.tokens), "generated": float(sum(map(len, written.texts)))}
 
 
+@Description(part="expansions")
 def concatenated(out: Path, cluster: Cluster, *, data: Path, expanded: Path) -> dict[str, Any]:
-    """Write one expansion a query: all of its expansions one after another (paper 002, Table 3.1, `concat`)."""
+    """Write one expansion a query: all of its expansions one after another (Chuang et al., 2023, Table 3.1,
+    `concat`)."""
     table = read(expanded / expansions.FILE, EXPANSIONS)
     whole: dict[str, list[str]] = {}
     for row in table.select(["query_id", "text"]).to_pylist():
@@ -237,12 +243,13 @@ def concatenated(out: Path, cluster: Cluster, *, data: Path, expanded: Path) -> 
     return expansions.write_collection(out, data, pa.Table.from_pylist(rows, schema=EXPANSIONS))
 
 
+@Description(part="expansions")
 def with_question(out: Path, cluster: Cluster, *, data: Path, expanded: Path, splits: list[str]) -> dict[str, Any]:
-    """Write the expansions, and before those of each query of the splits one that says nothing, with the number 0:
-    the question as it is."""
+    """Write the expansions, and before those of each query of the splits an empty one with the number 0: the question
+    as it is."""
     queries = queries_of(data, splits, ["query_id"])["query_id"]
     nothing = [
-        {"doc_id": expansions.identifier(query, 0), "title": "", "text": "", "query_id": query, "number": 0}
+        {"doc_id": expansions.expansion_id(query, 0), "title": "", "text": "", "query_id": query, "number": 0}
         for query in queries.to_pylist()
     ]
     table = read(expanded / expansions.FILE, EXPANSIONS)
@@ -254,11 +261,12 @@ def with_question(out: Path, cluster: Cluster, *, data: Path, expanded: Path, sp
     return expansions.write_collection(out, data, whole.take(order))
 
 
+@Description(part="expansions")
 def joined_expansions(
     out: Path, cluster: Cluster, *, data: Path, expanded: list[Path], rankings: list[Path], ranks: list[Path]
 ) -> dict[str, Any]:
-    """Write several generators' expansions of different queries as one, with `ranking.parquet`, what they find, and
-    `ranks.parquet`, their minimum answer ranks; nothing is drawn or retrieved again."""
+    """Join several generators' expansions of different queries, with `ranking.parquet`, what they retrieve, and
+    `ranks.parquet`, their minimum answer ranks. Nothing is generated or retrieved again."""
     tables = [read(path / expansions.FILE, EXPANSIONS) for path in expanded]
     summary = expansions.write_collection(out, data, pa.concat_tables(tables))
     of = pa.concat_tables([read(path / "ranks.parquet", ANSWER_RANKS) for path in ranks])
@@ -270,8 +278,9 @@ def joined_expansions(
     return summary
 
 
+@Description(part="query reranking")
 def chosen_queries(out: Path, cluster: Cluster, *, data: Path, choices: Path, split: str) -> dict[str, Any]:
-    """Write the collection in which the split's queries are what was chosen for them: the question with its expansion.
+    """Write a collection in which each query of the split is the question with its chosen expansion.
 
     `choices` is what `choose` wrote; a query without a choice stays as it is. Documents are the same file.
     """
@@ -279,11 +288,11 @@ def chosen_queries(out: Path, cluster: Cluster, *, data: Path, choices: Path, sp
     chosen = read(choices / "choices.parquet", CHOICE, columns=["query_id", "text"])
     texts = dict(zip(chosen["query_id"].to_pylist(), chosen["text"].to_pylist(), strict=True))
     asked = [
-        expansions.expanded(text, texts[query]) if texts.get(query) else text
+        expansions.expand_query(text, texts[query]) if texts.get(query) else text
         for query, text in zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True)
     ]
     write(out / "queries.parquet", queries.set_column(1, "text", pa.array(asked, pa.string())), QUERIES)
     write(out / "qrels.parquet", read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)]), QRELS)
     with replacing(out / "documents.parquet") as path:
-        expansions.share(data / "documents.parquet", path)
+        expansions.link_or_copy(data / "documents.parquet", path)
     return {"queries": len(queries), "expanded": len(texts)}

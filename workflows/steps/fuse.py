@@ -8,18 +8,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components import fusion
-from components.expansions import FILE
-from components.fusion import FusionConfig
-from components.groups import queries_of
-from components.tables import EXPANSIONS, RANKING, pieces, read, write
-from workflows.cluster import Cluster
+from components.data.groups import queries_of
+from components.data.tables import EXPANSIONS, RANKING, pieces, read, write
+from components.expansion.expansions import FILE
+from components.retrieval import fusion
+from components.retrieval.fusion import FusionConfig
+from workflows.distributed.cluster import Cluster
+from workflows.store.dag import Description
 
 
+@Description(part="search")
 def fuse(
     out: Path, cluster: Cluster, *, data: Path, rankings: list[Path], split: str, config: FusionConfig
 ) -> dict[str, Any]:
-    """Write `ranking.parquet`, the split's queries' rankings fused (`components.fusion`)."""
+    """Write `ranking.parquet`, the split's queries' rankings fused (`components.retrieval.fusion`)."""
     wanted = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
     tables = [read(path / "ranking.parquet", RANKING) for path in rankings]
     fused = fusion.fuse([table.filter(pc.is_in(table["query_id"], value_set=wanted)) for table in tables], config)
@@ -27,12 +29,13 @@ def fuse(
     return {"queries": len(pc.unique(fused["query_id"])), "rows": len(fused)}
 
 
+@Description(part="search")
 def fuse_expansions(
     out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path, otherwise: Path, split: str,
     config: FusionConfig,
 ) -> dict[str, Any]:  # fmt: skip
-    """Write `ranking.parquet`, each query's the fusion of what all its expansions find, in the order in which they
-    were generated; queries without an expansion keep the ranking of `otherwise`.
+    """Write `ranking.parquet`: for each query, the fusion of its expansions' rankings, in the order of generation.
+    Queries without an expansion keep the ranking of `otherwise`.
 
     The ranking is read a piece at a time, cut where a query's expansions end.
     """
@@ -50,7 +53,7 @@ def fuse_expansions(
             rest = pa.concat_tables([rest, own.append_column("number", expansions["number"].take(at))])
             if not len(rest):
                 continue
-            last = pc.equal(rest["query_id"], rest["query_id"][-1])  # it may go on in the next piece
+            last = pc.equal(rest["query_id"], rest["query_id"][-1])  # it may continue in the next piece
         done, rest = rest.filter(pc.invert(last)), rest.filter(last)
         fused.append(fusion.fuse_lists(done.select(RANKING.names), done["number"].to_numpy(), config))
     plain = read(otherwise / "ranking.parquet", RANKING)

@@ -1,8 +1,8 @@
 """Read a source into the three tables of a collection, and check that they fit together.
 
-A collection may be larger than memory: records pass in batches, and of the ids only 64-bit hashes are kept (of the
-queries that a sample is drawn from, the ids). Where two hashes are equal the table is written once more, this time
-looking at the ids themselves.
+A collection may be larger than memory: records are read in batches, and only 64-bit hashes of their ids are kept (and
+the ids of queries that a sample is drawn from). Where two hashes are equal, the table is written again, this time
+comparing the ids themselves.
 """
 
 from array import array
@@ -18,28 +18,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components import draws
 from components.config import UserError, listing
+from components.data.tables import DOCUMENTS, QRELS, QUERIES
 from components.digests import sha256
-from components.files import replacing, sweep
+from components.files import remove_leftovers, replacing
+from components.rng import keyed_int, keyed_sample
 from components.sources.base import AnySource, Source
 from components.sources.records import Bad, Document, Judgement, Query
-from components.tables import DOCUMENTS, QRELS, QUERIES
-from workflows.progress import Progress
+from workflows.store.dag import Description
+from workflows.store.progress import Progress
 
 ROWS, CHARACTERS = 10_000, 32_000_000
-"""How much is in memory at once, and in one row group: so many records, or fewer that are long."""
+"""How much is in memory at once, and in one row group: at most so many records, of so many characters together."""
 EXAMPLES = 5
-"""Places of dropped records that the summary shows, for each reason."""
+"""Dropped records that the summary shows for each reason."""
 
 Record = Document | Query | Judgement
 Clash = Callable[[Any, Any], Bad | None]
 """What is wrong with a second record of the same id; None where the two merge."""
 
 
+@Description(part="data")
 def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
     """Write `documents.parquet`, `queries.parquet` and `qrels.parquet`."""
-    sweep(out)
+    remove_leftovers(out)
     _declared(source)
     dropped = Dropped(source.on_bad)
     with Progress(out, total=None, unit="records") as progress:
@@ -68,7 +70,7 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
 
 
 def _sample(source: Source) -> dict[str, set[str]]:
-    """The queries that stay, of each split that is sampled."""
+    """The queries that are kept, for each split that is sampled."""
     names: dict[str, list[str]] = {split: [] for split in source.sample}
     for record in source.read_queries() if names else ():
         if isinstance(record, Query) and record.split in names:
@@ -83,24 +85,24 @@ def _drawn(source: Source, split: str, queries: list[str]) -> set[str]:
     """The sample of one split's queries."""
     wanted = source.sample[split]
     if isinstance(wanted, int):
-        return draws.sample(queries, wanted, "sample")
+        return keyed_sample(queries, wanted, "sample")
     of_split = (record for record in source.read_qrels() if isinstance(record, Judgement) and record.split == split)
     asked_for: dict[str, str] = {}
     for record in of_split:
         if record.relevance > 0:
             asked_for.setdefault(record.query_id, record.doc_id)
-    drawn = {document: draws.number("sample", document) for document in asked_for.values()}
+    drawn = {document: keyed_int("sample", document) for document in asked_for.values()}
     of_document = [query for query in queries if query in asked_for]
     return set(nsmallest(wanted.queries, of_document, key=lambda query: (drawn[asked_for[query]], query)))
 
 
 def _of_sample(records: Iterator[Any], kept: dict[str, set[str]]) -> Iterator[Any]:
-    """Queries or judgements of what stays; bad records all pass, so that they are seen."""
+    """Queries or judgements of the sample. Bad records all pass, so that they are reported."""
     return (r for r in records if isinstance(r, Bad) or r.split not in kept or r.query_id in kept[r.split])
 
 
 class Dropped:
-    """What becomes of bad records: the first stops everything, or each is counted by its reason."""
+    """Bad records: the first is an error, or each is dropped and counted by its reason."""
 
     def __init__(self, on_bad: Literal["fail", "drop"]) -> None:
         self.on_bad = on_bad
@@ -108,7 +110,7 @@ class Dropped:
         self.examples: dict[str, list[str]] = {}
 
     def add(self, bad: Bad) -> None:
-        """Drop a record, or stop with its place."""
+        """Drop a record, or raise UserError naming its place."""
         if self.on_bad == "fail":
             raise UserError(str(bad))
         self.counts[bad.reason] += 1
@@ -117,7 +119,7 @@ class Dropped:
             examples.append(bad.id or bad.place)
 
     def update(self, other: "Dropped") -> None:
-        """Count what another pass dropped."""
+        """Add the counts of another pass."""
         self.counts += other.counts
         for reason, examples in other.examples.items():
             self.examples[reason] = [*self.examples.get(reason, []), *examples][:EXAMPLES]
@@ -150,7 +152,7 @@ class Written:
             self.words += pc.sum(pc.count_substring_regex(table["text"], r"\S+")).as_py()
 
     def close(self) -> frozenset[int]:
-        """Make ready for look-ups; the hashes that came more than once."""
+        """Prepare look-ups, and return the hashes that came more than once."""
         hashes = np.array(self._hashes, dtype=np.int64)
         self._hashes = array("q")
         if self._codes:
@@ -163,16 +165,16 @@ class Written:
         return frozenset(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
 
     def find(self, ids: Iterable[str]) -> np.ndarray:
-        """Where each id is in order of hashes, -1 where there is none."""
+        """The place of each id in order of hashes, -1 for an id that is not there."""
         wanted = np.fromiter(map(hash, ids), dtype=np.int64)
         if not self.rows:
             return np.full(len(wanted), -1)
         at = np.minimum(np.searchsorted(self._in_order, wanted), self.rows - 1)
         return np.where(self._in_order[at] == wanted, at, -1)
 
-    def split(self, found: int) -> str:
-        """The split of what `find` found."""
-        return self._names[self._codes_in_order[found]]
+    def split(self, place: int) -> str:
+        """The split of the record at a place that `find` returned."""
+        return self._names[self._codes_in_order[place]]
 
     def mean_words(self) -> float | None:
         """Words of text in the mean."""
@@ -207,7 +209,7 @@ def _pass(path: Path, schema: pa.Schema, records: Iterator[Record], progress: Pr
         for batch in _batches(records):
             columns = zip(*batch, strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=False)]
-            table = pa.table(arrays, schema=schema)  # the last column, the places, stays behind
+            table = pa.table(arrays, schema=schema)  # without the last column, the places in the source
             file.write_table(table, row_group_size=ROWS)
             written.add(batch, table)
             progress.add(len(batch))
@@ -230,7 +232,7 @@ def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
 def _unique(
     records: Iterator[Record | Bad], suspects: frozenset[int], clash: Clash, dropped: Dropped
 ) -> Iterator[Record]:
-    """Good records, each id once as far as it is among the suspects."""
+    """Good records. Of those with a suspect hash each id passes once."""
     first: dict[Any, Record] = {}
     for record in records:
         if isinstance(record, Bad):
@@ -308,5 +310,5 @@ def _declared(source: Source) -> None:
     for name, expected in source.sha256.items():
         if name not in files:
             raise UserError(f"format {source.format}: sha256 of {name!r}, which is not read; it reads {listing(files)}")
-        if (found := sha256(files[name])) != expected:
-            raise UserError(f"{files[name]}: sha256 is {found}, but the source declares {expected}")
+        if (digest := sha256(files[name])) != expected:
+            raise UserError(f"{files[name]}: sha256 is {digest}, but the source declares {expected}")

@@ -1,23 +1,25 @@
-"""Mix two rankings of the same queries into one."""
+"""Interpolate two rankings of the same queries."""
 
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 
-from components.groups import queries_of
-from components.interpolation import InterpolationConfig, interpolated
-from components.tables import RANKING, read, write
-from workflows.cluster import Cluster
+from components.data.groups import queries_of
+from components.data.tables import RANKING, read, write
+from components.retrieval.interpolation import InterpolationConfig, interpolated
+from workflows.distributed.cluster import Cluster
+from workflows.store.dag import Description
 
 
+@Description(part="interpolation")
 def interpolate(
     out: Path, cluster: Cluster, *, data: Path, first: Path, second: Path, split: str, k: int,
     config: InterpolationConfig,
 ) -> dict[str, Any]:  # fmt: skip
-    """Write `ranking.parquet`: of the split's queries, the k best documents by the mixture of their scores.
+    """Write `ranking.parquet`: for the split's queries, the k best documents by interpolated score.
 
-    A query for which one of them found nothing keeps the other's order (`components.interpolation`).
+    A query that only one of the rankings has keeps that one's order (`components.retrieval.interpolation`).
     """
     wanted = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
     tables = [read(place / "ranking.parquet", RANKING) for place in (first, second)]

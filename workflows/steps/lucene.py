@@ -1,7 +1,7 @@
 """BM25: build a Lucene index of the documents, and retrieve from it.
 
-The Java machine never starts in the driver, nor in the process of a worker, which it would never leave: each worker has
-a child for it.
+The Java machine cannot be stopped inside a process, so it never starts in the driver or in a worker: each worker starts
+a child process for it.
 """
 
 import json
@@ -20,27 +20,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from components import lucene
 from components.config import Config, UserError
+from components.data.groups import check_k, queries_of
+from components.data.tables import RANKING, counts, read
 from components.files import remove, replacing, write_json
-from components.groups import documents_for, queries_of
-from components.tables import RANKING, counts, read
-from workflows.cluster import Cluster, Pool
-from workflows.progress import Progress
-from workflows.shards import Shard, map_shards, runs
+from components.retrieval import lucene
+from workflows.distributed.cluster import Cluster, Pool
+from workflows.distributed.shards import Shard, map_shards, row_shards
+from workflows.store.dag import Description
+from workflows.store.progress import Progress
 
 T = TypeVar("T")
 
 INDEX = "index"
 ABOUT = "sparring.json"
 DOCUMENTS_AT_ONCE = 2_000
-# Cuts the work, not the result: few enough that every worker has several shards, enough to outlast Java's warm-up.
+# Changes no result: few enough that every worker has several shards, enough to outlast Java's warm-up.
 QUERIES_A_SHARD = 512
 # What Java strips before it calls a document empty.
 BLANK = "".join(map(chr, range(33)))
 
 
-class LuceneIndexConfig(lucene.Analysis):
+class LuceneIndexConfig(lucene.AnalyzerConfig):
     """How documents become index terms."""
 
 
@@ -54,7 +55,7 @@ class BM25Config(Config):
 
 
 class VectorIndexConfig(LuceneIndexConfig):
-    """The same for an index that knows the terms of each document, as feedback asks for."""
+    """The same with term vectors, which relevance feedback needs."""
 
     vectors: Literal[True] = True
     """Term vectors are stored."""
@@ -72,10 +73,11 @@ class RM3Config(Config):
     """The original query's share of the weight."""
 
 
+@Description(part="BM25")
 def lucene_index(out: Path, cluster: Cluster, *, data: Path, config: LuceneIndexConfig) -> dict[str, Any]:
     """Write `index/`, a Lucene index of title and text that Pyserini opens."""
     lucene.runtime()
-    most = cluster.machine()
+    most = cluster.machine_cores()
     pool = Pool(workers=1, threads=min(most, (cluster.java.workers or most) * cluster.java.threads))
     documents = pq.read_metadata(data / "documents.parquet").num_rows
     map_shards(
@@ -83,26 +85,28 @@ def lucene_index(out: Path, cluster: Cluster, *, data: Path, config: LuceneIndex
         [Shard(INDEX, documents, {})],
         out=out, cluster=cluster, pool=pool, unit="documents",
         work=_Indexing, data=str(data), vectors=isinstance(config, VectorIndexConfig),
-        analysis=config.model_dump(mode="json", include=set(lucene.Analysis.model_fields)),
+        analysis=config.model_dump(mode="json", include=set(lucene.AnalyzerConfig.model_fields)),
     )  # fmt: skip
     return _about(out)
 
 
+@Description(part="BM25")
 def lucene_search(
     out: Path, cluster: Cluster, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config
 ) -> dict[str, Any]:
     """Write `ranking.parquet`: for every query of the splits, in their order, its k best documents by BM25.
 
-    A query that finds nothing has no rows. Ranks and scores are those of Pyserini's `LuceneSearcher.batch_search`.
+    A query that retrieves nothing has no rows. Ranks and scores are those of Pyserini's `LuceneSearcher.batch_search`.
     """
     return _searched(out, cluster, data=data, index=index, splits=splits, k=k, config=config)
 
 
+@Description(part="BM25")
 def lucene_feedback(
     out: Path, cluster: Cluster, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config,
     rm3: RM3Config,
 ) -> dict[str, Any]:  # fmt: skip
-    """The same with relevance feedback by RM3, of an index with term vectors; as Pyserini's after `set_rm3`."""
+    """The same with relevance feedback by RM3, as Pyserini has it after `set_rm3`. The index has term vectors."""
     return _searched(
         out, cluster, data=data, index=index, splits=splits, k=k, config=config, rm3=rm3.model_dump(mode="json")
     )
@@ -112,9 +116,9 @@ def _searched(
     out: Path, cluster: Cluster, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config,
     rm3: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    documents_for(k, data)
+    check_k(k, data)
     queries = len(queries_of(data, splits, ["query_id"]))
-    shards = runs(queries, QUERIES_A_SHARD, "found-{:05d}.parquet")
+    shards = row_shards(queries, QUERIES_A_SHARD, "found-{:05d}.parquet")
     ranking = out / "ranking.parquet"
     if not ranking.exists():
         lucene.runtime()
@@ -144,7 +148,7 @@ class _Indexing:
 
     def __init__(self, *, threads: int, data: str, analysis: dict[str, Any], vectors: bool = False) -> None:
         self._documents, self._vectors = Path(data) / "documents.parquet", vectors
-        self._analysis = lucene.Analysis.model_validate(analysis)
+        self._analysis = lucene.AnalyzerConfig.model_validate(analysis)
         self._threads = threads
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
@@ -175,7 +179,7 @@ def _documents(file: pq.ParquetFile) -> Iterator[tuple[list[str], int]]:
 
 
 def _ahead(items: Iterator[T]) -> Iterator[T]:
-    """The same items, each made while the one before is worked on: Java needs nothing of Python meanwhile."""
+    """The same items, each made while the one before is indexed, as Java does not hold Python's lock."""
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(next, items, None)
         while (item := coming.result()) is not None:
@@ -190,7 +194,7 @@ class _Retrieval:
         self, *, threads: int, data: str, index: str, splits: list[str], k: int, k1: float, b: float,
         rm3: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        analysis = lucene.Analysis.model_validate(_about(Path(index))["analysis"])
+        analysis = lucene.AnalyzerConfig.model_validate(_about(Path(index))["analysis"])
         self._searcher = lucene.Searcher(Path(index) / INDEX, analysis, k1=k1, b=b, threads=threads)
         if rm3 is not None:
             self._searcher.feed_back(**rm3)
@@ -233,7 +237,7 @@ class _InChild:
             failure = self._pipe.recv()
         except (EOFError, OSError):
             status = self._process.wait()
-            lucene.check()
+            lucene.check_java()
             raise RuntimeError(f"the Java process died (exit status {status})") from None
         if failure is not None:
             raise failure
@@ -246,7 +250,7 @@ class _InChild:
 
 
 def serve(handle: str) -> None:
-    """The child of `_InChild`: makes the worker it is told of, and answers each task with None or what it met."""
+    """The child process of `_InChild`: makes the worker it is sent, and answers each task with None or the error."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
     pipe = Connection(int(handle))
     make, constructor = pipe.recv()
@@ -267,6 +271,6 @@ def serve(handle: str) -> None:
 
 
 def _die_with_parent() -> None:
-    """End with a driver that was killed, instead of finishing what no one waits for."""
+    """Exit when the parent process has died."""
     os.read(0, 1)  # nothing is ever written there: it ends with the parent
     os._exit(1)

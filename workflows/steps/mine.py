@@ -1,4 +1,4 @@
-"""Draw groups: queries of a split, their positives, and negatives out of a ranking."""
+"""Mine groups: queries of a split with their positives, and negatives drawn from a ranking."""
 
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -9,14 +9,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field, model_validator
 
-from components import draws, runs
-from components.config import Call, Config, UserError
+from components.config import Config, FunctionRef, UserError
+from components.data import row_runs
+from components.data.groups import ids_of, known_positives, positives, rows_of
+from components.data.tables import ANSWERED, GROUPS, QUERIES, RANKING, SCREENED, pieces, read
 from components.files import replacing
-from components.groups import ids_of, no_negatives, positives, rows_of
-from components.tables import ANSWERED, GROUPS, QUERIES, RANKING, SCREENED, pieces, read
-from workflows.cluster import Cluster
-from workflows.dag import version
-from workflows.progress import Progress
+from components.rng import keyed_rng
+from workflows.distributed.cluster import Cluster
+from workflows.store.dag import Description
+from workflows.store.progress import Progress
 
 
 class MineConfig(Config):
@@ -25,13 +26,14 @@ class MineConfig(Config):
     negatives: int = Field(15, ge=0)
     """Negatives a group, drawn from the ranking."""
     depth: int = Field(100, ge=1)
-    """How deep in the ranking they are drawn from (paper 004: the first 100); all of one that is shorter (`k`)."""
+    """How many candidates of a ranking they are drawn from (Zhang et al., 2022: the first 100), or all of a shorter one
+    (`k`)."""
     skip: int = Field(0, ge=0)
-    """How many of the first candidates are passed over: with `depth` a window of ranks."""
+    """How many first candidates are skipped: with `depth`, a window of ranks."""
     random: int = Field(0, ge=0)
     """Further negatives a group, drawn from the whole collection."""
-    draw: Call = Call(function="components.sampling.uniform")
-    """Which of the candidates become negatives."""
+    draw: FunctionRef = FunctionRef(function="components.sampling.uniform")
+    """How negatives are sampled from the candidates."""
     positives: Literal["judged", "answering"] = "judged"
     """`judged` leaves out queries without a relevant document, as AR2's paper does. `answering` gives those the first
     retrieved document of this ranking that bears an answer; AR2's public code does so once, before the game."""
@@ -43,18 +45,18 @@ class MineConfig(Config):
         return self
 
 
-@version(2)
+@Description(part="groups and negatives", version=2)
 def mine(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path | None, split: str, groups: int,
     seed: list[Any], config: MineConfig,
 ) -> dict[str, Any]:  # fmt: skip
-    """Write `groups.parquet` with so many groups of the split's queries; a relevant document is never a negative, nor
-    is what is relevant to another query with the same text.
+    """Write `groups.parquet` with so many groups of the split's queries.
 
-    Passes over the queries are orders of their own, and a query's draw depends on (seed, query, visit) alone. A
-    document whose text a relevant one has too is no negative either. Queries with fewer candidates than `negatives`
-    get random documents in their place, so that groups have one size. Of a ranking that `screen` wrote only what it
-    let pass is drawn; random negatives are not looked into. Where the config asks for answers, `ranking` has those.
+    Relevant documents, copies of them, and documents relevant to another query with the same text are never negatives.
+    Each pass over the queries has its own order, and a query's draw depends on (seed, query, visit) alone. Queries with
+    fewer candidates than `negatives` get random documents instead, so that all groups have one size. From a ranking
+    that `screen` wrote, only candidates that passed are drawn; random negatives are not screened. Where the config asks
+    for answers, `ranking` is one that `answering` wrote.
     """
     pool = _Pool(data, tokens, ranking, split, config)
     if not len(pool.queries):
@@ -62,7 +64,7 @@ def mine(
             f"no query of the split {split!r} has a relevant document" + (" and a ranking" if ranking else "")
         )
     visits = -(-groups // len(pool.queries))
-    order = np.concatenate([draws.generator(*seed, "order", v).permutation(len(pool.queries)) for v in range(visits)])
+    order = np.concatenate([keyed_rng(*seed, "order", v).permutation(len(pool.queries)) for v in range(visits)])
     filled = 0
     with (
         replacing(out / "groups.parquet") as path,
@@ -90,9 +92,9 @@ class _Ranked(NamedTuple):
     """Rows of the documents table."""
     scores: np.ndarray
     hits: np.ndarray
-    """Whether each bears an answer; False throughout where nobody asked."""
+    """Whether each bears an answer; False where the ranking does not say."""
     passed: np.ndarray
-    """Whether each may become a negative as far as screening goes; True throughout where nobody screened."""
+    """Whether each passed the screening; True where there was none."""
 
 
 class _Pool:
@@ -103,7 +105,7 @@ class _Pool:
         self._document_ids = ids_of(data / "documents.parquet", "doc_id")
         self._query_ids = ids_of(data / "queries.parquet", "query_id")
         self._same = np.load(tokens / "documents.same.npy", mmap_mode="r")
-        self._positives, self._no_negatives = positives(data), no_negatives(data, tokens)
+        self._positives, self._no_negatives = positives(data), known_positives(data, tokens)
         self._ranked = self._read(ranking, data) if ranking is not None else None
         splits = read(data / "queries.parquet", QUERIES, columns=["split"])["split"]
         wanted = np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)).tolist()
@@ -115,17 +117,17 @@ class _Pool:
     def _answering(self, queries: list[int]) -> list[int]:
         """Give queries without a relevant document the first that bears an answer; those that got one."""
         assert self._ranked is not None
-        found = [row for row in queries if row not in self._positives and self._ranked[row].hits.any()]
-        for row in found:
+        without = [row for row in queries if row not in self._positives and self._ranked[row].hits.any()]
+        for row in without:
             ranked = self._ranked[row]
             self._positives[row] = ranked.documents[[int(ranked.hits.argmax())]]
-        return found
+        return without
 
     def _read(self, ranking: Path, data: Path) -> dict[int, _Ranked]:
         """What the ranking has of each query row, to the depth asked for and as many positives more; of a screened one
         all, as what was removed stands between. Ids are numbers as soon as they are read."""
         path = ranking / "ranking.parquet"
-        most = max((len(found) for found in self._no_negatives.values()), default=0)
+        most = max(map(len, self._no_negatives.values()), default=0)
         screened, asked = "reason" in pq.read_schema(path).names, self._config.positives == "answering"
         further = [*([ANSWERED.field("hit")] if asked else []), *([SCREENED.field("reason")] if screened else [])]
         parts = []
@@ -143,7 +145,7 @@ class _Pool:
         if not parts:
             return {}
         queries, documents, scores, hits, passed = map(np.concatenate, zip(*parts, strict=True))
-        starts = runs.starts(queries)
+        starts = row_runs.starts(queries)
         ends = np.r_[starts[1:], len(queries)]
         return {
             int(queries[a]): _Ranked(documents[a:b], scores[a:b], hits[a:b], passed[a:b])
@@ -153,9 +155,9 @@ class _Pool:
     def group(self, position: int, visit: int, seed: list[Any]) -> tuple[dict[str, Any], int]:
         """One group as a row of the table, and how many negatives had to be random for want of candidates."""
         query = self.queries[position]
-        draw = draws.generator(*seed, "group", self._query_ids[query].as_py(), visit)
+        rng = keyed_rng(*seed, "group", self._query_ids[query].as_py(), visit)
         relevant = self._positives[query]
-        chosen = [int(relevant[draw.integers(len(relevant))])]
+        chosen = [int(relevant[rng.integers(len(relevant))])]
         taken = set(self._same[np.union1d(relevant, self._no_negatives.get(query, relevant))].tolist())
         missing = 0
         if self._ranked is not None:
@@ -168,11 +170,11 @@ class _Pool:
             documents, scores = ranked.documents[free][window], ranked.scores[free][window]
             own = ranked.scores[keys == self._same[chosen[0]]]
             positive = float(own[0] if len(own) else ranked.scores[-1])
-            at = self._draw(scores, self._config.negatives, draw, positive, **self._config.draw.options)
+            at = self._draw(scores, self._config.negatives, rng, positive, **self._config.draw.options)
             chosen += documents[at].tolist()
             taken |= set(self._same[documents[at]].tolist())
             missing = self._config.negatives - len(at)
-        chosen += self._random(self._config.random + missing, taken, draw)
+        chosen += self._random(self._config.random + missing, taken, rng)
         targets = [1.0] + [0.0] * (len(chosen) - 1)
         ids = self._document_ids.take(pa.array(chosen)).to_pylist()
         return {
@@ -180,14 +182,14 @@ class _Pool:
             "teacher": None,
         }, missing  # fmt: skip
 
-    def _random(self, count: int, taken: set[int], draw: np.random.Generator) -> list[int]:
+    def _random(self, count: int, taken: set[int], rng: np.random.Generator) -> list[int]:
         """Documents of the whole collection with texts not taken yet."""
-        found: list[int] = []
+        rows: list[int] = []
         for _ in range(100 * count):
-            if len(found) == count:
+            if len(rows) == count:
                 break
-            row = int(draw.integers(len(self._document_ids)))
+            row = int(rng.integers(len(self._document_ids)))
             if int(self._same[row]) not in taken:
                 taken.add(int(self._same[row]))
-                found.append(row)
-        return found
+                rows.append(row)
+        return rows

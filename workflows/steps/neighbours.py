@@ -1,4 +1,4 @@
-"""Rerank a ranking by reciprocal nearest neighbours among what a query found, on Ray Data (paper 003, section 3.1)."""
+"""Rerank by reciprocal nearest neighbours among what a query retrieved (Zerveas et al., 2023, section 3.1)."""
 
 from pathlib import Path
 from typing import Any
@@ -6,28 +6,30 @@ from typing import Any
 import pyarrow.compute as pc
 from pydantic import Field
 
+from components.compute.processor import configure_process
+from components.data.groups import queries_of
+from components.data.tables import RANKING, read, write
+from components.data.vectors import Lists, Vectors
 from components.files import remove, save_array
-from components.groups import queries_of
-from components.neighbours import NeighboursConfig
-from components.processor import settle
-from components.reranking import Ranked, list_scores
-from components.tables import RANKING, read, write
-from components.vectors import Lists, Vectors
-from workflows.cluster import Cluster
-from workflows.shards import mapped_rows
+from components.neighbours.reciprocal import NeighboursConfig
+from components.neighbours.reranking import Ranked, list_scores
+from workflows.distributed.cluster import Cluster
+from workflows.distributed.shards import map_rows
+from workflows.store.dag import Description
 
 QUERIES = 1024
-"""Of one piece of work; changes no result."""
+"""In one shard; changes no result."""
 
 
 class NeighboursRerankConfig(NeighboursConfig):
     """How a ranking is reranked by neighbours."""
 
     context: int = Field(60, ge=1)
-    """N: documents of each query among which neighbours are sought, and that get a new order. What follows them stays
-    behind them; the public code leaves it out."""
+    """N: the first documents of each query, which are reranked by neighbours among them. The rest of the ranking
+    follows them; the public code leaves it out."""
 
 
+@Description(part="reranking by neighbours")
 def rerank_by_neighbours(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, ranking: Path, splits: list[str],
     config: NeighboursRerankConfig,
@@ -43,7 +45,7 @@ def rerank_by_neighbours(
     ranked = Ranked(table, data, vectors)
     lists = ranked.lists(config.context)
     lists.save(out)
-    scores, _ = mapped_rows(
+    scores, _ = map_rows(
         Reranker, len(ranked), QUERIES, out=out, cluster=cluster, pool=cluster.map, unit="queries",
         lists=out, vectors=vectors, config=config,
     )  # fmt: skip
@@ -57,11 +59,11 @@ class Reranker:
     """Scores lists of documents by their neighbours."""
 
     def __init__(self, *, lists: Path, vectors: Path, config: NeighboursConfig, cuda: bool, threads: int) -> None:
-        settle(threads)
+        configure_process(threads)
         self._lists, self._vectors, self._config = lists, Vectors(vectors), config
         self._device = "cuda" if cuda else "cpu"
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         """Write the scores of some queries' lists."""
         lists = Lists.load(self._lists, task["start"], task["stop"])
-        save_array(path, list_scores(self._vectors, lists, self._config, self._device)[lists.there])
+        save_array(path, list_scores(self._vectors, lists, self._config, self._device)[lists.mask])

@@ -1,5 +1,5 @@
-"""Pictures of soft labels and of what was learned from them (paper 003, Figures 2 and 11 to 13), and of measures along
-a number of their experiments, such as the size of a model (paper 000, Figure 3)."""
+"""Charts of soft labels and of what was learned from them (Zerveas et al., 2023, Figures 2 and 11 to 13), and of
+measures by a number, such as the size of a model (Moiseev et al., 2023, Figure 3)."""
 
 import json
 from pathlib import Path
@@ -9,41 +9,46 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from components.charts.label_curves import Mark, by_rank, normalised, picture, softmax, training_curves
 from components.config import Config
+from components.data.groups import ids_of, rows_of
+from components.data.tables import GROUPS, read
+from components.data.vectors import Lists, Vectors, query_rows
+from components.evaluation.measures import mean_and_deviation
 from components.files import write_json
-from components.groups import ids_of, rows_of
-from components.measures import spread
-from components.neighbours import NeighboursConfig, at_once
-from components.pictures import Mark, by_rank, normalised, of_training, picture, softmax
-from components.tables import GROUPS, read
-from components.vectors import Lists, Vectors, query_rows
-from workflows.cluster import Cluster
+from components.neighbours.reciprocal import NeighboursConfig, contexts_per_batch
+from workflows.distributed.cluster import Cluster
+from workflows.store.dag import Description
+
+PICTURES = "pictures.json"
+"""Charts, as `components.charts.label_curves.picture` has them."""
 
 
 class PicturesConfig(Config):
-    """What is drawn."""
+    """What the charts show."""
 
     queries: int = Field(200, ge=1)
-    """The first so many groups."""
+    """So many first groups."""
     candidates: int = Field(40, ge=1)
-    """Ranks that are shown."""
+    """So many first ranks."""
 
 
+@Description(part="evaluation", shows=(PICTURES,), heading="Labels and what was learned from them")
 def pictures(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, groups: Path, labels: Path | None, model: Path,
     trained: Path, similarity: NeighboursConfig, config: PicturesConfig,
 ) -> dict[str, Any]:  # fmt: skip
     """Write `pictures.json`: similarities, labels and predicted distributions by rank, and the training's course.
 
-    `groups` have the labels that are there, `labels` smoothed ones; `vectors` are those that training began with,
-    `trained` those with the queries of `model`, both of the groups' queries.
+    `groups` have the labels as they are, `labels` smoothed ones. `vectors` are those before the training, `trained`
+    those with the queries of `model`; both have the groups' queries.
     """
     table = read(groups / "groups.parquet", GROUPS).slice(0, config.queries).combine_chunks()
     lists = table["doc_ids"].combine_chunks()
     offsets = np.r_[0, np.cumsum(lists.value_lengths().to_numpy())].astype(np.int64)
     documents = rows_of(lists.flatten(), ids_of(data / "documents.parquet", "doc_id"), what=str(groups))
     own = Lists(query_rows(vectors, table["query_id"]), documents, offsets)
-    there, truth = own.there, own.padded(_flat(table, "targets")) > 0
+    there, truth = own.mask, own.padded(_flat(table, "targets")) > 0
     similar = _similarities(own, truth, Vectors(vectors), similarity)
     before = _scores(own, Vectors(vectors))
     later = _scores(own._replace(queries=query_rows(trained, table["query_id"])), Vectors(trained))
@@ -57,7 +62,7 @@ def pictures(
     if labels is not None:
         smooth = read(labels / "groups.parquet", GROUPS).slice(0, config.queries).combine_chunks()
         shares["smoothed labels"] = by_rank(_to_one(own.padded(_flat(smooth, "targets"))), there)[shown]
-    found = [
+    charts = [
         picture(
             "Similarity to what is relevant", "Of a query's candidates, most similar first; mean and deviation over "
             "queries. Their ranges differ from query to query.", "rank", {"similarity": by_rank(similar, there)[shown]},
@@ -72,32 +77,34 @@ def pictures(
             "What is predicted", "Shares of the predicted distribution, largest first, at the temperature that was "
             "learned.", "rank", {name: by_rank(share, there)[shown] for name, share in predicted.items()},
         ),
-        *of_training([json.loads(line) for line in (model / "metrics.jsonl").read_text().splitlines()]),
+        *training_curves([json.loads(line) for line in (model / "metrics.jsonl").read_text().splitlines()]),
     ]  # fmt: skip
-    write_json(out / "pictures.json", found)
+    write_json(out / PICTURES, charts)
     right = {name: float((share * truth).sum(1).mean()) for name, share in predicted.items()}
     return {"groups": len(table), "predicted_of_labelled_before": right["before"],
             "predicted_of_labelled_after": right["after"], "temperature": heat}  # fmt: skip
 
 
+@Description(part="evaluation", shows=(PICTURES,), heading="By {x}")
 def along(
     out: Path, cluster: Cluster, *, results: Path, axis: str, curves: dict[str, dict[str, int]]
 ) -> dict[str, Any]:  # fmt: skip
-    """Write `pictures.json`: each measure of some systems, by the place on the axis that each is given, mean and
-    deviation over seeds."""
+    """Write `pictures.json`: each measure of some systems by their places on an axis, mean and deviation over seeds."""
     values: dict[tuple[str, str, str], dict[str, list[float]]] = {}
     for row in json.loads((results / "metrics.json").read_text())["rows"]:
-        board = values.setdefault((row["collection"], row["split"], row["measure"]), {})
-        board.setdefault(row["system"], []).append(row["value"])
+        systems = values.setdefault((row["collection"], row["split"], row["measure"]), {})
+        systems.setdefault(row["system"], []).append(row["value"])
     drawn = []
     for (collection, split, measure), systems in values.items():
         lines: dict[str, list[Mark]] = {
-            name: sorted((place, *spread(systems[system])) for system, place in places.items() if system in systems)
+            name: sorted(
+                (place, *mean_and_deviation(systems[system])) for system, place in places.items() if system in systems
+            )
             for name, places in curves.items()
         }
         about = f"{collection}, {split} split; the mean and deviation over the seeds."
         drawn.append(picture(measure, about, axis, {name: marks for name, marks in lines.items() if marks}))
-    write_json(out / "pictures.json", [one for one in drawn if one["curves"]])
+    write_json(out / PICTURES, [one for one in drawn if one["curves"]])
     return {"measures": len(drawn)}
 
 
@@ -118,20 +125,20 @@ def _similarities(lists: Lists, truth: np.ndarray, vectors: Vectors, config: Nei
     """(Q, N) mean similarity of each candidate to the labelled ones (Algorithm 1, line 5)."""
     import torch
 
-    from components.smoothing import evidence
+    from components.neighbours.smoothing import evidence
 
-    found, documents, there = [], lists.padded(lists.documents), lists.there
+    similar, documents, there = [], lists.padded(lists.documents), lists.mask
     with torch.inference_mode():
-        for part, asked, held in vectors.contexts(lists.queries, documents, at_once(documents.shape[1])):
+        for part, asked, held in vectors.contexts(lists.queries, documents, contexts_per_batch(documents.shape[1])):
             queries, answers = torch.from_numpy(asked).float(), torch.from_numpy(held).float()
             right, real = torch.from_numpy(truth[part]), torch.from_numpy(there[part])
-            found.append(evidence(queries, answers, right, real, config))
-    return torch.cat(found).double().numpy()
+            similar.append(evidence(queries, answers, right, real, config))
+    return torch.cat(similar).double().numpy()
 
 
 def _scores(lists: Lists, vectors: Vectors) -> np.ndarray:
     """(Q, N) inner products of queries and their candidates."""
     documents = lists.padded(lists.documents)
-    parts = vectors.contexts(lists.queries, documents, at_once(documents.shape[1]))
-    found = [np.einsum("qd,qnd->qn", a.astype(np.float64), h.astype(np.float64)) for _, a, h in parts]
-    return np.concatenate(found)
+    parts = vectors.contexts(lists.queries, documents, contexts_per_batch(documents.shape[1]))
+    scores = [np.einsum("qd,qnd->qn", a.astype(np.float64), h.astype(np.float64)) for _, a, h in parts]
+    return np.concatenate(scores)

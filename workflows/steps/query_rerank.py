@@ -1,4 +1,5 @@
-"""What query rerankers read, and asking them for the rank of each expansion (paper 002, sections 3.3.1 and 3.3.2)."""
+"""What a query reranker reads, and the ranks that it predicts for expansions (Chuang et al., 2023, sections 3.3.1 and
+3.3.2)."""
 
 from itertools import chain
 from pathlib import Path
@@ -11,14 +12,14 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from components.config import Config
-from components.expansions import FILE
+from components.data.tables import DOCUMENTS, EXPANSIONS, QRELS, QUERIES, RANKING, check, read, write
+from components.expansion.expansions import FILE
+from components.expansion.query_choice import PREDICTIONS
+from components.expansion.query_reading import PARTS, TOP
 from components.files import remove, replacing, save_array, write_array
-from components.processor import settle
-from components.query_choice import PREDICTIONS
-from components.query_reading import PARTS, TOP
-from components.tables import DOCUMENTS, EXPANSIONS, QRELS, QUERIES, RANKING, check, read, write
-from workflows.cluster import Cluster
-from workflows.shards import mapped_rows
+from workflows.distributed.cluster import Cluster
+from workflows.distributed.shards import map_rows
+from workflows.store.dag import Description
 
 ROW_GROUP = 10_000
 PREDICTED = "predicted.parquet"
@@ -30,14 +31,15 @@ class PredictConfig(Config):
     precision: Literal["bf16", "fp32"] = "bf16"
     """Of the forward pass."""
     shard: int = Field(2_000, ge=1)
-    """Expansions in one file; what an interrupted prediction loses at most, for each worker."""
+    """Expansions in one file; the most that each worker loses where prediction is interrupted."""
 
 
+@Description(part="query reranking")
 def candidates(out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path | None) -> dict[str, Any]:
-    """Write what a query reranker reads, as a collection to be tokenised (`components.query_reading`).
+    """Write what a query reranker reads, as a collection to be tokenised (`components.expansion.query_reading`).
 
-    Documents are the expanded queries and, with a ranking of them, behind those the passages that they find first,
-    each once, and an empty one for those that find nothing. Queries are those of `data`.
+    The documents are the expanded queries. With a ranking, each query's first passage follows them, every passage once,
+    and then an empty one for queries that found nothing. The queries are those of `data`.
     """
     names = read(expanded / FILE, EXPANSIONS, columns=["doc_id"])["doc_id"]
     asked = read(expanded / "queries.parquet", QUERIES, columns=["query_id", "text"])
@@ -62,10 +64,11 @@ def candidates(out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranki
     return summary
 
 
+@Description(part="query reranking")
 def candidates_released(
     out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path | None
 ) -> dict[str, Any]:
-    """The same for the public code's templates, in which question, expansion, title and passage are texts apart."""
+    """The same for the public code's templates, where question, expansion, title and passage are separate texts."""
     table = read(expanded / FILE, EXPANSIONS, columns=["doc_id", "text", "query_id"])
     asked = read(data / "queries.parquet", QUERIES, columns=["query_id", "text"])
     asked = asked.filter(pc.is_in(asked["query_id"], value_set=pc.unique(table["query_id"])))
@@ -79,8 +82,8 @@ def candidates_released(
         columns = ["query_id", "doc_id"]
         first = read(ranking / "ranking.parquet", RANKING, columns=columns, filters=[("rank", "=", 1)])
         passages = _passages(data, pc.unique(first["doc_id"]))
-        found = first["doc_id"].take(pc.index_in(table["doc_id"], value_set=first["query_id"].combine_chunks()))
-        rows = pc.index_in(found, value_set=passages["doc_id"].combine_chunks(), skip_nulls=True)
+        of_query = first["doc_id"].take(pc.index_in(table["doc_id"], value_set=first["query_id"].combine_chunks()))
+        rows = pc.index_in(of_query, value_set=passages["doc_id"].combine_chunks(), skip_nulls=True)
         top = pc.fill_null(rows, len(passages)).to_numpy().astype(np.int64)
         for field in ("title", "text"):
             parts.append(sum(map(len, texts)) + top)
@@ -104,17 +107,18 @@ def _passages(data: Path, wanted: pa.Array) -> pa.Table:
     return check(pa.Table.from_batches(kept), DOCUMENTS, what="documents")
 
 
+@Description(part="query reranking", models="predicting")
 def predict(
     out: Path, cluster: Cluster, *, expanded: Path, candidates: Path, tokens: Path, reranker: Path,
     config: PredictConfig,
 ) -> dict[str, Any]:  # fmt: skip
     """Write `predicted.parquet`, the rank that a query reranker predicts for each expansion, up to a constant."""
     names = read(expanded / FILE, EXPANSIONS, columns=["doc_id"])["doc_id"]
-    scores, counted = mapped_rows(
-        Predictor, len(names), config.shard, out=out, cluster=cluster, pool=cluster.scoring(),
+    scores, counted = map_rows(
+        Predictor, len(names), config.shard, out=out, cluster=cluster, pool=cluster.scoring_pool(),
         unit="expansions", data=candidates,
         tokens=tokens, model=reranker / "model", config=config,
-        batch_tokens=cluster.tokens_at_once(cuda=cluster.cuda()),
+        batch_tokens=cluster.batch_tokens(cuda=cluster.cuda()),
     )  # fmt: skip
     write(out / PREDICTED, pa.table([names, pa.array(scores)], names=PREDICTIONS.names), PREDICTIONS)
     remove(out, "part-*.npy")
@@ -122,25 +126,19 @@ def predict(
 
 
 class Predictor:
-    """A query reranker that predicts ranks of rows of a token store."""
+    """A worker that predicts the ranks of expansions with a query reranker."""
 
-    def __init__(
-        self, *, data: Path, tokens: Path, model: Path, config: PredictConfig, batch_tokens: int, cuda: bool,
-        threads: int,
-    ) -> None:  # fmt: skip
-        from components.cross_encoder import CrossEncoder
-        from components.inference import Inference
-        from components.query_reading import Reading
-        from components.text import TokenStore
+    def __init__(self, *, data: Path, tokens: Path, model: Path, config: PredictConfig, **options: Any) -> None:
+        from components.data.token_store import TokenStore
+        from components.expansion.query_reading import RerankerInputs
+        from components.models.cross_encoder import CrossEncoder
+        from components.models.inference import TimedInference
 
-        settle(threads)
-        reranker = CrossEncoder.load(model)
-        self._inference = Inference(reranker, cuda=cuda, precision=config.precision, batch_tokens=batch_tokens)
-        self._reading = Reading(data, TokenStore(tokens, model), reranker.config.pair_tokens)
+        self._inference = TimedInference(CrossEncoder, model, precision=config.precision, **options)
+        self._reading = RerankerInputs(data, TokenStore(tokens, model), self._inference.config.pair_tokens)
 
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
-        """Write the predicted ranks of some rows; how long it took, and could not have been shorter."""
-        rows = np.arange(task["start"], task["stop"])
-        scores, took = self._inference(self._reading.lengths(rows), lambda at: self._reading.batch(rows[at]))
-        save_array(path, scores)
+        """Write the predicted ranks of some expansions; the seconds that the model took."""
+        ranks, took = self._inference.timed(self._reading, np.arange(task["start"], task["stop"]))
+        save_array(path, ranks)
         return took

@@ -1,4 +1,4 @@
-"""False-negative control: a ranking that says of each candidate whether it may become a negative, and if not, why."""
+"""False-negative control: which candidates of a ranking may become negatives, and why others may not."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,33 +8,35 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components import draws, runs, screening
+from components.data import row_runs
+from components.data.groups import ids_of, known_positives, queries_of, rows_of
+from components.data.tables import ANSWERED, RANKING, SCREENED, by_query, check, pieces, read
+from components.data.vectors import Lists, Vectors, query_rows
 from components.files import replacing, write_json
-from components.groups import ids_of, no_negatives, queries_of, rows_of
-from components.screening import REASONS, Found, ScreenConfig
-from components.tables import ANSWERED, RANKING, SCREENED, by_query, check, pieces, read
-from components.vectors import Lists, Vectors, query_rows
-from workflows.cluster import Cluster
-from workflows.dag import version
+from components.retrieval import screening
+from components.retrieval.screening import REASONS, RankingRows, ScreenConfig
+from components.rng import keyed_rng
+from workflows.distributed.cluster import Cluster
+from workflows.store.dag import Description
 
 CASES = "cases.json"
-"""Some removed candidates, for people."""
+"""Examples of removed candidates, for the report."""
 CASES_EACH = 4
-"""Of each reason."""
+"""Examples of each reason."""
 ROWS = 1_000_000
-"""Of the ranking that are looked at together; changes no result."""
+"""Rows of the ranking in memory at once; changes no result."""
 
 
-@version(2)
+@Description(part="groups and negatives", shows=(CASES,), version=2)
 def screen(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path, split: str, votes: Path | None,
     vectors: Path | None, config: ScreenConfig,
 ) -> dict[str, Any]:  # fmt: skip
-    """The ranking of the split's judged queries with a column more: `reason`, empty for what may be a negative.
+    """Write the ranking of the split's judged queries with one more column: `reason`, empty for what may be a negative.
 
     `votes` is the ranking in a ranker's order, with its scores; `vectors` are those that made the ranking. The summary
-    counts candidates before and after, and what was removed by reason; `cases.json` has some of each. A margin is
-    taken to the best-ranked relevant document; of queries whose list has none (`without_positive`) it removes nothing.
+    counts candidates before and after, and those removed by reason; `cases.json` has examples. A margin is taken to the
+    best-ranked relevant document. It removes nothing for queries whose list has none (`without_positive`).
     """
     answered = config.answering or "hit" in pq.read_schema(ranking / "ranking.parquet").names
     schema = ANSWERED if answered else RANKING
@@ -47,9 +49,9 @@ def screen(
             table = piece.filter(pc.is_in(piece["query_id"], value_set=wanted)).combine_chunks()
             if not len(table):
                 continue
-            found, seen = look(table)
-            number = len(np.unique(found.queries))
-            lists, without = lists + number, without + number - len(np.unique(found.queries[seen.relevant]))
+            candidates, seen = look(table)
+            number = len(np.unique(candidates.queries))
+            lists, without = lists + number, without + number - len(np.unique(candidates.queries[seen.relevant]))
             told.append(seen.shifted(rows))
             rows += len(table)
             names = pa.array(["", *REASONS]).take(pa.array(seen.reason.astype(np.int64) + 1))
@@ -97,25 +99,25 @@ class _Look:
         self._config, self._votes, self._place = config, votes, vectors
         self._queries = ids_of(data / "queries.parquet", "query_id")
         self._documents = ids_of(data / "documents.parquet", "doc_id")
-        self._of_queries = no_negatives(data, tokens)
+        self._of_queries = known_positives(data, tokens)
         known = [(q, d) for q, relevant in self._of_queries.items() for d in relevant]
         self._relevant = np.asarray(known, np.int64).reshape(-1, 2)
         self._same = np.load(tokens / "documents.same.npy")
         self._vectors = Vectors(vectors) if config.reciprocal is not None and vectors is not None else None
 
-    def __call__(self, table: pa.Table) -> tuple[Found, _Seen]:
+    def __call__(self, table: pa.Table) -> tuple[RankingRows, _Seen]:
         config = self._config
-        found = Found(
+        candidates = RankingRows(
             rows_of(table["query_id"], self._queries, what="ranking"),
             rows_of(table["doc_id"], self._documents, what="ranking"),
             table["score"].to_numpy(),
         )
-        is_judged = screening.judged(found, self._relevant)
-        score, place = screening.positive_scores(found, is_judged)
+        is_judged = screening.judged(candidates, self._relevant)
+        score, place = screening.positive_scores(candidates, is_judged)
         flags = {
             "qrel": is_judged,
-            "duplicate text": screening.copies(found, self._relevant, self._same),
-            "margin": screening.too_near(found, score, config),
+            "duplicate text": screening.duplicates(candidates, self._relevant, self._same),
+            "margin": screening.too_near(candidates, score, config),
         }
         if config.same_id:
             flags["same id"] = pc.equal(table["query_id"], table["doc_id"]).to_numpy()
@@ -131,14 +133,16 @@ class _Look:
             assert self._vectors is not None
             assert self._place is not None
             rows = query_rows(self._place, table["query_id"])
-            flags["reciprocal neighbour"] = _reciprocal(found, rows, self._of_queries, self._vectors, config.reciprocal)
-        texts = np.stack([found.queries, self._same[found.documents]], 1)
+            flags["reciprocal neighbour"] = _reciprocal(
+                candidates, rows, self._of_queries, self._vectors, config.reciprocal
+            )
+        texts = np.stack([candidates.queries, self._same[candidates.documents]], 1)
         _, firsts, which = np.unique(texts, axis=0, return_index=True, return_inverse=True)
-        return found, _Seen(screening.first_reason(flags), is_judged, score, place, firsts[which.reshape(-1)])
+        return candidates, _Seen(screening.first_reason(flags), is_judged, score, place, firsts[which.reshape(-1)])
 
 
 def _voted(table: pa.Table, votes: pa.Table, vote: screening.Vote) -> np.ndarray:
-    """Which candidates a ranker takes for relevant: those that it was asked about and gave more than the threshold."""
+    """Which candidates a ranker takes for relevant: those that it scored above the threshold."""
     pairs = table.select(["query_id", "doc_id"]).append_column("row", pa.array(np.arange(len(table))))
     pairs = pairs.filter(pc.less_equal(table["rank"], vote.depth))
     scores = votes.select(["query_id", "doc_id", "score"])
@@ -149,17 +153,19 @@ def _voted(table: pa.Table, votes: pa.Table, vote: screening.Vote) -> np.ndarray
     return flags
 
 
-def _reciprocal(found: Found, queries: np.ndarray, relevant: dict[int, np.ndarray], vectors: Vectors, k: int) -> Any:
+def _reciprocal(
+    candidates: RankingRows, queries: np.ndarray, relevant: dict[int, np.ndarray], vectors: Vectors, k: int
+) -> Any:
     """Which candidates and a relevant document of their query are near in both directions."""
     import torch
 
-    starts = runs.starts(found.queries)
-    parts = np.split(found.documents, starts[1:]) if len(starts) else []
-    known = [relevant.get(int(query), np.empty(0, np.int64)) for query in found.queries[starts]]
+    starts = row_runs.starts(candidates.queries)
+    parts = np.split(candidates.documents, starts[1:]) if len(starts) else []
+    known = [relevant.get(int(query), np.empty(0, np.int64)) for query in candidates.queries[starts]]
     lists = [np.concatenate([listed, np.setdiff1d(own, listed)]) for listed, own in zip(parts, known, strict=True)]
     offsets = np.cumsum([0, *map(len, lists)])
     padded = Lists(queries[starts], np.concatenate([np.empty(0, np.int64), *lists]), offsets)
-    documents, there = padded.padded(padded.documents), padded.there
+    documents, there = padded.padded(padded.documents), padded.mask
     is_relevant = there & np.asarray([np.isin(row, own) for row, own in zip(documents, known, strict=True)])
     flags = []
     for part, _, held in vectors.contexts(padded.queries, documents, 64):
@@ -176,7 +182,7 @@ def _cases(ranking: Path, seen: _Seen) -> list[dict[str, Any]]:
     chosen: list[tuple[str, int]] = []
     for number, name in enumerate(REASONS):
         rows = np.flatnonzero(seen.reason == number)
-        chosen += [(name, at) for at in np.sort(draws.generator("cases", name).permutation(rows)[:CASES_EACH]).tolist()]
+        chosen += [(name, at) for at in np.sort(keyed_rng("cases", name).permutation(rows)[:CASES_EACH]).tolist()]
     told = _rows(ranking, {row for _, at in chosen for row in (at, int(seen.place[at]), int(seen.first[at]))})
     cases = []
     for name, at in chosen:
@@ -191,10 +197,10 @@ def _cases(ranking: Path, seen: _Seen) -> list[dict[str, Any]]:
 
 def _rows(ranking: Path, wanted: set[int]) -> dict[int, dict[str, Any]]:
     """Some rows of a ranking by their number; one pass over it."""
-    found: dict[int, dict[str, Any]] = {}
+    rows: dict[int, dict[str, Any]] = {}
     first = 0
     for piece in pieces(ranking, RANKING, rows=ROWS):
         own = sorted(row for row in wanted if first <= row < first + len(piece))
-        found.update(zip(own, piece.take(pa.array([row - first for row in own], pa.int64())).to_pylist(), strict=True))
+        rows.update(zip(own, piece.take(pa.array([row - first for row in own], pa.int64())).to_pylist(), strict=True))
         first += len(piece)
-    return found
+    return rows

@@ -11,19 +11,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from components import topk
+from components.compute.processor import configure_process
 from components.config import Config
+from components.data.groups import check_k, id_order, ids_of, queries_of
+from components.data.tables import RANKING, counts
+from components.data.vectors import document_shards, query_rows
 from components.files import remove, replacing, save_array, write_array, write_json
-from components.groups import documents_for, ids_of, places_of, queries_of
-from components.processor import settle
-from components.tables import RANKING, counts
-from components.vectors import documents_of, query_rows
-from workflows.cluster import Cluster, Pool
-from workflows.progress import Progress
-from workflows.shards import Shard, map_shards
+from components.retrieval import topk
+from workflows.distributed.cluster import Cluster, Pool
+from workflows.distributed.shards import Shard, map_shards
+from workflows.store.dag import Description
+from workflows.store.progress import Progress
 
 INDEX = "index.faiss"
-# How the work is cut, which changes no result: queries of one piece of work, its scores, and its documents at most.
+# How the work is cut into shards, which changes no result: the most queries, scores and documents of one.
 QUERIES = 4096
 SCORES = 2**30
 DOCUMENTS = 2**20
@@ -41,17 +42,21 @@ class SearchConfig(Config):
     ef: int = Field(default=128, ge=1)
     """Candidates that an HNSW graph holds while it is searched."""
     sample: int = Field(default=200, ge=1)
-    """Queries on which an index is compared with exact search."""
+    """Queries for which an index is compared with exact search."""
 
 
+@Description(part="search", droppable=(INDEX,))
 def faiss_index(out: Path, cluster: Cluster, *, vectors: Path, factory: str) -> dict[str, Any]:
-    """Write `index.faiss`: row i is document i. Takes the factory string alone: probing more cells builds nothing."""
-    from components import index
+    """Write `index.faiss`, in which row i is document i.
 
-    shards = documents_of(vectors)
+    It takes the factory string alone, not the whole config: `probes` and `ef` need no other index.
+    """
+    from components.retrieval import index
+
+    shards = document_shards(vectors)
     rows, dimension = sum(len(shard) for shard in shards), shards[0].shape[1]
-    index.empty(factory, dimension)
-    most = cluster.machine()
+    index.create(factory, dimension)
+    most = cluster.machine_cores()
     pool = Pool(workers=1, threads=min(most, (cluster.map.workers or most) * cluster.map.threads))
     map_shards(
         _Indexing, [Shard(INDEX, rows, {})],
@@ -60,6 +65,7 @@ def faiss_index(out: Path, cluster: Cluster, *, vectors: Path, factory: str) -> 
     return {"documents": rows, "dimension": dimension, "bytes": (out / INDEX).stat().st_size}
 
 
+@Description(part="search")
 def search(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, splits: list[str], k: int, config: SearchConfig,
     index: Path | None = None,
@@ -67,12 +73,12 @@ def search(
     """Write `ranking.parquet`: for every query of the splits, in their order, its k best documents.
 
     `vectors` holds `documents-*.npy`, rows in the order of the documents, and `queries.npy` with `queries.json`.
-    With `index` what the index finds is written, and the summary says how much of the exact answer that is on a
-    sample of the queries, and how much of the time it took to find it.
+    With `index` the ranking is what the index finds. The summary then has its recall of the exact ranking on a sample
+    of the queries, and the share of the time that the index took.
     """
     if (config.index is None) != (index is None):
         raise ValueError("search takes an index where its config names one, and only there")
-    documents = documents_for(k, data)
+    documents = check_k(k, data)
     query_ids = queries_of(data, splits, ["query_id"])["query_id"].combine_chunks()
     rows = query_rows(vectors, query_ids)
     ranking, about = out / "ranking.parquet", out / "recall.json"
@@ -82,7 +88,7 @@ def search(
         sampled = _pieces(vectors, documents, min(config.sample, len(rows)), name="sample") if index else []
         gpu = _on_gpu(cluster, index)
         counted = map_shards(
-            _Found, pieces + sampled, out=out, cluster=cluster, pool=cluster.map, unit="million scores", gpu=gpu,
+            _Searching, pieces + sampled, out=out, cluster=cluster, pool=cluster.map, unit="million scores", gpu=gpu,
             work=str(out), vectors=str(vectors), k=k, device="cuda" if gpu else "cpu",
             index=str(index / INDEX) if index else None, probes=config.probes, ef=config.ef,
         )  # fmt: skip
@@ -95,7 +101,7 @@ def search(
 def _prepare(out: Path, data: Path, rows: np.ndarray, sample: int) -> pa.Array:
     """Write what the workers read: each document's place in the order of ids, and queries' rows. The ids in order."""
     doc_ids = ids_of(data / "documents.parquet", "doc_id")
-    by_id, order = places_of(doc_ids)
+    by_id, order = id_order(doc_ids)
     chosen = rows[_sampled(len(rows), sample)]
     for name, array in {"order.npy": order, "rows.npy": rows, "sample.npy": chosen}.items():
         write_array(out / name, array)
@@ -103,7 +109,7 @@ def _prepare(out: Path, data: Path, rows: np.ndarray, sample: int) -> pa.Array:
 
 
 def _sampled(count: int, sample: int) -> np.ndarray:
-    """Which of so many queries an index is tried on: some at even distances."""
+    """The queries that an index is compared on, evenly spaced."""
     return np.arange(min(sample, count)) * count // max(1, min(sample, count))
 
 
@@ -111,7 +117,7 @@ def _pieces(
     vectors: Path, documents: int, queries: int, *, name: str = "rows", approximate: bool = False
 ) -> list[Shard]:  # fmt: skip
     """The work, cut into blocks of queries and, for exact search, runs of document shards."""
-    lengths = [len(shard) for shard in documents_of(vectors)]
+    lengths = [len(shard) for shard in document_shards(vectors)]
     if sum(lengths) != documents:
         raise ValueError(f"{vectors}: vectors of {sum(lengths)} documents, and the collection has {documents}")
     many = QUERIES_OF_INDEX if approximate else QUERIES
@@ -135,7 +141,7 @@ def _on_gpu(cluster: Cluster, index: Path | None) -> bool:
         return False
     if index is None:
         return True
-    from components.index import gpus
+    from components.retrieval.index import gpus
 
     return gpus() > 0
 
@@ -155,36 +161,36 @@ def _recall(out: Path, pieces: list[Shard], sampled: list[Shard], k: int) -> dic
     exact = list(_merged(out, sampled, k))
     if not exact:
         return {}
-    truth = topk.places(np.concatenate(exact))
+    truth = topk.tie_ranks_of(np.concatenate(exact))
     queries = sum(piece.task["stop"] - piece.task["start"] for piece in pieces)
     wanted = _sampled(queries, len(truth))
     shares, at = [], 0
-    for found in _merged(out, pieces, k):
-        for number in np.flatnonzero((wanted >= at) & (wanted < at + len(found))):
-            row = found[wanted[number] - at]
-            shares.append(len(np.intersect1d(topk.places(row[row != topk.NOTHING]), truth[number])) / k)
-        at += len(found)
+    for lists in _merged(out, pieces, k):
+        for number in np.flatnonzero((wanted >= at) & (wanted < at + len(lists))):
+            row = lists[wanted[number] - at]
+            shares.append(len(np.intersect1d(topk.tie_ranks_of(row[row != topk.NO_DOCUMENT]), truth[number])) / k)
+        at += len(lists)
     return {f"recall@{k} of exact": float(np.mean(shares)), "recall queries": len(shares)}
 
 
-def _write_ranking(to: Path, query_ids: pa.Array, doc_ids: pa.Array, found: Iterator[topk.Keys]) -> None:
+def _write_ranking(to: Path, query_ids: pa.Array, doc_ids: pa.Array, merged: Iterator[topk.Keys]) -> None:
     """Write the lists as one table."""
     at = 0
     with replacing(to) as path, pq.ParquetWriter(path, RANKING) as writer:
-        for lists in found:
-            there = lists != topk.NOTHING
+        for lists in merged:
+            there = lists != topk.NO_DOCUMENT
             row, rank = np.nonzero(there)
             columns = [
                 query_ids.take(pa.array(at + row)),
-                doc_ids.take(pa.array(topk.places(lists[there]))),
+                doc_ids.take(pa.array(topk.tie_ranks_of(lists[there]))),
                 pa.array(rank + 1, pa.int32()),
-                pa.array(topk.scores(lists[there])),
+                pa.array(topk.scores_of(lists[there])),
             ]
             writer.write_table(pa.table(columns, schema=RANKING))
             at += len(lists)
 
 
-class _Found:
+class _Searching:
     """Lists of the best documents for a block of queries: exactly, of a run of document shards, or by the index."""
 
     def __init__(
@@ -208,15 +214,15 @@ class _Found:
         return {"search_seconds": took, "index_seconds": took if task["approximate"] else 0.0}
 
     def _exact(self, queries: np.ndarray, order: np.ndarray, first: int, last: int) -> topk.Keys:
-        settle(self._threads)
-        shards = documents_of(self._vectors)
+        configure_process(self._threads)
+        shards = document_shards(self._vectors)
         start = sum(len(shard) for shard in shards[:first])
         run = shards[first:last]
         places = order[start : start + sum(len(shard) for shard in run)]
         return topk.top_k(queries, run, places, self._k, device=self._device)
 
     def _approximate(self, queries: np.ndarray, order: np.ndarray) -> topk.Keys:
-        from components import index
+        from components.retrieval import index
 
         if self._opened is None:
             gpu = self._device != "cpu"
@@ -233,9 +239,9 @@ class _Indexing:
         self._threads, self._vectors, self._factory = threads, Path(vectors), factory
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
-        from components import index
+        from components.retrieval import index
 
-        shards = documents_of(self._vectors)
+        shards = document_shards(self._vectors)
         with Progress(path.parent, sum(len(shard) for shard in shards), "documents") as progress:
-            built = index.build(self._factory, shards, threads=self._threads, added=progress.add)
+            built = index.build(self._factory, shards, threads=self._threads, on_added=progress.add)
         index.write(built, path)

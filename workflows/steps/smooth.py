@@ -1,4 +1,4 @@
-"""Groups of whole ranking contexts, and soft labels for their candidates, on Ray Data (paper 003, section 3.2)."""
+"""Groups of whole ranking contexts, and soft labels for their candidates (Zerveas et al., 2023, section 3.2)."""
 
 from pathlib import Path
 from typing import Any
@@ -9,28 +9,29 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from components import runs
+from components.compute.processor import configure_process
 from components.config import Config, UserError
+from components.data import row_runs
+from components.data.groups import ids_of, measured_queries, positives, rows_of
+from components.data.tables import GROUPS, QUERIES, RANKING, read, write
+from components.data.vectors import Lists, Vectors, query_rows
 from components.files import remove, replacing, save_array, write_array
-from components.groups import ids_of, measured, positives, rows_of
-from components.neighbours import at_once
-from components.processor import settle
-from components.smoothing import SmoothingConfig
-from components.tables import GROUPS, QUERIES, RANKING, read, write
-from components.vectors import Lists, Vectors, query_rows
-from workflows.cluster import Cluster
-from workflows.progress import Progress
-from workflows.shards import mapped_rows
+from components.neighbours.reciprocal import contexts_per_batch
+from components.neighbours.smoothing import SmoothingConfig
+from workflows.distributed.cluster import Cluster
+from workflows.distributed.shards import map_rows
+from workflows.store.dag import Description
+from workflows.store.progress import Progress
 
 GROUPS_AT_ONCE = 512
-"""Of one piece of work; changes no result."""
+"""In one shard; changes no result."""
 
 
 class ContextConfig(Config):
-    """What belongs to a query's ranking context."""
+    """Which candidates a query's ranking context has."""
 
     size: int = Field(100, ge=1)
-    """Candidates of a query: all relevant documents, and the first others of the ranking up to so many in all."""
+    """Candidates of a query in all: its relevant documents, then the first others of the ranking."""
     queries: int | None = Field(None, ge=1)
     """A sample of so many of the split's queries; null for all."""
 
@@ -39,18 +40,19 @@ class SmoothConfig(SmoothingConfig):
     """How groups get soft labels."""
 
     context: int | None = Field(None, ge=1)
-    """N: candidates of a group among which similarities are taken: the ground truth, and its first others up to so many
-    in all; those beyond get target 0 (but from `uniform`). Null for all of the group. The paper finds some tens
-    enough."""
+    """N: candidates of a group that similarities are computed among: the ground truth, and the first others up to so
+    many in all. The rest get target 0, but with `uniform`. Null for the whole group. The paper finds some tens enough.
+    """
 
 
+@Description(part="soft labels")
 def contexts(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path, split: str, config: ContextConfig
 ) -> dict[str, Any]:
-    """Write `groups.parquet`: of each query of the split its ranking context, every relevant document with target 1.
+    """Write `groups.parquet`: the ranking context of each query of the split, every relevant document with target 1.
 
-    The relevant documents stand first, then the others as they are ranked. A text that stands there already is left
-    out. Queries without a relevant document or a ranking are left out too.
+    The relevant documents come first, then the others as they are ranked. Repeated texts are left out, and so are
+    queries without a relevant document or a ranking.
     """
     document_ids = ids_of(data / "documents.parquet", "doc_id")
     query_ids, same = ids_of(data / "queries.parquet", "query_id"), np.load(tokens / "documents.same.npy")
@@ -58,7 +60,8 @@ def contexts(
     splits = read(data / "queries.parquet", QUERIES, columns=["split"])["split"]
     wanted = np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)).tolist()
     if config.queries is not None:
-        wanted = rows_of(pa.array(measured(data, split, config.queries), pa.string()), query_ids, what=split).tolist()
+        sample = pa.array(measured_queries(data, split, config.queries), pa.string())
+        wanted = rows_of(sample, query_ids, what=split).tolist()
     queries = [row for row in wanted if row in relevant and row in ranked]
     if not queries:
         raise UserError(f"no query of the split {split!r} has a relevant document and a ranking")
@@ -89,14 +92,15 @@ def contexts(
 
 
 def _ranked(ranking: Path, data: Path, size: int) -> dict[int, np.ndarray]:
-    """Rows of what the ranking has of each query row, best first, to twice the depth asked for: texts repeat."""
+    """Document rows of each query row, best first, to twice the depth that is wanted, as texts repeat."""
     table = read(ranking / "ranking.parquet", RANKING, filters=[("rank", "<=", 2 * size)])
     queries = rows_of(table["query_id"], ids_of(data / "queries.parquet", "query_id"), what=str(ranking))
     documents = rows_of(table["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what=str(ranking))
-    starts = runs.starts(queries)
+    starts = row_runs.starts(queries)
     return dict(zip(queries[starts].tolist(), np.split(documents, starts[1:]), strict=True)) if len(queries) else {}
 
 
+@Description(part="soft labels")
 def smooth(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, groups: Path, config: SmoothConfig
 ) -> dict[str, Any]:  # fmt: skip
@@ -113,7 +117,7 @@ def smooth(
     truth = table["targets"].combine_chunks().flatten().to_numpy() > 0
     Lists(query_rows(vectors, table["query_id"]), documents, offsets).save(out)
     write_array(out / "truth.npy", truth)
-    targets, _ = mapped_rows(
+    targets, _ = map_rows(
         Smoother, len(table), GROUPS_AT_ONCE, out=out, cluster=cluster, pool=cluster.map, unit="groups",
         work=out, vectors=vectors, config=config,
     )  # fmt: skip
@@ -141,7 +145,7 @@ class Smoother:
     """Gives groups their soft labels."""
 
     def __init__(self, *, work: Path, vectors: Path, config: SmoothConfig, cuda: bool, threads: int) -> None:
-        settle(threads)
+        configure_process(threads)
         self._work, self._vectors, self._config = work, Vectors(vectors), config
         self._device = "cuda" if cuda else "cpu"
 
@@ -150,14 +154,14 @@ class Smoother:
         lists = Lists.load(self._work, task["start"], task["stop"])
         first = np.load(self._work / "lists.offsets.npy", mmap_mode="r")[task["start"]]
         truth = np.load(self._work / "truth.npy", mmap_mode="r")[first : first + len(lists.documents)]
-        targets = self.targets(lists, lists.padded(truth))[lists.there]
+        targets = self.targets(lists, lists.padded(truth))[lists.mask]
         save_array(path, targets)
 
     def targets(self, lists: Lists, truth: np.ndarray) -> np.ndarray:
         """(Q, N) fp32 targets, 0 behind the shorter groups; `truth` (Q, N) says what is ground truth."""
         import torch
 
-        from components.smoothing import uniform
+        from components.neighbours.smoothing import uniform
 
         config = self._config
         if config.labels != "uniform":
@@ -167,32 +171,32 @@ class Smoother:
             epsilon = torch.from_numpy((similar * ~truth).sum(1))
         else:
             epsilon = torch.full((len(truth),), config.epsilon, dtype=torch.float64)
-        return uniform(torch.from_numpy(truth), torch.from_numpy(lists.there), epsilon).float().numpy()
+        return uniform(torch.from_numpy(truth), torch.from_numpy(lists.mask), epsilon).float().numpy()
 
     def _similar(self, lists: Lists, truth: np.ndarray) -> np.ndarray:
         """(Q, N) fp32 targets by similarity within each group's context."""
         import torch
 
-        from components.smoothing import targets
+        from components.neighbours.smoothing import targets
 
-        found = np.zeros(truth.shape, np.float32)
-        chosen = self._context(lists.there, truth)
+        similar = np.zeros(truth.shape, np.float32)
+        chosen = self._context(lists.mask, truth)
         places = np.argsort(~chosen, axis=1, kind="stable")[:, : chosen.sum(1).max()]
         documents, true, there = (
             np.take_along_axis(array, places, 1) for array in (lists.padded(lists.documents), truth, chosen)
         )
-        batch = at_once(documents.shape[1], self._device)
+        batch = contexts_per_batch(documents.shape[1], self._device)
         with torch.inference_mode():
             for part, *vectors in self._vectors.contexts(lists.queries, documents, batch):
                 asked, held, at, those = (
                     torch.from_numpy(one).to(self._device) for one in (*vectors, true[part], there[part])
                 )
                 shares = targets(asked.float(), held.float(), at, those, self._config).cpu().numpy()
-                np.put_along_axis(found[part], places[part], shares, 1)
-        return found
+                np.put_along_axis(similar[part], places[part], shares, 1)
+        return similar
 
     def _context(self, there: np.ndarray, truth: np.ndarray) -> np.ndarray:
-        """(Q, N) the candidates among which similarities are taken."""
+        """(Q, N) the candidates that similarities are computed among."""
         if self._config.context is None:
             return there
         others = there & ~truth

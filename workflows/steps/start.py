@@ -1,24 +1,26 @@
-"""A model to begin from: a pre-trained one, cut or headed where that is asked for, as every later step loads it."""
+"""A start model: a pre-trained one, with fewer layers or a new head where the config asks for it."""
 
 import hashlib
 from pathlib import Path
 from typing import Any
 
 from components.files import replacing
-from components.generator_configs import GeneratorConfig
-from components.model_configs import CrossEncoderConfig, DualEncoderConfig, place
-from components.reader_configs import ReaderConfig
-from workflows.cluster import Cluster
+from components.models.configs import CrossEncoderConfig, DualEncoderConfig, locate_model
+from components.models.generator_configs import GeneratorConfig
+from components.models.reader_configs import ReaderConfig
+from workflows.distributed.cluster import Cluster
+from workflows.store.dag import Description
 
 
+@Description(part="data")
 def start(
     out: Path, cluster: Cluster, *, config: DualEncoderConfig | CrossEncoderConfig | GeneratorConfig | ReaderConfig
 ) -> dict[str, Any]:
     """Write the model to `out/model`."""
-    from components.cross_encoder import CrossEncoder  # torch and transformers: heavy, and only here needed
-    from components.dual_encoder import DualEncoder
-    from components.generator import Generator
-    from components.reader import Reader
+    from components.models.cross_encoder import CrossEncoder  # they import torch and transformers
+    from components.models.dual_encoder import DualEncoder
+    from components.models.generator import Generator
+    from components.models.reader import Reader
 
     kinds: dict[str, Any] = {
         "dual_encoder": DualEncoder, "cross_encoder": CrossEncoder, "generator": Generator, "reader": Reader
@@ -32,5 +34,5 @@ def start(
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
         "sha256": hashlib.sha256(b"".join(path.read_bytes() for path in weights)).hexdigest(),
-        "tokenizer": place(config.model).rsplit("/", 1)[-1],
+        "tokenizer": locate_model(config.model).rsplit("/", 1)[-1],
     }

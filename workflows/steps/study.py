@@ -1,4 +1,4 @@
-"""A closer look at the expansions that were chosen: how long they are, and some of them (paper 002, section 3.7)."""
+"""The chosen expansions: how long they are, and examples (Chuang et al., 2023, section 3.7)."""
 
 from pathlib import Path
 from typing import Any
@@ -6,24 +6,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from components import query_choice
-from components.expansions import expanded
+from components.data.tables import ANSWER_RANKS, ANSWERED, QRELS, QUERIES, RANKING, read, records
+from components.expansion import query_choice
+from components.expansion.expansions import expand_query
+from components.expansion.query_choice import CHOICE
 from components.files import write_json
-from components.query_choice import CHOICE
-from components.tables import ANSWER_RANKS, ANSWERED, QRELS, QUERIES, RANKING, read, records
-from workflows.cluster import Cluster
+from workflows.distributed.cluster import Cluster
+from workflows.store.dag import Description
 
 STUDY = "study.json"
 WON, LOST = 2, 1
-"""Examples of each generator."""
+"""So many examples of each generator."""
 
 
+@Description(part="evaluation", shows=(STUDY,))
 def study(
     out: Path, cluster: Cluster, *, data: Path, split: str, lexical: Path, by_answer: bool, ranks: dict[str, Path],
     choices: dict[str, dict[str, Path]],
 ) -> dict[str, Any]:  # fmt: skip
     """Write `study.json`: the mean length in words of the queries that systems issue, by generator (Table 3.9), and
-    queries with what each system chose and the rank at which that finds the answer (Table 3.10).
+    queries with what each system chose and the rank of the answer (Table 3.10).
 
     `ranks` are each generator's expansions', `choices` what `choose` wrote for each generator and system. The examples
     are those on which the last system gained and lost most against the first.
@@ -40,7 +42,7 @@ def study(
             for system, path in systems.items()
         }
         issued = {
-            system: {query: expanded(texts[query], row["text"]) if row["number"] else texts[query]
+            system: {query: expand_query(texts[query], row["text"]) if row["number"] else texts[query]
                      for query, row in own.items()}
             for system, own in chosen.items()
         }  # fmt: skip
@@ -65,7 +67,7 @@ def _plain_ranks(data: Path, lexical: Path, split: str, by_answer: bool) -> dict
     """The rank at which each question itself finds an answer, where it does."""
     table = read(lexical / "ranking.parquet", ANSWERED if by_answer else RANKING)
     if not by_answer:
-        table = query_choice.judged(table, read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)]))
+        table = query_choice.mark_relevant(table, read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)]))
     first = table.filter(table["hit"]).group_by("query_id").aggregate([("rank", "min")])
     return dict(zip(first["query_id"].to_pylist(), first["rank_min"].to_pylist(), strict=True))
 
@@ -89,11 +91,11 @@ def _examples(
     won = [query for query in there[:WON] if gain(query) > 0]
     lost = [query for query in reversed(there[-LOST:]) if gain(query) < 0]
     answers = dict(zip(asked["query_id"].to_pylist(), asked["answers"].to_pylist(), strict=True))
-    found = []
+    examples = []
     for query in [*won, *lost]:
         system, own = (names[-1], last) if query in won else (names[0], first)
         at = [("query_id", "=", query), ("rank", "=", ranks[own[query]["doc_id"]])]
         document = read(systems[system] / "ranking.parquet", RANKING, filters=at)["doc_id"].to_pylist()
         passage = records(data / "documents.parquet", "doc_id", document)
-        found.append((query, answers[query], next(iter(passage.values()), None)))
-    return found
+        examples.append((query, answers[query], next(iter(passage.values()), None)))
+    return examples

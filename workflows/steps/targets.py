@@ -1,4 +1,4 @@
-"""What generators learn to write, made of queries and their documents (GAR; paper 002, section 3.2.1)."""
+"""What generators learn to write, taken from documents (GAR; Chuang et al., 2023, section 3.2.1)."""
 
 from pathlib import Path
 from typing import Any
@@ -7,24 +7,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components import expansions
-from components.answers import Mode
 from components.config import UserError
-from components.groups import queries_of
-from components.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, read, write
-from components.targets import TargetConfig, sentence
-from workflows.cluster import Cluster
+from components.data.answers import Mode
+from components.data.groups import queries_of
+from components.data.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, read, write
+from components.expansion import expansions
+from components.expansion.targets import TargetConfig, sentence
+from workflows.distributed.cluster import Cluster
+from workflows.store.dag import Description
 
 
+@Description(part="expansions")
 def targets(
     out: Path, cluster: Cluster, *, data: Path, ranking: Path | None, splits: list[str], leave_out: list[int] | None,
     mode: Mode, config: TargetConfig,
 ) -> dict[str, Any]:  # fmt: skip
     """Write a collection whose documents are the targets, and a group for each query that has one.
 
-    A target has the id `query#0`. `ranking` is one that `answering` wrote, where documents are sought by answer.
-    `leave_out` is a part of the queries and how many parts there are: a generator that has not seen that part can
-    write for it (paper 002, section 3.3.3). Queries without a target are left out and counted.
+    A target has the id `query#0`. `ranking`, where documents are chosen by answer, is one that `answering` wrote.
+    `leave_out` is (fold, number of folds): a generator that has not seen a fold can write for it (Chuang et al., 2023,
+    section 3.3.3). Queries without a target are left out and counted.
     """
     queries = queries_of(data, splits, QUERIES.names)
     if leave_out is not None:
@@ -51,13 +53,13 @@ def targets(
 def _first(data: Path, ranking: Path | None, config: TargetConfig) -> pa.Table:
     """(query_id, doc_id) of the document that each query's target comes from."""
     if config.documents == "judged":
-        found = read(data / "qrels.parquet", QRELS, filters=[("relevance", ">", 0)])
+        pairs = read(data / "qrels.parquet", QRELS, filters=[("relevance", ">", 0)])
     else:
         if ranking is None:
             raise UserError("targets: documents: answering are found in a ranking, and there is none here")
-        found = read(ranking / "ranking.parquet", ANSWERED, filters=[("hit", "=", True)])
-        found = found.sort_by([("query_id", "ascending"), ("rank", "ascending")])
-    return found.group_by("query_id", use_threads=False).aggregate([("doc_id", "first")])
+        pairs = read(ranking / "ranking.parquet", ANSWERED, filters=[("hit", "=", True)])
+        pairs = pairs.sort_by([("query_id", "ascending"), ("rank", "ascending")])
+    return pairs.group_by("query_id", use_threads=False).aggregate([("doc_id", "first")])
 
 
 def _documents(data: Path, first: pa.Table) -> dict[str, dict[str, str]]:
@@ -65,12 +67,12 @@ def _documents(data: Path, first: pa.Table) -> dict[str, dict[str, str]]:
     asked: dict[str, list[str]] = {}
     for query, document in zip(first["query_id"].to_pylist(), first["doc_id_first"].to_pylist(), strict=True):
         asked.setdefault(document, []).append(query)
-    found = {}
+    documents = {}
     wanted = pa.array(list(asked), pa.string())
     for batch in pq.ParquetFile(data / "documents.parquet").iter_batches(columns=DOCUMENTS.names):
         for row in batch.filter(pc.is_in(batch["doc_id"], value_set=wanted)).to_pylist():
-            found.update(dict.fromkeys(asked[row["doc_id"]], row))
-    return found
+            documents.update(dict.fromkeys(asked[row["doc_id"]], row))
+    return documents
 
 
 def _write(out: Path, rows: pa.Table, queries: pa.Table) -> None:

@@ -1,4 +1,4 @@
-"""Tokenise a collection once for a tokenizer; every later pass reads the columns."""
+"""Tokenise a collection once; every later step reads the token ids."""
 
 import hashlib
 import itertools
@@ -11,24 +11,26 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from components.config import Config
-from components.expansions import share
+from components.data.tables import document_text
+from components.data.token_store import TOKENIZER
+from components.data.tokenizers import prompts_of, tokenizer_digest, tokenizer_file
+from components.expansion.expansions import link_or_copy
 from components.files import remove, replacing, write_array, write_json
-from components.text import TOKENIZER, document_text, fingerprint_of, prompts_of, tokenizer_file
-from workflows.cluster import Cluster
-from workflows.dag import version
-from workflows.shards import Shard, map_shards
+from workflows.distributed.cluster import Cluster
+from workflows.distributed.shards import Shard, map_shards
+from workflows.store.dag import Description
 
 
 class TokenizeConfig(Config):
     """What is kept of each text."""
 
     max_tokens: int = Field(512, ge=1)
-    """Tokens kept of a text; models cut further."""
+    """Tokens kept of a text. A model may read fewer."""
 
 
-@version(3)
+@Description(part="data", version=3)
 def tokenize(out: Path, cluster: Cluster, *, data: Path, model: Path, config: TokenizeConfig) -> dict[str, Any]:
-    """Token ids of documents and queries, without special tokens, as `components.text.TokenStore` reads them.
+    """Write the token ids of documents and queries, without special tokens (`components.data.token_store`).
 
     `documents.same.npy` names, for each document, the first one with the same tokens; `queries.same.npy` likewise.
     """
@@ -49,24 +51,25 @@ def tokenize(out: Path, cluster: Cluster, *, data: Path, model: Path, config: To
         offsets = np.load(out / f"{table}.offsets.npy", mmap_mode="r")
         summary[table] = {"texts": len(offsets) - 1, "tokens": int(offsets[-1])}
         _same(out, table)
-    summary["tokenizer"] = fingerprint_of(model / "model")
+    summary["tokenizer"] = tokenizer_digest(model / "model")
     write_json(out / TOKENIZER, summary["tokenizer"])
     remove(out, "part-*")
     return summary
 
 
+@Description(part="data")
 def tokenize_queries(
     out: Path, cluster: Cluster, *, data: Path, model: Path, documents: Path, config: TokenizeConfig
 ) -> dict[str, Any]:
-    """The same for a collection with other queries alone: `documents` is the artifact with its documents' tokens, whose
-    files are linked to and not copied, where the filesystem has links."""
+    """The same for a collection that differs in its queries alone. `documents` is the token store of its documents,
+    whose files are linked, or copied where the filesystem has no links."""
     made = json.loads((documents / TOKENIZER).read_text())
-    if made != fingerprint_of(model / "model"):
+    if made != tokenizer_digest(model / "model"):
         raise ValueError(f"{documents}: these tokens were made with another tokenizer than that of {model}")
     for file in sorted(documents.glob("documents.*.npy")):
         if not (out / file.name).exists():
             with replacing(out / file.name) as path:
-                share(file, path)
+                link_or_copy(file, path)
     groups = pq.ParquetFile(data / "queries.parquet")
     shards = [
         Shard(f"part-queries-{group:05d}", groups.metadata.row_group(group).num_rows,

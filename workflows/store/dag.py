@@ -1,34 +1,80 @@
-"""The graph of steps: what a step is, who it is, and what it stands on.
+"""The graph of steps: what a step is, what identifies it, and which steps it depends on.
 
 A step is a function `f(out, cluster, *, ...inputs)` that fills the directory `out` and may return a JSON
 summary. Its inputs are other steps, configs and plain values; together with the function's name and version
-they are its identity, and identity decides its place in the store. The cluster is not part of it.
+they are its identity, which decides its place in the store. The cluster is not part of it.
 """
 
 import hashlib
 import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel
 
 Function = Callable[..., dict[str, Any] | None]
+F = TypeVar("F", bound=Function)
 
 _signature = cache(inspect.signature)  # a graph has hundreds of steps of a few functions
 
 
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What a step function says of itself, as the decorator above it.
+
+    Nothing but the version is part of the identity. A function without one is a step like any other.
+
+    Example: `@Description(part="encoding", models="encoding", droppable=("documents-*.npy", "queries.npy"))`
+    """
+
+    part: str = "other"
+    """The part of a run that the step belongs to, in the report's table of where time went."""
+    version: int = 1
+    """Another number says: same inputs, other results than before. It moves the artifacts to new places."""
+    models: Literal["training", "encoding", "scoring", "predicting"] | None = None
+    """What models do in the step; None where no model is at work."""
+    droppable: tuple[str, ...] = ()
+    """Files of the artifact (glob patterns) that nothing needs once the run is finished, unless the run's outcome names
+    the step: it is searched with them."""
+    supersedes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By the name of an input: files of that step's artifact that nothing needs once this step is finished."""
+    shows: tuple[str, ...] = ()
+    """Files of the artifact that the report shows."""
+    heading: str = ""
+    """The report's heading over the charts of the artifact; `{x}` stands for the name of their horizontal axis."""
+
+    def __call__(self, function: F) -> F:
+        """Attach the description to a step function."""
+        function.description = self  # type: ignore[attr-defined]
+        return function
+
+
+UNDESCRIBED = Description()
+
+
+class StepFailed(Exception):
+    """A step failed, and not by a user's mistake. The message names its label and the file with the traceback."""
+
+
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A node of the graph: what to call with what, under which name for people."""
+    """A node of the graph: a function and its inputs, with a label for people."""
 
     label: str
-    """For people: plans, logs and links. Not part of the identity."""
+    """The name in plans, logs and links. Not part of the identity."""
     function: Function
     inputs: Mapping[str, Any]
     fingerprint: str
+    part: str = "other"
+    """The part of a run that the step belongs to."""
+
+    @property
+    def description(self) -> Description:
+        """What the step's function says of itself."""
+        return description(self.function)
 
     @property
     def name(self) -> str:
@@ -41,32 +87,32 @@ class Step:
         return list(_steps_in(self.inputs))
 
 
-def version(number: int) -> Callable[[Function], Function]:
-    """Mark a step function: same inputs, other results than before. Moves its artifacts to new places."""
-
-    def mark(function: Function) -> Function:
-        function.version = number  # type: ignore[attr-defined]
-        return function
-
-    return mark
+def description(function: Function) -> Description:
+    """What a step function says of itself."""
+    return getattr(function, "description", UNDESCRIBED)
 
 
-def step(label: str, function: Function, **inputs: Any) -> Step:
-    """Bind a step function to its inputs. A typo, a missing input or one without a stable form is a TypeError."""
+def step(label: str, function: Function, *, part: str | None = None, **inputs: Any) -> Step:
+    """Bind a step function to its inputs. A typo, a missing input or one without a stable form is a TypeError.
+
+    `part` is neither an input nor identity: the part of a run that this step belongs to, where its function serves
+    several, as `train` does.
+    """
     bound = _signature(function).bind(None, None, **inputs)
-    bound.apply_defaults()  # a default is identity too: with another one the results are others
+    bound.apply_defaults()  # defaults are identity too: another default gives other results
     inputs |= {name: value for name, value in bound.kwargs.items() if name not in inputs}
     identity = {
         "function": f"{function.__module__}.{function.__qualname__}",
-        "version": getattr(function, "version", 1),
+        "version": description(function).version,
         "inputs": canonical(inputs),
     }
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-    return Step(label=label, function=function, inputs=inputs, fingerprint=digest)
+    own = part if part is not None else description(function).part
+    return Step(label=label, function=function, inputs=inputs, fingerprint=digest, part=own)
 
 
 def canonical(value: Any) -> Any:
-    """The JSON form that stands for a value in a fingerprint; TypeError where there is no stable one."""
+    """The JSON form of a value in a fingerprint; TypeError if it has no stable one."""
     if isinstance(value, Step):
         return {"step": value.fingerprint}
     if isinstance(value, BaseModel):
@@ -98,7 +144,7 @@ def _steps_in(value: Any) -> Iterator[Step]:
 
 
 def graph(wanted: Iterable[Step]) -> list[Step]:
-    """Every step that the wanted ones stand on, each once, inputs first."""
+    """The wanted steps and all that they depend on, each once, inputs first."""
     ordered: dict[str, Step] = {}
 
     def visit(node: Step) -> None:
@@ -113,7 +159,7 @@ def graph(wanted: Iterable[Step]) -> list[Step]:
 
 
 def relabelled(wanted: Step, labels: Mapping[str, str]) -> Step:
-    """The same graph with other labels for some of its steps, by fingerprint."""
+    """The same graph with other labels for some steps, given by fingerprint."""
     done: dict[str, Step] = {}
 
     def now(value: Any) -> Any:

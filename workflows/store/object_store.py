@@ -1,92 +1,94 @@
-"""A store on an object store (`s3://bucket/prefix`): what is here is a copy, and the records are only there."""
+"""A store on S3 (`s3://bucket/prefix`): each node caches the artifacts that it works with; the records are on S3."""
 
+import fnmatch
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from workflows import mirror
-from workflows.dag import Step
-from workflows.store import RECORD, Store
+from workflows.store import leases, s3, transfer
+from workflows.store.dag import Step
+from workflows.store.store import RECORD, Store
 
 
-def opened(root: str | Path) -> Store:
-    """The store at a directory, at `s3://bucket/prefix`, or of which a directory is this node's copy."""
-    place = mirror.opened(root)
-    return Store(place) if mirror.remote(place) is None else ObjectStore(place)
+def open_store(root: str | Path) -> Store:
+    """The store in a directory, at `s3://bucket/prefix`, or at a path of this node's cache of one."""
+    path = s3.local_path(root)
+    s3.check_access(path)
+    return ObjectStore(path) if s3.is_cached(path) else Store(path)
 
 
 class ObjectStore(Store):
-    """The same promises as a store of files, kept by the object store's conditional PUT."""
+    """A store on S3. It keeps the promises of a store in a directory, by conditional PUTs in place of file locks."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self._records: dict[Path, dict[str, Any] | None] = {}
         self._leases: dict[str, Any] = {}
 
-    def where(self, node: Step) -> str:
-        return f"s3://{mirror.remote(self.path(node))}"
+    def location(self, node: Step) -> str:
+        return s3.url(self.path(node))
 
     def record(self, node: Step) -> dict[str, Any] | None:
         path = self.path(node) / RECORD
         if path not in self._records:
-            self.look([node])
+            self.prefetch_records([node])
         return self._records[path]
 
-    def look(self, nodes: Iterable[Step], *, again: bool = False) -> None:
+    def prefetch_records(self, nodes: Iterable[Step], *, refresh: bool = False) -> None:
         paths = [self.path(node) / RECORD for node in nodes]
-        asked = [path for path in paths if again or self._records.get(path) is None]
-        self._records |= dict.fromkeys(asked) | mirror.documents(asked)
+        unknown = [path for path in paths if refresh or self._records.get(path) is None]
+        self._records |= dict.fromkeys(unknown) | s3.read_json(unknown)
 
-    def bring(self, nodes: Iterable[Step], *parts: str) -> None:
-        with ThreadPoolExecutor(mirror.AT_ONCE) as pool:
-            list(pool.map(lambda node: mirror.bring(*(self.path(node) / part for part in parts or ("",))), nodes))
+    def fetch(self, nodes: Iterable[Step], *parts: str) -> None:
+        s3.in_parallel(lambda node: transfer.download(*(self.path(node) / part for part in parts or ("",))), nodes)
 
     def sizes(self, nodes: list[Step], *parts: str) -> list[int]:
-        with ThreadPoolExecutor(mirror.AT_ONCE) as pool:
-            return [sum(found.values()) for found in pool.map(lambda node: self._matching(node, list(parts)), nodes)]
+        return s3.in_parallel(lambda node: sum(self._remote_sizes(node, list(parts)).values()), nodes)
 
-    def begun(self, nodes: Iterable[Step]) -> set[str]:
-        return mirror.names(self.root)
+    def started(self, nodes: Iterable[Step]) -> set[str]:
+        return s3.names(self.root)
 
-    def held(self, nodes: Iterable[Step]) -> dict[str, str]:
-        self._leases = mirror.leases(self.root)
+    def holders(self, nodes: Iterable[Step]) -> dict[str, str]:
+        self._leases = leases.read_leases(self.root)
         return {node.name: self._leases[node.name]["holder"] for node in nodes if node.name in self._leases}
 
     def progress(self, node: Step) -> dict[str, Any] | None:
         return self._leases.get(node.name, {}).get("progress")
 
     @contextmanager
-    def alone(self, node: Step, on_wait: Callable[[str], None]) -> Iterator[Callable[[dict[str, Any]], bool]]:
+    def locked(self, node: Step, on_wait: Callable[[str], None]) -> Iterator[Callable[[dict[str, Any]], bool]]:
         out = self.path(node)
 
         def finish(record: dict[str, Any]) -> bool:
             lease.check()
-            mirror.sync(out, delete=True)
+            transfer.sync(out, delete=True)
             lease.check()
-            ours = mirror.write(out / RECORD, record, IfNoneMatch="*") is not None
-            self.look([node], again=True)
+            ours = s3.put_json(out / RECORD, record, IfNoneMatch="*") is not None
+            self.prefetch_records([node], refresh=True)
             return ours
 
-        # Of this machine's drivers one, and of those one among all machines'.
-        with super().alone(node, on_wait), mirror.leased(out, on_wait) as lease:
+        # The file lock lets one driver of this machine through; the lease, one of all machines.
+        with super().locked(node, on_wait), leases.hold_lease(out, on_wait) as lease:
             yield finish
 
     def _write(self, node: Step, record: dict[str, Any]) -> None:
-        mirror.write(self.path(node) / RECORD, record)
+        s3.put_json(self.path(node) / RECORD, record)
         self._records[self.path(node) / RECORD] = record
 
-    def _remove(self, node: Step, parts: list[str]) -> int:
-        super()._remove(node, parts)
-        there = self._matching(node, parts)
-        mirror.remove(self.path(node), list(there))
-        return sum(there.values())
+    def _delete(self, node: Step, parts: list[str]) -> int:
+        super()._delete(node, parts)
+        sizes = self._remote_sizes(node, parts)
+        s3.delete(self.path(node), sizes)
+        return sum(sizes.values())
 
-    def _forget(self, node: Step) -> None:
-        mirror.remove(self.path(node), [RECORD])
+    def _delete_record(self, node: Step) -> None:
+        s3.delete(self.path(node), [RECORD])
         self._records[self.path(node) / RECORD] = None
 
-    def _matching(self, node: Step, parts: list[str]) -> dict[str, int]:
-        """Sizes of an artifact's files on the object store, or of those of some parts."""
-        return mirror.matching(mirror.listing(self.path(node)), parts or ["*"])
+    def _remote_sizes(self, node: Step, parts: list[str]) -> dict[str, int]:
+        """Sizes of an artifact's files on S3, or of those of some parts (glob patterns of its entries)."""
+        return {
+            name: about["size"] for name, about in s3.listing(self.path(node)).items()
+            if any(fnmatch.fnmatch(Path(name).parts[0], part) for part in parts or ["*"])
+        }  # fmt: skip

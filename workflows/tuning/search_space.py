@@ -1,6 +1,6 @@
-"""What a tuning may choose from: a range of values for each of some keys of a config, and points of that space.
+"""The search space of a tuning: a range of values for each of some keys of a config, and points drawn from it.
 
-Points are keyed by their number (seed, "trial", number), so that more trials are the same ones and others besides.
+Each point is drawn with its own key (seed, "trial", number). So with more trials, the first ones stay the same.
 """
 
 import itertools
@@ -10,33 +10,33 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from components import draws
 from components.config import Config, listing
+from components.rng import keyed_rng
 
 Point = dict[str, Any]
-"""A value for each name of a space."""
+"""A value for each name of the space."""
 
 DIGITS = 3
-"""Significant digits of a number that is drawn: nobody reads more, and no training tells more apart."""
-DRAWS_A_POINT = 100
-"""After so many draws without a point that was not there yet a space counts as used up."""
+"""Significant digits of a number that is drawn: more would not change a training, and are hard to read."""
+MAX_REPEATS = 100
+"""After so many draws in a row that repeat earlier points, the space counts as used up."""
 
 
 class Range(Config):
-    """The values that a key may take: exactly one of the five kinds."""
+    """The values that a key may take: exactly one of the five kinds below."""
 
     uniform: tuple[float, float] | None = None
-    """A number between two others."""
+    """A number between two bounds."""
     loguniform: tuple[float, float] | None = None
-    """A number between two others above 0, as likely to be below their geometric mean as above."""
+    """A number between two bounds above 0, whose logarithm is uniform."""
     integers: tuple[int, int] | None = None
-    """A whole number from one to another, both included."""
+    """A whole number between two bounds, both included."""
     choice: list[Any] | None = Field(None, min_length=1)
-    """One of some values."""
+    """One of the values."""
     grid: list[Any] | None = Field(None, min_length=1)
-    """Each of some values, in turn, with each value of every other grid."""
+    """Each of the values, combined with each value of every other grid."""
     sets: list[str] = []
-    """The dotted keys that take the value, as `--set` has them; the name itself where none is given."""
+    """The dotted keys, as for `--set`, that get the value; where none are given, the name itself is the key."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -50,8 +50,8 @@ class Range(Config):
             if self.loguniform is not None and low <= 0:
                 raise ValueError(f"loguniform: [{low}, {high}]: both must be above 0")
         values = self.choice or self.grid or []
-        if any(value in values[:place] for place, value in enumerate(values)):
-            raise ValueError(f"{kinds[0]}: {values}: a value stands twice")
+        if any(value in values[:index] for index, value in enumerate(values)):
+            raise ValueError(f"{kinds[0]}: {values}: a value is repeated; accepted: different values")
         return self
 
     @property
@@ -61,33 +61,33 @@ class Range(Config):
 
     @property
     def ends(self) -> list[Any]:
-        """The values that are accepted where all of the range are: its ends, or every one of a list."""
+        """The values to check so that the whole range is checked: its two bounds, or every value of a list."""
         return list(self.bounds or self.choice or self.grid or [])
 
     def draw(self, *key: Any) -> Any:
-        """A value that depends on the key alone."""
-        generator = draws.generator(*key)
+        """Draw a value, which depends on the random key alone."""
+        source = keyed_rng(*key)
         if self.integers is not None:
-            return int(generator.integers(self.integers[0], self.integers[1], endpoint=True))
+            return int(source.integers(self.integers[0], self.integers[1], endpoint=True))
         if self.uniform is not None:
-            return self.rounded(generator.uniform(*self.uniform))
+            return self.rounded(source.uniform(*self.uniform))
         if self.loguniform is not None:
             low, high = (math.log(end) for end in self.loguniform)
-            return self.rounded(math.exp(generator.uniform(low, high)))
+            return self.rounded(math.exp(source.uniform(low, high)))
         values = self.choice or self.grid or []
-        return values[int(generator.integers(len(values)))]
+        return values[int(source.integers(len(values)))]
 
     def rounded(self, value: float) -> float:
-        """A number of few digits, within the range."""
+        """The number with few digits, still within the range."""
         assert self.bounds is not None
         return min(max(float(f"{value:.{DIGITS}g}"), self.bounds[0]), self.bounds[1])
 
     def has(self, value: Any) -> bool:
-        """Whether a value is of the range."""
+        """Whether a value is in the range."""
         if self.bounds is None:
             return value in (self.choice or self.grid or [])
-        whole = isinstance(value, int) if self.integers is not None else isinstance(value, (int, float))
-        return whole and not isinstance(value, bool) and self.bounds[0] <= value <= self.bounds[1]
+        is_number = isinstance(value, int) if self.integers is not None else isinstance(value, (int, float))
+        return is_number and not isinstance(value, bool) and self.bounds[0] <= value <= self.bounds[1]
 
 
 KINDS = ("uniform", "loguniform", "integers", "choice", "grid")
@@ -96,32 +96,35 @@ Space = Mapping[str, Range]
 
 
 def points(space: Space, count: int, seed: int) -> list[Point]:
-    """So many draws of what is no grid, each with every combination of the grids; fewer where there are no more."""
+    """`count` draws from the ranges that are no grids, each combined with every combination of the grids.
+
+    Fewer where the space has no more points.
+    """
     grids = {name: values.grid for name, values in space.items() if values.grid is not None}
     drawn = {name: values for name, values in space.items() if values.grid is None}
-    found: list[Point] = []
-    for point in _different(drawn, count, seed):
+    result: list[Point] = []
+    for point in _distinct(drawn, count, seed):
         for combination in itertools.product(*grids.values()):
             whole = point | dict(zip(grids, combination, strict=True))
-            found.append({name: whole[name] for name in space})
-    return found
+            result.append({name: whole[name] for name in space})
+    return result
 
 
-def _different(space: Space, count: int, seed: int) -> Iterator[Point]:
-    """Points that differ, in the order of their numbers."""
+def _distinct(space: Space, count: int, seed: int) -> Iterator[Point]:
+    """Draw different points."""
     seen: list[Point] = []
-    fruitless = number = 0
-    while len(seen) < count and fruitless < DRAWS_A_POINT:
+    repeats = number = 0
+    while len(seen) < count and repeats < MAX_REPEATS:
         point = {name: values.draw(seed, "trial", number, name) for name, values in space.items()}
         number += 1
         if point in seen:
-            fruitless += 1
+            repeats += 1
             continue
-        fruitless = 0
+        repeats = 0
         seen.append(point)
         yield point
 
 
 def assignments(space: Space, point: Point) -> dict[str, Any]:
-    """The dotted keys that a point sets."""
+    """The dotted keys that a point sets, and their values."""
     return {key: value for name, value in point.items() for key in space[name].sets or [name]}

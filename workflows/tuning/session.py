@@ -1,159 +1,154 @@
-"""Ray Tune at work on a book of trials: what is tried next, what is stopped, and what each came to.
+"""A session of Ray Tune on the table of trials: which trial is next, which is stopped, and what each reports.
 
-Tune keeps nothing that is looked at again: of an earlier run of the same tuning it is told by trials that report at
-once what is known of them.
+Nothing that Tune keeps is read again. A trial that an earlier run of the command has finished starts once more in Tune,
+but only to report at once the measures that the table has.
 """
 
 import shutil
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
 
-from components.search_space import Space
-from workflows.store import StepFailed
-from workflows.trials import Book, Trial
+from workflows.store.dag import StepFailed
+from workflows.tuning.config import Tuning
+from workflows.tuning.sampler import Sampler
+from workflows.tuning.trials import State, Trial, TrialTable
 
 
 def run_trials(
-    function: Callable[..., None], task: dict[str, Any], book: Book, *, draws: int, space: Space, goal: str,
-    asha: int | None, optuna: Any, seed: int, among: int, retries: int, says: Callable[[Trial], None],
+    function: Callable[..., None], task: dict[str, Any], table: TrialTable, tuning: Tuning, *, draws: int,
+    sampler: Sampler | None, concurrent: int, retries: int, on_change: Callable[[Trial], None],
 ) -> None:  # fmt: skip
-    """Run the book's trials that are not final and so many draws more, `among` at a time, as `function(about, task)`.
+    """Run the trials of the table that are not finished, and `draws` more from the sampler, so many at a time.
 
-    `asha` is the number of trials of which one goes on, `optuna` the module or None.
+    A trial is `function(about, task)` in a process of its own; `on_change` gets it after each measure and at its end.
     """
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
-    from workflows.tune_optuna import Sampler
-
-    study = Sampler(optuna, book, space, goal=goal, seed=seed) if optuna is not None else None
-    # What a scheduler has to know of before it judges others.
-    again = [trial for trial in book.trials if trial.final and asha is not None]
-    queue = [*again, *(trial for trial in book.trials if not trial.final)]
-    count = len(queue) + draws
-    folder = (book.folder / "ray").absolute()
+    # ASHA compares trials with the finished ones, so it must know these first.
+    finished = [trial for trial in table.trials if trial.finished and tuning.scheduler == "asha"]
+    queue = [*finished, *(trial for trial in table.trials if not trial.finished)]
+    folder = (table.folder / "ray").absolute()
     shutil.rmtree(folder, ignore_errors=True)
     scheduler = (
-        FIFOScheduler()
-        if asha is None
-        else ASHAScheduler(time_attr="systems", max_t=max(2, len(book.systems)), reduction_factor=asha)
+        ASHAScheduler(time_attr="systems", max_t=max(2, len(table.systems)), reduction_factor=tuning.reduction_factor)
+        if tuning.scheduler == "asha"
+        else FIFOScheduler()
     )
     tuner = tune.Tuner(
         tune.with_resources(tune.with_parameters(function, task=task), {"CPU": 0.01}),
         tune_config=tune.TuneConfig(
-            metric="value", mode=goal, scheduler=scheduler, num_samples=count, max_concurrent_trials=among,
-            search_alg=_searcher(book, queue, study), reuse_actors=True,
+            metric="value", mode=tuning.goal, scheduler=scheduler, num_samples=len(queue) + draws,
+            max_concurrent_trials=concurrent, search_alg=_searcher(table, queue, sampler), reuse_actors=True,
         ),
         run_config=tune.RunConfig(
-            name="trials", storage_path=str(folder), verbose=0, callbacks=[_callback(book, study, says)],
+            name="trials", storage_path=str(folder), verbose=0, callbacks=[_callback(table, sampler, on_change)],
             failure_config=tune.FailureConfig(max_failures=retries),
         ),
     )  # fmt: skip
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Tune's are about options that it sets itself
+            warnings.simplefilter("ignore")  # Tune warns about options that it has set itself
             tuner.fit()
-    except Exception as error:  # of Ray's own: what goes wrong in a trial is a line of the book
+    except Exception as error:  # of Ray's own: an error in a trial is that trial's
         raise StepFailed(f"Ray Tune ended before its trials: {next(iter(str(error).splitlines()), error)}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _searcher(book: Book, queue: list[Trial], study: Any) -> Any:
-    """What tells Tune which trial is next."""
+def _searcher(table: TrialTable, queue: list[Trial], sampler: Sampler | None) -> Any:
+    """What Tune asks for the next trial: first those of the queue, then drawn ones."""
     from ray.tune.search import Searcher
 
-    class Next(Searcher):
+    class Queue(Searcher):
         def __init__(self) -> None:
-            super().__init__(metric="value", mode=book.goal)
+            super().__init__(metric="value", mode=table.goal)
             self.taken = 0
 
         def suggest(self, trial_id: str) -> dict[str, Any] | None:
             if self.taken == len(queue):
-                point = study.ask()
-                queue.append(Trial(len(book.trials), point, point))
-                book.trials.append(queue[-1])
+                assert sampler is not None
+                point = sampler.ask()
+                queue.append(Trial(len(table.trials), point, point))
+                table.trials.append(queue[-1])
             trial = queue[self.taken]
             self.taken += 1
             return {
                 "number": trial.number, "point": trial.point, "measures": list(trial.measures),
-                "seconds": trial.seconds, "steps": trial.steps, "final": trial.final,
+                "seconds": trial.seconds, "steps": trial.steps, "finished": trial.finished,
             }  # fmt: skip
 
         def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-            """The callback below hears more."""
+            """Nothing to do: the callback below gets more."""
 
         def __reduce__(self) -> Any:
-            return _no_copy()
+            return _placeholder()
 
         def save(self, checkpoint_path: str) -> None:
-            """There is nothing to keep: the book has all."""
+            """Nothing to do: the table keeps everything."""
 
         def restore(self, checkpoint_path: str) -> None:
-            """Never asked for."""
+            """Never called."""
 
-    return Next()
+    return Queue()
 
 
-def _callback(book: Book, study: Any, says: Callable[[Trial], None]) -> Any:
-    """What writes into the book what Tune hears."""
+def _callback(table: TrialTable, sampler: Sampler | None, on_change: Callable[[Trial], None]) -> Any:
+    """What Tune calls with news of trials; it writes them into the table."""
     from ray import tune
 
-    class Written(tune.Callback):
+    class Recorder(tune.Callback):
         def __reduce__(self) -> Any:
-            return _no_copy()
+            return _placeholder()
 
         def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            one = book.trials[trial.config["number"]]
-            if not trial.config["final"]:
-                one.state = "running"
+            if not trial.config["finished"]:
+                self._own(trial).state = "running"
 
         def on_trial_result(
             self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
         ) -> None:
-            one = book.trials[trial.config["number"]]
-            if trial.config["final"]:
+            if trial.config["finished"]:
                 return
-            one.seconds = round(result.get("seconds", one.seconds), 2)
-            one.steps = result.get("steps", one.steps)
+            own = self._own(trial)
+            own.seconds = round(result.get("seconds", own.seconds), 2)
+            own.steps = result.get("steps", own.steps)
             if "failed" in result:
-                self._end(one, "failed", result["failed"])
-            elif "value" in result and result["systems"] > len(one.measures):
-                one.measures.append(result["value"])
-                if len(one.measures) == len(book.systems):
-                    self._end(one, "done")
+                self._end(own, "failed", result["failed"])
+            elif "value" in result and result["systems"] > len(own.measures):
+                own.measures.append(result["value"])
+                if len(own.measures) == len(table.systems):
+                    self._end(own, "done")
                 else:
-                    says(one)
-                    book.save()
+                    on_change(own)
+                    table.save()
 
         def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            one = book.trials[trial.config["number"]]
-            if one.state == "running":
-                self._end(one, "stopped")
+            own = self._own(trial)
+            if own.state == "running":
+                self._end(own, "stopped")
 
         def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            one = book.trials[trial.config["number"]]
-            if not one.final:
-                said = str(trial.get_error() or "").strip().splitlines()
-                self._end(one, "failed", said[-1] if said else "its process died")
+            own = self._own(trial)
+            if not own.finished:
+                lines = str(trial.get_error() or "").strip().splitlines()
+                self._end(own, "failed", lines[-1] if lines else "its process died")
 
-        def _end(self, one: Trial, state: Any, reason: str = "") -> None:
-            one.state, one.reason = state, reason
-            if study is not None:
-                study.tell(one)
-            says(one)
-            book.save()
+        def _own(self, trial: Any) -> Trial:
+            """The table's trial for one of Tune's."""
+            return table.trials[trial.config["number"]]
 
-    return Written()
+        def _end(self, own: Trial, state: State, reason: str = "") -> None:
+            own.state, own.reason = state, reason
+            if sampler is not None:
+                sampler.tell(own)
+            on_change(own)
+            table.save()
+
+    return Recorder()
 
 
-def _no_copy() -> Any:
-    """What stands in Tune's own copies for what writes into the book: nobody reads them."""
+def _placeholder() -> Any:
+    """What Tune's own copies on disk have in the place of an object that holds the table: nobody reads them."""
     return object, ()
-
-
-def announce(line: str) -> None:
-    """Print a line above whatever is drawn over and over."""
-    print(f"\r\033[K{line}" if sys.stderr.isatty() else line, file=sys.stderr, flush=True)

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from components.plots import HEIGHT, WIDTH, Chart, Point, charts, svg
+from components.charts.line_chart import HEIGHT, WIDTH, Chart, Point, charts, svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from components import inference
-from components.attention import weights
+from components.compute.attention import weights
+from components.models import inference
 
 COUNT, HEADS, LENGTH, SIZE = 3, 2, 7, 4
 ATTENDED = torch.tensor([LENGTH, 1, 4])  # tokens of each text
@@ -15,8 +15,8 @@ ATTENDED = torch.tensor([LENGTH, 1, 4])  # tokens of each text
 
 def parts(asking: int = LENGTH, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, ...]:
     """Queries, keys and values as a layer has them: views of what one product made."""
-    draw = torch.Generator().manual_seed(0)
-    made = torch.randn(COUNT, LENGTH, 3, HEADS, SIZE, generator=draw, dtype=torch.float64).to(dtype)
+    rng = torch.Generator().manual_seed(0)
+    made = torch.randn(COUNT, LENGTH, 3, HEADS, SIZE, generator=rng, dtype=torch.float64).to(dtype)
     query, key, value = made.permute(2, 0, 3, 1, 4).unbind()
     return query[:, :, :asking], key, value
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from components.chunked import in_chunks, take, whole
-from components.text import Batch
+from components.compute.chunking import in_chunks, take_rows, unchunked
+from components.data.batches import Batch
 
 
 class Tiny(nn.Module):
@@ -52,12 +52,12 @@ def gradients(
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("tokens", [1, 24, 40, 10_000])
 def test_vectors_come_in_the_batchs_order_with_the_same_gradients(tokens: int, recompute: bool) -> None:
-    wanted, whole = gradients(lambda tiny: tiny(BATCH))
+    wanted, at_once = gradients(lambda tiny: tiny(BATCH))
     found, parts = gradients(lambda tiny: in_chunks(tiny, BATCH, tokens=tokens, recompute=recompute))
     torch.testing.assert_close(found, wanted)
-    assert parts.keys() == whole.keys()
-    for name in whole:
-        torch.testing.assert_close(parts[name], whole[name], msg=name)
+    assert parts.keys() == at_once.keys()
+    for name in at_once:
+        torch.testing.assert_close(parts[name], at_once[name], msg=name)
 
 
 def test_pieces_are_of_similar_length_and_cut_to_it() -> None:
@@ -86,7 +86,7 @@ def test_each_piece_is_run_again_once() -> None:
 
 def test_whole_is_the_batch_as_it_is() -> None:
     tiny = model()
-    with whole():
+    with unchunked():
         in_chunks(tiny, BATCH, tokens=1, recompute=True).sum().backward()
     assert tiny.passes == [(8, 24)]
     in_chunks(tiny, BATCH, tokens=48, recompute=False)
@@ -128,8 +128,8 @@ def test_recomputing_keeps_no_states_between_the_passes() -> None:
 
 def test_taking_rows_cuts_ids_mask_and_segments() -> None:
     batch = Batch(torch.arange(48).reshape(2, 24), torch.ones(2, 24), torch.zeros(2, 24))
-    taken = take(batch, torch.tensor([1]), 9)
+    taken = take_rows(batch, torch.tensor([1]), 9)
     assert taken.segments is not None
     assert taken.ids.shape == taken.mask.shape == taken.segments.shape == (1, 16)
     assert taken.ids[0, 0] == 24
-    assert take(batch, torch.tensor([0]), 24).ids.shape == (1, 24)
+    assert take_rows(batch, torch.tensor([0]), 24).ids.shape == (1, 24)

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from components.cpu_training import Dropout, _Attention, kept, quicken
-from components.dual_encoder import DualEncoder
-from components.text import Batch
-from tests import toy
+from components.compute.fast_cpu import Dropout, _Attention, keep_mask, use_fast_cpu_ops
+from components.data.batches import Batch
+from components.models.dual_encoder import DualEncoder
+from tests.support import toy
 
 
 def inputs(dtype: torch.dtype = torch.float64, length: int = 5) -> list[Tensor]:
-    draw = torch.Generator().manual_seed(0)
-    return [torch.randn(2, 3, length, 4, generator=draw, dtype=dtype, requires_grad=True) for _ in range(3)]
+    rng = torch.Generator().manual_seed(0)
+    return [torch.randn(2, 3, length, 4, generator=rng, dtype=dtype, requires_grad=True) for _ in range(3)]
 
 
 def mask(length: int = 5, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -52,13 +52,13 @@ def test_with_dropout_attention_is_that_of_the_weights_that_stay() -> None:
     found = _Attention.apply(query, key, value, None, 0.3, 0.4)
     torch.manual_seed(1)
     weights = torch.softmax(query @ key.mT * 0.3, -1)
-    torch.testing.assert_close(found, (weights * kept(weights.shape, 0.4) / 0.6) @ value)
+    torch.testing.assert_close(found, (weights * keep_mask(weights.shape, 0.4) / 0.6) @ value)
 
 
 def test_what_is_dropped_is_the_share_asked_for_and_hangs_on_the_seed() -> None:
     def drawn(seed: int, p: float = 0.1) -> Tensor:
         torch.manual_seed(seed)
-        return kept(torch.Size((401, 997)), p)
+        return keep_mask(torch.Size((401, 997)), p)
 
     first = drawn(3)
     assert torch.equal(first, drawn(3))
@@ -87,7 +87,7 @@ def test_a_model_trains_as_it_did(toys: Path, kind: str) -> None:
     folder = toy.write_encoder(toys / f"quick {kind}", kind)
     plain = DualEncoder.start(toy.retriever_config(folder, pooling="mean", dropout=None))[0].train()
     quick = copy.deepcopy(plain)
-    quicken(quick)
+    use_fast_cpu_ops(quick)
     drops = [part for part in quick.modules() if isinstance(part, torch.nn.Dropout)]
     assert drops
     assert all(type(part) is Dropout for part in drops)
@@ -107,12 +107,12 @@ def test_a_model_trains_as_it_did(toys: Path, kind: str) -> None:
 
 def test_under_autocast_a_step_is_close_to_fp32(encoder: Path) -> None:
     model = DualEncoder.start(toy.retriever_config(encoder, pooling="mean", dropout=0.0))[0].train()
-    quicken(model)
+    use_fast_cpu_ops(model)
     ids = torch.arange(48).view(4, 12) % 30 + 5
     batch, found = Batch(ids, torch.ones_like(ids)), []
-    for lowered in (False, True):
+    for to_dtype in (False, True):
         model.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", torch.bfloat16, enabled=lowered):
+        with torch.autocast("cpu", torch.bfloat16, enabled=to_dtype):
             vectors = model(batch, "query")
         vectors.pow(2).sum().backward()
         found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))

@@ -16,15 +16,17 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
-from components import gather as gather_module
-from components import training
-from components.gather import gather, most, sum_gradients, total, workers
+from components.compute import gather as gather_module
+from components.compute.gather import gather, max_over_workers, sum_gradients, sum_over_workers, workers
+from components.data.batches import to_device
 from components.objectives.scoring import batch_scores
-from components.self_check import SelfCheckError
-from components.text import to_device
-from components.training import objective_named, train
-from tests import toy
-from tests.trainings import lines
+from components.training import loop
+from components.training.loop import train
+from components.training.objective import ObjectiveInputs, objective_named
+from components.training.self_check import SelfCheckError
+from components.training.state import TrainingState
+from tests.support import toy
+from tests.support.trainings import lines, visits
 
 CPU = torch.device("cpu")
 BATCH = {"function": toy.CROSS_ENTROPY, "over": "batch"}
@@ -104,15 +106,21 @@ def repeats() -> list[dict[str, Any]]:
 def objective(places: dict[str, str], table: str, options: dict[str, Any], losses: list[Any]) -> Any:
     kind = options.get("kind", "retriever")
     return objective_named(kind)(
-        Path(places[kind]) / "model", rows=Path(places[table]) / "groups.parquet", data=Path(places["data"]),
-        tokens=Path(places["tokens"]), losses=losses, piece=options.get("piece", 10_000),
-        recompute=options.get("recompute", False),
-    )  # fmt: skip
+        ObjectiveInputs(
+            model=Path(places[kind]) / "model",
+            rows=Path(places[table]),
+            data=Path(places["data"]),
+            tokens=Path(places["tokens"]),
+            losses=losses,
+            max_tokens=options.get("piece", 10_000),
+            recompute=options.get("recompute", False),
+        ),
+    )
 
 
 def config_of(options: dict[str, Any]) -> Any:
     known = {k: v for k, v in options.items() if k not in ("kind", "table", "piece", "recompute", "stop")}
-    return toy.train_config(**{"steps": 3, "batch": 8, "log_every": 1, **known})
+    return toy.train_config(**{"updates": 3, "batch": 8, "log_every": 1, **known})
 
 
 class Keeping:
@@ -140,19 +148,20 @@ def everything(places: dict[str, str], out: Path) -> None:
         table = options.get("table", "rows")
         made = objective(places, table, options, config.losses)
         keep = Keeping(made, place / f"gradients-{rank}.safetensors")
-        training._update(made, keep, config, seed=1, step=0, rate=0.0, device=CPU)
+        loop._update(made, keep, config, TrainingState(), seed=1, rate=0.0, device=CPU)
 
         def again(
             stop: int | None, place: Path = place, config: Any = config, options: dict[str, Any] = options,
             table: str = table,
         ) -> None:  # fmt: skip
-            def on_step(step: int, note: str) -> None:
-                if step == stop:
+            def on_update(update: int, note: str) -> None:
+                if update == stop:
                     raise Interrupted
 
+            fresh = objective(places, table, options, config.losses)
             train(
-                objective(places, table, options, config.losses), config, out=place, seed=1, start=None, device=CPU,
-                dev=objective(places, "dev", options, config.losses), save_seconds=-1.0, on_step=on_step,
+                fresh, config, out=place, seed=1, start=None, device=CPU,
+                dev=fresh.reading(Path(places["dev"])), save_seconds=-1.0, on_update=on_update,
             )  # fmt: skip
 
         if "stop" in options and workers() > 1:
@@ -170,23 +179,23 @@ def worker(rank: int, places: dict[str, str], out: str) -> None:
     small(rank, Path(out))
     broken(rank, places, Path(out))
     made = objective(places, "rows", {}, config_of({"losses": [BATCH]}).losses)
-    batch = to_device(made.collate(list(range(8))[4 * rank : 4 * rank + 4]), CPU)
+    batch = to_device(made.collate(visits(list(range(8))[4 * rank : 4 * rank + 4])), CPU)
     with torch.no_grad():
         scores = batch_scores(*made.encode(batch), batch)
     parts = {name: getattr(scores, name).contiguous() for name in ("student", "target", "where")}
-    save_file({**parts, "documents": batch.keys}, Path(out) / f"scores-{rank}.safetensors")
+    save_file({**parts, "documents": batch.document_keys}, Path(out) / f"scores-{rank}.safetensors")
     dist.destroy_process_group()
 
 
 def broken(rank: int, places: dict[str, str], out: Path) -> None:
-    """What the check before the first step says where the backward pass of the gather scales, as public code does."""
+    """What the check before the first update says where the backward pass of the gather scales, as public code does."""
     real = gather_module._Gather.backward
     gather_module._Gather.backward = staticmethod(lambda ctx, gradient: real(ctx, gradient) / workers())
     config = config_of({"losses": [BATCH]})
     try:
         train(
             objective(places, "rows", {}, config.losses), config, out=out / f"broken-{rank}", seed=1, start=None,
-            device=CPU, dev=None, save_seconds=-1.0, on_step=lambda step, note: None,
+            device=CPU, dev=None, save_seconds=-1.0, on_update=lambda update, note: None,
         )  # fmt: skip
     except SelfCheckError as error:
         (out / f"broken-{rank}.txt").write_text(str(error))
@@ -195,9 +204,9 @@ def broken(rank: int, places: dict[str, str], out: Path) -> None:
 
 
 def small(rank: int, out: Path) -> None:
-    """What the functions of `components.gather` give, worker by worker."""
+    """What the functions of `components.compute.gather` give, worker by worker."""
     local = torch.arange(1.0, 3.0 + rank).reshape(-1, 1).requires_grad_()  # 2 rows here, 3 there
-    rows = most(len(local), CPU)
+    rows = max_over_workers(len(local), CPU)
     whole = gather(local, rows=rows)
     weight = torch.arange(float(len(whole))).reshape(-1, 1) * (rank + 1)
     (whole * weight).sum().backward()
@@ -212,7 +221,7 @@ def small(rank: int, out: Path) -> None:
     assert local.grad is not None
     found = {
         "rows": rows, "whole": whole.flatten().tolist(), "gradient": local.grad.flatten().tolist(),
-        "total": total(torch.tensor([1.0 + rank, 10.0])).tolist(), "summed": parameter.grad.tolist(),
+        "total": sum_over_workers(torch.tensor([1.0 + rank, 10.0])).tolist(), "summed": parameter.grad.tolist(),
         "idle": idle.grad.tolist(), "workers": workers(),
     }  # fmt: skip
     (out / f"small-{rank}.json").write_text(json.dumps(found))
@@ -273,7 +282,7 @@ def test_two_workers_train_as_one(both: dict[int, Path], name: str) -> None:
 def test_a_gather_of_the_wrong_scale_stops_every_worker_before_the_first_step(both: dict[int, Path]) -> None:
     for rank in (0, 1):
         said = (both[2] / f"broken-{rank}.txt").read_text()
-        assert said.startswith("the check before the first step failed: 2 workers")
+        assert said.startswith("the check before the first update failed: 2 workers")
         assert "the gradient is" in said
         assert not (both[2] / f"broken-{rank}").exists()
 
@@ -290,10 +299,10 @@ def test_the_workers_hold_uneven_numbers_of_documents_and_each_text_counts_once(
     parts = [load_file(both[2] / f"scores-{rank}.safetensors") for rank in (0, 1)]
     counts = [len(part["documents"]) for part in parts]
     assert counts[0] < counts[1]
-    most = max(counts)
-    keys = torch.cat([torch.cat([p["documents"], torch.full((most - len(p["documents"]),), -1)]) for p in parts])
+    longest = max(counts)
+    keys = torch.cat([torch.cat([p["documents"], torch.full((longest - len(p["documents"]),), -1)]) for p in parts])
     for part in parts:
-        assert part["student"].shape == (4, 2 * most)
+        assert part["student"].shape == (4, 2 * longest)
         first: dict[int, int] = {}
         for column, key in enumerate(keys.tolist()):
             if key == -1 or key in first:
@@ -325,15 +334,15 @@ def test_alone_nothing_is_gathered() -> None:
     local = torch.ones(2, 3, requires_grad=True)
     assert workers() == 1
     assert gather(local, rows=5) is local
-    assert most(4, CPU) == 4
-    assert total(local).requires_grad is False
+    assert max_over_workers(4, CPU) == 4
+    assert sum_over_workers(local).requires_grad is False
     parameter = torch.nn.Parameter(torch.zeros(1))
     sum_gradients([parameter])
     assert parameter.grad is None
 
 
 def test_large_parameters_are_summed_in_several_buffers() -> None:
-    from components.gather import _buckets
+    from components.compute.gather import _buckets
 
     sizes = [3, 4, 2, 9, 1]
     buckets = _buckets([torch.zeros(size) for size in sizes], limit=6)

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from components.cross_encoder import CrossEncoder
-from components.dual_encoder import DualEncoder
-from components.floor import Products
-from tests import toy
+from components.compute.roofline import MatrixProducts
+from components.models.cross_encoder import CrossEncoder
+from components.models.dual_encoder import DualEncoder
+from tests.support import toy
 
 WIDTH, MIDDLE, LAYERS = (toy.SIZES[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
 
@@ -32,15 +32,15 @@ def test_operations_are_those_of_the_layers(encoder: Path) -> None:
         CrossEncoder.start(toy.ranker_config(encoder, pooling="cls"))[0].backbone,
     ]
     for model in models:
-        assert Products(model).operations(lengths) == sum(map(by_hand, lengths.tolist()))
+        assert MatrixProducts(model).operations(lengths) == sum(map(by_hand, lengths.tolist()))
 
 
 def test_the_first_tokens_last_state_takes_less(encoder: Path) -> None:
-    """Of the last layer: two products of the width for each token, and for one the rest and its attention."""
-    model = CrossEncoder.start(toy.ranker_config(encoder, pooling="cls"))[0].encoder()
+    """In the last layer: keys and values for each token; everything else, and attention, for one token."""
+    model = CrossEncoder.start(toy.ranker_config(encoder, pooling="cls"))[0].base_model
     of_last = lambda n: 2 * (n * 2 * WIDTH**2 + 2 * WIDTH**2 + 2 * WIDTH * MIDDLE + 2 * n * WIDTH)  # noqa: E731
     whole = by_hand(17) * (LAYERS - 1) / LAYERS + of_last(17)
-    assert Products(model, first_only=True).operations(np.array([17])) == whole
+    assert MatrixProducts(model, first_only=True).operations(np.array([17])) == whole
 
 
 def test_operations_are_those_that_torch_counts(encoder: Path) -> None:
@@ -51,20 +51,20 @@ def test_operations_are_those_that_torch_counts(encoder: Path) -> None:
     ids = torch.full((3, 24), 7)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model.towers["shared"](input_ids=ids, attention_mask=torch.ones_like(ids))
-    assert Products(model.tower("document")).operations(np.full(3, 24)) == counter.get_total_flops()
+    assert MatrixProducts(model.tower("document")).operations(np.full(3, 24)) == counter.get_total_flops()
 
 
 def test_the_rate_is_measured_once(encoder: Path) -> None:
-    products = Products(DualEncoder.start(toy.retriever_config(encoder))[0].tower("query"))
+    products = MatrixProducts(DualEncoder.start(toy.retriever_config(encoder))[0].tower("query"))
     rate = products.rate(tokens=64, device="cpu", precision="fp32")
     assert rate > 0
     assert products.rate(tokens=64, device="cpu", precision="fp32") == rate
     assert products.rate(tokens=64, device="cpu", precision="bf16") != rate
 
 
-def test_what_others_take_of_the_processor_is_no_floor(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that waits for its turn is not a slow processor; a share of the floor would come out above 1."""
-    products = Products(DualEncoder.start(toy.retriever_config(encoder))[0].tower("query"))
+def test_time_taken_by_other_programs_does_not_lower_the_rate(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a busy processor would look slow, and a share of the roofline could exceed 1."""
+    products = MatrixProducts(DualEncoder.start(toy.retriever_config(encoder))[0].tower("query"))
     linear, spent = functional.linear, 0.0
 
     def timed(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -74,5 +74,5 @@ def test_what_others_take_of_the_processor_is_no_floor(encoder: Path, monkeypatc
 
     monkeypatch.setattr(functional, "linear", timed)
     monkeypatch.setattr(time, "thread_time", lambda: spent)
-    monkeypatch.setattr(time, "perf_counter", lambda: pytest.fail("the wall's time was asked for"))
+    monkeypatch.setattr(time, "perf_counter", lambda: pytest.fail("wall-clock time was used"))
     assert products.rate(tokens=20_008, device="cpu", precision="fp32") == pytest.approx(1e9)

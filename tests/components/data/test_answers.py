@@ -10,8 +10,8 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.answers import matcher, prepared
 from components.config import UserError
+from components.data.answers import matcher, normalize
 
 
 def naive(answer: str, text: str) -> bool:
@@ -26,7 +26,7 @@ def naive(answer: str, text: str) -> bool:
 
 
 def found(answers: list[str], text: str, mode: str = "tokens") -> bool:
-    return matcher(answers, mode)(prepared(text, mode))  # type: ignore[arg-type]
+    return matcher(answers, mode)(normalize(text, mode))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -85,5 +85,5 @@ def test_patterns() -> None:
     assert not found([r"19\d\d"], "in 2087", "regex")
     assert found([r"^second line"], "first\nSecond line", "regex")
     assert found(["caf\u00e9"], "the cafe\u0301", "regex")
-    with pytest.raises(UserError, match=r"answer '\(': no regular expression"):
+    with pytest.raises(UserError, match=r"answer '\(': not a regular expression"):
         matcher(["("], "regex")

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from components.groups import Groups, ids_of, measured, no_negatives, positives, rows_of
-from components.tables import GROUPS
-from tests import toy
+from components.data.groups import Groups, ids_of, known_positives, measured_queries, positives, rows_of
+from components.data.tables import GROUPS
+from tests.support import toy
 
 ROWS = [
     {"query_id": "q5", "doc_ids": ["d5", "d39", "d0"], "targets": [1.0, 0.25, 0.0], "teacher": [1.0, 2.0, 3.0]},
@@ -87,7 +87,7 @@ def test_what_answers_a_query_answers_those_that_ask_the_same(tmp_path: Path, da
     same = np.arange(24)
     same[[2, 8]] = 0
     np.save(tmp_path / "queries.same.npy", same)
-    found = no_negatives(tmp_path, tmp_path)
+    found = known_positives(tmp_path, tmp_path)
     assert [found[query].tolist() for query in (0, 2, 8)] == [[0, 2, 9]] * 3
     assert found[1].tolist() == [1]
     assert 8 not in positives(tmp_path)
@@ -97,12 +97,12 @@ def test_a_sample_is_of_queries_that_can_be_measured(tmp_path: Path, data: Path)
     """Those with a relevant document; of a split of questions alone, those with an answer."""
     table = pq.read_table(data / "queries.parquet")
     test = [row["query_id"] for row in table.to_pylist() if row["split"] == "test"]
-    assert measured(data, "test", None) == test
-    judged = measured(data, "test", 3)
+    assert measured_queries(data, "test", None) == test
+    judged = measured_queries(data, "test", 3)
     assert len(judged) == 3
     assert set(judged) <= set(test)
     answers = [["a word"] if row["query_id"] in test[:2] else [] for row in table.to_pylist()]
     at = table.schema.get_field_index("answers")
     pq.write_table(table.set_column(at, table.schema.field(at), [answers]), tmp_path / "queries.parquet")
     pq.write_table(pq.read_table(data / "qrels.parquet").slice(0, 0), tmp_path / "qrels.parquet")
-    assert measured(tmp_path, "test", 3) == test[:2]
+    assert measured_queries(tmp_path, "test", 3) == test[:2]

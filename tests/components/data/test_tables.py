@@ -7,7 +7,19 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from components.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING, by_query, check, pieces, write
+from components.data.tables import (
+    ANSWERED,
+    DOCUMENTS,
+    GROUPS,
+    QRELS,
+    QUERIES,
+    RANKING,
+    by_query,
+    check,
+    document_text,
+    pieces,
+    write,
+)  # fmt: skip
 
 
 def ranking() -> pa.Table:
@@ -87,3 +99,9 @@ def test_pieces_never_cut_a_query(tmp_path: Path, rows: int) -> None:
     assert pa.concat_tables(pieces(tmp_path / "ranking.parquet", RANKING, rows=rows)) == whole
     with pytest.raises(ValueError, match="no column 'hit'"):
         next(pieces(tmp_path / "ranking.parquet", ANSWERED))
+
+
+def test_a_document_reads_as_title_and_text() -> None:
+    assert document_text("Title", "Text.") == "Title Text."
+    assert document_text("", "Text.") == "Text."
+    assert document_text("Title", "") == "Title"

@@ -1,9 +1,8 @@
-"""Putting tokens together is what the tokenizers themselves do; padding and batching lose nothing."""
+"""A template puts tokens together as the tokenizers themselves do."""
 
 from __future__ import annotations
 
 import string
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,23 +11,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.config import UserError
-from components.text import (
-    Batch,
-    Template,
-    Tokens,
-    TokenStore,
-    document_text,
-    fingerprint_of,
-    longest_first,
-    to_device,
-    token_batches,
-)  # fmt: skip
-from tests import toy
+from components.data.batches import Batch
+from components.data.template import Template, longest_first
+from components.data.tokens import Tokens
+from tests.support import toy
 
 TOKENIZERS = {"bert": toy.bert_tokenizer(), "roberta": toy.roberta_tokenizer()}
+
+
 TEMPLATES = {name: Template.of(tokenizer) for name, tokenizer in TOKENIZERS.items()}
+
+
 KIND = pytest.mark.parametrize("kind", list(TOKENIZERS))
+
+
 TEXT = st.text(alphabet=string.ascii_lowercase + " .7", max_size=40)
 
 
@@ -85,7 +81,7 @@ def test_several_texts_are_ended_each_and_cut_at_the_end(limit: int) -> None:
     tokens = Tokens.of([[10, 11], [20, 21, 22], [], [40, 41, 42, 43, 44, 45]])
     rows = np.array([[0, 1, 3], [2, 0, 1]])
     template = TEMPLATES["bert"]
-    batch = template.several(tokens, rows, limit)
+    batch = template.sequences(tokens, rows, limit)
     (cls,), (sep,) = template.before, template.after
     room = limit - 4
     for row, ids in zip(rows.tolist(), unpadded(batch.ids, batch), strict=True):
@@ -95,7 +91,7 @@ def test_several_texts_are_ended_each_and_cut_at_the_end(limit: int) -> None:
             left -= len(kept)
             wanted += [*kept, sep]
         assert ids == wanted
-    assert template.several_lengths(tokens, rows, limit).tolist() == batch.mask.sum(1).tolist()
+    assert template.sequence_lengths(tokens, rows, limit).tolist() == batch.mask.sum(1).tolist()
     assert int(batch.mask.sum(1).max()) <= limit
     assert batch.segments is None
 
@@ -133,7 +129,7 @@ def test_a_tokenizer_whose_single_letter_falls_to_pieces_has_the_same_template()
         types = [0, 0, 0, 0] + ([1, 1, 1] if second is not None else [])
         return {"input_ids": ids, "special_tokens_mask": [int(i > 100) for i in ids], "token_type_ids": types}
 
-    piecewise.pad_token_id = 0  # type: ignore[attr-defined]
+    piecewise.pad_token_id, piecewise.mask_token_id = 0, None  # type: ignore[attr-defined]
     piecewise.model_input_names = ["input_ids", "token_type_ids"]  # type: ignore[attr-defined]
     template = Template.of(piecewise)
     assert (template.before, template.after) == ([101], [102])
@@ -151,7 +147,7 @@ def test_a_tokenizer_without_a_wrapping_is_refused() -> None:
             "token_type_ids": [0] * len(words),
         }
 
-    with pytest.raises(ValueError, match="wraps texts in an unknown way"):
+    with pytest.raises(ValueError, match="does not put special tokens around texts"):
         Template.of(bare)
 
 
@@ -173,62 +169,6 @@ def test_a_pair_is_padded_with_the_models_own_token_and_no_segment() -> None:
         assert batch.segments is None or batch.segments[0, -1] == 0
 
 
-def test_moving_a_batch_moves_what_it_holds() -> None:
-    inner = Batch(torch.ones(1, 2), torch.ones(1, 2))
-    moved = to_device(inner, "meta")
-    assert type(moved) is Batch
-    assert moved.ids.device.type == moved.mask.device.type == "meta"
-    assert moved.segments is None
-
-
-@given(lengths=st.lists(st.integers(0, 70), max_size=40), limit=st.integers(1, 300))
-def test_token_batches_hold_each_position_once_and_stay_under_the_limit(lengths: list[int], limit: int) -> None:
-    batches = token_batches(np.asarray(lengths, dtype=np.int64), limit)
-    assert sorted(int(i) for batch in batches for i in batch) == list(range(len(lengths)))
-    for batch in batches:
-        width = -(-max(1, max(lengths[i] for i in batch)) // 8) * 8
-        assert len(batch) == 1 or width * len(batch) <= limit
-    found = [lengths[i] for batch in batches for i in batch]
-    assert found == sorted(lengths, reverse=True)
-
-
-def test_token_batches_keep_the_order_of_equals() -> None:
-    assert [batch.tolist() for batch in token_batches(np.array([5, 9, 5, 5]), 16)] == [[1], [0, 2], [3]]
-
-
-def test_a_token_store_gives_each_text(tmp_path: Path) -> None:
-    np.save(tmp_path / "documents.ids.npy", np.array([5, 6, 7, 8], np.uint16))
-    np.save(tmp_path / "documents.offsets.npy", np.array([0, 2, 2, 4]))
-    tokens = Tokens.open(tmp_path, "documents")
-    assert len(tokens) == 3
-    assert [tokens[i].tolist() for i in range(3)] == [[5, 6], [], [7, 8]]
-    assert tokens.lengths().tolist() == [2, 0, 2]
-    assert tokens.lengths(np.array([2, 1])).tolist() == [2, 0]
-
-
-def test_tokens_are_not_read_with_another_models_tokenizer(toys: Path, tokens: Path, retriever: Path) -> None:
-    assert TokenStore(tokens, retriever / "model").documents[0].tolist() == Tokens.open(tokens, "documents")[0].tolist()
-    other = toy.write_encoder(toys / "other words", "roberta")
-    with pytest.raises(UserError, match=r"made with another tokenizer \([0-9a-f]{16}\) than that of .*other words"):
-        TokenStore(tokens, other)
-
-
-def test_a_document_reads_as_title_and_text() -> None:
-    assert document_text("Title", "Text.") == "Title Text."
-    assert document_text("", "Text.") == "Text."
-    assert document_text("Title", "") == "Title"
-
-
-def test_a_tokenizers_digest_moves_with_its_rules_alone(tmp_path: Path) -> None:
-    tokenizer = toy.bert_tokenizer()
-    tokenizer.save_pretrained(str(tmp_path / "a"))
-    tokenizer("bara", truncation=True, max_length=5, padding="max_length")  # leaves its mark on the tokenizer
-    tokenizer.save_pretrained(str(tmp_path / "b"))
-    toy.roberta_tokenizer().save_pretrained(str(tmp_path / "c"))
-    a, b, c = (fingerprint_of(tmp_path / name) for name in "abc")
-    assert a == b != c
-
-
 def test_a_tokenizer_without_special_tokens() -> None:
     """GPT-2's has nothing before or after a text: read alone it may be, as one of a pair not."""
     from tokenizers.pre_tokenizers import ByteLevel
@@ -236,5 +176,37 @@ def test_a_tokenizer_without_special_tokens() -> None:
 
     vocab = {piece: i for i, piece in enumerate(["<|endoftext|>", *sorted(ByteLevel.alphabet())])}
     template = Template.of(GPT2Tokenizer(vocab=vocab, merges=[]), pairs=False)
-    assert (template.before, template.after) == ([], [])
+    assert (template.before, template.after, template.mask) == ([], [], None)
     assert template.texts(Tokens.of([[5, 6]]), np.array([0]), 8).ids[0, :2].tolist() == [5, 6]
+
+
+@KIND
+def test_texts_are_batched_from_arrays_of_token_ids(kind: str) -> None:
+    """As a crop or a masked text is: ids that stand in no token store."""
+    template = TEMPLATES[kind]
+    tokens = Tokens.of([np.array([11, 12, 13], np.uint16), np.array([14], np.uint16)])
+    batch = template.texts(tokens, np.array([1, 0]), 12)
+    rows = [[*template.before, 14, *template.after], [*template.before, 11, 12, 13, *template.after]]
+    assert unpadded(batch.ids, batch) == rows
+
+
+@KIND
+@given(lengths=st.lists(st.integers(0, 20), min_size=1, max_size=4), limit=st.integers(2, 16))
+@settings(max_examples=40, deadline=None)
+def test_text_positions_are_neither_special_nor_padding(kind: str, lengths: list[int], limit: int) -> None:
+    """Every token of the texts that were kept, in order, and nothing else; even one whose id is a special token's."""
+    template = TEMPLATES[kind]
+    ids = iter(range(100, 1000))
+    texts = [[next(ids) for _ in range(length)] for length in lengths]
+    if texts[0]:
+        texts[0][0] = template.after[0]
+    batch = template.texts(Tokens.of(texts), np.arange(len(texts)), limit)
+    positions = template.text_positions(batch)
+    assert positions.shape == batch.ids.shape
+    kept = [row[mask].tolist() for row, mask in zip(batch.ids, positions, strict=True)]
+    assert kept == [text[: max(0, limit - 2)] for text in texts]
+
+
+def test_a_template_knows_the_mask_token_if_there_is_one() -> None:
+    assert [TEMPLATES[kind].mask for kind in TOKENIZERS] == [TOKENIZERS[kind].mask_token_id for kind in TOKENIZERS]
+    assert TEMPLATES["bert"].mask is not None

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.config import UserError
-from components.tables import QRELS, RANKING
-from components.trec import read_qrels, read_ranking, write_qrels, write_ranking
+from components.data.tables import QRELS, RANKING
+from components.data.trec import read_qrels, read_ranking, write_qrels, write_ranking
 
 
 def ranking(found: dict[str, list[tuple[str, float]]]) -> pa.Table:
@@ -137,8 +137,8 @@ def test_qrels_of_beir_are_read(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("q 0 a 1\nq a\n", r"qrels\.txt:2: expected 4 columns .* got 2"),
-        ("q 0 a 1\nq 0 b yes\n", r"qrels\.txt:2: the relevance 'yes' is not a whole number"),
-        ("\n", r"qrels\.txt: no judgement in it"),
+        ("q 0 a 1\nq 0 b yes\n", r"qrels\.txt:2: the relevance 'yes' is not an integer"),
+        ("\n", r"qrels\.txt: the file has no judgements"),
     ],
 )
 def test_what_is_wrong_with_qrels_is_named_by_its_line(tmp_path: Path, text: str, message: str) -> None:
@@ -150,8 +150,8 @@ def test_what_is_wrong_with_qrels_is_named_by_its_line(tmp_path: Path, text: str
 def test_an_id_that_a_run_file_cannot_hold_is_refused(tmp_path: Path) -> None:
     """White space parts the columns; what is written must be what is read."""
     spaced = ranking({"q 1": [("a", 1.0)]})
-    with pytest.raises(UserError, match=r"run\.txt: the id 'q 1' has white space"):
+    with pytest.raises(UserError, match=r"run\.txt: the id 'q 1' contains white space"):
         write_ranking(spaced, tmp_path / "run.txt", "t")
-    with pytest.raises(UserError, match=r"qrels\.txt: the id 'a b' has white space"):
+    with pytest.raises(UserError, match=r"qrels\.txt: the id 'a b' contains white space"):
         write_qrels(qrels([("q", "a b", 1, "test")]), tmp_path / "qrels.txt", "test")
     assert list(tmp_path.iterdir()) == []

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from components import vectors as module
 from components.config import UserError
-from components.vectors import Lists, Vectors, query_rows
+from components.data import vectors as module
+from components.data.vectors import Lists, Vectors, query_rows
 
 DOCUMENTS = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float16)
 QUERIES = np.random.default_rng(1).standard_normal((6, 4)).astype(np.float16)
@@ -50,7 +50,7 @@ def test_files_without_asked_rows_are_not_opened(tmp_path: Path, monkeypatch: py
 def test_contexts_are_all_queries_with_their_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int, batch: int
 ) -> None:
-    monkeypatch.setattr(module, "HELD", held)
+    monkeypatch.setattr(module, "MAX_NUMBERS", held)
     queries, documents = np.array([5, 2, 2, 0, 1]), np.random.default_rng(2).integers(0, 50, (5, 3))
     parts: list[Any] = list(Vectors(write(tmp_path)).contexts(queries, documents, batch))
     assert [i for part, _, _ in parts for i in range(5)[part]] == [0, 1, 2, 3, 4]
@@ -85,8 +85,8 @@ def test_lists_are_read_by_parts_and_padded(tmp_path: Path) -> None:
     Lists(np.array([4, 5, 6]), np.array([10, 11, 20, 30, 31, 32]), np.array([0, 2, 3, 6])).save(tmp_path)
     lists = Lists.load(tmp_path, 1, 3)
     assert lists.queries.tolist() == [5, 6]
-    assert lists.there.tolist() == [[True, False, False], [True, True, True]]
+    assert lists.mask.tolist() == [[True, False, False], [True, True, True]]
     assert lists.padded(lists.documents).tolist() == [[20, 0, 0], [30, 31, 32]]
-    assert lists.padded(lists.documents)[lists.there].tolist() == [20, 30, 31, 32]
-    assert Lists.load(tmp_path, 0, 3).padded(np.ones(6, bool)).tolist() == Lists.load(tmp_path, 0, 3).there.tolist()
-    assert Lists.load(tmp_path, 2, 2).there.shape == (0, 0)
+    assert lists.padded(lists.documents)[lists.mask].tolist() == [20, 30, 31, 32]
+    assert Lists.load(tmp_path, 0, 3).padded(np.ones(6, bool)).tolist() == Lists.load(tmp_path, 0, 3).mask.tolist()
+    assert Lists.load(tmp_path, 2, 2).mask.shape == (0, 0)

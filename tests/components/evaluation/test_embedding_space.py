@@ -7,15 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from components import embedding_space as space
-from components.embedding_space import AnalysisConfig
+from components.evaluation import embedding_space as space
+from components.evaluation.embedding_space import EmbeddingSpaceConfig
 
 DRAW = np.random.default_rng(0)
-QUERIES, DOCUMENTS = (space.unit(DRAW.normal(size=(6, 4))) for _ in range(2))
+QUERIES, DOCUMENTS = (space.unit_length(DRAW.normal(size=(6, 4))) for _ in range(2))
 
 
 def test_unit_vectors() -> None:
-    found = space.unit(np.array([[3, 4], [0, 0]], np.float16))
+    found = space.unit_length(np.array([[3, 4], [0, 0]], np.float16))
     assert found.tolist() == [[0.6, 0.8], [0, 0]]
 
 
@@ -39,9 +39,9 @@ def test_ratios_are_a_loop_and_leave_out_pairs_with_one_document() -> None:
     other = ~np.eye(6, dtype=bool)
     other[0, 3] = other[3, 0] = False
     wanted = [QUERIES[i] @ QUERIES[j] / (QUERIES[i] @ DOCUMENTS[j]) for i in range(6) for j in range(6) if other[i, j]]
-    assert np.sort(space.ratios(QUERIES, DOCUMENTS, other)) == pytest.approx(np.sort(wanted))
-    assert space.ratios(QUERIES, QUERIES, other) == pytest.approx(np.ones(28))  # towers that are one place
-    assert len(space.ratios(QUERIES, np.zeros_like(DOCUMENTS), other)) == 0
+    assert np.sort(space.same_tower_ratios(QUERIES, DOCUMENTS, other)) == pytest.approx(np.sort(wanted))
+    assert space.same_tower_ratios(QUERIES, QUERIES, other) == pytest.approx(np.ones(28))  # towers that are one place
+    assert len(space.same_tower_ratios(QUERIES, np.zeros_like(DOCUMENTS), other)) == 0
 
 
 def test_histograms_are_shares_of_all_values() -> None:
@@ -52,7 +52,7 @@ def test_histograms_are_shares_of_all_values() -> None:
 def test_a_map_keeps_groups_apart() -> None:
     """Two heaps far from each other: every point's nearest on the map is of its own heap."""
     heaps = [center + 0.01 * DRAW.normal(size=(12, 3)) for center in (np.array([1, 0, 0]), np.array([0, 1, 0]))]
-    made = space.flat_map(*map(space.unit, heaps), perplexity=5.0)
+    made = space.tsne_map(*map(space.unit_length, heaps), perplexity=5.0)
     points = np.array([*made["queries"], *made["documents"]])
     assert points.shape == (24, 2)
     assert points.min() >= 0
@@ -61,14 +61,35 @@ def test_a_map_keeps_groups_apart() -> None:
     assert ((distances.argmin(1) < 12) == (np.arange(24) < 12)).all()
 
 
-def test_all_of_it_and_its_mean_over_seeds() -> None:
-    told = space.about(QUERIES, DOCUMENTS, DOCUMENTS[::-1], np.arange(6), AnalysisConfig(map=0))
+def test_the_ratio_is_of_query_to_query_over_query_to_document() -> None:
+    """Two pairs: cosines of the first query to the second and to the second's document .6 and .8, of the second to the
+    first and to the first's document .6 and .6. The ratios are .75 and 1; those of documents would be 1 and 4/3."""
+    queries, documents = np.array([[1.0, 0.0], [0.6, 0.8]]), np.array([[1.0, 0.0], [0.8, 0.6]])
+    told = space.analyse(queries, documents, documents, np.arange(2), EmbeddingSpaceConfig(map=0))["ratio"]
+    assert told["median"] == pytest.approx(0.875)
+    assert told["quartiles"] == pytest.approx([0.8125, 0.9375])
+    middle = space.BINS // 2  # the histogram spans -1 to 3: this bin begins at 1
+    assert sum(told["histogram"][: middle + 1]) == pytest.approx(1)
+
+
+def test_each_number_is_of_the_side_that_its_name_says() -> None:
+    nearest = DOCUMENTS[::-1]
+    told = space.analyse(3 * QUERIES, 2 * DOCUMENTS, nearest, np.arange(6), EmbeddingSpaceConfig(map=0))
+    assert told["queries"] == 6
     assert told["map"] is None
-    assert told["nearest"]["mean"] == pytest.approx(float((QUERIES * DOCUMENTS[::-1]).sum(1).mean()))
-    low, high = told["ratio"]["quartiles"]
-    assert low <= told["ratio"]["median"] <= high
-    assert space.numbers([told, {**told, "alignment": told["alignment"] + 1}])["alignment"] == pytest.approx(
-        told["alignment"] + 0.5
-    )
-    alone = space.about(QUERIES, DOCUMENTS, DOCUMENTS, np.zeros(6), AnalysisConfig(map=0))
-    assert space.numbers([told, alone])["ratio"] is None  # all have one document
+    assert told["alignment"] == pytest.approx(space.alignment(QUERIES, DOCUMENTS))
+    for name, function in (("uniformity", space.uniformity), ("anisotropy", space.anisotropy)):
+        assert told[name] == pytest.approx({"queries": function(QUERIES), "documents": function(DOCUMENTS)})
+    cosines = (QUERIES * nearest).sum(1)
+    assert told["nearest"]["mean"] == pytest.approx(float(cosines.mean()))
+    assert told["nearest"]["histogram"] == space.histogram(cosines, space.COSINES)
+
+
+def test_numbers_are_means_over_seeds() -> None:
+    told = space.analyse(QUERIES, DOCUMENTS, DOCUMENTS[::-1], np.arange(6), EmbeddingSpaceConfig(map=0))
+    one_more = space.mean_over_seeds([told, {**told, "alignment": told["alignment"] + 1}])
+    assert one_more["alignment"] == pytest.approx(told["alignment"] + 0.5)
+    assert one_more["ratio"] == pytest.approx(told["ratio"]["median"])
+    assert one_more["uniformity_documents"] == pytest.approx(told["uniformity"]["documents"])
+    alone = space.analyse(QUERIES, DOCUMENTS, DOCUMENTS, np.zeros(6), EmbeddingSpaceConfig(map=0))
+    assert space.mean_over_seeds([told, alone])["ratio"] is None  # all have one document

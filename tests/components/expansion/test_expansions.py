@@ -11,15 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components import expansions
 from components.config import UserError
-from components.tables import EXPANSIONS, QRELS, QUERIES, check
+from components.data.tables import EXPANSIONS, QRELS, QUERIES, check
+from components.expansion import expansions
 
 
 def test_the_papers_form_of_an_expanded_query() -> None:
-    assert expansions.expanded("who won", "Oregon, Idaho") == "who won ? Oregon, Idaho"
-    assert expansions.expanded("Who won? ", "it") == "Who won ? it"  # SQuAD's questions end with a mark
-    assert expansions.expanded("who won", "") == "who won ?"
+    assert expansions.expand_query("who won", "Oregon, Idaho") == "who won ? Oregon, Idaho"
+    assert expansions.expand_query("Who won? ", "it") == "Who won ? it"  # SQuAD's questions end with a mark
+    assert expansions.expand_query("who won", "") == "who won ?"
 
 
 def test_what_says_the_same_is_there_once_under_its_first_number() -> None:
@@ -57,7 +57,7 @@ def test_without_links_documents_are_copied(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(os, "link", refuse)
     (tmp_path / "a").write_text("text")
-    expansions.share(tmp_path / "a", tmp_path / "b")
+    expansions.link_or_copy(tmp_path / "a", tmp_path / "b")
     assert (tmp_path / "b").read_text() == "text"
     assert not os.path.samefile(tmp_path / "a", tmp_path / "b")
 
@@ -90,9 +90,9 @@ def test_files_have_a_text_or_several(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ({"_id": "a"}, r":2: expected .*, got the keys _id"),
-        ({"_id": "b", "expansions": {"answers": "x"}}, r":2: no expansions 'titles'; there are answers"),
+        ({"_id": "b", "expansions": {"answers": "x"}}, r":2: there are no expansions 'titles'; accepted: answers"),
         ({"_id": "b", "expansions": {"titles": 3}}, r":2: titles: expected a text or a list of texts, got 3"),
-        ({"_id": "a", "expansions": {"titles": "x"}}, r":2: query 'a' stands twice"),
+        ({"_id": "a", "expansions": {"titles": "x"}}, r":2: query 'a' occurs a second time"),
         ([1], r":2: line that is not JSON"),
     ],
 )

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from components.draws import generator
-from components.relevance_model import (
+from components.expansion.relevance_model import (
     Document,
     Frequencies,
     RelevanceConfig,
@@ -20,6 +19,7 @@ from components.relevance_model import (
     term_weights,
     title_weights,
 )
+from components.rng import keyed_rng
 
 DOCUMENTS = [
     Document("Oil", "Oil rose. The embargo of October began.", 3.0),
@@ -29,8 +29,8 @@ RARE = Frequencies(100, {"the": 60, "an": 50, "is": 40, "of": 80, "oil": 3})
 
 
 def drawn(question: str = "oil crisis", documents: list[Document] = DOCUMENTS, **config: Any) -> list[str]:
-    draw = partial(generator, 1, "expand", "q")
-    return expansions(question, documents, RARE, RelevanceConfig(**config), draw)
+    rng_of = partial(keyed_rng, 1, "expand", "q")
+    return expansions(question, documents, RARE, RelevanceConfig(**config), rng_of)
 
 
 def test_rm3s_weights_by_hand() -> None:

@@ -44,8 +44,8 @@ def test_temperatures_divide_their_own_scores() -> None:
 def test_the_gradient_is_equation_10() -> None:
     """sum_i p_i (grad log p_i) log p_phi(d | q, d, d_i), p a softmax over the negatives: by automatic
     differentiation of log p alone, each term weighted with p and the reward as constants."""
-    draw = torch.Generator().manual_seed(1)
-    student, teacher = (torch.randn(4, 6, generator=draw, dtype=torch.float64) for _ in range(2))
+    rng = torch.Generator().manual_seed(1)
+    student, teacher = (torch.randn(4, 6, generator=rng, dtype=torch.float64) for _ in range(2))
     student.requires_grad_()
     expected_reward(game(student, teacher)).sum().backward()
 
@@ -85,8 +85,8 @@ def test_a_negative_that_fools_the_ranker_draws_the_retriever() -> None:
 
 
 def test_the_value_is_never_positive_and_zero_without_a_negative() -> None:
-    draw = torch.Generator().manual_seed(2)
-    student, teacher = (5 * torch.randn(50, 6, generator=draw, dtype=torch.float64) for _ in range(2))
+    rng = torch.Generator().manual_seed(2)
+    student, teacher = (5 * torch.randn(50, 6, generator=rng, dtype=torch.float64) for _ in range(2))
     assert (expected_reward(game(student, teacher)) <= 0).all()
     alone = Scores(student, torch.ones_like(student), torch.ones_like(student, dtype=torch.bool), teacher=teacher)
     assert (expected_reward(alone) == 0).all()
@@ -118,8 +118,8 @@ def test_rewards_stay_exact_where_the_ranker_is_sure() -> None:
 
 def test_one_negative_is_no_choice() -> None:
     """A softmax over one negative is 1 whatever it scores: the paper's term teaches nothing, the released one does."""
-    draw = torch.Generator().manual_seed(1)
-    student, teacher = (torch.randn(3, 2, generator=draw, dtype=torch.float64) for _ in range(2))
+    rng = torch.Generator().manual_seed(1)
+    student, teacher = (torch.randn(3, 2, generator=rng, dtype=torch.float64) for _ in range(2))
     for term, moves in ((expected_reward, False), (released, True)):
         leaf = student.clone().requires_grad_()
         term(game(leaf, teacher)).sum().backward()
@@ -168,7 +168,7 @@ def test_the_released_term_masks_what_does_not_count() -> None:
 
 
 def test_the_released_terms_gradient() -> None:
-    draw = torch.Generator().manual_seed(3)
-    student, teacher = (torch.randn(3, 5, generator=draw, dtype=torch.float64) for _ in range(2))
+    rng = torch.Generator().manual_seed(3)
+    student, teacher = (torch.randn(3, 5, generator=rng, dtype=torch.float64) for _ in range(2))
     options = {"temperature": 0.7, "teacher_temperature": 1.3}
     assert torch.autograd.gradcheck(lambda s: released(game(s, teacher), **options), student.requires_grad_())

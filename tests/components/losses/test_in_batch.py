@@ -11,7 +11,7 @@ from torch import Tensor
 from components.losses.in_batch import both_directions, hardness_weighted
 from components.losses.listwise import cross_entropy
 from components.scores import Scores
-from tests.vectors import batch, one_row, soft_row, unit
+from tests.support.vectors import batch, one_row, soft_row, unit
 
 
 def test_both_directions_by_hand() -> None:

@@ -32,8 +32,8 @@ def test_the_generators_value_by_hand() -> None:
 
 def test_the_generators_gradient_is_the_policy_gradient() -> None:
     """`-sum_i p_i grad log p_i (r_i - b)` for any baseline b: it falls out of an exact expectation."""
-    draw = torch.Generator().manual_seed(2)
-    student, teacher = (torch.randn(4, 6, generator=draw, dtype=torch.float64) for _ in range(2))
+    rng = torch.Generator().manual_seed(2)
+    student, teacher = (torch.randn(4, 6, generator=rng, dtype=torch.float64) for _ in range(2))
     student.requires_grad_()
     generator(game(student, teacher)).sum().backward()
     other = student.detach().clone().requires_grad_()
@@ -77,8 +77,8 @@ def test_pairs_that_do_not_count_do_not() -> None:
 
 
 def test_gradients_are_those_of_finite_differences() -> None:
-    draw = torch.Generator().manual_seed(3)
-    student, teacher = (torch.randn(3, 5, generator=draw, dtype=torch.float64) for _ in range(2))
+    rng = torch.Generator().manual_seed(3)
+    student, teacher = (torch.randn(3, 5, generator=rng, dtype=torch.float64) for _ in range(2))
     student.requires_grad_()
     assert torch.autograd.gradcheck(lambda s: generator(game(s, teacher), temperature=0.7), student)
     assert torch.autograd.gradcheck(lambda s: discriminator(game(s)), student)

@@ -98,9 +98,9 @@ def test_distillation_by_hand() -> None:
 
 
 def test_distillation_is_the_divergence_from_the_teacher_and_the_teachers_entropy() -> None:
-    draw = torch.Generator().manual_seed(3)
-    student, teacher = (torch.randn(4, 6, generator=draw, dtype=torch.float64) for _ in range(2))
-    where = torch.rand(4, 6, generator=draw) < 0.7
+    rng = torch.Generator().manual_seed(3)
+    student, teacher = (torch.randn(4, 6, generator=rng, dtype=torch.float64) for _ in range(2))
+    where = torch.rand(4, 6, generator=rng) < 0.7
     where[:, 0] = True
     value = distillation(
         Scores(student, torch.zeros(4, 6), where, teacher=teacher), temperature=0.5, teacher_temperature=2.0
@@ -156,9 +156,9 @@ def test_kl_by_hand() -> None:
 
 def test_kl_is_distillation_without_the_teachers_entropy() -> None:
     """So that it is 0 where the two agree; gradients are the same."""
-    draw = torch.Generator().manual_seed(3)
-    teacher, student = (torch.randn(4, 5, generator=draw, dtype=torch.float64) for _ in range(2))
-    where = torch.rand(4, 5, generator=draw) < 0.7
+    rng = torch.Generator().manual_seed(3)
+    teacher, student = (torch.randn(4, 5, generator=rng, dtype=torch.float64) for _ in range(2))
+    where = torch.rand(4, 5, generator=rng) < 0.7
     where[:, 0] = True
     options = {"temperature": 0.5, "teacher_temperature": 2.0}
     gradients = []

@@ -29,10 +29,10 @@ def test_margins_by_hand() -> None:
 
 
 def test_margins_are_those_of_a_loop_over_pairs() -> None:
-    draw = torch.Generator().manual_seed(1)
-    student, teacher = (torch.randn(4, 6, generator=draw, dtype=torch.float64) for _ in range(2))
-    target = (torch.rand(4, 6, generator=draw) < 0.4).double()
-    where = torch.rand(4, 6, generator=draw) < 0.7
+    rng = torch.Generator().manual_seed(1)
+    student, teacher = (torch.randn(4, 6, generator=rng, dtype=torch.float64) for _ in range(2))
+    target = (torch.rand(4, 6, generator=rng) < 0.4).double()
+    where = torch.rand(4, 6, generator=rng) < 0.7
     values = mean_squared(Scores(student, target, where, teacher=teacher))
     for i in range(4):
         found = []

@@ -14,15 +14,15 @@ from components.scores import Scores
 
 def some(*, ties: bool = True, queries: int = 4, candidates: int = 7) -> Scores:
     """Ranks from 1 to 100 and MAX_RANK, several of them equal, a third of the candidates masked."""
-    draw = torch.Generator().manual_seed(3)
-    student = 0.4 * torch.randn(queries, candidates, generator=draw, dtype=torch.float64)
+    rng = torch.Generator().manual_seed(3)
+    student = 0.4 * torch.randn(queries, candidates, generator=rng, dtype=torch.float64)
     if ties:
         target = torch.tensor([1.0, 5, 40, 101], dtype=torch.float64)[
-            torch.randint(4, (queries, candidates), generator=draw)
+            torch.randint(4, (queries, candidates), generator=rng)
         ]
     else:
-        target = torch.rand(queries, candidates, generator=draw, dtype=torch.float64).argsort(-1).double() * 9 + 1
-    where = torch.rand(queries, candidates, generator=draw) < 0.7
+        target = torch.rand(queries, candidates, generator=rng, dtype=torch.float64).argsort(-1).double() * 9 + 1
+    where = torch.rand(queries, candidates, generator=rng) < 0.7
     where[0] = True
     where[1] = False
     where[1, 2] = True  # one candidate alone

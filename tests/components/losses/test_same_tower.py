@@ -21,7 +21,7 @@ from components.losses.listwise import cross_entropy, distillation
 from components.losses.same_tower import pair, released_pair, samtone
 from components.scores import Block, Scores
 from tests.components.losses.test_contract import losses
-from tests.vectors import batch, one_row, soft_row, unit
+from tests.support.vectors import batch, objective_scores, one_row, soft_row, unit
 
 SIDES = [{"query_side": q, "document_side": d} for q, d in itertools.product((True, False), repeat=2)]
 
@@ -153,11 +153,17 @@ def test_the_second_stage_of_pair_is_the_plain_softmax() -> None:
         torch.testing.assert_close(loss(scores, temperature=0.2, alpha=0.0), cross_entropy(scores, temperature=0.2))
 
 
-def test_as_printed_without_the_positive_the_loss_would_have_no_lower_bound() -> None:
-    """Which is why a same-tower term without it cannot be had."""
-    scores = one_row(5, [-5.0], document_candidate=[-5.0])
-    assert -math.log(math.exp(5) / math.exp(-5)) == -10
-    assert 0 < pair(scores, temperature=1.0, alpha=1.0).item() < 1e-3
+@pytest.mark.parametrize("margin", [0.0, 1.0, 5.0, 10.0])
+def test_pair_as_printed_would_have_no_lower_bound(margin: float) -> None:
+    """Eq. 3 lacks the positive in the denominator: ours is ln(1 + e^l) > 0, where l is the loss as printed."""
+    among_documents = [-margin, -margin - 1]
+    scores = one_row(margin, [0.5], document_candidate=among_documents)
+    own, others = scores.student[0, 0], scores.others["document-candidate"].scores[0]
+    printed = -(own.exp() / others.exp().sum()).log()
+    assert printed <= 0.5 - 2 * margin
+    ours = pair(scores, temperature=1.0, alpha=1.0)
+    torch.testing.assert_close(ours, torch.nn.functional.softplus(printed).unsqueeze(0))
+    assert ours > 0
 
 
 def test_several_positives_of_a_row_share_every_denominator() -> None:
@@ -243,10 +249,19 @@ def test_gradients_of_vectors_are_those_of_finite_differences(loss: Callable[[Sc
 
 
 @ALL
-def test_turning_all_vectors_together_changes_nothing(loss: Callable[[Scores], Tensor]) -> None:
-    q, d = unit(4, seed=1), unit(5, seed=2)
-    turn, _ = torch.linalg.qr(unit(4, seed=3))
-    torch.testing.assert_close(loss(batch(q @ turn, d @ turn)), loss(batch(q, d)))
+def test_the_objective_scores_a_batch_as_the_equations_here_do(loss: Callable[[Scores], Tensor]) -> None:
+    q, d = unit(4, seed=1), unit(6, seed=2)
+    torch.testing.assert_close(loss(objective_scores(q, d)), loss(batch(q, d)))
+
+
+@ALL
+def test_rotating_all_vectors_does_not_change_the_loss(loss: Callable[[Scores], Tensor]) -> None:
+    """The objective looks at angles between vectors alone; rotating one side alone changes them."""
+    q, d = unit(4, seed=1), unit(6, seed=2)
+    rotation, _ = torch.linalg.qr(unit(4, seed=3))
+    before = loss(objective_scores(q, d))
+    torch.testing.assert_close(loss(objective_scores(q @ rotation, d @ rotation)), before)
+    assert not torch.isclose(loss(objective_scores(q, d @ rotation)), before).any()
 
 
 def test_a_loss_that_wants_what_the_group_has_not_says_so() -> None:

@@ -11,7 +11,7 @@ import torch
 from components.losses.listwise import cross_entropy
 from components.losses.same_tower import samtone
 from components.losses.simlm import contrastive, released
-from tests.vectors import batch, one_row, unit
+from tests.support.vectors import batch, one_row, unit
 
 NAMES = ("document_query", "query_query", "document_document")
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from components.cross_encoder import CrossEncoder
-from components.pretrained import load_tokenizer
-from components.text import Template, Tokens
-from tests import toy
+from components.data.template import Template
+from components.data.tokenizers import load_tokenizer
+from components.data.tokens import Tokens
+from components.models.cross_encoder import CrossEncoder
+from tests.support import toy
 
 DRAW = np.random.default_rng(1)
 # Pairs within the limit, with either side too long, and with both.
@@ -139,6 +140,6 @@ def test_half_precision_scores_come_in_fp32(tmp_path: Path, encoders: dict[str, 
     for pooling in ("cls", "mean"):
         model, folder = exported(tmp_path / pooling, encoders["bert"], pooling=pooling)
         wanted = ours(model, folder, PAIRS)
-        found = ours(model.lowered(torch.bfloat16), folder, PAIRS)
+        found = ours(model.to_dtype(torch.bfloat16), folder, PAIRS)
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, wanted, atol=0.1 + 0.05 * np.abs(wanted).max())

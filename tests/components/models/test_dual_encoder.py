@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from components.dual_encoder import DualEncoder, pool
-from components.pretrained import load_tokenizer
-from components.text import Template, Tokens
-from tests import toy
+from components.data.template import Template
+from components.data.tokenizers import load_tokenizer
+from components.data.tokens import Tokens
+from components.models.dual_encoder import DualEncoder, pool
+from tests.support import toy
 
 DRAW = np.random.default_rng(0)
 # From one word to far beyond the limits, with words that fall to pieces.
@@ -26,7 +27,7 @@ def ours(model: DualEncoder, folder: Path, written: list[str], side: Any) -> Ten
     template = Template.of(tokenizer)
     tokens = Tokens.of(tokenizer(written, add_special_tokens=False)["input_ids"])
     with torch.no_grad():
-        return model.eval()(template.texts(tokens, np.arange(len(written)), model.tokens(side)), side)
+        return model.eval()(template.texts(tokens, np.arange(len(written)), model.max_tokens(side)), side)
 
 
 def exported(tmp_path: Path, model_folder: Path, **options: Any) -> tuple[DualEncoder, Path]:
@@ -200,7 +201,7 @@ FIGURE_2 = {
     "ADE-STE": {"towers": "separate", "share": ["embedder"]},
     "ADE-FTE": {"towers": "separate", "share": ["embedder", "projection"], "freeze": ["embedder"]},
 }
-"""The dual encoders of paper 000's Figure 2, and those with shared and frozen token embeddings it grew from."""
+"""The dual encoders of Moiseev et al.'s Figure 2, and those with shared and frozen token embeddings it grew from."""
 
 
 @pytest.mark.parametrize("kind", ["bert", "t5"])
@@ -264,15 +265,15 @@ def test_a_projection_is_taken_before_the_length_and_in_fp32(encoders: dict[str,
     torch.testing.assert_close(found, torch.nn.functional.normalize(wanted, dim=-1))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert ours(model, encoders["bert"], TEXTS, "query").dtype == torch.float32
-    assert model.lowered(torch.bfloat16).projections["shared"].weight.dtype == torch.float32
+    assert model.to_dtype(torch.bfloat16).projections["shared"].weight.dtype == torch.float32
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"share": ["projection"], "projection": 4}, "towers that are one have all in common"),
+        ({"share": ["projection"], "projection": 4}, "shared towers share everything already"),
         ({"share": ["projection"], "towers": "separate"}, "there is no projection to share"),
-        ({"projections": "alike", "towers": "separate"}, "there are none that could begin alike"),
+        ({"projections": "alike", "towers": "separate"}, "there are none; set their width"),
         ({"projection": 0}, "greater than or equal to 1"),
     ],
 )
@@ -292,4 +293,4 @@ def test_pooling_by_hand() -> None:
 
 def test_each_side_has_its_own_length(encoders: dict[str, Path]) -> None:
     model, _ = DualEncoder.start(toy.retriever_config(encoders["bert"], query_tokens=6, document_tokens=30))
-    assert (model.tokens("query"), model.tokens("document")) == (6, 30)
+    assert (model.max_tokens("query"), model.max_tokens("document")) == (6, 30)

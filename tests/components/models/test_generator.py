@@ -11,9 +11,9 @@ import torch
 import transformers
 
 from components.config import UserError
-from components.generator import Generator, _Drawing, filtered
-from components.generator_configs import GenerateConfig, GeneratorConfig
-from tests.writers import KINDS, architecture, write_generator
+from components.models.generator import Generator, _Sampler, filter_logits
+from components.models.generator_configs import GenerateConfig, GeneratorConfig
+from tests.support.writers import KINDS, architecture, write_generator
 
 QUERIES = ["ba co", "who won the long race of 1974?", "x", "du fe gi"]
 KEYS = [(1, "expand", f"q{i}") for i in range(len(QUERIES))]
@@ -128,8 +128,8 @@ def test_draws_have_the_models_probabilities() -> None:
     logits = torch.tensor([0.0, 1.0, 2.0, 0.5])
     config = GenerateConfig(temperature=0.8, top_k=3, top_p=0.9)
     random = torch.rand(20_000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    drawn = _Drawing(config, random)(torch.empty(0), logits.expand(20_000, 4)).argmax(-1)
-    wanted = filtered(logits[None] / 0.8, 3, 0.9).softmax(-1)[0]
+    drawn = _Sampler(config, random)(torch.empty(0), logits.expand(20_000, 4)).argmax(-1)
+    wanted = filter_logits(logits[None] / 0.8, 3, 0.9).softmax(-1)[0]
     found = torch.bincount(drawn, minlength=4) / 20_000
     assert torch.allclose(found, wanted, atol=0.015)
     assert wanted[0] == 0
@@ -138,13 +138,13 @@ def test_draws_have_the_models_probabilities() -> None:
 
 def test_what_may_be_drawn() -> None:
     logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
-    assert (filtered(logits, 2, None) > -torch.inf).tolist() == [[True, True, False, False]]
-    assert (filtered(logits, None, 0.65) > -torch.inf).tolist() == [[True, True, False, False]]
-    assert (filtered(logits, None, 0.71) > -torch.inf).tolist() == [[True, True, True, False]]
-    assert (filtered(logits, None, 0.01) > -torch.inf).tolist() == [[True, False, False, False]]
-    assert torch.equal(filtered(logits, None, None), logits)
+    assert (filter_logits(logits, 2, None) > -torch.inf).tolist() == [[True, True, False, False]]
+    assert (filter_logits(logits, None, 0.65) > -torch.inf).tolist() == [[True, True, False, False]]
+    assert (filter_logits(logits, None, 0.71) > -torch.inf).tolist() == [[True, True, True, False]]
+    assert (filter_logits(logits, None, 0.01) > -torch.inf).tolist() == [[True, False, False, False]]
+    assert torch.equal(filter_logits(logits, None, None), logits)
     # Of the three likeliest the first has 4/9: with top-p after top-k two are enough for three quarters.
-    assert (filtered(logits, 3, 0.75) > -torch.inf).tolist() == [[True, True, False, False]]
+    assert (filter_logits(logits, 3, 0.75) > -torch.inf).tolist() == [[True, True, False, False]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -181,8 +181,8 @@ def test_sampling_finds_more_than_greedy(generators: Any) -> None:
 
 @pytest.mark.parametrize(
     ("config", "message"),
-    [({"prompt": "what"}, "no {query}"), ({"beams": 4}, "only with method: beam"),
-     ({"method": "beam", "number": 5, "beams": 3}, "3 beams give no 5")],
+    [({"prompt": "what"}, "{query} is missing"), ({"beams": 4}, "accepted only with `method: beam`"),
+     ({"method": "beam", "number": 5, "beams": 3}, "3 beams cannot give 5")],
 )  # fmt: skip
 def test_what_cannot_be_asked(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from components import inference
-from components.cross_encoder import CrossEncoder
-from components.dual_encoder import DualEncoder
-from components.text import Batch
-from tests import toy
+from components.data.batches import Batch
+from components.models import inference
+from components.models.cross_encoder import CrossEncoder
+from components.models.dual_encoder import DualEncoder
+from tests.support import toy
 
 CPU = torch.device("cpu")
 FUSES = pytest.mark.skipif(not inference.can_fuse(), reason="this processor has no products in bf16")
@@ -22,10 +22,10 @@ FUSES = pytest.mark.skipif(not inference.can_fuse(), reason="this processor has 
 
 def a_batch(rows: int = 6, width: int = 24) -> Batch:
     """Texts of several lengths, one of them full and one of a single token."""
-    draw = np.random.default_rng(0)
-    lengths = torch.tensor([width, 1, *draw.integers(2, width, rows - 2).tolist()])
+    rng = np.random.default_rng(0)
+    lengths = torch.tensor([width, 1, *rng.integers(2, width, rows - 2).tolist()])
     mask = (torch.arange(width) < lengths[:, None]).long()
-    ids = torch.from_numpy(draw.integers(5, 40, (rows, width)))
+    ids = torch.from_numpy(rng.integers(5, 40, (rows, width)))
     return Batch(ids * mask, mask, torch.zeros_like(ids))
 
 
@@ -43,7 +43,7 @@ def test_fused_layers_are_as_close_to_fp32_as_plain_ones_in_bf16(toys: Path, kin
     model = DualEncoder.start(toy.retriever_config(folder, pooling=pooling, similarity="cosine"))[0].eval()
     batch = a_batch()
     exact = asked(model, batch)
-    plain = asked(copy.deepcopy(model).lowered(torch.bfloat16), batch)
+    plain = asked(copy.deepcopy(model).to_dtype(torch.bfloat16), batch)
     ready = inference.ready(copy.deepcopy(model), device=CPU, precision="bf16")
     layers = [part for part in ready.modules() if isinstance(part, inference.FusedLayer)]
     assert len(layers) == toy.SIZES["num_hidden_layers"]
@@ -80,7 +80,7 @@ def test_models_of_other_families_stay_as_they_are(toys: Path) -> None:
     folder = toy.write_encoder(toys / "fused distilbert", "distilbert")
     model = DualEncoder.start(toy.retriever_config(folder, dropout=None))[0].eval()
     assert inference.fuse(model) == 0
-    plain = asked(copy.deepcopy(model).lowered(torch.bfloat16), a_batch())
+    plain = asked(copy.deepcopy(model).to_dtype(torch.bfloat16), a_batch())
     assert torch.equal(asked(inference.ready(model, device=CPU, precision="bf16"), a_batch()), plain)
 
 

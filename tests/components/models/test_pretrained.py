@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from components import model_configs, pretrained
 from components.config import UserError
-from tests import toy
+from components.data.tokenizers import load_tokenizer
+from components.models import configs, pretrained
+from tests.support import toy
 
 
 def config(model: Any, **options: Any) -> Any:
@@ -78,7 +79,7 @@ def test_families_are_read_cut_written_and_read_again(tmp_path: Path, kind: str)
     assert cut.config.num_hidden_layers == 1
     pretrained.save_tower(cut, tmp_path / "again", folder, 48)
     assert torch.equal(states(pretrained.load_encoder(tmp_path / "again"), IDS), states(cut, IDS))
-    tokenizer = pretrained.load_tokenizer(tmp_path / "again")
+    tokenizer = load_tokenizer(tmp_path / "again")
     text = "bara nami xq7 lotol"
     assert tokenizer(text)["input_ids"] == pretrained.tokenizer(config(folder))(text)["input_ids"]
 
@@ -128,7 +129,7 @@ def test_dropout_is_set_or_left(encoder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["./nowhere", "/nowhere/at/all", "~/nowhere-at-all", "runs/a/b"])
 def test_a_directory_that_is_not_there_is_named(model: str) -> None:
     with pytest.raises(UserError, match="there is no such directory"):
-        model_configs.place(model)
+        configs.locate_model(model)
 
 
 def test_a_directory_without_a_model_is_named(tmp_path: Path, encoder: Path) -> None:
@@ -145,9 +146,9 @@ def test_a_directory_without_a_model_is_named(tmp_path: Path, encoder: Path) -> 
 
 def test_a_package_that_is_not_installed_is_named() -> None:
     with pytest.raises(UserError, match="no package 'surely_not_there' is installed"):
-        model_configs.place("package:surely-not-there")
+        configs.locate_model("package:surely-not-there")
     with pytest.raises(UserError, match="the package has no model"):
-        model_configs.place("package:pyarrow")
+        configs.locate_model("package:pyarrow")
 
 
 def test_a_package_that_carries_a_model_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,17 +156,17 @@ def test_a_package_that_carries_a_model_is_found(tmp_path: Path, monkeypatch: py
     spec = importlib.machinery.ModuleSpec("some_model", None, is_package=True)
     spec.submodule_search_locations = [str(tmp_path / "some_model")]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec if name == "some_model" else None)
-    assert model_configs.place("package:some-model") == str(tmp_path / "some_model" / "model")
+    assert configs.locate_model("package:some-model") == str(tmp_path / "some_model" / "model")
     assert pretrained.encoder(config("package:some-model")).config.num_hidden_layers == 2
 
 
 def test_a_hubs_id_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a directory of the same name comes first."""
     monkeypatch.chdir(tmp_path)
-    assert model_configs.place("some/model") == "some/model"
-    assert model_configs.place("some-model") == "some-model"
+    assert configs.locate_model("some/model") == "some/model"
+    assert configs.locate_model("some-model") == "some-model"
     toy.write_encoder(tmp_path / "some" / "model")
-    assert model_configs.place("some/model") == str(tmp_path / "some" / "model")
+    assert configs.locate_model("some/model") == str(tmp_path / "some" / "model")
 
 
 def test_weights_of_a_module_by_themselves(tmp_path: Path) -> None:

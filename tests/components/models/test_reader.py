@@ -11,11 +11,12 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-from components.reader import Reader, Readings, answered
-from components.reader_configs import ReaderConfig
-from components.text import Batch, TokenStore
-from tests import toy
-from tests.writers import write_generator
+from components.data.batches import Batch
+from components.data.token_store import TokenStore
+from components.models.reader import Reader, ReaderInputs, answer_questions
+from components.models.reader_configs import ReaderConfig
+from tests.support import toy
+from tests.support.writers import write_generator
 from workflows.steps.tokenize import TokenizeConfig, tokenize
 
 QUESTIONS = [np.array([[0, 3], [0, 9], [0, 4]]), np.array([[5, 2]]), np.empty((0, 2), int), np.array([[7, 1], [7, 8]])]
@@ -32,14 +33,14 @@ def made(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Any:
     (folder / "tokens").mkdir()
     tokenize(folder / "tokens", toy.INLINE, data=data, model=start, config=TokenizeConfig())
     reader = Reader.load(start / "model").eval()
-    return start, reader, Readings(reader, TokenStore(folder / "tokens", start / "model", pairs=False))
+    return start, reader, ReaderInputs(reader, TokenStore(folder / "tokens", start / "model", pairs=False))
 
 
 def joined(made: Any, questions: list[np.ndarray], tokens: int = 10_000) -> Any:
     _, reader, readings = made
     counts = torch.tensor([len(pairs) for pairs in questions])
     with torch.inference_mode():
-        return reader.joined(readings.batch(np.concatenate(questions)), counts, tokens=tokens)
+        return reader.encode_passages(readings.batch(np.concatenate(questions)), counts, tokens=tokens)
 
 
 def targets() -> Batch:
@@ -82,7 +83,7 @@ def test_with_one_passage_it_is_the_model_itself(made: Any) -> None:
             torch.testing.assert_close(found[row][wanted.mask[row] > 0], alone, rtol=1e-4, atol=1e-4)
             assert (found[row][wanted.mask[row] == 0] == 0).all()
             out = plain.generate(ids, do_sample=False, num_beams=1, max_new_tokens=9)[0]
-            said = answered(reader, readings, [one], new_tokens=9, batch_tokens=100, device="cpu")
+            said = answer_questions(reader, readings, [one], new_tokens=9, batch_tokens=100, device="cpu")
             assert said == [reader.tokenizer.decode(out, skip_special_tokens=True).strip()]
 
 
@@ -111,7 +112,7 @@ def test_neither_the_order_of_passages_nor_pieces_nor_neighbours_make_a_differen
     assert found[0, 0] != pytest.approx(found[1, 0].item(), abs=1e-3)  # other passages say other things
 
     def said(order: list[np.ndarray], batch_tokens: int) -> list[str]:
-        return answered(reader, readings, order, new_tokens=6, batch_tokens=batch_tokens, device="cpu")
+        return answer_questions(reader, readings, order, new_tokens=6, batch_tokens=batch_tokens, device="cpu")
 
     texts = said(QUESTIONS, 10_000)
     assert texts[2] == ""  # nothing to read
@@ -128,5 +129,5 @@ def test_it_loads_again(made: Any, tmp_path: Path) -> None:
 
 
 def test_a_reader_is_not_cut() -> None:
-    with pytest.raises(ValueError, match="a reader is not cut"):
+    with pytest.raises(ValueError, match="a reader keeps all its layers"):
         ReaderConfig(model="x", layers=2)

@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from components.neighbours import (
+from components.neighbours.reciprocal import (
     NeighboursConfig,
-    at_once,
     connections,
+    contexts_per_batch,
+    element_mask,
     inner_products,
     jaccard,
     normalised,
-    present,
     scores,
     similarity,
 )
-from tests import plain_neighbours as plain
+from tests.support import plain_neighbours as plain
 
 PAPER = NeighboursConfig(k=4, k_exp=3)
 OPTIONS: list[dict[str, Any]] = [
@@ -77,7 +77,7 @@ def test_a_plain_loop_says_the_same(options: dict[str, Any], candidates: int, lo
 def test_similarity_to_a_document_is_that_of_the_plain_loop(options: dict[str, Any]) -> None:
     queries, documents = contexts(5, 8, seed=3)
     products = inner_products(queries, documents)
-    there = present(products, None)
+    there = element_mask(products, None)
     connected = connections(products, there, config(**options))
     for probe in (0, 3, 8):
         found = similarity(products, connected, torch.full((5,), probe), there, config(**options))
@@ -88,13 +88,13 @@ def test_similarity_to_a_document_is_that_of_the_plain_loop(options: dict[str, A
 def test_the_paper_and_its_code_differ_in_what_is_taken_in() -> None:
     """Exactly two thirds are enough for the paper; and the code looks at one neighbour more, and then one more."""
     paper, released = config(k=3, tau=0.67), config(k=3, tau=0.67, extension="released")
-    assert (paper.nearer(), released.nearer()) == (2, 4)
-    assert config(k=10, tau=0.05, extension="released").nearer() == 2
-    assert config(k=10, tau=0.05).nearer() == 0
-    assert config(k=10, tau=0.0, extension="released").nearer() == 0
+    assert (paper.extension_k(), released.extension_k()) == (2, 4)
+    assert config(k=10, tau=0.05, extension="released").extension_k() == 2
+    assert config(k=10, tau=0.05).extension_k() == 0
+    assert config(k=10, tau=0.0, extension="released").extension_k() == 0
     queries, documents = contexts(40, 9, seed=1)
     products = inner_products(queries, documents)
-    there = present(products, None)
+    there = element_mask(products, None)
     options = {"k": 3, "tau": 0.67, "k_exp": 1, "weight": "exp"}
     one = connections(products, there, config(**options)) > 0
     other = connections(products, there, config(**options, extension="released")) > 0
@@ -177,7 +177,7 @@ def test_scores_are_numbers_and_jaccard_is_a_share(
     queries[0] = 0
     assert scores(queries, documents, config(**options)).isfinite().all()
     products = inner_products(queries, documents)
-    there = present(products, None)
+    there = element_mask(products, None)
     connected = connections(products, there, config(**options))
     for probe in range(candidates + 1):
         found = jaccard(connected, torch.full((3,), probe))
@@ -200,7 +200,7 @@ def test_an_element_is_its_own_neighbour_beside_longer_ones() -> None:
     queries = torch.tensor([[0.1, 0.0]])
     documents = torch.tensor([[[5.0, 0.0], [6.0, 0.0], [7.0, 0.1], [8.0, 0.0]]])
     products = inner_products(queries, documents)
-    connected = connections(products, present(products, None), config(k=1, k_exp=1))
+    connected = connections(products, element_mask(products, None), config(k=1, k_exp=1))
     assert (connected.diagonal(dim1=-2, dim2=-1) > 0).all()
     assert (connected[0, 0] > 0).tolist() == [True, False, False, False, False]
 
@@ -209,7 +209,7 @@ def test_what_points_away_is_no_neighbour() -> None:
     """With k as large as the context all are reciprocal, but those with a negative product weigh nothing."""
     queries, documents = torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]])
     products = inner_products(queries, documents)
-    connected = connections(products, present(products, None), config(k=9, k_exp=1))
+    connected = connections(products, element_mask(products, None), config(k=9, k_exp=1))
     assert connected[0].tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
     assert scores(queries, documents, config(k=9, k_exp=1, mix=0.0)).tolist() == [[1, 0, 0]]
 
@@ -226,17 +226,30 @@ def test_large_inner_products_do_not_overflow(weight: Any, row_sums: Any) -> Non
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3, check_dtype=False)
 
 
-def test_reciprocity_lifts_the_positive_of_figure_1() -> None:
-    """Three documents are nearer to the query than the positive; one of them sits in a nest of its own, whose members
-    do not look back, and falls behind it."""
-    query = torch.tensor([[1.0, 0.0, 0.0]])
-    positive, near, nest = [0.90, 0.436, 0.0], [[0.93, 0.36, 0.0], [0.95, 0.30, 0.05]], [0.92, -0.39, 0.0]
-    far = [[0.85, -0.52, 0.05], [0.86, -0.51, 0.0], [0.84, -0.54, 0.0], [0.85, -0.53, -0.05]]
-    documents = torch.nn.functional.normalize(torch.tensor([[*near, nest, positive, *far]]), dim=-1)
-    geometric = scores(query, documents, config(k=3, mix=1.0))[0]
-    mixed = scores(query, documents, config(k=3, k_exp=1))[0]
-    assert geometric[2] > geometric[3]
-    assert mixed[2] < mixed[3]
+def test_reciprocity_lifts_the_positive_of_figure_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three documents are nearer to the query than the positive, which nearest neighbours alone rank below them.
+
+    They lie in a crowd, whose members have nearer neighbours than the query; the positive has the query among its four
+    nearest. So by reciprocal neighbours it is ranked first. The numbers are angles in the plane, the query's is 0.
+    """
+    near, positive, others = [-39.0, -41.0, -42.0], 44.0, [-62.0, -69.0, -73.0, 62.0]
+    angles = torch.tensor([[*near, positive, *others]]).deg2rad()
+    query, documents = torch.tensor([[1.0, 0.0]]), torch.stack([angles.cos(), angles.sin()], -1)
+    products = inner_products(query, documents)[0].tolist()
+    four = config(k=4, k_exp=1)
+
+    def of(values: Any) -> tuple[float, float, float]:
+        """The lowest and the highest of the three near documents, and the positive."""
+        three, positive = [float(value) for value in values[:3]], float(values[3])
+        return min(three), max(three), positive
+
+    lowest, highest, fourth = of(products[0][1:])
+    assert fourth < lowest - 0.01
+    lowest, highest, first = of(scores(query, documents, four)[0])
+    assert first > highest + 0.1
+    monkeypatch.setattr(plain, "reciprocal", plain.nearest)
+    lowest, highest, fourth = of(plain.similarities(products, 0, four))
+    assert fourth < lowest - 0.01
 
 
 def test_mix_1_keeps_the_order_and_mix_0_sees_only_neighbours() -> None:
@@ -262,9 +275,9 @@ def test_ranges_are_those_of_what_is_there(how: Any, wanted: list[list[float]]) 
 
 
 def test_contexts_are_worked_on_in_batches_of_some_size() -> None:
-    assert at_once(1000) == 1
-    assert at_once(60) > 16
-    assert at_once(1000, "cuda") > 16
+    assert contexts_per_batch(1000) == 1
+    assert contexts_per_batch(60) > 16
+    assert contexts_per_batch(1000, "cuda") > 16
 
 
 @pytest.mark.gpu

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from components.losses.listwise import cross_entropy
-from components.neighbours import NeighboursConfig, inner_products, scores
+from components.neighbours.reciprocal import NeighboursConfig, inner_products, scores
+from components.neighbours.smoothing import SmoothingConfig, distribution, evidence, targets, uniform
 from components.scores import Scores
-from components.smoothing import SmoothingConfig, distribution, evidence, targets, uniform
-from tests import plain_neighbours as plain
+from tests.support import plain_neighbours as plain
 
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -54,11 +54,11 @@ def plain_targets(relevance: list[float], truth: list[bool], config: SmoothingCo
 
 def contexts(count: int, candidates: int, *, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, candidates and which of these are ground truth: none for the last query, one or several for others."""
-    draw = np.random.default_rng(seed)
-    queries, documents = draw.integers(-3, 4, (count, 3)), draw.integers(-3, 4, (count, candidates, 3))
+    rng = np.random.default_rng(seed)
+    queries, documents = rng.integers(-3, 4, (count, 3)), rng.integers(-3, 4, (count, candidates, 3))
     truth = np.zeros((count, candidates), bool)
     for row in range(count - 1):
-        truth[row, draw.permutation(candidates)[: 1 + row % 3]] = True
+        truth[row, rng.permutation(candidates)[: 1 + row % 3]] = True
     return torch.from_numpy(queries).float(), torch.from_numpy(documents).float(), torch.from_numpy(truth)
 
 

@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from components.dual_encoder import DualEncoder
+from components.config import UserError
+from components.models.dual_encoder import DualEncoder
 from components.objectives.coder import Coder
-from components.train_config import TemperatureConfig
-from tests import toy
+from components.training.config import TemperatureConfig
+from components.training.objective import ObjectiveInputs
+from tests.support import toy
+from tests.support.trainings import visits
 
 DIVERGENCE = "components.losses.listwise.divergence"
 ROWS = [
@@ -37,15 +40,24 @@ def vectors(tmp_path: Path) -> Path:
 @pytest.fixture
 def objective(tmp_path: Path, data: Path, tokens: Path, retriever: Path, vectors: Path) -> Any:
     def build(
-        rows: list[dict[str, Any]] = ROWS, *, piece: int = 10_000, recompute: bool = False, start: Path | None = None,
+        rows: list[dict[str, Any]] = ROWS, *, max_tokens: int = 10_000, recompute: bool = False,
+        start: Path | None = None,
         losses: list[dict[str, Any]] | None = None, temperature: float = 1.0, **how: Any,
     ) -> Coder:  # fmt: skip
         groups = toy.write_groups(tmp_path / "groups", rows)
         return Coder(
-            start or retriever / "model", rows=groups / "groups.parquet", data=data, tokens=tokens,
-            losses=toy.train_config(losses=losses or [{"function": DIVERGENCE}]).losses, piece=piece,
-            recompute=recompute, vectors=vectors, temperature=TemperatureConfig(start=temperature, **how),
-        )  # fmt: skip
+            ObjectiveInputs(
+                model=start or retriever / "model",
+                rows=groups,
+                data=data,
+                tokens=tokens,
+                losses=toy.train_config(losses=losses or [{"function": DIVERGENCE}]).losses,
+                max_tokens=max_tokens,
+                recompute=recompute,
+            ),
+            vectors=vectors,
+            temperature=TemperatureConfig(start=temperature, **how),
+        )
 
     return build
 
@@ -57,7 +69,7 @@ def numbers(vectors: Path) -> np.ndarray:
 def test_scores_are_inner_products_with_the_vectors_over_the_temperature(objective: Any, vectors: Path) -> None:
     coder = objective(temperature=0.25)
     coder.eval()
-    batch = coder.collate([0, 1, 2])
+    batch = coder.collate(visits([0, 1, 2]))
     assert (batch.vectors.dtype, batch.vectors.shape) == (torch.float16, (6, 32))  # d0, d1, d3, d5, d6, d39, each once
     queries = coder.encode(batch)
     scores = coder._scores(queries, batch)
@@ -72,7 +84,7 @@ def test_scores_are_inner_products_with_the_vectors_over_the_temperature(objecti
 def test_each_row_is_the_divergence_from_its_own_targets(objective: Any, vectors: Path) -> None:
     coder = objective()
     coder.eval()
-    batch = coder.collate([0, 1])
+    batch = coder.collate(visits([0, 1]))
     queries = coder.encode(batch)
     ((total, count),) = coder.terms(queries, batch).values()
     wanted = 0.0
@@ -86,7 +98,7 @@ def test_each_row_is_the_divergence_from_its_own_targets(objective: Any, vectors
 
 def test_only_queries_and_the_temperature_learn(objective: Any) -> None:
     coder = objective()
-    batch = coder.collate([0, 1, 2])
+    batch = coder.collate(visits([0, 1, 2]))
     ((total, _),) = coder.terms(coder.encode(batch), batch).values()
     total.backward()
     assert coder.model.moved.grad.abs() > 0
@@ -118,7 +130,7 @@ def test_what_is_saved_has_two_towers_and_the_temperature(objective: Any, retrie
         "temperature": pytest.approx(math.exp(0.5))
     }
     saved, begun = DualEncoder.load(tmp_path / "model").eval(), DualEncoder.load(retriever / "model").eval()
-    texts = coder.collate([0, 1, 2]).queries
+    texts = coder.collate(visits([0, 1, 2])).queries
     assert torch.equal(saved(texts, "document"), begun(texts, "document"))
     assert torch.equal(saved(texts, "query"), coder.model.encoder(texts, "query"))
     assert not torch.allclose(saved(texts, "query"), begun(texts, "query"))
@@ -128,10 +140,10 @@ def test_what_is_saved_has_two_towers_and_the_temperature(objective: Any, retrie
 
 
 def test_pieces_and_recomputing_change_nothing(objective: Any) -> None:
-    whole, pieces = objective(), objective(piece=8, recompute=True)
+    whole, pieces = objective(), objective(max_tokens=8, recompute=True)
     for coder in (whole, pieces):
         coder.eval()
-        batch = coder.collate([0, 1, 2])
+        batch = coder.collate(visits([0, 1, 2]))
         ((total, _),) = coder.terms(coder.encode(batch), batch).values()
         total.backward()
     for (name, a), (_, b) in zip(whole.named_parameters(), pieces.named_parameters(), strict=True):
@@ -140,7 +152,7 @@ def test_pieces_and_recomputing_change_nothing(objective: Any) -> None:
 
 
 def test_vectors_of_another_retriever_and_losses_over_the_batch_are_refused(objective: Any, vectors: Path) -> None:
-    with pytest.raises(ValueError, match="over: group"):
+    with pytest.raises(UserError, match="losses: over: 'batch': coder accepts group"):
         objective(losses=[{"function": DIVERGENCE, "over": "batch"}])
     for path in vectors.glob("*.npy"):
         np.save(path, np.load(path)[:, :30])
@@ -155,10 +167,10 @@ def test_vectors_of_another_retriever_and_losses_over_the_batch_are_refused(obje
 )
 def test_what_towers_share_comes_apart(encoder: Path, tmp_path: Path, tokens: Path, config: dict[str, Any]) -> None:
     """The same vectors at first; then what is done to the queries' side does nothing to the documents'."""
-    from components.text import TokenStore
+    from components.data.token_store import TokenStore
 
     begun = toy.started(tmp_path / "begun", toy.retriever_config(encoder, pooling="mean", **config)) / "model"
-    one, two = DualEncoder.load(begun).eval(), DualEncoder.load(begun).apart().eval()
+    one, two = DualEncoder.load(begun).eval(), DualEncoder.load(begun).with_separate_towers().eval()
     store = TokenStore(tokens, begun)
     texts = store.template.texts(store.queries, np.arange(3), 8)
     assert all(torch.equal(one(texts, side), two(texts, side)) for side in ("query", "document"))

@@ -10,15 +10,16 @@ import pytest
 import torch
 
 from components.config import UserError
+from components.models.reader import Reader
+from components.models.reader_configs import ReaderConfig
 from components.objectives.reader import ReaderObjective
-from components.reader import Reader
-from components.reader_configs import ReaderConfig
-from components.self_check import SelfCheckError
-from tests import toy
-from tests.trainings import assert_close, break_gradients, checked, lines
-from tests.workflows.test_steps_read import with_answers
-from tests.writers import write_generator
-from workflows.cluster import Cluster
+from components.training.objective import ObjectiveInputs
+from components.training.self_check import SelfCheckError
+from tests.support import toy
+from tests.support.trainings import assert_close, break_gradients, checked, lines, visits
+from tests.support.writers import write_generator
+from tests.workflows.steps.test_read import with_answers
+from workflows.distributed.cluster import Cluster
 from workflows.steps.read import reading_groups
 from workflows.steps.tokenize import TokenizeConfig, tokenize
 from workflows.steps.train import train
@@ -48,20 +49,27 @@ def learning(tmp_path_factory: pytest.TempPathFactory, data: Path) -> dict[str, 
     return {"start": start, "data": asked, **{name: folder / name for name in ("rows", "tokens", "answer tokens")}}
 
 
-def objective(places: dict[str, Path], *, piece: int = 10_000, recompute: bool = False) -> ReaderObjective:
+def objective(places: dict[str, Path], *, max_tokens: int = 10_000, recompute: bool = False) -> ReaderObjective:
     return ReaderObjective(
-        places["start"] / "model", rows=places["rows"] / "groups.parquet", data=places["data"],
-        tokens=places["tokens"], losses=toy.train_config(losses=[{"function": LIKELIHOOD}]).losses, piece=piece,
-        recompute=recompute, answer_tokens=places["answer tokens"],
-    )  # fmt: skip
+        ObjectiveInputs(
+            model=places["start"] / "model",
+            rows=places["rows"],
+            data=places["data"],
+            tokens=places["tokens"],
+            losses=toy.train_config(losses=[{"function": LIKELIHOOD}]).losses,
+            max_tokens=max_tokens,
+            recompute=recompute,
+        ),
+        answer_tokens=places["answer tokens"],
+    )
 
 
 def test_the_loss_and_its_gradient_in_any_pieces(learning: dict[str, Path]) -> None:
-    whole, pieces = objective(learning), objective(learning, piece=40, recompute=True)
+    whole, pieces = objective(learning), objective(learning, max_tokens=40, recompute=True)
     rows = [0, 3, 5, 17]
     for one in (whole, pieces):
         one.eval()
-        batch = one.collate(rows)
+        batch = one.collate(visits(rows))
         ((total, count),) = one.terms(one.encode(batch), batch).values()
         assert count == 4
         total.backward()
@@ -69,10 +77,10 @@ def test_the_loss_and_its_gradient_in_any_pieces(learning: dict[str, Path]) -> N
     for (name, a), (_, b) in zip(whole.named_parameters(), pieces.named_parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=2e-3, atol=1e-4, msg=name)
     # Question by question, by the reader itself.
-    batch, wanted = whole.collate(rows), 0.0
+    batch, wanted = whole.collate(visits(rows)), 0.0
     parts = batch.passages.ids.split(batch.counts.tolist()), batch.passages.mask.split(batch.counts.tolist())
     for row, (ids, mask) in enumerate(zip(*parts, strict=True)):
-        one = whole.model.joined(type(batch.passages)(ids, mask), torch.tensor([len(ids)]), tokens=10_000)
+        one = whole.model.encode_passages(type(batch.passages)(ids, mask), torch.tensor([len(ids)]), tokens=10_000)
         target = type(batch.targets)(batch.targets.ids[row][None], batch.targets.mask[row][None])
         likely = whole.model.log_likelihoods(one, target)
         wanted -= likely.sum().item() / int(target.mask.sum())
@@ -92,7 +100,7 @@ def test_the_check_before_the_first_step_holds_pieces_against_what_was_not_cut(
 def test_groups_and_answers_go_together(learning: dict[str, Path]) -> None:
     one = objective(learning)
     answers = pq.read_table(learning["rows"] / "documents.parquet")["text"].to_pylist()
-    batch = one.collate([1, len(answers) - 1])
+    batch = one.collate(visits([1, len(answers) - 1]))
     for row, at in ((0, 1), (1, len(answers) - 1)):
         ids = batch.targets.ids[row][batch.targets.mask[row] > 0]
         assert one.model.tokenizer.decode(ids, skip_special_tokens=True) == answers[at]
@@ -111,26 +119,31 @@ def test_it_learns(learning: dict[str, Path], tmp_path: Path, ray: Cluster) -> N
         )  # fmt: skip
         return [line["negative_log_likelihood (group)"] for line in lines(tmp_path / name)]
 
-    many = losses("many", toy.INLINE, steps=12, learning_rate=2e-2)
+    many = losses("many", toy.INLINE, updates=12, learning_rate=2e-2)
     assert many[-1] < 0.8 * many[0]
     for name, cluster in (("one", toy.INLINE), ("two", ray)):
-        losses(name, cluster, steps=3, learning_rate=1e-3)
+        losses(name, cluster, updates=3, learning_rate=1e-3)
     assert_close(tmp_path / "one", tmp_path / "two")
     assert Reader.load(tmp_path / "many" / "model").config.passage_tokens == 24
 
 
 def test_mistakes_are_named(learning: dict[str, Path], tmp_path: Path) -> None:
-    one = objective(learning)
-    with pytest.raises(ValueError, match="a reader has no candidates"):
-        one.judge(torch.empty(0), None)
     with pytest.raises(ValueError, match=r"40 answers to \d+ groups"):
         objective({**learning, "answer tokens": learning["tokens"]})
     losses: Any = toy.train_config(losses=[{"function": LIKELIHOOD, "over": "batch"}]).losses
-    with pytest.raises(ValueError, match="a reader's losses look over the tokens of one text"):
+    with pytest.raises(UserError, match="losses: over: 'batch': reader accepts group"):
         ReaderObjective(
-            learning["start"] / "model", rows=learning["rows"] / "groups.parquet", data=learning["data"],
-            tokens=learning["tokens"], losses=losses, piece=9, recompute=False, answer_tokens=learning["answer tokens"],
-        )  # fmt: skip
+            ObjectiveInputs(
+                model=learning["start"] / "model",
+                rows=learning["rows"],
+                data=learning["data"],
+                tokens=learning["tokens"],
+                losses=losses,
+                max_tokens=9,
+                recompute=False,
+            ),
+            answer_tokens=learning["answer tokens"],
+        )
     (tmp_path / "none").mkdir()
     ranking = toy.write_ranking(tmp_path / "ranking", {"q0": ["d1"]})
     with pytest.raises(UserError, match="no query has both an answer and a passage"):

@@ -10,12 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from components.data.tables import document_text
 from components.objectives import scoring
 from components.objectives.retriever import Retriever
 from components.objectives.scoring import RetrieverBatch, batch_scores, group_scores
 from components.scores import Scores
-from components.text import document_text
-from tests import toy
+from components.training.objective import ObjectiveInputs
+from tests.support import toy
+from tests.support.trainings import visits
 
 
 @pytest.fixture
@@ -25,9 +27,16 @@ def objective(tmp_path: Path, data: Path, tokens: Path, retriever: Path) -> Any:
     def build(rows: list[dict[str, Any]], **losses: Any) -> Retriever:
         groups = toy.write_groups(tmp_path / "groups", rows)
         return Retriever(
-            retriever / "model", rows=groups / "groups.parquet", data=data, tokens=tokens,
-            losses=toy.train_config(**losses).losses, piece=10_000, recompute=False,
-        )  # fmt: skip
+            ObjectiveInputs(
+                model=retriever / "model",
+                rows=groups,
+                data=data,
+                tokens=tokens,
+                losses=toy.train_config(**losses).losses,
+                max_tokens=10_000,
+                recompute=False,
+            ),
+        )
 
     return build
 
@@ -67,14 +76,14 @@ def naive(
 def texts_of(batch: RetrieverBatch, data: Path, rows: list[dict[str, Any]]) -> list[str]:
     """The text that each column stands for, by way of the keys."""
     documents = pq.read_table(data / "documents.parquet").to_pylist()
-    return [document_text(documents[key]["title"], documents[key]["text"]) for key in batch.keys.tolist()]
+    return [document_text(documents[key]["title"], documents[key]["text"]) for key in batch.document_keys.tolist()]
 
 
 def test_scores_over_the_batch_are_those_of_a_naive_loop(objective: Any, data: Path) -> None:
     """Every text once whatever ids it stands under; relevant documents that a row does not target do not count;
     the targets stand at their texts, and nothing else has one."""
     retriever = objective(ROWS)
-    batch = retriever.collate(list(range(len(ROWS))))
+    batch = retriever.collate(visits(list(range(len(ROWS)))))
     queries, documents = retriever.encode(batch)
     scores = batch_scores(queries, documents, batch)
     columns = texts_of(batch, data, ROWS)
@@ -88,7 +97,7 @@ def test_scores_over_the_batch_are_those_of_a_naive_loop(objective: Any, data: P
 def test_a_positive_of_the_query_that_another_row_brings_is_no_negative(objective: Any, data: Path) -> None:
     """Row 0 targets d0; d9, which row 1 brings, is relevant too and must not be pushed away. Row 3 the reverse."""
     retriever = objective(ROWS)
-    batch = retriever.collate(list(range(len(ROWS))))
+    batch = retriever.collate(visits(list(range(len(ROWS)))))
     scores = batch_scores(*retriever.encode(batch), batch)
     columns = texts_of(batch, data, ROWS)
     documents = pq.read_table(data / "documents.parquet").to_pylist()
@@ -104,7 +113,7 @@ def test_a_positive_of_the_query_that_another_row_brings_is_no_negative(objectiv
 
 def test_scores_over_the_group_are_each_query_with_its_own(objective: Any, data: Path) -> None:
     retriever = objective(ROWS)
-    batch = retriever.collate([0, 1, 4])
+    batch = retriever.collate(visits([0, 1, 4]))
     queries, documents = retriever.encode(batch)
     scores = group_scores(queries, documents, batch)
     store = retriever._tokens
@@ -127,7 +136,7 @@ def test_scores_over_the_group_are_each_query_with_its_own(objective: Any, data:
 
 
 def test_each_distinct_document_is_encoded_once(objective: Any) -> None:
-    batch = objective(ROWS).collate(list(range(len(ROWS))))
+    batch = objective(ROWS).collate(visits(list(range(len(ROWS)))))
     assert len(batch.documents.ids) == 11
     assert len(batch.queries.ids) == len(ROWS)
     assert batch.columns.max() == 10
@@ -136,7 +145,7 @@ def test_each_distinct_document_is_encoded_once(objective: Any) -> None:
 def test_the_teacher_comes_along_in_the_order_of_candidates(objective: Any) -> None:
     rows = [{**row, "teacher": [float(i * 10 + c) for c in range(len(row["doc_ids"]))]} for i, row in enumerate(ROWS)]
     retriever = objective(rows)
-    batch = retriever.collate([1, 5])
+    batch = retriever.collate(visits([1, 5]))
     scores = group_scores(*retriever.encode(batch), batch)
     assert scores.teacher is not None
     assert scores.teacher.tolist() == [[10, 11], [50, 51]]
@@ -149,7 +158,7 @@ def test_losses_over_the_group_and_the_batch_add_up_with_their_weights(objective
         {"function": toy.CROSS_ENTROPY, "over": "group", "options": {"temperature": 0.5}},
     ]
     retriever = objective(ROWS, losses=losses)
-    batch = retriever.collate(list(range(len(ROWS))))
+    batch = retriever.collate(visits(list(range(len(ROWS)))))
     representations = retriever.encode(batch)
     terms = retriever.terms(representations, batch)
     assert list(terms) == ["cross_entropy (batch)", "cross_entropy (group)"]
@@ -164,12 +173,12 @@ def test_losses_over_the_group_and_the_batch_add_up_with_their_weights(objective
 
 def test_judging_gives_each_querys_own_candidates_without_padding(objective: Any) -> None:
     retriever = objective(ROWS)
-    batch = retriever.collate([0, 1, 5])
-    judged = retriever.judge(retriever.encode(batch), batch)
-    assert [targets.tolist() for _, targets in judged] == [[1, 0, 0], [1, 0], [0, 1]]
+    batch = retriever.collate(visits([0, 1, 5]))
+    ranks = (1 / retriever.judge(retriever.encode(batch), batch)["RR"]).tolist()
     scores = group_scores(*retriever.encode(batch), batch)
-    for i, (found, targets) in enumerate(judged):
-        torch.testing.assert_close(found, scores.student[i, : len(targets)])
+    for i, targets in enumerate([[1, 0, 0], [1, 0], [0, 1]]):
+        of_target = scores.student[i, targets.index(1)]
+        assert ranks[i] == (scores.student[i, : len(targets)] >= of_target).sum()
 
 
 def test_a_group_of_an_unknown_document_is_an_error_that_names_it(objective: Any) -> None:
@@ -181,10 +190,10 @@ def test_padding_of_other_workers_never_counts() -> None:
     """What a worker with fewer documents is filled up with has key -1; it has no score in any row."""
     queries, documents = torch.eye(2), torch.eye(3, 2)
     batch = RetrieverBatch(
-        queries=None, documents=None, asked=torch.arange(2), keys=torch.tensor([4, 7, 9]),
+        queries=None, documents=None, query_keys=torch.arange(2), document_keys=torch.tensor([4, 7, 9]),
         columns=torch.tensor([[0, 1], [2, 0]]),
         target=torch.tensor([[1.0, 0.0], [1.0, 0.0]]), where=torch.ones(2, 2, dtype=torch.bool),
-        known=torch.tensor([[4, 9], [9, -1]]), teacher=None,
+        relevant_keys=torch.tensor([[4, 9], [9, -1]]), teacher=None,
     )  # fmt: skip
 
     def gathered(local: torch.Tensor, *, rows: int) -> torch.Tensor:
@@ -206,9 +215,9 @@ def test_padding_of_other_workers_never_counts() -> None:
 
 def test_a_target_lands_on_the_first_column_of_its_text() -> None:
     batch = RetrieverBatch(
-        queries=None, documents=None, asked=torch.arange(1), keys=torch.tensor([2, 5]),
+        queries=None, documents=None, query_keys=torch.arange(1), document_keys=torch.tensor([2, 5]),
         columns=torch.tensor([[1, 0]]), target=torch.tensor([[1.0, 0.0]]), where=torch.ones(1, 2, dtype=torch.bool),
-        known=torch.tensor([[5]]), teacher=None,
+        relevant_keys=torch.tensor([[5]]), teacher=None,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scoring, "gather", lambda local, *, rows: torch.cat([local, local]))

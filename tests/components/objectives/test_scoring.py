@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from components.data.tables import QUERIES, document_text
 from components.losses.in_batch import both_directions, hardness_weighted
 from components.losses.listwise import cross_entropy, listnet
 from components.losses.same_tower import pair, released_pair, samtone
@@ -22,9 +23,9 @@ from components.losses.simlm import contrastive, released
 from components.objectives.retriever import Retriever
 from components.objectives.scoring import batch_scores, group_scores
 from components.scores import Block, Blocks, Scores
-from components.tables import QUERIES
-from components.text import document_text
-from tests import toy
+from components.training.objective import ObjectiveInputs
+from tests.support import toy
+from tests.support.trainings import visits
 
 # Query q10 asks what q0 asks, q11 what q1 asks; documents d30 and d31 say what d0 and d1 say. Relevant are to q0 d0 and
 # d9, to q10 d10, to q1 d1, to q11 d11, to q3 d3 and d12, to q6 d6 and d15, to others the document of their number.
@@ -68,9 +69,16 @@ def world(tmp_path_factory: pytest.TempPathFactory, data: Path, retriever: Path)
 @pytest.fixture(scope="module")
 def objective(world: dict[str, Path]) -> Retriever:
     made = Retriever(
-        world["model"] / "model", rows=world["groups"] / "groups.parquet", data=world["data"], tokens=world["tokens"],
-        losses=toy.train_config().losses, piece=10_000, recompute=False,
-    )  # fmt: skip
+        ObjectiveInputs(
+            model=world["model"] / "model",
+            rows=world["groups"],
+            data=world["data"],
+            tokens=world["tokens"],
+            losses=toy.train_config().losses,
+            max_tokens=10_000,
+            recompute=False,
+        ),
+    )
     made.eval()
     return made
 
@@ -115,7 +123,7 @@ class Vectors(NamedTuple):
 def vectors(objective: Retriever, rows: list[Row]) -> Vectors:
     queries, documents = {}, {}
     for i, row in enumerate(rows):
-        batch = objective.collate([i])
+        batch = objective.collate(visits([i]))
         with torch.no_grad():
             asked, said = objective.encode(batch)
         queries[row.query] = asked[0]
@@ -125,7 +133,7 @@ def vectors(objective: Retriever, rows: list[Row]) -> Vectors:
 
 
 def scored(objective: Retriever, duplicates: Any, order: list[int] | None = None) -> Scores:
-    batch = objective.collate(order or list(range(len(ROWS))))
+    batch = objective.collate(visits(order or list(range(len(ROWS)))))
     with torch.no_grad():
         return batch_scores(*objective.encode(batch), batch, duplicates)
 
@@ -231,9 +239,9 @@ def test_documents_against_mined_negatives(objective: Retriever, rows: list[Row]
 
 def test_a_query_is_spared_what_answers_its_duplicate(objective: Retriever) -> None:
     """d10 is relevant to q10, which asks what q0 asks, under another id: no negative of q0's rows."""
-    batch = objective.collate(list(range(len(ROWS))))
+    batch = objective.collate(visits(list(range(len(ROWS)))))
     scores = batch_scores(*objective.encode(batch), batch)
-    d10 = batch.keys.tolist().index(10)
+    d10 = batch.document_keys.tolist().index(10)
     assert not scores.where[0, d10]
     assert not scores.where[3, d10]
     assert scores.where[1, d10]
@@ -241,7 +249,7 @@ def test_a_query_is_spared_what_answers_its_duplicate(objective: Retriever) -> N
 
 def test_a_group_does_not_count_what_is_relevant_without_being_a_target(objective: Retriever) -> None:
     """q6's d15 and q0's copy of d0, d30; of what a row targets, and of what answers others alone, all counts."""
-    batch = objective.collate(list(range(len(ROWS))))
+    batch = objective.collate(visits(list(range(len(ROWS)))))
     where = group_scores(*objective.encode(batch), batch).where
     assert where[8].tolist() == [True, False, True, False]
     assert where[3].tolist() == [True, False, True, False]
@@ -250,7 +258,7 @@ def test_a_group_does_not_count_what_is_relevant_without_being_a_target(objectiv
 
 
 def test_in_a_batch_without_duplicates_the_switch_changes_nothing(objective: Retriever) -> None:
-    batch = objective.collate([0, 7, 9])
+    batch = objective.collate(visits([0, 7, 9]))
     representations = objective.encode(batch)
     for loss in (samtone, pair, both_directions, released):
         a, b = (loss(batch_scores(*representations, batch, d), temperature=0.5) for d in ("mask", "count"))
@@ -259,7 +267,7 @@ def test_in_a_batch_without_duplicates_the_switch_changes_nothing(objective: Ret
 
 def test_duplicates_that_count_cost(objective: Retriever) -> None:
     """In a batch of twins each row has a copy of its document, and of its query, for a negative: ln 2 at the least."""
-    batch = objective.collate([0, 0])
+    batch = objective.collate(visits([0, 0]))
     representations = objective.encode(batch)
     for loss in (pair, released):
         masked, counted = (loss(batch_scores(*representations, batch, d), temperature=0.02) for d in ("mask", "count"))
@@ -336,11 +344,18 @@ def test_terms_of_both_kinds_stand_side_by_side(objective: Retriever, world: dic
         for duplicates in ("mask", "count")
     ]
     made = Retriever(
-        world["model"] / "model", rows=world["groups"] / "groups.parquet", data=world["data"], tokens=world["tokens"],
-        losses=toy.train_config(losses=losses).losses, piece=40, recompute=True,
-    )  # fmt: skip
+        ObjectiveInputs(
+            model=world["model"] / "model",
+            rows=world["groups"],
+            data=world["data"],
+            tokens=world["tokens"],
+            losses=toy.train_config(losses=losses).losses,
+            max_tokens=40,
+            recompute=True,
+        ),
+    )
     made.eval()
-    batch = made.collate(list(range(len(ROWS))))
+    batch = made.collate(visits(list(range(len(ROWS)))))
     terms = made.terms(made.encode(batch), batch)
     assert list(terms) == ["samtone (batch)", "samtone (batch) 2"]
     for term, duplicates in zip(terms.values(), ("mask", "count"), strict=True):
@@ -356,12 +371,19 @@ def test_pieces_and_recomputing_change_no_gradient(world: dict[str, Path]) -> No
         for function in ("same_tower.samtone", "same_tower.pair", "simlm.released")
     ]
     found = []
-    for piece, recompute in ((10_000, False), (40, False), (40, True)):
+    for max_tokens, recompute in ((10_000, False), (40, False), (40, True)):
         made = Retriever(
-            world["model"] / "model", rows=world["groups"] / "groups.parquet", data=world["data"],
-            tokens=world["tokens"], losses=toy.train_config(losses=losses).losses, piece=piece, recompute=recompute,
-        )  # fmt: skip
-        batch = made.collate(list(range(len(ROWS))))
+            ObjectiveInputs(
+                model=world["model"] / "model",
+                rows=world["groups"],
+                data=world["data"],
+                tokens=world["tokens"],
+                losses=toy.train_config(losses=losses).losses,
+                max_tokens=max_tokens,
+                recompute=recompute,
+            ),
+        )
+        batch = made.collate(visits(list(range(len(ROWS)))))
         terms = made.terms(made.encode(batch), batch)
         torch.stack([term.value for term in terms.values()]).sum().backward()
         found.append({name: p.grad for name, p in made.named_parameters() if p.grad is not None})

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from components.fusion import FusionConfig, fuse, fuse_lists
-from components.tables import RANKING
+from components.data.tables import RANKING
+from components.retrieval.fusion import FusionConfig, fuse, fuse_lists
 
 
 def ranking(**found: str) -> pa.Table:
@@ -51,10 +51,10 @@ def test_the_cut_is_exact_and_ragged_lists_go_on() -> None:
 
 def lists(seed: int) -> list[dict[str, str]]:
     """Three rankings of four queries, some missing, of unequal lengths."""
-    draw = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     return [
-        {f"q{i}": "".join(draw.permutation(list("abcdefghij"))[: draw.integers(1, 10)]) for i in range(4)
-         if draw.random() < 0.8}
+        {f"q{i}": "".join(rng.permutation(list("abcdefghij"))[: rng.integers(1, 10)]) for i in range(4)
+         if rng.random() < 0.8}
         for _ in range(3)
     ]  # fmt: skip
 

@@ -4,14 +4,14 @@ import faiss
 import numpy as np
 import pytest
 
-from components import index, topk
 from components.config import UserError
+from components.retrieval import index, topk
 
 
 @pytest.fixture
 def vectors():
-    random = np.random.default_rng(0)
-    documents = random.standard_normal((1000, 16), dtype=np.float32)
+    rng = np.random.default_rng(0)
+    documents = rng.standard_normal((1000, 16), dtype=np.float32)
     return [documents[:400].astype(np.float16), documents[400:].astype(np.float16)], documents[:20].copy()
 
 
@@ -25,8 +25,8 @@ def test_flat_finds_what_exact_search_finds(vectors, tmp_path):
     order = np.random.default_rng(1).permutation(1000)
     found = index.search(opened(index.build("Flat", shards, threads=1), tmp_path), queries, order, 10)
     exact = topk.top_k(queries, shards, order, 10)
-    np.testing.assert_array_equal(topk.places(found), topk.places(exact))
-    np.testing.assert_allclose(topk.scores(found), topk.scores(exact), rtol=1e-5)
+    np.testing.assert_array_equal(topk.tie_ranks_of(found), topk.tie_ranks_of(exact))
+    np.testing.assert_allclose(topk.scores_of(found), topk.scores_of(exact), rtol=1e-5)
 
 
 @pytest.mark.parametrize("factory", ["HNSW16", "IVF8,Flat", "IVF8,PQ8x4", "PCA8,IVF8,Flat", "OPQ8,HNSW16"])
@@ -34,11 +34,11 @@ def test_flat_finds_what_exact_search_finds(vectors, tmp_path):
 def test_every_kind_is_built_written_and_searched(vectors, tmp_path, factory):
     shards, queries = vectors
     seen = []
-    built = index.build(factory, shards, threads=1, added=seen.append)
+    built = index.build(factory, shards, threads=1, on_added=seen.append)
     assert sum(seen) == built.ntotal == 1000
     found = index.search(opened(built, tmp_path, probes=99), queries, np.arange(1000), 10)
-    exact = topk.places(topk.top_k(queries, shards, None, 10))
-    both = [len(np.intersect1d(a, b)) for a, b in zip(topk.places(found), exact, strict=True)]
+    exact = topk.tie_ranks_of(topk.top_k(queries, shards, None, 10))
+    both = [len(np.intersect1d(a, b)) for a, b in zip(topk.tie_ranks_of(found), exact, strict=True)]
     assert np.mean(both) / 10 > (0.9 if factory in ("HNSW16", "IVF8,Flat") else 0.2)
     assert faiss.read_index(str(tmp_path / "index.faiss")).metric_type == faiss.METRIC_INNER_PRODUCT
 
@@ -56,10 +56,10 @@ def test_no_document_is_nothing_rather_than_minus_one(vectors, tmp_path):
     found = index.search(
         opened(index.build("IVF8,Flat", shards, threads=1), tmp_path, probes=1), queries, np.arange(1000), 900
     )
-    missing = found == topk.NOTHING
+    missing = found == topk.NO_DOCUMENT
     assert missing.any()
     assert (np.diff(missing.astype(int), axis=1) >= 0).all()  # only at the end
-    assert topk.places(found[~missing]).max() < 1000
+    assert topk.tie_ranks_of(found[~missing]).max() < 1000
 
 
 def test_trains_on_the_same_rows_however_shards_are_cut(monkeypatch):

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from components.interpolation import InterpolationConfig, interpolated
-from components.tables import RANKING, check
+from components.data.tables import RANKING, check
+from components.retrieval.interpolation import InterpolationConfig, interpolated
 
 Found = dict[str, dict[str, float]]
 
@@ -42,9 +42,9 @@ def plain(first: Found, second: Found, config: InterpolationConfig, k: int) -> l
 
 def some(seed: int) -> Found:
     """Of each query some of twelve documents, with ties; a query of its own."""
-    draw = np.random.default_rng(seed)
-    queries = [*(f"q{i}" for i in draw.permutation(5).tolist()), f"only {seed}"]
-    return {q: {f"d{d}": float(draw.integers(-3, 4)) / 2 for d in draw.permutation(12)[:7].tolist()} for q in queries}
+    rng = np.random.default_rng(seed)
+    queries = [*(f"q{i}" for i in rng.permutation(5).tolist()), f"only {seed}"]
+    return {q: {f"d{d}": float(rng.integers(-3, 4)) / 2 for d in rng.permutation(12)[:7].tolist()} for q in queries}
 
 
 @pytest.mark.parametrize(

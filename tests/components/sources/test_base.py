@@ -9,7 +9,7 @@ import pytest
 
 from components.config import Config, UserError, parse
 from components.sources.base import AnySource, formats, locate
-from tests.sources import beir, source
+from tests.support.sources import beir, source
 
 
 class Recipe(Config):

@@ -8,7 +8,7 @@ import pytest
 
 from components.sources.base import Source
 from components.sources.records import Bad
-from tests.sources import source, without_place, write
+from tests.support.sources import source, without_place, write
 
 
 def dpr(folder: Path, *, indent: int | None = None) -> Path:
@@ -89,7 +89,7 @@ def test_dpr_answers_are_literals_and_nothing_is_run(tmp_path: Path, answers: st
     write(tmp_path / "q.csv", f"who\t{answers}")
     (bad,) = source(format="dpr", path=str(tmp_path), questions={"test": "q.csv"}).read_queries()
     assert isinstance(bad, Bad)
-    assert bad.reason == "answers that are no literal"
+    assert bad.reason == "answers that are not a literal"
     assert bad.place == f"{tmp_path}/q.csv:1"
 
 

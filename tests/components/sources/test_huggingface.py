@@ -7,7 +7,7 @@ import pytest
 
 from components.config import UserError
 from components.sources.records import UNJUDGED
-from tests.sources import source, without_place
+from tests.support.sources import source, without_place
 
 
 def test_huggingface_saved_to_disk(tmp_path: Path) -> None:

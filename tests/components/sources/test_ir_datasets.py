@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from components.config import UserError
-from tests.sources import source, without_place, write
+from tests.support.sources import source, without_place, write
 
 
 def test_ir_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +29,7 @@ def test_ir_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert without_place(found.read_qrels()) == [("p", "b", 2, "dev")]
     named = source(format="ir_datasets", dataset="sparring", splits={"test": "sparring/dev"})
     assert without_place(named.read_qrels()) == [("p", "b", 2, "test")]
-    with pytest.raises(UserError, match="nonesuch: ir_datasets knows no such id"):
+    with pytest.raises(UserError, match="nonesuch: ir_datasets has no such id"):
         list(source(format="ir_datasets", dataset="nonesuch").read_documents())
     with pytest.raises(UserError, match="sparring: this id of ir_datasets has no queries"):
         list(source(format="ir_datasets", dataset="sparring", splits={"test": "sparring"}).read_queries())

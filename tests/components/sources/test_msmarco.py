@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.sources import source, without_place, write
+from tests.support.sources import source, without_place, write
 
 
 def msmarco(folder: Path) -> Path:

@@ -9,7 +9,7 @@ import pytest
 
 from components.config import UserError
 from components.sources.records import Bad
-from tests.sources import source, without_place, write
+from tests.support.sources import source, without_place, write
 
 DOCUMENTS: dict[str, list[Any]] = {"doc_id": ["a", "b"], "title": ["A", None], "text": ["x", "y"]}
 QUERIES: dict[str, list[Any]] = {
@@ -62,7 +62,7 @@ def test_parquet_of_other_tables(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"part-0\.parquet: wrong columns: no column 'doc_id'.*id, title, text"):
         list(source(format="parquet", path=str(tmp_path), documents="part-*.parquet").read_documents())
     wrong = {"documents": {"doc": "id"}}
-    with pytest.raises(UserError, match="no column of ours is 'doc'; accepted: doc_id, text, title"):
+    with pytest.raises(UserError, match="columns: unknown column 'doc'; accepted: doc_id, text, title"):
         list(source(format="parquet", path=str(tmp_path), **(keys | {"columns": wrong})).read_documents())
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from components.answers import matcher, prepared
 from components.config import Config, UserError, parse
+from components.data.answers import matcher, normalize
 from components.sources.base import AnySource
 from components.sources.records import Document, Judgement, Query
-from tests import toy
-from tests.sources import source, without_place, write
+from tests.support import toy
+from tests.support.sources import source, without_place, write
 from workflows.steps.ingest import ingest
 
 DATA = os.environ.get("SPARRING_TEST_DATA")
@@ -97,7 +97,7 @@ def test_what_dangles_is_named_where_it_stands(folder: Path, tmp_path: Path) -> 
 
 def test_without_answers_no_sentence_can_be_relevant(folder: Path) -> None:
     write(folder / "queries.jsonl", *(json.dumps({"_id": f"q{i}", "text": "?"}) for i in range(1, 5)))
-    with pytest.raises(UserError, match="format sentences: a sentence is relevant by the answer it bears"):
+    with pytest.raises(UserError, match="format sentences: no query of `of` has answers"):
         list(cut(folder).read_qrels())
 
 
@@ -110,8 +110,8 @@ class Recipe(Config):
 @pytest.mark.parametrize(
     ("inside", "message"),
     [
-        ({"sample": {"train": 1}}, r"data: of\.sample: say it beside `format: sentences`, not inside"),
-        ({"on_bad": "drop"}, r"data: of\.on_bad: say it beside"),
+        ({"sample": {"train": 1}}, r"data: of\.sample: accepted beside `format: sentences`, not inside"),
+        ({"on_bad": "drop"}, r"data: of\.on_bad: accepted beside"),
         ({"format": "bier"}, r"data\.of: unknown format 'bier'; accepted: beir, "),
         ({"pth": 1}, r"data\.of\.pth: unknown key; accepted: format, on_bad, "),
     ],
@@ -134,4 +134,4 @@ def test_squad() -> None:
     assert len({one.query_id for one in qrels}) > 0.98 * len(queries)
     assert len(qrels) < 1.5 * len(queries)
     for one in qrels[::97]:
-        assert matcher(queries[one.query_id])(prepared(documents[one.doc_id]))
+        assert matcher(queries[one.query_id])(normalize(documents[one.doc_id]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from components.sources.records import Bad
-from tests.sources import source, without_place, write
+from tests.support.sources import source, without_place, write
 
 
 def tripclick(folder: Path) -> Path:
@@ -76,8 +76,8 @@ def test_what_is_cut_off_or_has_wrong_columns_is_told_with_its_place(tmp_path: P
     told = [str(one) for read in (found.read_documents, found.read_queries, found.read_qrels) for one in read()
             if isinstance(one, Bad)]  # fmt: skip
     assert told == [
-        f"{folder}/documents/docs_grp_01.txt.gz:1: record without its end '8' (no </DOC>)",
-        f"{folder}/documents/docs_grp_01.txt.gz:3: record without its end '9' (no </DOC>)",
-        f"{folder}/topics/topics.head.val.txt:1: record without its end '4' (no </top>)",
+        f"{folder}/documents/docs_grp_01.txt.gz:1: record without an end '8' (no </DOC>)",
+        f"{folder}/documents/docs_grp_01.txt.gz:3: record without an end '9' (no </DOC>)",
+        f"{folder}/topics/topics.head.val.txt:1: record without an end '4' (no </top>)",
         f"{folder}/qrels/qrels.raw.head.val.txt:1: wrong columns (expected query, 0, document, score, got 3)",
     ]

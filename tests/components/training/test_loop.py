@@ -13,31 +13,31 @@ from safetensors.torch import load_file
 
 from components.objectives.ranker import Ranker
 from components.objectives.retriever import Retriever
-from components.training import objective_named
-from tests import toy
-from tests.trainings import assert_close, lines, weights
+from components.training.objective import objective_named
+from tests.support import toy
+from tests.support.trainings import assert_close, lines, weights
 
 
 def test_training_lowers_the_loss_and_writes_what_later_steps_read(run: Any, tmp_path: Path) -> None:
-    summary = run("a", steps=30, batch=8, log_every=10, warmup=0.0)
+    summary = run("a", updates=30, batch=8, log_every=10, warmup=0.0)
     found = lines(tmp_path / "a")
-    assert [line["step"] for line in found] == [10, 20, 30]
+    assert [line["update"] for line in found] == [10, 20, 30]
     assert found[2]["cross_entropy (group)"] < 0.7 * found[0]["cross_entropy (group)"]
-    assert found[0].keys() == {"step", "cross_entropy (group)", "learning_rate", "gradient_norm"}
-    assert summary["steps"] == 30
+    assert found[0].keys() == {"update", "cross_entropy (group)", "learning_rate", "gradient_norm"}
+    assert summary["updates"] == 30
     assert summary["workers"] == 1
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["metrics.jsonl", "model", "state"]
-    assert json.loads((tmp_path / "a/state/state.json").read_text())["schedule_step"] == 30
+    assert json.loads((tmp_path / "a/state/state.json").read_text())["schedule_update"] == 30
 
 
 def test_logged_losses_are_means_over_the_interval(run: Any, tmp_path: Path) -> None:
     """The last interval ends with the training."""
-    run("a", log_every=1, steps=5)
-    run("b", log_every=2, steps=5)
+    run("a", log_every=1, updates=5)
+    run("b", log_every=2, updates=5)
     name = "cross_entropy (group)"
     every = [line[name] for line in lines(tmp_path / "a")]
     second = lines(tmp_path / "b")
-    assert [line["step"] for line in second] == [2, 4, 5]
+    assert [line["update"] for line in second] == [2, 4, 5]
     assert [line[name] for line in second] == pytest.approx(
         [(every[0] + every[1]) / 2, (every[2] + every[3]) / 2, every[4]], abs=2e-6
     )
@@ -45,8 +45,8 @@ def test_logged_losses_are_means_over_the_interval(run: Any, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind", ["retriever", "ranker"])
 def test_an_accumulated_batch_is_the_large_batch_for_losses_over_the_group(run: Any, tmp_path: Path, kind: str) -> None:
-    run("a", kind=kind, batch=8, steps=3, log_every=1)
-    run("b", kind=kind, batch=8, steps=3, log_every=1, accumulate=4)
+    run("a", kind=kind, batch=8, updates=3, log_every=1)
+    run("b", kind=kind, batch=8, updates=3, log_every=1, accumulate=4)
     assert_close(tmp_path / "a", tmp_path / "b")
 
 
@@ -55,14 +55,14 @@ def test_a_sum_over_the_batch_is_so_many_times_the_mean(run: Any, tmp_path: Path
     """AR2's code sums its adversarial term and takes the mean of its distillation."""
     for place, term in (("a", {"reduce": "sum"}), ("b", {"weight": 8.0})):
         losses = [{"function": toy.CROSS_ENTROPY, **term}]
-        run(place, batch=8, steps=3, log_every=1, accumulate=accumulate, losses=losses, clip=None)
+        run(place, batch=8, updates=3, log_every=1, accumulate=accumulate, losses=losses, clip=None)
     assert_close(tmp_path / "a", tmp_path / "b")
 
 
 def test_a_loss_may_stand_twice(run: Any, tmp_path: Path) -> None:
     """With other options, and each under a name of its own in the log."""
     losses = [{"function": toy.CROSS_ENTROPY, "options": {"temperature": t}} for t in (1.0, 0.1)]
-    run("a", steps=1, log_every=1, losses=losses)
+    run("a", updates=1, log_every=1, losses=losses)
     line = lines(tmp_path / "a")[0]
     assert line["cross_entropy (group)"] != line["cross_entropy (group) 2"]
 
@@ -71,14 +71,14 @@ def test_over_the_batch_an_accumulated_part_shares_its_own_negatives_alone(run: 
     """Fewer negatives, a lower loss: parts of two queries see at most two queries' candidates."""
     losses = [{"function": toy.CROSS_ENTROPY, "over": "batch"}]
     for place, accumulate in (("a", 1), ("b", 4)):
-        run(place, batch=8, steps=1, log_every=1, accumulate=accumulate, losses=losses)
+        run(place, batch=8, updates=1, log_every=1, accumulate=accumulate, losses=losses)
     whole, parts = (lines(tmp_path / place)[0]["cross_entropy (batch)"] for place in ("a", "b"))
     assert parts < whole - 0.5
 
 
 def test_pieces_with_and_without_recomputing_train_alike(run: Any, tmp_path: Path) -> None:
-    run("a", steps=3, recompute=False)
-    run("b", steps=3, recompute=True)
+    run("a", updates=3, recompute=False)
+    run("b", updates=3, recompute=True)
     assert_close(tmp_path / "a", tmp_path / "b")
 
 
@@ -90,7 +90,7 @@ def test_recomputing_knows_temperature_dropout_parts_and_precision(
     model = toy.started(tmp_path / "wild", toy.retriever_config(encoder, dropout=0.3, similarity="cosine"))
     term = {"function": toy.CROSS_ENTROPY, "over": "batch"}
     options = {
-        "steps": 2,
+        "updates": 2,
         "batch": 8,
         "accumulate": 2,
         "log_every": 1,
@@ -121,13 +121,13 @@ def test_losses_are_computed_in_fp32_whatever_the_models_precision(
         return real(self, representations, batch)
 
     monkeypatch.setattr(made, "terms", spied)
-    run("a", kind=kind, steps=1, precision="bf16")
+    run("a", kind=kind, updates=1, precision="bf16")
     assert set(seen) == {(torch.float32, False)}
 
 
 def test_bf16_is_near_fp32_and_keeps_weights_in_fp32(run: Any, tmp_path: Path) -> None:
     for place, precision in (("a", "fp32"), ("b", "bf16")):
-        run(place, steps=2, precision=precision, log_every=1)
+        run(place, updates=2, precision=precision, log_every=1)
     a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
     assert {value.dtype for value in b.values()} == {torch.float32}
     one, other = (lines(tmp_path / place)[0]["cross_entropy (group)"] for place in ("a", "b"))
@@ -138,9 +138,9 @@ def test_bf16_is_near_fp32_and_keeps_weights_in_fp32(run: Any, tmp_path: Path) -
 
 def test_the_gradient_is_cut_to_the_norm_that_is_asked_for(run: Any, tmp_path: Path) -> None:
     """Seen by the optimizer; the norm in the metrics is that before the cut."""
-    run("a", steps=1, log_every=1, clip=None)
+    run("a", updates=1, log_every=1, clip=None)
     norm = lines(tmp_path / "a")[0]["gradient_norm"]
-    run("b", steps=1, log_every=1, clip=norm / 10)
+    run("b", updates=1, log_every=1, clip=norm / 10)
     assert lines(tmp_path / "b")[0]["gradient_norm"] == norm
     a, b = (load_file(tmp_path / place / "state/optimizer.safetensors") for place in ("a", "b"))
     moments = [(a[name], b[name]) for name in a if name.endswith("exp_avg")]
@@ -151,7 +151,7 @@ def test_the_gradient_is_cut_to_the_norm_that_is_asked_for(run: Any, tmp_path: P
 
 def test_weights_decay_but_biases_and_norms_do_not(run: Any, tmp_path: Path, retriever: Path) -> None:
     """With learning rate 1 and a gradient that is cut to almost nothing, decay is all that is left."""
-    run("a", steps=1, warmup=0.0, learning_rate=1e-3, weight_decay=100.0, clip=1e-12)
+    run("a", updates=1, warmup=0.0, learning_rate=1e-3, weight_decay=100.0, clip=1e-12)
     before, after = weights(retriever), weights(tmp_path / "a")
     for name, value in before.items():
         factor = 1 - 1e-3 * 100.0 if value.ndim >= 2 else 1.0
@@ -164,7 +164,7 @@ def test_a_gradient_that_is_no_number_stops_with_the_step_and_keeps_the_checkpoi
     def poisoned(self: Retriever, representations: Any, batch: Any) -> Any:
         terms = real(self, representations, batch)
         poisoned.calls += 1  # type: ignore[attr-defined]
-        first = 2  # calls are the check before the first step
+        first = 2  # calls are the check before the first update
         factor = math.nan if poisoned.calls == first + 3 else 1.0  # type: ignore[attr-defined]
         return {name: term._replace(value=term.value * factor) for name, term in terms.items()}
 
@@ -172,9 +172,9 @@ def test_a_gradient_that_is_no_number_stops_with_the_step_and_keeps_the_checkpoi
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Retriever, "terms", poisoned)
         with pytest.raises(
-            FloatingPointError, match=r"step 3: the gradient is nan; lower the learning rate or use fp32"
+            FloatingPointError, match=r"update 3: the gradient is nan; lower the learning rate or use fp32"
         ):
-            run("a", steps=5)
+            run("a", updates=5)
     newest = sorted((tmp_path / "a/checkpoints").iterdir())[-1]
     assert all(value.isfinite().all() for value in load_file(newest / "weights.safetensors").values())
 

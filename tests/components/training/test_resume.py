@@ -15,11 +15,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from components import training
-from components.training import learning_rate
-from tests import toy
-from tests.tiny import ROOT
-from tests.trainings import Interrupted, assert_same, lines, weights
+from components.training import loop
+from components.training.schedule import learning_rate
+from tests.support import toy
+from tests.support.tiny import ROOT
+from tests.support.trainings import Interrupted, assert_same, lines, weights
 
 
 @pytest.mark.parametrize("stop", [0, 1, 4, 5])
@@ -32,7 +32,7 @@ def test_interrupted_anywhere_it_ends_as_if_never_interrupted(
         {"function": toy.CROSS_ENTROPY, "over": "batch", "weight": 0.5},
         {"function": "components.losses.listwise.distillation"},
     ]
-    options = {"steps": 6, "batch": 8, "log_every": 2, "losses": losses, "start": model, "weight_decay": 0.1}
+    options = {"updates": 6, "batch": 8, "log_every": 2, "losses": losses, "start": model, "weight_decay": 0.1}
     run("a", **options)
     with pytest.raises(Interrupted):
         run("b", stop=stop, **options)
@@ -48,7 +48,7 @@ def test_interrupted_with_adafactor_and_weights_in_common(run: Any, tmp_path: Pa
     tower = {"towers": "separate", "share": ["embedder", "projection"], "projection": 8, "pooling": "mean"}
     for name, frozen in (("a", []), ("f", ["embedder"])):
         model = toy.started(tmp_path / f"{name}0", toy.retriever_config(place, dropout=0.3, freeze=frozen, **tower))
-        options = {"steps": 4, "optimizer": "adafactor", "learning_rate": 1e-2, "warmup": 0.0, "start": model}
+        options = {"updates": 4, "optimizer": "adafactor", "learning_rate": 1e-2, "warmup": 0.0, "start": model}
         run(f"{name}1", **options)
         with pytest.raises(Interrupted):
             run(f"{name}2", stop=2, **options)
@@ -64,7 +64,7 @@ def test_interrupted_with_adafactor_and_weights_in_common(run: Any, tmp_path: Pa
 
 def test_interrupted_again_and_again(run: Any, tmp_path: Path) -> None:
     """Also between a checkpoint and the next: what was done since is done again, and logged once."""
-    options = {"steps": 7, "kind": "ranker", "log_every": 1, "dev": True, "validate_on_dev": {"every": 2}}
+    options = {"updates": 7, "kind": "ranker", "log_every": 1, "dev": True, "validate_on_dev": {"every": 2}}
     run("a", **options)
     for stop in (2, 3, 6):
         with pytest.raises(Interrupted):
@@ -76,83 +76,83 @@ def test_interrupted_again_and_again(run: Any, tmp_path: Path) -> None:
 
 
 def test_a_line_cut_in_half_by_a_kill_is_dropped(run: Any, tmp_path: Path) -> None:
-    run("a", steps=5, log_every=1)
+    run("a", updates=5, log_every=1)
     with pytest.raises(Interrupted):
-        run("b", steps=5, log_every=1, stop=3)
+        run("b", updates=5, log_every=1, stop=3)
     with (tmp_path / "b/metrics.jsonl").open("a") as file:
-        file.write('{"step": 4, "cross_ent')
-    run("b", steps=5, log_every=1)
+        file.write('{"update": 4, "cross_ent')
+    run("b", updates=5, log_every=1)
     assert_same(tmp_path / "a", tmp_path / "b")
 
 
 def test_a_checkpoint_that_was_not_finished_is_not_taken_up(run: Any, tmp_path: Path) -> None:
     """The kill came while checkpoint 3 was written: it lies beside the others under its temporary name."""
-    run("a", steps=5)
+    run("a", updates=5)
     with pytest.raises(Interrupted):
-        run("b", steps=5, stop=2)
+        run("b", updates=5, stop=2)
     checkpoints = tmp_path / "b/checkpoints"
     newest = sorted(checkpoints.iterdir())[-1]
-    assert newest.name == "step-000002"
-    half = checkpoints / ".step-000003.0a1b2c3d"
+    assert newest.name == "update-000002"
+    half = checkpoints / ".update-000003.0a1b2c3d"
     half.mkdir()
-    (half / "state.json").write_text('{"step"')
-    run("b", steps=5)
+    (half / "state.json").write_text('{"update"')
+    run("b", updates=5)
     assert_same(tmp_path / "a", tmp_path / "b")
     assert not checkpoints.exists()
 
 
 def test_only_the_newest_checkpoints_are_kept(run: Any, tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
-        run("a", steps=9, stop=6)
-    assert [path.name for path in sorted((tmp_path / "a/checkpoints").iterdir())] == ["step-000005", "step-000006"]
+        run("a", updates=9, stop=6)
+    assert [path.name for path in sorted((tmp_path / "a/checkpoints").iterdir())] == ["update-000005", "update-000006"]
 
 
 def test_what_is_finished_is_not_done_again(run: Any, tmp_path: Path) -> None:
     """Killed after the model was written and before the step's record was: nothing is trained anew."""
-    summary = run("a", steps=3)
+    summary = run("a", updates=3)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "a").rglob("*") if path.is_file()}
 
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("it trained")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_update", never)
-        assert run("a", steps=3) == summary
+        patch.setattr(loop, "_update", never)
+        assert run("a", updates=3) == summary
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "a").rglob("*") if path.is_file()} == before
 
 
 def test_killed_while_it_writes_its_end_it_ends_once_more(run: Any, tmp_path: Path) -> None:
     """A model is there but not the state: the last checkpoint is taken up and the end is written again."""
-    run("a", steps=4)
-    run("b", steps=4, save_seconds=1e9)
+    run("a", updates=4)
+    run("b", updates=4, save_seconds=1e9)
     with pytest.MonkeyPatch.context() as patch:
-        real = training.write_json
+        real = loop.write_json
 
         def dying(path: Path, value: Any) -> None:
             if path.parent.name == "state":
                 raise Interrupted
             real(path, value)
 
-        patch.setattr(training, "write_json", dying)
+        patch.setattr(loop, "write_json", dying)
         (tmp_path / "c").mkdir()
         with pytest.raises(Interrupted):
-            run("c", steps=4)
+            run("c", updates=4)
     assert (tmp_path / "c" / "model").exists()
-    run("c", steps=4)
+    run("c", updates=4)
     assert_same(tmp_path / "a", tmp_path / "c")
     assert_same(tmp_path / "a", tmp_path / "b")
 
 
 def test_carrying_all_goes_on_with_moments_and_schedule(run: Any, tmp_path: Path) -> None:
     """Three trainings of two steps on one schedule are one of six, as far as the same rows come."""
-    options = {"batch": 24, "schedule_steps": 6, "log_every": 1}  # every step sees every row, in another order
-    run("a", steps=6, **options)
+    options = {"batch": 24, "schedule_updates": 6, "log_every": 1}  # every step sees every row, in another order
+    run("a", updates=6, **options)
     start = None
     for i in range(3):
         (tmp_path / f"part{i}").mkdir()
-        run(f"part{i}", steps=2, start=start, carry="all" if i else "weights", **options)
+        run(f"part{i}", updates=2, start=start, carry="all" if i else "weights", **options)
         start = tmp_path / f"part{i}"
-    assert json.loads((start / "state/state.json").read_text())["schedule_step"] == 6
+    assert json.loads((start / "state/state.json").read_text())["schedule_update"] == 6
     rates = [line["learning_rate"] for i in range(3) for line in lines(tmp_path / f"part{i}")]
     assert rates == [line["learning_rate"] for line in lines(tmp_path / "a")]
     whole, parts = (load_file(place / "state/optimizer.safetensors") for place in (tmp_path / "a", start))
@@ -165,16 +165,16 @@ def test_carrying_all_goes_on_with_moments_and_schedule(run: Any, tmp_path: Path
 
 
 def test_carrying_weights_begins_schedule_and_moments_anew(run: Any, tmp_path: Path) -> None:
-    run("a", steps=2)
-    run("b", steps=2, start=tmp_path / "a", log_every=1)
+    run("a", updates=2)
+    run("b", updates=2, start=tmp_path / "a", log_every=1)
     assert {float(v) for k, v in load_file(tmp_path / "b/state/optimizer.safetensors").items() if "step" in k} == {2.0}
-    assert json.loads((tmp_path / "b/state/state.json").read_text())["schedule_step"] == 2
-    assert lines(tmp_path / "b")[0]["learning_rate"] == learning_rate(toy.train_config(steps=2), 0)
+    assert json.loads((tmp_path / "b/state/state.json").read_text())["schedule_update"] == 2
+    assert lines(tmp_path / "b")[0]["learning_rate"] == learning_rate(toy.train_config(updates=2), 0)
 
 
 def test_interrupted_while_carrying_all(run: Any, tmp_path: Path) -> None:
-    run("a", steps=3, schedule_steps=9)
-    options = {"steps": 4, "schedule_steps": 9, "carry": "all", "start": tmp_path / "a", "log_every": 1}
+    run("a", updates=3, schedule_updates=9)
+    options = {"updates": 4, "schedule_updates": 9, "carry": "all", "start": tmp_path / "a", "log_every": 1}
     run("b", **options)
     (tmp_path / "c").mkdir()
     with pytest.raises(Interrupted):
@@ -195,20 +195,21 @@ def test_killed_outright_it_ends_as_if_never_killed(
             import os, signal, sys
             from pathlib import Path
             import torch
-            from components.training import objective_named, train
-            from tests import toy
-            config = toy.train_config(steps=8, log_every=1)
+            from components.training.loop import train
+            from components.training.objective import ObjectiveInputs, objective_named
+            from tests.support import toy
+            config = toy.train_config(updates=8, log_every=1)
             def build():
-                return objective_named("retriever")(
-                    Path({str(retriever)!r}) / "model", rows=Path({str(tmp_path)!r}) / "groups/groups.parquet",
-                    data=Path({str(data)!r}), tokens=Path({str(tokens)!r}), losses=config.losses, piece=200,
+                return objective_named("retriever")(ObjectiveInputs(
+                    model=Path({str(retriever)!r}) / "model", rows=Path({str(tmp_path)!r}) / "groups",
+                    data=Path({str(data)!r}), tokens=Path({str(tokens)!r}), losses=config.losses, max_tokens=200,
                     recompute=False,
-                )
-            def on_step(step, note):
-                if step == int(sys.argv[1]):
+                ))
+            def on_update(update, note):
+                if update == int(sys.argv[1]):
                     os.kill(os.getpid(), signal.SIGKILL)
             train(build(), config, out=Path({str(tmp_path)!r}) / "b", seed=1, start=Path({str(retriever)!r}),
-                  device=torch.device("cpu"), dev=None, save_seconds=-1.0, on_step=on_step)
+                  device=torch.device("cpu"), dev=None, save_seconds=-1.0, on_update=on_update)
             """
         )
     )
@@ -217,5 +218,5 @@ def test_killed_outright_it_ends_as_if_never_killed(
             [sys.executable, script, str(stop)], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
         )
         assert done.returncode == (-signal.SIGKILL if stop > 0 else 0)
-    run("a", steps=8, log_every=1)
+    run("a", updates=8, log_every=1)
     assert_same(tmp_path / "a", tmp_path / "b")

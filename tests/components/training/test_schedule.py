@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from components.gradients import share
-from components.training import learning_rate, rows_of_step
-from tests import toy
+from components.training.gradients import share
+from components.training.schedule import learning_rate, visits_of_update
+from tests.support import toy
 
 
 class TestSchedule:
     def config(self, **options: Any) -> Any:
-        return toy.train_config(**{"steps": 10, "learning_rate": 1.0, **options})
+        return toy.train_config(**{"updates": 10, "learning_rate": 1.0, **options})
 
     def rates(self, config: Any, count: int) -> list[float]:
         return [round(learning_rate(config, step), 6) for step in range(count)]
@@ -33,7 +33,7 @@ class TestSchedule:
     @pytest.mark.parametrize("warmup", [0.0, 0.05, 0.13, 0.25, 1.0])
     @pytest.mark.parametrize("steps", [1, 7, 30])
     def test_it_is_never_above_the_learning_rate_and_never_below_nothing(self, warmup: float, steps: int) -> None:
-        config = self.config(steps=steps, warmup=warmup)
+        config = self.config(updates=steps, warmup=warmup)
         rates = self.rates(config, steps)
         assert all(0 < rate <= 1 for rate in rates)
         peak = rates.index(max(rates))
@@ -41,58 +41,60 @@ class TestSchedule:
         assert rates[peak:] == sorted(rates[peak:], reverse=True)
 
     def test_several_trainings_share_one_schedule(self) -> None:
-        config = self.config(steps=5, schedule_steps=20, warmup=0.5)
+        config = self.config(updates=5, schedule_updates=20, warmup=0.5)
         assert self.rates(config, 5) == [0.1, 0.2, 0.3, 0.4, 0.5]
         assert learning_rate(config, 19) == pytest.approx(0.1)
         assert learning_rate(config, 20) == 0
         assert learning_rate(config, 35) == 0
 
 
-class TestRowsOfAStep:
+class TestVisitsOfAnUpdate:
     def test_each_pass_has_every_row_once_in_an_order_of_its_own(self) -> None:
         config = toy.train_config(batch=4)
-        found = [row for step in range(15) for row in rows_of_step(config, 12, seed=3, step=step)]
+        found = [one.row for update in range(15) for one in visits_of_update(config, 12, seed=3, update=update)]
         passes = [found[i : i + 12] for i in range(0, 60, 12)]
         assert all(sorted(one) == list(range(12)) for one in passes)
         assert len({tuple(one) for one in passes}) == 5
 
     def test_a_batch_may_span_two_passes(self) -> None:
         config = toy.train_config(batch=5)
-        found = [row for step in range(7) for row in rows_of_step(config, 7, seed=3, step=step)]
+        visits = [one for update in range(7) for one in visits_of_update(config, 7, seed=3, update=update)]
+        assert [one.visit for one in visits] == [visit for visit in range(5) for _ in range(7)]
+        found = [one.row for one in visits]
         assert len(found) == 35
         assert set(Counter(found).values()) == {5}
 
     def test_a_batch_may_be_larger_than_the_table(self) -> None:
-        found = rows_of_step(toy.train_config(batch=10), 4, seed=3, step=0)
+        found = [one.row for one in visits_of_update(toy.train_config(batch=10), 4, seed=3, update=0)]
         assert sorted(found[:4]) == sorted(found[4:8]) == [0, 1, 2, 3]
 
-    def test_a_step_is_known_without_those_before_it_and_depends_on_the_seed(self) -> None:
+    def test_an_update_is_known_without_those_before_it_and_depends_on_the_seed(self) -> None:
         config = toy.train_config(batch=4)
-        late = rows_of_step(config, 10, seed=3, step=9)
-        [rows_of_step(config, 10, seed=3, step=step) for step in range(9)]
-        assert rows_of_step(config, 10, seed=3, step=9) == late
-        assert rows_of_step(config, 10, seed=4, step=9) != late
+        late = visits_of_update(config, 10, seed=3, update=9)
+        [visits_of_update(config, 10, seed=3, update=update) for update in range(9)]
+        assert visits_of_update(config, 10, seed=3, update=9) == late
+        assert visits_of_update(config, 10, seed=4, update=9) != late
 
     def test_workers_take_consecutive_shares_of_the_same_rows(self) -> None:
         rows = list(range(12))
         assert [share(rows, 3, part) for part in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
         assert share(rows, 1, 0) == rows
-        with pytest.raises(ValueError, match="12 groups cannot be shared among 5"):
+        with pytest.raises(ValueError, match="12 rows cannot be shared among 5"):
             share(rows, 5, 0)
 
 
 class TestNoam:
-    """`m min(s^-0.5, s w^-1.5)` (paper 002, Appendix B.1), by its highest value."""
+    """`m min(s^-0.5, s w^-1.5)` (Chuang et al., 2023, Appendix B.1), by its highest value."""
 
     @pytest.mark.parametrize("step", [1, 100, 9_999, 10_000, 10_001, 14_720])
     def test_the_public_codes_formula(self, step: int) -> None:
         """Their 2e-3 and 10,000 steps of warm-up: a peak of 2e-5."""
         config = toy.train_config(
-            steps=100, schedule_steps=20_000, warmup=0.5, learning_rate=2e-3 / 10_000**0.5, schedule="noam"
+            updates=100, schedule_updates=20_000, warmup=0.5, learning_rate=2e-3 / 10_000**0.5, schedule="noam"
         )
         assert learning_rate(config, step - 1) == pytest.approx(2e-3 * min(step**-0.5, step * 10_000**-1.5))
         assert learning_rate(config, 9_999) == pytest.approx(2e-5)
 
     def test_without_a_warm_up_it_begins_at_the_top(self) -> None:
-        config = toy.train_config(steps=10, warmup=0.0, learning_rate=1.0, schedule="noam")
+        config = toy.train_config(updates=10, warmup=0.0, learning_rate=1.0, schedule="noam")
         assert [learning_rate(config, step) for step in (0, 3)] == pytest.approx([1.0, 0.5])

@@ -1,4 +1,4 @@
-"""The check before the first step: it finds what is broken on purpose, and changes nothing where nothing is."""
+"""The check before the first update: it finds what is broken on purpose, and changes nothing where nothing is."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from components import chunked, cpu_training, gradients, self_check
+from components.compute import chunking, fast_cpu
 from components.objectives import scoring
 from components.objectives.retriever import Retriever
-from components.self_check import SelfCheckError
-from tests import toy
-from tests.trainings import Interrupted, assert_same, break_gradients, break_pieces
+from components.training import gradients, self_check
+from components.training.objective import Objective
+from components.training.self_check import SelfCheckError
+from tests.support import toy
+from tests.support.trainings import Interrupted, assert_same, break_gradients, break_pieces
 
 BATCH = {"function": toy.CROSS_ENTROPY, "over": "batch", "options": {"temperature": 0.05}}
 SAMTONE = {"function": "components.losses.same_tower.samtone", "over": "batch", "options": {"document_side": True}}
@@ -44,7 +46,7 @@ def test_what_is_right_passes_and_is_not_disturbed(
     run("a", kind=kind, losses=losses, precision="bf16", **options)
     assert len(compared) == 1
     assert compared[0] < 1e-4
-    monkeypatch.setattr(self_check, "wanted", lambda objective: False)
+    monkeypatch.setattr(Objective, "self_check", False)
     run("b", kind=kind, losses=losses, precision="bf16", **options)
     assert len(compared) == 1
     assert_same(tmp_path / "a", tmp_path / "b")
@@ -52,22 +54,22 @@ def test_what_is_right_passes_and_is_not_disturbed(
 
 def misplaced(forward: Callable[..., Tensor], batch: Any, *, tokens: int, recompute: bool) -> Tensor:
     """Pieces put together in the order they were encoded in."""
-    found = chunked.in_chunks(forward, batch, tokens=tokens, recompute=recompute)
-    if chunked._least == 1:
+    found = chunking.in_chunks(forward, batch, tokens=tokens, recompute=recompute)
+    if chunking._least == 1:
         return found
     return found[torch.from_numpy(np.argsort(-batch.mask.sum(-1).numpy(), kind="stable"))]
 
 
 def detached(forward: Callable[..., Tensor], batch: Any, *, tokens: int, recompute: bool) -> Tensor:
     """The first row's vector without its gradient."""
-    found = chunked.in_chunks(forward, batch, tokens=tokens, recompute=recompute)
-    return found if chunked._least == 1 else torch.cat([found[:1].detach(), found[1:]])
+    found = chunking.in_chunks(forward, batch, tokens=tokens, recompute=recompute)
+    return found if chunking._least == 1 else torch.cat([found[:1].detach(), found[1:]])
 
 
 def test_pieces_that_are_misplaced_or_lose_their_gradient_stop_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for broken, says in ((misplaced, r"cross_entropy \(batch\) is .* and should be"), (detached, "the gradient is")):
-        monkeypatch.setattr("components.objectives.retriever.in_chunks", broken)
-        with pytest.raises(SelfCheckError, match=f"the check before the first step failed: .*{says}"):
+        monkeypatch.setattr("components.training.objective.in_chunks", broken)
+        with pytest.raises(SelfCheckError, match=f"the check before the first update failed: .*{says}"):
             run("a", losses=[BATCH])
 
 
@@ -84,20 +86,20 @@ def test_what_cuts_a_batch_is_not_compared_with_itself(
 
 def test_a_part_of_a_batch_that_weighs_wrong_stops_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses come out right, and the gradient half as long."""
-    real = gradients.total
-    monkeypatch.setattr(gradients, "total", lambda values: real(values) * 2)
-    with pytest.raises(SelfCheckError, match=r"for 4 groups: the gradient is .* long and .* away from one of"):
+    real = gradients.sum_over_workers
+    monkeypatch.setattr(gradients, "sum_over_workers", lambda values: real(values) * 2)
+    with pytest.raises(SelfCheckError, match=r"for 4 rows: the gradient is .* long and .* away from one of"):
         run("a", losses=[BATCH], accumulate=2)
 
 
 def test_attention_that_is_only_almost_attention_stops_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = cpu_training._Attention.backward
+    real = fast_cpu._Attention.backward
 
     def wrong(ctx: Any, gradient: Tensor) -> Any:
         query, *others = real(ctx, gradient)
         return (query * 3, *others)
 
-    monkeypatch.setattr(cpu_training._Attention, "backward", staticmethod(wrong))
+    monkeypatch.setattr(fast_cpu._Attention, "backward", staticmethod(wrong))
     with pytest.raises(SelfCheckError, match="the gradient is"):
         run("a", losses=[BATCH])
 
@@ -107,8 +109,8 @@ def test_it_is_made_once_and_not_where_a_run_goes_on(run: Any, monkeypatch: pyte
     real = self_check.plain
     monkeypatch.setattr(self_check, "plain", lambda *a, **k: calls.append(1) or real(*a, **k))
     with pytest.raises(Interrupted):
-        run("a", steps=4, stop=2)
-    run("a", steps=4)
+        run("a", updates=4, stop=2)
+    run("a", updates=4)
     assert calls == [1]
 
 
@@ -121,5 +123,5 @@ def test_an_objective_may_say_that_it_draws_numbers_of_its_own(run: Any, monkeyp
     monkeypatch.setattr("components.objectives.retriever.group_scores", noisy)
     with pytest.raises(SelfCheckError):
         run("a")
-    monkeypatch.setattr(Retriever, "self_check", False, raising=False)
+    monkeypatch.setattr(Retriever, "self_check", False)
     run("b")

@@ -10,36 +10,31 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from components import training
-from components.training import best_rank
-from tests.trainings import lines, weights
+from components.objectives.coder import _divergence
+from components.training import loop
+from components.training.objective import best_rank
+from tests.support.trainings import lines, weights
 
 
 def test_validation_keeps_the_best_and_stops_when_it_waited_long_enough(run: Any, tmp_path: Path) -> None:
-    """The measure is made to rise until step 4 and to fall then."""
+    """The measure is made to rise until update 4 and to fall then."""
     values = iter([0.1, 0.5, 0.4, 0.3, 0.9])
-    real = training._validate
-
-    def scripted(objective: Any, dev: Any, config: Any, state: dict[str, Any], out: Path, device: Any) -> None:
-        value = next(values)
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(training, "total", lambda tensor: torch.tensor([value, 1.0]))
-            real(objective, dev, config, state, out, device)
+    real = loop.validate
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_validate", scripted)
-        summary = run("a", steps=20, schedule_steps=20, dev=True, validate_on_dev={"every": 2, "patience": 2})
-    assert summary["steps"] == 8
-    assert summary["best"] == {"value": pytest.approx(0.5), "step": 4}
-    run("b", steps=4, schedule_steps=20)
+        patch.setattr(loop, "validate", lambda dev, config, **rest: {**real(dev, config, **rest), "RR": next(values)})
+        summary = run("a", updates=20, schedule_updates=20, dev=True, validate_on_dev={"every": 2, "patience": 2})
+    assert summary["updates"] == 8
+    assert summary["best"] == {"value": pytest.approx(0.5), "update": 4}
+    run("b", updates=4, schedule_updates=20)
     a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert [line["dev RR"] for line in lines(tmp_path / "a") if "dev RR" in line] == pytest.approx([0.1, 0.5, 0.4, 0.3])
 
 
 def test_validation_measures_each_querys_own_candidates(run: Any, tmp_path: Path) -> None:
-    run("a", steps=2, dev=True, validate_on_dev={"every": 1, "measure": "accuracy"}, learning_rate=1e-12)
-    run("b", steps=2, dev=True, validate_on_dev={"every": 2}, learning_rate=1e-12)
+    run("a", updates=2, dev=True, validate_on_dev={"every": 1, "measure": "accuracy"}, learning_rate=1e-12)
+    run("b", updates=2, dev=True, validate_on_dev={"every": 2}, learning_rate=1e-12)
     accuracy = [line["dev accuracy"] for line in lines(tmp_path / "a") if "dev accuracy" in line]
     assert len(accuracy) == 2
     assert accuracy[0] == accuracy[1]
@@ -49,20 +44,20 @@ def test_validation_measures_each_querys_own_candidates(run: Any, tmp_path: Path
 
 
 def test_validating_does_not_change_the_training(run: Any, tmp_path: Path) -> None:
-    run("a", steps=4)
-    run("b", steps=4, dev=True, validate_on_dev={"every": 1, "measure": "accuracy"})
+    run("a", updates=4)
+    run("b", updates=4, dev=True, validate_on_dev={"every": 1, "measure": "accuracy"})
     a, b = (load_file(tmp_path / place / "state/optimizer.safetensors") for place in ("a", "b"))
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
 def test_a_model_that_training_makes_no_better_is_kept_as_it_was(run: Any, tmp_path: Path, retriever: Path) -> None:
-    """The look before the first step is the best of all: the values that are seen are made to fall."""
+    """The look before the first update is the best of all: the values that are seen are made to fall."""
     values = iter([0.9, 0.5, 0.4])
-    real = training._mean
+    real = loop.validate
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_mean", lambda found, device: real(found, device) * 0 + next(values))
-        summary = run("a", steps=4, dev=True, validate_on_dev={"every": 2, "from_start": True})
-    assert summary["best"] == {"value": 0.9, "step": 0}
+        patch.setattr(loop, "validate", lambda dev, config, **rest: {**real(dev, config, **rest), "RR": next(values)})
+        summary = run("a", updates=4, dev=True, validate_on_dev={"every": 2, "from_start": True})
+    assert summary["best"] == {"value": 0.9, "update": 0}
     assert [line["dev RR"] for line in lines(tmp_path / "a") if "dev RR" in line] == [0.9, 0.5, 0.4]
     kept, begun = weights(tmp_path / "a"), weights(retriever)
     assert all(torch.equal(kept[name], begun[name]) for name in begun)
@@ -70,7 +65,7 @@ def test_a_model_that_training_makes_no_better_is_kept_as_it_was(run: Any, tmp_p
 
 def test_the_divergence_of_scores_from_targets_by_hand() -> None:
     """Odds 1 : 2 : 5 under targets 3/4, 0 and 1/4."""
-    found = training._divergence(torch.tensor([1.0, 2.0, 5.0]).log(), torch.tensor([3.0, 0.0, 1.0]))
+    found = _divergence(torch.tensor([1.0, 2.0, 5.0]).log(), torch.tensor([3.0, 0.0, 1.0]))
     assert found.item() == pytest.approx(0.75 * math.log(6) + 0.25 * math.log(2 / 5))
 
 

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests import tiny
-from tests.tiny import ROOT, Place, Said
-from workflows import cluster as clusters
+from tests.support import tiny
+from tests.support.tiny import ROOT, Place, Said
+from workflows.distributed import cluster as clusters
 
 LIGHT = """
 import sys
@@ -176,10 +176,8 @@ def test_a_failure_is_status_1_and_one_line(
     monkeypatch.setattr(tokenize, "_join", broken)
     assert place("run", "--until", "tokens") == 1
     *_, failed, advice = said()[1].splitlines()
-    assert re.fullmatch(
-        r"failed: step 'tokens' failed: the disk is on fire \(the whole story: .*failure\.txt\)", failed
-    )
-    assert advice == "What was finished stays finished; the same command goes on."
+    assert re.fullmatch(r"failed: step 'tokens' failed: the disk is on fire \(traceback: .*failure\.txt\)", failed)
+    assert advice == "Finished steps are kept. Repeat the command to resume."
     assert place("plan") == 0
     assert re.search(r"tokens +tokenize +partial", said()[0])
 
@@ -200,7 +198,7 @@ def test_show_prints_a_record(played: Place, said: Said) -> None:
     assert played("show", "retriever 1") == 0
     lines = said()[0].splitlines()
     assert re.match(r"retriever 1: workflows\.steps\.train\.train in \d+\.\d s", lines[0])
-    assert "  steps: 3" in lines
+    assert "  updates: 3" in lines
     assert played("show", "retriever 1", "--json") == 0
     assert json.loads(said()[0])["label"] == "retriever 1"
     assert played("show", "retriever 2") == 2
@@ -242,26 +240,109 @@ def test_search_needs_no_ray(played: Place, tmp_path: Path, monkeypatch: pytest.
     assert place("search", "barami comi", "-k", "3") == 0
 
 
-def test_search_finds_what_the_run_found(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
-    """With all that a query is read with, such as a prompt."""
+def queries_of(place: Place) -> list[dict[str, Any]]:
+    """The queries of the test split."""
+    return list(pq.read_table(place.artifact("data") / "queries.parquet", filters=[("split", "=", "test")]).to_pylist())
+
+
+def ranked(place: Place, label: str, query: str) -> list[dict[str, Any]]:
+    """What the run's ranking of a label has for a query, best first."""
+    return list(
+        pq.read_table(place.artifact(label) / "ranking.parquet", filters=[("query_id", "=", query)]).to_pylist()
+    )
+
+
+HIT = re.compile(r"^\d+\. .*\((-?\d\.\d{3})(?:, ranker (-?\d+\.\d\d))?\)  (\S+)$", re.MULTILINE)
+"""A line of what was found: the retriever's score, the ranker's, the document."""
+
+
+@pytest.mark.parametrize(
+    ("search", "vectors"),
+    [
+        ({}, {"precision": "fp32", "vectors": "float32"}),
+        ({}, {"precision": "bf16", "vectors": "float16"}),
+        ({"index": "Flat"}, {"precision": "fp32", "vectors": "float32"}),
+        ({"index": "IVF8,Flat", "probes": 1}, {"precision": "fp32", "vectors": "float32"}),
+    ],
+)
+def test_search_finds_what_the_run_found(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said, search: dict[str, Any], vectors: dict[str, Any]
+) -> None:
+    """With all that a query is read with, such as a prompt, and by the run's index: of eight cells one is looked at."""
     tree = tiny.dpr(beir, encoder)
     tree["retriever"] |= {"query_prompt": "barami: ", "document_prompt": "comi "}
-    place = tiny.place(tmp_path, tree)
-    assert place("run") == 0
+    place = tiny.place(tmp_path, {**tree, "search": search, "encode": {"shard": 7, **vectors}})
+    assert place("run", "--until", "retriever ranking") == 0
     said()
-    asked = pq.read_table(place.artifact("data") / "queries.parquet", filters=[("split", "==", "test")]).to_pylist()
-    rows = pq.read_table(place.artifact("retriever ranking") / "ranking.parquet").to_pylist()
-    for query in asked[:3]:
-        assert place("search", query["text"], "-k", "2") == 0
-        found = re.findall(r"^\d\. .*\((-?\d\.\d{3})\)  (\S+)$", said()[0], re.MULTILINE)
-        wanted = [row for row in rows if row["query_id"] == query["query_id"]][:2]
-        assert found == [(f"{row['score']:.3f}", row["doc_id"]) for row in wanted]
+    shortest = 20
+    for query in queries_of(place)[:3]:
+        assert place("search", query["text"], "-k", "20") == 0
+        hits = [(score, doc_id) for score, _, doc_id in HIT.findall(said()[0])]
+        wanted = [
+            (f"{row['score']:.3f}", row["doc_id"]) for row in ranked(place, "retriever ranking", query["query_id"])
+        ]
+        assert hits == wanted
+        shortest = min(shortest, len(hits))
+    assert (shortest < 20) == ("probes" in search)
+
+
+def test_search_with_an_index_needs_no_vectors(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
+    place = tiny.place(tmp_path, {**tiny.dpr(beir, encoder), "search": {"index": "Flat"}})
+    assert place("run", "--until", "retriever ranking") == 0
+    for path in place.artifact("retriever vectors").glob("*.npy"):
+        path.unlink()
+    assert place("search", "barami", "-k", "3") == 0
+    assert len(HIT.findall(said()[0])) == 3
+
+
+@pytest.mark.parametrize(("words", "depth"), [([], 10), (["--depth", "4"], 4), (["--depth", "1"], 1)])
+def test_search_reranks_as_the_run_does(played: Place, said: Said, words: list[str], depth: int) -> None:
+    """The run's own first ten, or as many as are asked for; the others follow in the retriever's order. Documents that
+    say the same are taken for one: rounding decides which comes first."""
+    documents = pq.read_table(played.artifact("data") / "documents.parquet").to_pylist()
+    texts = {row["doc_id"]: (row["title"], row["text"]) for row in documents}
+    for query in queries_of(played)[:3]:
+        assert played("search", query["text"], "--rank", "-k", "20", *words) == 0
+        hits = HIT.findall(said()[0])
+        before = [row["doc_id"] for row in ranked(played, "retriever 1 ranking", query["query_id"])]
+        after = ranked(played, "ranker over retriever 1", query["query_id"])
+        first = [row for row in after if row["doc_id"] in before[:depth]]
+        wanted = [row["doc_id"] for row in first] + before[depth:]
+        assert [texts[doc_id] for *_, doc_id in hits] == [texts[doc_id] for doc_id in wanted]
+        assert [float(score) for _, score, _ in hits[:depth]] == pytest.approx([r["score"] for r in first], abs=0.006)
+        assert [score for _, score, _ in hits[depth:]] == [""] * (20 - depth)
+
+
+def test_search_reranks_what_it_retrieves_beyond_what_it_shows(played: Place, said: Said) -> None:
+    query = queries_of(played)[0]
+    assert played("search", query["text"], "--rank", "-k", "2") == 0
+    wanted = [row["doc_id"] for row in ranked(played, "ranker over retriever 1", query["query_id"])[:2]]
+    assert [doc_id for *_, doc_id in HIT.findall(said()[0])] == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ["--rank", "--depth", "0"],
+            "--depth: got 0 documents for a query; accepted: 1 to 40, the size of the collection",
+        ),
+        (
+            ["--rank", "--depth", "41"],
+            "--depth: got 41 documents for a query; accepted: 1 to 40, the size of the collection",
+        ),
+        (["--depth", "4"], "--depth: says how many documents --rank reorders; accepted: together with --rank"),
+    ],
+)
+def test_a_depth_that_cannot_be(played: Place, said: Said, words: list[str], says: str) -> None:
+    assert played("search", "barami", *words) == 2
+    assert said()[1] == f"error: {says}\n"
 
 
 @pytest.mark.parametrize("k", ["0", "-1", "41"])
 def test_search_for_more_than_there_is(played: Place, said: Said, k: str) -> None:
     assert played("search", "barami", "-k", k) == 2
-    assert said()[1] == f"error: -k: {k} documents a query are asked for; accepted: 1 to 40, all there are\n"
+    assert said()[1] == f"error: -k: got {k} documents for a query; accepted: 1 to 40, the size of the collection\n"
 
 
 def test_search_before_the_run(played: Place, tmp_path: Path, said: Said) -> None:
@@ -301,7 +382,9 @@ def test_export_overwrites_nothing(played: Place, tmp_path: Path, said: Said) ->
     (tmp_path / "mine").write_text("precious")
     for to in (tmp_path, tmp_path / "mine"):
         assert played("export", str(to)) == 2
-        assert said()[1] == f"error: {to}: is there already and not empty; name a directory that is not\n"
+        assert said()[1] == (
+            f"error: {to}: exists and is not empty; accepted: a directory that does not exist, or an empty one\n"
+        )
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     (tmp_path / "empty").mkdir()
     assert played("export", str(tmp_path / "empty")) == 0
@@ -353,7 +436,7 @@ def test_clean_goes_on_where_it_was_killed(played: Place, tmp_path: Path, said: 
     (vectors / "artifact.json").write_text(json.dumps({**record, "dropped": ["documents-*.npy", "queries.npy"]}))
     assert place("clean") == 0
     assert "start vectors" in said()[0]
-    assert [path.name for path in vectors.glob("*.npy")] == ["rows.npy"]
+    assert [path.name for path in vectors.glob("*.npy")] == []
 
 
 def test_what_was_dropped_comes_back_when_it_is_asked_for(played: Place, tmp_path: Path, said: Said) -> None:
@@ -421,7 +504,7 @@ def test_doctor_says_what_is_there_and_what_is_missing(
         ["ok", f"{name}:"] for name in ("python", "java", "ray", "torch", "faiss", "memory", "disk")
     ]
     assert lines[-1].endswith(f"GiB free at {played.store}")
-    monkeypatch.setattr("workflows.checkup.shutil.disk_usage", lambda place: SimpleNamespace(free=2**30))
+    monkeypatch.setattr("workflows.commands.doctor.shutil.disk_usage", lambda place: SimpleNamespace(free=2**30))
     assert played("doctor") == 2
     out, err = said()
     assert f"  MISSING disk: 1.0 GiB free at {played.store}; move the store with SPARRING_STORE or --store" in out

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests import tiny
-from tests.tiny import ROOT, Place, Said
+from tests.support import tiny
+from tests.support.tiny import ROOT, Place, Said
 
 # Configs
 
@@ -23,7 +23,7 @@ from tests.tiny import ROOT, Place, Said
     ("text", "says"),
     [
         ("recipe: [", r"tiny\.yaml:1: not YAML"),
-        ("recipe: dpr\nk: 1\nk: 2\n", r"tiny\.yaml:3: not YAML: the key 'k' stands twice"),
+        ("recipe: dpr\nk: 1\nk: 2\n", r"tiny\.yaml:3: not YAML: the key 'k' is given twice"),
         ("- a\n", r"tiny\.yaml: expected keys and values, got list"),
         ("", r"tiny\.yaml: expected keys and values, got NoneType"),
         ("k: 3\n", r"tiny\.yaml: recipe: missing; accepted: ar2, coder, compare, dpr, ear, zeroshot"),
@@ -61,24 +61,28 @@ def test_a_file_that_is_not_there(tmp_path: Path, said: Said) -> None:
         ("rounds=[", r"--set rounds=\[: not YAML: "),
         ("rounds=0", r"rounds: .*greater than or equal to 1, got 0"),
         ("rounds=two", r"rounds: .*valid integer.*, got 'two'"),
-        ("round=2", r"round: unknown key; accepted: recipe, data, seeds, k, "),
+        ("round=2", r"round: unknown key; accepted: data, seeds, k, "),
         ("rounds.x=2", r"--set rounds\.x=2: 'rounds' holds a value, not keys"),
         ("seeds=[]", r"seeds: .*at least 1 item"),
         ("seeds=[1,1]", r"seeds: a seed stands twice"),
         ("k=0", r"k: .*greater than or equal to 1, got 0"),
-        ("retriever.game.train.step=3", r"retriever\.game\.train\.step: unknown key; accepted: steps, batch, "),
-        ("retriever.game.train.steps=0", r"retriever\.game\.train\.steps: .*greater than or equal to 1"),
+        ("retriever.game.train.step=3", r"retriever\.game\.train\.step: unknown key; accepted: updates, batch, "),
+        ("retriever.game.train.updates=0", r"retriever\.game\.train\.updates: .*greater than or equal to 1"),
         ("retriever.game.train.losses.1.weight=3", r"'1' is not a position in a list of 1"),
         ("retriever.game.train.losses.0.function=components.losses.listwise.cros",
          r"losses\.0\.function: components\.losses\.listwise has no function 'cros'; accepted: .*cross_entropy"),
         ("retriever.game.train.losses.0.function=components.loss.cross_entropy",
          r"losses\.0\.function: no module 'components\.loss'"),
         ("retriever.game.train.losses.0.options={heat: 1}", r"has no option 'heat'; accepted: "),
-        ("retriever.game.train.validate_on_dev={every: 2, measure: loss}",
-         r"retriever 1: validate_on_dev: measure: loss is for CODER's fixed documents; accepted: RR, accuracy"),
-        ("controls.ance=[]", r"controls: ance is played, and ance names no losses"),
-        ("controls.play=[random]", r"controls\.play\.0: Input should be 'in-batch' or 'ance', got 'random'"),
-        ("controls.play=[ance, ance]", r"controls: play: a control stands twice"),
+        ("retriever.game.train.validate_on_dev={every: 2, measure: nDCG}",
+         r"retriever 1: validate_on_dev: measure: 'nDCG'; accepted: RR, accuracy, loss"),
+        ("ranker.game.train.losses.0.over=batch",
+         r"ranker 1: losses: over: 'batch'; the objective ranker accepts group"),
+        ("retriever.game.train.losses.0.over=all",
+         r"retriever 1: losses: over: 'all'; the objective retriever accepts group, batch"),
+        ("controls.ance=[]", r"controls: ance is included, and ance names no losses"),
+        ("controls.include=[random]", r"controls\.include\.0: Input should be 'in-batch' or 'ance', got 'random'"),
+        ("controls.include=[ance, ance]", r"controls: include: a control stands twice"),
         ("evaluate.measures=[RR@10, MRR]x", r"not YAML"),
         ("evaluate.measures=[BLEU@4]", r"evaluate\.measures: measure 'BLEU@4': not known; accepted: RR@k"),
         ("data.format=bier", r"data: unknown format 'bier'; accepted: beir, "),
@@ -101,13 +105,13 @@ def test_a_mistake_in_a_config_is_one_line(
 @pytest.mark.parametrize(
     ("until", "assignment", "says"),
     [
-        ("start ranking", "k=41", r"k: 41 documents a query are asked for; accepted: 1 to 40, all there are"),
+        ("start ranking", "k=41", r"k: got 41 documents for a query; accepted: 1 to 40, the size of the collection"),
         ("start ranking", "evaluate.split=tset",
          r"splits: there are no queries in 'tset'; accepted: .*test"),
         ("start retriever", "retriever.model=./nowhere", r"model: \./nowhere: there is no such directory"),
         ("start retriever", "retriever.model=package:no-such-model", r"no package 'no_such_model' is installed"),
         ("start retriever", "retriever.layers=3", r"layers: 3: the model has 2 layers; accepted: 1 to 2"),
-        ("retriever", "train.batch=3", r"batch: 3 groups cannot be shared evenly among 1 workers in 2 parts"),
+        ("retriever", "train.batch=3", r"batch: 3 rows cannot be shared evenly among 1 workers in 2 parts"),
     ],
 )  # fmt: skip
 def test_a_mistake_that_shows_while_running_is_one_line(
@@ -168,7 +172,7 @@ def test_a_file_that_is_new_among_those_that_are_read_is_named(
     ("profile", "says"),
     [
         ({"mode": "rya"}, r"inline\.yaml: mode: Input should be 'ray' or 'inline', got 'rya'"),
-        ({"worker": 3}, r"inline\.yaml: worker: unknown key; accepted: mode, address, patience, device, "),
+        ({"worker": 3}, r"inline\.yaml: worker: unknown key; accepted: mode, address, wait_seconds, device, "),
         ({"map": {"worker": 3}}, r"inline\.yaml: map\.worker: unknown key; accepted: workers, threads"),
     ],
 )
@@ -204,9 +208,9 @@ QRELS = "q1 0 d2 1\n"
         (RUN + "q1 Q0 d3 3 high x\n", QRELS, "RR@10", r"run:3: the score 'high' is not a number"),
         (RUN + "q1 Q0 d3 3 nan x\n", QRELS, "RR@10", r"run:3: the score 'nan' is not a number"),
         (RUN + "q1 Q0 d2 3 0.5 x\n", QRELS, "RR@10", r"run: query q1 ranks a document twice"),
-        (RUN, "q1 0 d2 yes\n", "RR@10", r"qrels:1: the relevance 'yes' is not a whole number"),
+        (RUN, "q1 0 d2 yes\n", "RR@10", r"qrels:1: the relevance 'yes' is not an integer"),
         (RUN, "q1 d2\n", "RR@10", r"qrels:1: expected 4 columns"),
-        (RUN, "", "RR@10", r"qrels: no judgement in it"),
+        (RUN, "", "RR@10", r"qrels: the file has no judgements"),
         (RUN, "q1 0 d2 0\n", "RR@10", r"qrels: no query has a relevant document"),
         (RUN, QRELS, "RR@ten", r"measure 'RR@ten': not known; accepted: RR@k, "),
         (None, QRELS, "RR@10", r"run: there is no such file"),

@@ -11,13 +11,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests import steps, tiny
-from tests.tiny import ROOT, Place, Said
-from workflows import recipes, watch
-from workflows.dag import step
-from workflows.progress import Progress
-from workflows.store import FAILURE, Store, execute, todo
-from workflows.trials import Book, Trial, table
+from tests.support import steps, tiny
+from tests.support.tiny import ROOT, Place, Said
+from workflows.commands import watch
+from workflows.running.executor import execute
+from workflows.stages import experiments
+from workflows.store.dag import step
+from workflows.store.planner import pending
+from workflows.store.progress import Progress
+from workflows.store.store import FAILURE, Store
+from workflows.tuning.report import format_table
+from workflows.tuning.trials import Trial, TrialTable
 
 
 def test_a_finished_run(played: Place, said: Said) -> None:
@@ -29,36 +33,36 @@ def test_a_finished_run(played: Place, said: Said) -> None:
 
 def test_who_holds_an_artifact(tmp_path: Path) -> None:
     store, node = Store(tmp_path), step("w", steps.wait, started=str(tmp_path / "began"), go=str(tmp_path / "go"))
-    assert store.held([node]) == {}
+    assert store.holders([node]) == {}
     thread = threading.Thread(target=execute, args=(node, store, None), kwargs={"on_wait": print})
     thread.start()
     while not (tmp_path / "began").exists():
         time.sleep(0.01)
-    assert store.held([node])[node.name].startswith("process ")
+    assert store.holders([node])[node.name].startswith("process ")
     (tmp_path / "go").touch()
     thread.join()
-    assert store.held([node]) == {}
-    assert store.done(node)
+    assert store.holders([node]) == {}
+    assert store.is_done(node)
 
 
 def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()))
-    experiment, store = recipes.read(place.config, [], place.runs), Store(place.store)
-    waiting = todo(experiment.wanted, store)
+    experiment, store = experiments.read(place.config, [], place.runs), Store(place.store)
+    waiting = pending(experiment.wanted, store)
     whole = len(waiting)
     lines = watch.view(experiment, store, waiting).splitlines()
     assert lines == [
-        f"tiny: 0 of {whole} steps done, {whole} to run", "  nobody is at it: python -m workflows run goes on",
+        f"tiny: 0 of {whole} steps done, {whole} to run", "  nothing is running; resume with: python -m workflows run",
         f"  then: data, bm25 index, bm25 ranking, BM25 measures and {whole - 4} more",
     ]  # fmt: skip
     busy, bad = waiting[0], waiting[1]
     for node in (busy, bad):
         store.path(node).mkdir(parents=True)
     (store.path(bad) / FAILURE).write_text("Traceback\nOSError: the disk is full\n")
-    monkeypatch.setattr(store, "held", lambda nodes: {busy.name: "process 7 on here"})
+    monkeypatch.setattr(store, "holders", lambda nodes: {busy.name: "process 7 on here"})
     assert "  data  (process 7 on here)" in watch.view(experiment, store, waiting).splitlines()
     with Progress(store.path(busy), 200, "texts") as counted:
-        counted.to(50, "loss 0.5")
+        counted.set_done(50, "loss 0.5")
     lines = watch.view(experiment, store, waiting).splitlines()
     assert lines[1].startswith("  data:  25%|")
     assert "50/200" in lines[1]
@@ -88,17 +92,17 @@ def test_from_another_shell(beir: Path, encoder: Path, tmp_path: Path, said: Sai
 def test_a_tuning(played: Place, tmp_path: Path, said: Said) -> None:
     """Its trials, until none is to go on; `show` has them too, where the config itself was not run."""
     place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()))
-    book = Book(place.runs / "tiny", "RR@10", ["warm", "last"], "dev", "max", ["rate"], "0123")
-    book.trials = [Trial(0, {}, {"rate": 0.1}, "done", [0.2, 0.3]), Trial(1, {}, {"rate": 0.2}, "running", [0.1])]
-    book.save()
+    trials = TrialTable(place.runs / "tiny", "RR@10", ["warm", "last"], "dev", "max", ["rate"], "0123")
+    trials.trials = [Trial(0, {}, {"rate": 0.1}, "done", [0.2, 0.3]), Trial(1, {}, {"rate": 0.2}, "running", [0.1])]
+    trials.save()
     thread = threading.Thread(target=place, args=("show", "--watch"))
     thread.start()
     time.sleep(1.5)
     assert thread.is_alive()
-    book.trials[1].state = "stopped"
-    book.save()
+    trials.trials[1].state = "stopped"
+    trials.save()
     thread.join()
     out = said()[0]
     assert out.startswith("RR@10, dev split; 2 trials: 1 done, 1 running\n")
     assert place("show") == 0
-    assert said()[0] == table(book) + "\n"
+    assert said()[0] == format_table(trials) + "\n"

@@ -1,4 +1,4 @@
-"""Profiles: what they may say, and how many workers and threads they come to."""
+"""Cluster profiles: what they accept, how many workers and threads they give, and how Ray starts."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from typing import Any
 import pytest
 
 from components.config import UserError
-from tests.tiny import ROOT
-from workflows import cluster as clusters
-from workflows.cluster import Cluster, Pool
+from tests.support.tiny import ROOT
+from workflows.distributed import cluster as clusters
+from workflows.distributed.cluster import Cluster, Pool
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "cluster").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_profile_is_one(path: Path) -> None:
+def test_every_profile_can_be_read(path: Path) -> None:
     text = path.read_text()
-    if "kind: Ray" in text or "cluster_name:" in text:  # tests/test_cluster_files.py
-        pytest.skip("for another launcher")
+    if "kind: Ray" in text or "cluster_name:" in text:  # tests/system/test_cluster_files.py
+        pytest.skip("not a profile")
     assert text.startswith("# ")
-    clusters.read(path)
+    clusters.read_cluster(path)
 
 
-def test_a_profile_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_profile_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere\.yaml: there is no such file"):
-        clusters.read(tmp_path / "nowhere.yaml")
+        clusters.read_cluster(tmp_path / "nowhere.yaml")
 
 
-def test_threads_of_a_training_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_workers_divide_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "cores", lambda: 8)
     assert Cluster(train=Pool(workers=2, threads=3)).train_threads() == 3
     assert Cluster(train=Pool(workers=2, threads=0)).train_threads() == 4
@@ -40,16 +40,16 @@ def test_threads_of_a_training_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("workers", "shards", "expected"), [(4, 9, 4), (4, 2, 2), (4, 0, 1), (1, 9, 1)])
-def test_no_more_workers_than_shards(workers: int, shards: int, expected: int) -> None:
+def test_there_are_no_more_workers_than_shards(workers: int, shards: int, expected: int) -> None:
     assert Cluster().workers(Pool(workers=workers), shards) == expected
     assert Cluster().workers(Pool(workers=workers), shards, gpu=True) == expected
 
 
-def test_as_many_workers_as_the_cluster_has_cores_or_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_null_is_a_worker_for_each_core_or_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     class Ray:
         @staticmethod
         def cluster_resources() -> dict[str, float]:
-            return {"CPU": 6.0 + Cluster().reserved(), "GPU": 3.0}
+            return {"CPU": 6.0 + Cluster().reserved_cpus(), "GPU": 3.0}
 
     monkeypatch.setattr(clusters, "ray_session", lambda cluster: Ray)
     assert Cluster().workers(Pool(), 100) == 6
@@ -58,8 +58,8 @@ def test_as_many_workers_as_the_cluster_has_cores_or_gpus(monkeypatch: pytest.Mo
     assert Cluster().workers(Pool(gpus=0.5), 100, gpu=True) == 6
 
 
-def test_the_cores_of_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What asks for more than the largest machine has would wait for ever."""
+def test_the_largest_living_machine_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that needs more cores than any machine has would wait for ever."""
 
     class Ray:
         @staticmethod
@@ -69,9 +69,9 @@ def test_the_cores_of_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(clusters, "cores", lambda: 96)
     monkeypatch.setattr(clusters, "ray_session", lambda cluster: Ray)
-    assert Cluster().machine() == 96
-    assert Cluster(mode="inline", address="auto").machine() == 96
-    assert Cluster(address="auto").machine() == 8
+    assert Cluster().machine_cores() == 96
+    assert Cluster(mode="inline", address="auto").machine_cores() == 96
+    assert Cluster(address="auto").machine_cores() == 8
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_cores_of_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"mode": "inline", "map": {"threads": 99}, "train": {"workers": 99}}, None),
     ],
 )  # fmt: skip
-def test_what_would_wait_for_ever_is_refused(
+def test_requests_that_would_wait_for_ever_are_refused(
     monkeypatch: pytest.MonkeyPatch, profile: dict[str, Any], says: str | None
 ) -> None:
     class Ray:
@@ -116,11 +116,11 @@ def test_what_would_wait_for_ever_is_refused(
             cluster.check()
 
 
-def test_cores_are_those_this_process_may_use() -> None:
+def test_only_cores_that_this_process_may_use_count() -> None:
     assert clusters.cores() == len(os.sched_getaffinity(0))
 
 
-def test_a_gpu_is_asked_for_only_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_depends_on_the_profile_and_on_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert not Cluster(mode="inline", device="auto").cuda()
     assert not Cluster(mode="inline", device="cpu").cuda()
@@ -132,7 +132,7 @@ def test_a_gpu_is_asked_for_only_where_there_is_one(monkeypatch: pytest.MonkeyPa
     assert not Cluster(mode="inline", device="cpu").cuda()
 
 
-def test_leaving_ray_where_it_was_never_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaving_ray_does_not_import_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "ray", raising=False)
     clusters.stop_ray()
     assert "ray" not in sys.modules
@@ -149,42 +149,42 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_token_of_our_own_ray_is_for_its_user_alone(home: Path) -> None:
-    clusters._own_token()
+def test_only_the_user_can_read_the_token(home: Path) -> None:
+    clusters._write_token()
     path = home / ".ray" / "auth_token"
     assert path.stat().st_mode & 0o777 == 0o600
     assert re.fullmatch(r"[0-9a-f]{64}", path.read_text())
     assert [one.name for one in path.parent.iterdir()] == ["auth_token"]
     token = path.read_text()
-    clusters._own_token()
+    clusters._write_token()
     assert path.read_text() == token
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("RAY_AUTH_TOKEN", "x"), ("RAY_AUTH_TOKEN_PATH", "x"), ("RAY_AUTH_MODE", "disabled")]
 )
-def test_no_token_is_made_where_none_is_wanted(
+def test_no_token_is_written_where_another_way_is_configured(
     home: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)
-    clusters._own_token()
+    clusters._write_token()
     assert list(home.iterdir()) == []
 
 
 @pytest.mark.parametrize("given", [None, "disabled"])
-def test_tokens_are_asked_for_unless_the_user_says_otherwise(
+def test_a_token_is_required_unless_the_user_decides_otherwise(
     home: Path, monkeypatch: pytest.MonkeyPatch, given: str | None
 ) -> None:
     if given is not None:
         monkeypatch.setenv("RAY_AUTH_MODE", given)
     monkeypatch.delitem(sys.modules, "ray", raising=False)
-    clusters._ask_for_tokens()
+    clusters._require_token()
     assert os.environ.pop("RAY_AUTH_MODE") == (given or "token")
 
 
 STARTED = """
 import os, subprocess, sys
-from workflows.cluster import Cluster, ray_session, stop_ray
+from workflows.distributed.cluster import Cluster, ray_session, stop_ray
 address = ray_session(Cluster(object_store_mb=100)).get_runtime_context().gcs_address
 client = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False)"
 for told in ({}, {"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_TOKEN": "0" * 64}):
@@ -196,8 +196,8 @@ stop_ray()
 
 
 @pytest.mark.slow
-def test_who_does_not_show_the_token_is_refused() -> None:
-    """By a session that we started: without one, and with another's."""
+def test_clients_without_the_token_are_refused() -> None:
+    """With the right token, without one, and with a wrong one."""
     command = [sys.executable, "-c", STARTED]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     shown, without, another = done.stdout.splitlines()
@@ -206,13 +206,13 @@ def test_who_does_not_show_the_token_is_refused() -> None:
     assert another.startswith("1 ConnectionError: Failed to connect to Ray cluster")
 
 
-def test_a_home_that_cannot_be_written_to(home: Path) -> None:
+def test_a_home_that_cannot_be_written_to_is_left_to_ray(home: Path) -> None:
     (home / ".ray").write_text("")
-    clusters._own_token()  # Ray will say what it makes of that
+    clusters._write_token()
 
 
 @pytest.mark.parametrize("page", ["127.0.0.1:8265", ""])
-def test_a_cluster_that_was_joined_says_where_its_dashboard_is(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_joining_a_cluster_prints_its_dashboard(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     class Ray:
         @staticmethod
         def init(**_: Any) -> Any:

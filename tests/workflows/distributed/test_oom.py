@@ -1,4 +1,4 @@
-"""Memory that runs out: the step fails once, and says which keys make it need less."""
+"""Out of memory: the step fails once, and names the keys that make it need less."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from components.config import UserError
-from tests import tiny, workers
-from tests.tiny import ROOT, Said
-from workflows import memory, worker_group
-from workflows.cluster import Cluster, Pool
-from workflows.shards import Shard, map_shards
-from workflows.worker_group import train_together
+from tests.support import tiny, workers
+from tests.support.tiny import ROOT, Said
+from workflows.distributed import oom, worker_group
+from workflows.distributed.cluster import Cluster, Pool
+from workflows.distributed.shards import Shard, map_shards
+from workflows.distributed.worker_group import train_together
 
 SLOW = pytest.mark.slow  # each begins a group of training workers
 
@@ -32,7 +32,7 @@ def raised(call: Any) -> Exception:
     return caught.value
 
 
-def test_what_is_about_memory() -> None:
+def test_errors_about_memory_are_recognised() -> None:
     from ray.exceptions import OutOfMemoryError
 
     for error in (
@@ -45,23 +45,29 @@ def test_what_is_about_memory() -> None:
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         OSError(12, "Cannot allocate memory"),
     ):
-        assert memory.ran_out(error), error
+        assert oom.is_out_of_memory(error), error
     for other in (ValueError("the memory of the elephant"), FileNotFoundError("memory.json"), RuntimeError("nan")):
-        assert not memory.ran_out(other), other
+        assert not oom.is_out_of_memory(other), other
 
 
-def test_what_is_named_is_in_the_profile() -> None:
-    """And is what makes a step need less as the profile stands."""
-    many = Cluster(map=Pool(workers=4), java=Pool(workers=2), train=Pool(workers=2), pass_tokens=512)
-    said = {
-        memory.of_map(many, many.map, model=True, cuda=False): ["pass_tokens (now 512)", "map.workers (now 4)"],
-        memory.of_map(many, many.map, model=True, cuda=True): ["pass_tokens (now 512)"],
-        memory.of_map(many, many.java, model=False, cuda=False): ["java.workers (now 2)"],
-        memory.of_map(many, Pool(workers=1), model=False, cuda=False): ["a machine with more of it"],
-        memory.of_training(many, cuda=False): ["train.workers (now 2)", "recompute: true", "batch"],
-        memory.of_training(many.model_copy(update={"recompute": True}), cuda=True): ["pass_tokens (now 512)", "batch"],
+def test_advice_names_keys_of_the_profile_with_their_values() -> None:
+    """Only keys that make the step need less, as the profile is."""
+    many = Cluster(map=Pool(workers=4), java=Pool(workers=2), train=Pool(workers=2), max_tokens_per_pass=512)
+    advice = {
+        oom.map_advice(many, many.map, model=True, cuda=False): [
+            "max_tokens_per_pass (now 512)",
+            "map.workers (now 4)",
+        ],
+        oom.map_advice(many, many.map, model=True, cuda=True): ["max_tokens_per_pass (now 512)"],
+        oom.map_advice(many, many.java, model=False, cuda=False): ["java.workers (now 2)"],
+        oom.map_advice(many, Pool(workers=1), model=False, cuda=False): ["a machine with more of it"],
+        oom.training_advice(many, cuda=False): ["train.workers (now 2)", "recompute: true", "batch"],
+        oom.training_advice(many.model_copy(update={"recompute": True}), cuda=True): [
+            "max_tokens_per_pass (now 512)",
+            "batch",
+        ],
     }
-    for text, wanted in said.items():
+    for text, wanted in advice.items():
         assert all(one in text for one in wanted), text
         for key in re.findall(r"([a-z_.]+) \(now|set ([a-z]+):", text):
             tree: Any = many
@@ -70,13 +76,13 @@ def test_what_is_named_is_in_the_profile() -> None:
                 tree = getattr(tree, part)
 
 
-def test_other_errors_pass_as_they_are() -> None:
-    with pytest.raises(UserError, match=r"^out of memory of names$"), memory.told("less"):
+def test_only_errors_about_memory_get_advice() -> None:
+    with pytest.raises(UserError, match=r"^out of memory of names$"), oom.advise("less"):
         raise UserError("out of memory of names")
-    with pytest.raises(ValueError, match=r"^bad text$"), memory.told("less"):
+    with pytest.raises(ValueError, match=r"^bad text$"), oom.advise("less"):
         raise ValueError("bad text")
     said = "no room; cannot allocate; to need less memory: less"
-    with pytest.raises(RuntimeError, match=f"^{said}$"), memory.told("less"):
+    with pytest.raises(RuntimeError, match=f"^{said}$"), oom.advise("less"):
         raise MemoryError("a long story\nno room; cannot allocate")
 
 
@@ -95,19 +101,19 @@ def begun(folder: Path) -> int:
     return (folder / "log").read_text().splitlines().count("began")
 
 
-def test_a_worker_that_may_not_have_so_much(tmp_path: Path) -> None:
-    cluster = Cluster(mode="inline", device="cpu", pass_tokens=512)
+def test_a_map_that_runs_out_of_memory_gives_advice(tmp_path: Path) -> None:
+    cluster = Cluster(mode="inline", device="cpu", max_tokens_per_pass=512)
     text = asked(cluster, tmp_path / "out", workers.Hungry, batch_tokens=512)
     assert text == (
         "Unable to allocate 2.00 GiB for an array with shape (268435456,) and data type float64; to need less memory: "
-        "lower pass_tokens (now 512), map.workers (now one a core) in the profile (--cluster)"
+        "lower max_tokens_per_pass (now 512), map.workers (now one a core) in the profile (--cluster)"
     )
 
 
-def test_through_ray_it_is_tried_once(ray: Cluster, tmp_path: Path) -> None:
+def test_through_ray_a_map_that_runs_out_of_memory_is_not_retried(ray: Cluster, tmp_path: Path) -> None:
     text = asked(ray, tmp_path / "out", workers.Hungry, batch_tokens=512)
     assert "Unable to allocate 2.00 GiB" in text
-    assert text.endswith("lower pass_tokens (now 256), map.workers (now 2) in the profile (--cluster)")
+    assert text.endswith("lower max_tokens_per_pass (now 256), map.workers (now 2) in the profile (--cluster)")
     assert begun(tmp_path) == 1
 
 
@@ -120,26 +126,26 @@ def test_through_ray_it_is_tried_once(ray: Cluster, tmp_path: Path) -> None:
         pytest.param("neighbour", RuntimeError, "worker 0: RuntimeError: Connection closed by peer", 2, marks=SLOW),
     ],
 )
-def test_a_training_that_would_fail_every_time_fails_once(
+def test_a_training_is_retried_only_after_errors_that_may_pass(
     ray: Cluster, tmp_path: Path, kind: str, error: type[Exception], says: str, times: int
 ) -> None:
-    """Another failure is begun again as often as the profile says; who comes next finds workers."""
+    """The loss of a neighbour is retried as often as the profile says; what every retry would meet is not."""
     cluster = ray.model_copy(update={"train": Pool(workers=1, threads=1), "retries": 1})
     task = {"kind": kind, "log": str(tmp_path / "log")}
     with pytest.raises(error, match=f"^{re.escape(says)}"):
         train_together(workers.failing, task, cluster, gpu=False, storage=tmp_path)
-    worker_group.dismiss()
+    worker_group.shut_down()
     assert begun(tmp_path) == times
 
 
 @pytest.mark.parametrize("mode", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
-def test_a_training_whose_loss_asks_for_too_much(
+def test_a_training_that_runs_out_of_memory_gives_advice(
     beir: Path, encoder: Path, tmp_path: Path, said: Said, mode: str
 ) -> None:
-    """A real limit of a real process, seen from the command line."""
+    """From the command line, with a real limit on a real process."""
     tree = tiny.dpr(beir, encoder)
     tree["negatives"] = {"negatives": 0}
-    tree["train"]["losses"] = [{"function": "tests.workers.hungry", "options": {"log": str(tmp_path / "log")}}]
+    tree["train"]["losses"] = [{"function": "tests.support.workers.hungry", "options": {"log": str(tmp_path / "log")}}]
     place = tiny.place(tmp_path, tree, mode=mode, retries=2, object_store_mb=100)
     done = subprocess.run(
         [sys.executable, "-m", "workflows", *place.words("run", "--until", "retriever")], cwd=ROOT,
@@ -156,9 +162,9 @@ def test_a_training_whose_loss_asks_for_too_much(
 KILLED = """
 import json, sys
 from pathlib import Path
-from tests import workers
-from workflows.cluster import Cluster, stop_ray
-from workflows.shards import Shard, map_shards
+from tests.support import workers
+from workflows.distributed.cluster import Cluster, stop_ray
+from workflows.distributed.shards import Shard, map_shards
 out = Path(sys.argv[1])
 cluster = Cluster(device="cpu", object_store_mb=100, map={"workers": 2})
 try:
@@ -171,8 +177,8 @@ stop_ray()
 
 
 @pytest.mark.slow
-def test_what_rays_memory_monitor_ends_is_not_begun_for_ever(tmp_path: Path) -> None:
-    """A monitor for which all memory is always used up."""
+def test_retries_after_rays_memory_monitor_have_a_bound(tmp_path: Path) -> None:
+    """With a monitor for which the memory is always full."""
     (tmp_path / "out").mkdir()
     full = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "100"}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The map over shards: every file whole, each done once, what was done kept, and errors that say what they are."""
+"""The map over shards: every file is whole and made once, finished files stay, and errors are clear."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from components import clock
+from components import timing
 from components.config import UserError
-from tests import workers
-from tests.tiny import ROOT
-from workflows import shards
-from workflows.cluster import Cluster, Pool
-from workflows.dag import step
-from workflows.shards import Shard, map_shards
-from workflows.store import StepFailed, Store, execute
+from tests.support import workers
+from tests.support.tiny import ROOT
+from workflows.distributed import shard_worker, shards
+from workflows.distributed.cluster import Cluster, Pool
+from workflows.distributed.shards import Shard, map_shards
+from workflows.running.executor import execute
+from workflows.store.dag import StepFailed, step
+from workflows.store.store import Store
 
 INLINE = Cluster(mode="inline")
 
@@ -45,9 +46,9 @@ def log(out: Path) -> list[str]:
 
 
 def progress(out: Path) -> dict[str, Any]:
-    found = dict(json.loads((out / "progress.json").read_text()))
-    assert found.pop("seconds") >= 0
-    return found
+    state = dict(json.loads((out / "progress.json").read_text()))
+    assert state.pop("seconds") >= 0
+    return state
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_every_shard_has_its_file(out: Path) -> None:
     assert (out.parent / "log").read_text().endswith("closed\n")
 
 
-def test_a_shard_that_is_there_is_not_done_again(out: Path) -> None:
+def test_a_finished_shard_is_not_done_again(out: Path) -> None:
     out.mkdir()
     (out / "part-1").write_text("mine")
     run(out, pieces(3))
@@ -75,7 +76,7 @@ def test_a_shard_that_is_there_is_not_done_again(out: Path) -> None:
     assert log(out) == ["0", "2"]
 
 
-def test_no_worker_is_made_for_nothing(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_worker_is_built_when_all_shards_are_done(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "Filler", None)
     assert run(out, []) == {}
     (out / "part-0").write_text("mine")
@@ -83,7 +84,7 @@ def test_no_worker_is_made_for_nothing(out: Path, monkeypatch: pytest.MonkeyPatc
     assert progress(out) == {"done": 10, "first": 10, "total": 10, "unit": "texts", "note": ""}
 
 
-def test_what_killed_writers_left_is_swept(out: Path) -> None:
+def test_half_written_files_of_killed_writers_are_removed(out: Path) -> None:
     out.mkdir()
     (out / ".part-0.0123abcd").write_text("half")
     (out / ".part-1.0123abcd").mkdir()
@@ -93,7 +94,7 @@ def test_what_killed_writers_left_is_swept(out: Path) -> None:
     assert {path.name for path in out.iterdir()} == {"part-0", ".hidden", "progress.json"}
 
 
-def test_an_error_surfaces_and_what_was_done_stays(out: Path) -> None:
+def test_after_an_error_the_finished_shards_stay(out: Path) -> None:
     with pytest.raises(ValueError, match="shard 2:\nthe text cannot be read"):
         run(out, pieces(4, s2={"fail": True}))
     assert {path.name for path in out.iterdir()} == {"part-0", "part-1", "progress.json"}
@@ -106,51 +107,51 @@ def test_a_shard_may_be_a_directory(out: Path) -> None:
     out.mkdir()
     (out / "part-0").mkdir()
     run(out, pieces(2), worker=workers.Folder)
-    assert list((out / "part-0").iterdir()) == []  # whoever was first wrote the same thing
+    assert list((out / "part-0").iterdir()) == []  # it was there already, so it is left alone
     assert (out / "part-1" / "file").exists()
 
 
-def test_a_process_keeps_its_worker_for_a_step_and_not_for_ever(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made for the first shard, kept for the next, closed by another step's or when nothing is asked of it."""
-    monkeypatch.setattr(shards, "IDLE_SECONDS", 600.0)
+def test_a_process_keeps_its_worker_for_one_map_or_until_it_is_idle(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Built for the first shard, kept for the next, closed when another map's shard comes or none comes for a while."""
+    monkeypatch.setattr(shard_worker, "IDLE_SECONDS", 600.0)
     out.mkdir()
     closed = out.parent / "log"
-    made_from = {"worker": workers.Noter, "out": out, "threads": 1, "constructor": {"log": str(closed)}}
-    resident = shards._Resident()
+    arguments = {"worker": workers.Noter, "out": out, "threads": 1, "constructor": {"log": str(closed)}}
+    resident = shard_worker._Resident()
     first, second, third = pieces(3)
-    resident.fill(first, made_from, "a step")
+    resident.fill(first.file, first.task, arguments, "a map")
     filler = resident._filler
-    resident.fill(second, made_from, "a step")
+    resident.fill(second.file, second.task, arguments, "a map")
     assert resident._filler is filler
     assert "closed" not in closed.read_text()
-    monkeypatch.setattr(shards, "IDLE_SECONDS", 0.05)
-    resident.fill(third, made_from, "another step")
+    monkeypatch.setattr(shard_worker, "IDLE_SECONDS", 0.05)
+    resident.fill(third.file, third.task, arguments, "another map")
     assert closed.read_text().splitlines()[2] == "closed"
     while resident._filler is not None:
         time.sleep(0.01)
     assert closed.read_text().count("closed") == 2
 
 
-def test_what_workers_count_is_added_up_over_the_shards(out: Path) -> None:
+def test_counts_of_workers_are_added_up(out: Path) -> None:
     assert run(out, pieces(3), worker=workers.Counting) == {"texts": 30.0}
     assert run(out, pieces(3), worker=workers.Counting) == {}
 
 
-def test_a_step_knows_what_its_workers_were_at(out: Path) -> None:
-    clock.drain()
+def test_a_step_knows_how_its_workers_spent_their_time(out: Path) -> None:
+    timing.drain()
     run(out, pieces(2, s0={"seconds": 0.05}))
-    found = clock.spent(clock.drain())
-    assert found["compute"] >= 0.05
-    assert found["waiting"] == 0
+    spent = timing.seconds_by_kind(timing.drain())
+    assert spent["compute"] >= 0.05
+    assert spent["waiting"] == 0
 
 
 @pytest.mark.parametrize(("count", "workers", "most"), [(52, 2, 8), (7, 3, 8), (1, 4, 8), (1000, 16, 8), (52, 2, 1)])
-def test_runs_are_dealt_long_ones_first(count: int, workers: int, most: int) -> None:
-    """Everything once and in order; no run is more than half of what a worker's part of the rest would be, unless it
-    is one; the last ones are single, so that nobody waits long for another at the end."""
-    runs = shards.dealt(list(range(count)), workers, most)
-    sizes = [len(run) for run in runs]
-    assert [item for run in runs for item in run] == list(range(count))
+def test_batches_get_shorter_towards_the_end(count: int, workers: int, most: int) -> None:
+    """Every item once and in order; a batch is at most half of a worker's part of the rest, unless it is a single item;
+    the last ones are single, so that no worker waits long for another at the end."""
+    batches = shards.cut_batches(list(range(count)), workers, most)
+    sizes = [len(batch) for batch in batches]
+    assert [item for batch in batches for item in batch] == list(range(count))
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] == min(most, -(-count // (2 * workers)))
     assert all(size == 1 or 2 * workers * (size - 1) < sum(sizes[i:]) for i, size in enumerate(sizes))
@@ -161,11 +162,11 @@ def test_runs_are_dealt_long_ones_first(count: int, workers: int, most: int) -> 
 
 
 def test_through_ray_counts_and_times_come_back(ray: Cluster, tmp_path: Path) -> None:
-    clock.drain()
+    timing.drain()
     assert run(tmp_path / "out", pieces(2, s0={"seconds": 0.3}), ray, workers.Counting) == {"texts": 20.0}
-    found = clock.spent(clock.drain())
-    assert 0.3 <= found["compute"] < 5
-    assert found["start"] > 0
+    spent = timing.seconds_by_kind(timing.drain())
+    assert spent["compute"] >= 0.3
+    assert spent["start"] > 0
 
 
 def test_through_ray_processes_stay_for_the_next_step(ray: Cluster, tmp_path: Path) -> None:
@@ -177,11 +178,11 @@ def test_through_ray_processes_stay_for_the_next_step(ray: Cluster, tmp_path: Pa
     assert processes[0] & processes[1]
 
 
-def test_on_a_gpu_an_actor_does_the_same(out: Path) -> None:
+def test_the_actor_for_gpus_does_the_same(out: Path) -> None:
     out.mkdir()
-    made_from = {"worker": workers.Noter, "out": out, "threads": 1, "constructor": {"log": str(out.parent / "log")}}
+    arguments = {"worker": workers.Noter, "out": out, "threads": 1, "constructor": {"log": str(out.parent / "log")}}
     batch = {"file": ["part-7"], "size": [10], "task": ['{"number": 7}']}
-    (done,) = shards._OnGPU(made_from=made_from, run="a step")(batch)
+    (done,) = shard_worker.FillOnGPU(filler=arguments, map_id="a map")(batch)
     assert (done["size"], done["mistake"], done["failure"]) == ([10], [""], [""])
     assert json.loads((out / "part-7").read_text())["number"] == 7
 
@@ -191,9 +192,9 @@ def mapping(out: Path, cluster: Any, *, special: dict[str, Any], worker: str) ->
     run(out, pieces(5, **special), cluster, worker=getattr(workers, worker))
 
 
-def test_through_ray_every_shard_once_though_a_worker_was_killed(ray: Cluster, out: Path) -> None:
-    """The shard, the second of the three that the process was handed, is begun again in another, and the first is not;
-    the workers use the code that is here."""
+def test_through_ray_every_shard_is_done_once_though_a_worker_is_killed(ray: Cluster, out: Path) -> None:
+    """The shard of the killed process, the second of a batch of three, starts again in another process, and the first
+    does not; the workers use this checkout's code."""
     run(out, pieces(12, s1={"die": True}), ray, words="hello")
     assert (out.parent / "died").exists()
     assert sorted(log(out), key=int) == [str(n) for n in range(12)]
@@ -204,58 +205,58 @@ def test_through_ray_every_shard_once_though_a_worker_was_killed(ray: Cluster, o
     assert {line.split()[2] for line in lines} == {str(ROOT)}
 
 
-def test_through_ray_an_error_is_one_line_that_says_it(ray: Cluster, tmp_path: Path) -> None:
+def test_through_ray_an_error_is_one_clear_line(ray: Cluster, tmp_path: Path) -> None:
     node = step("mapping", mapping, special={"s2": {"fail": True}}, worker="Noter")
     store = Store(tmp_path / "store")
     with pytest.raises(StepFailed) as caught:
         execute(node, store, ray, on_wait=print)
     assert str(caught.value) == (
-        f"step 'mapping' failed: the text cannot be read (the whole story: {store.path(node) / 'failure.txt'})"
+        f"step 'mapping' failed: the text cannot be read (traceback: {store.path(node) / 'failure.txt'})"
     )
     story = (store.path(node) / "failure.txt").read_text()
     assert re.search(r"In process \d+ on \S+:\nTraceback", story)
     assert "ValueError: shard 2:" in story
     assert not (store.path(node) / "part-2").exists()
     assert execute(node, store, ray, on_wait=print)
-    assert set(log(store.path(node))) == {"0", "1", "2", "3", "4"}  # what was under way when it failed may come twice
+    assert set(log(store.path(node))) == {"0", "1", "2", "3", "4"}  # what ran beside the failure may have run twice
 
 
-def test_through_ray_nothing_is_begun_after_a_failure(ray: Cluster, out: Path) -> None:
-    """Neither what the process was handed beside the shard that failed, nor what the other was."""
+def test_through_ray_no_shard_starts_after_a_failure(ray: Cluster, out: Path) -> None:
+    """Neither the rest of the failed shard's batch, nor that of the other process."""
     with pytest.raises(RuntimeError, match="the text cannot be read") as caught:
         run(out, pieces(24, s0={"fail": True}, **{f"s{n}": {"seconds": 0.5} for n in range(6, 24)}), ray)
     there = set(out.glob("part-*"))
     time.sleep(2)
     assert not there & {out / f"part-{n}" for n in range(6)}
     assert len(set(out.glob("part-*")) - there) <= 1
-    del caught  # until here it kept all frames, and so what they hold: nothing ended for being forgotten
+    del caught  # it has kept all frames until here, so that the garbage collector ended nothing
 
 
-def test_through_ray_shards_are_told_of_one_by_one(ray: Cluster, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not when all that a process was handed is done: here the second waits until the first was told of."""
-    told = out.parent / "told"
-    monkeypatch.setattr(shards.Progress, "add", lambda self, count: told.touch() if count == 1 else None)
-    first, *others = pieces(6, s1={"until": str(told)})
+def test_through_ray_each_shard_is_reported_at_once(ray: Cluster, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only when its whole batch is done: here the second shard waits for the report of the first."""
+    reported = out.parent / "reported"
+    monkeypatch.setattr(shards.Progress, "add", lambda self, count: reported.touch() if count == 1 else None)
+    first, *others = pieces(6, s1={"until": str(reported)})
     run(out, [first._replace(size=1), *others], ray)
     assert sorted(log(out)) == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_through_ray_a_users_mistake_passes_through(ray: Cluster, out: Path) -> None:
+def test_through_ray_a_mistake_of_the_users_stays_one(ray: Cluster, out: Path) -> None:
     with pytest.raises(UserError, match=r"^shard 2 is not as it should be$"):
         run(out, pieces(3, s2={"fail": "user"}), ray)
 
 
 @pytest.mark.slow
-def test_through_ray_a_worker_that_cannot_be_made_says_why(ray: Cluster, out: Path) -> None:
-    """Once: another would meet the same."""
+def test_through_ray_a_worker_that_cannot_be_built_says_why(ray: Cluster, out: Path) -> None:
+    """And is not retried: another worker would meet the same error."""
     with pytest.raises(RuntimeError, match=r"^FileNotFoundError: there is no such model"):
         run(out, pieces(1), ray, worker=workers.Refusing)
     assert (out.parent / "log").read_text() == "began\n"
 
 
 @pytest.mark.slow
-def test_through_ray_a_worker_that_cannot_live_fails_the_step(ray: Cluster, tmp_path: Path) -> None:
-    """Ray would begin it again for ever."""
+def test_through_ray_a_worker_that_always_dies_fails_the_step(ray: Cluster, tmp_path: Path) -> None:
+    """Without a bound Ray would retry it for ever."""
     node = step("mapping", mapping, special={}, worker="Stillborn")
     with pytest.raises(StepFailed, match=r"^step 'mapping' failed: a worker's process died again and again"):
         execute(node, Store(tmp_path / "store"), ray, on_wait=print)

@@ -1,4 +1,4 @@
-"""The workers that stay for all trainings of a run: one start, task after task, and a new group after a death."""
+"""Groups of training workers: one start serves task after task, and a new group follows after a death."""
 
 from __future__ import annotations
 
@@ -13,79 +13,80 @@ from typing import Any
 
 import pytest
 
-from workflows import worker_group
-from workflows.cluster import Cluster, Pool, cores, ray_session
-from workflows.worker_group import Desk, train_together
+from workflows.distributed import ray_train, worker_group
+from workflows.distributed.cluster import Cluster, Pool, cores, ray_session
+from workflows.distributed.task_queue import Failure, TaskQueue
+from workflows.distributed.worker_group import train_together
 
 
-def meet(story: Any) -> Any:
-    """Run a story of those who come to a desk."""
-    return asyncio.run(asyncio.wait_for(story, timeout=10))
+def play(scene: Any) -> Any:
+    """Run a scene of a driver and its workers at a queue."""
+    return asyncio.run(asyncio.wait_for(scene, timeout=120))
 
 
-def test_a_task_is_taken_by_each_and_done_when_all_have_done_it() -> None:
-    async def story() -> None:
-        desk = Desk(workers=2)
-        given = asyncio.ensure_future(desk.give({"steps": 1}))
-        assert await desk.take(0, rank=0) == await desk.take(0, rank=1) == (1, {"steps": 1})
-        again = asyncio.ensure_future(desk.take(1, rank=0))
-        await desk.done(1, "trained", [], rank=0)
+def test_a_task_is_done_when_every_worker_has_done_it() -> None:
+    async def scene() -> None:
+        queue = TaskQueue(workers=2)
+        given = asyncio.ensure_future(queue.give({"updates": 1}))
+        assert await queue.take(0, rank=0) == await queue.take(0, rank=1) == (1, {"updates": 1})
+        again = asyncio.ensure_future(queue.take(1, rank=0))
+        await queue.done(1, "trained", [], rank=0)
         await asyncio.sleep(0)
         assert not given.done()  # the other may still need its neighbour
-        await desk.done(1, "not the first one's", [], rank=1)
+        await queue.done(1, "not the first one's", [], rank=1)
         assert await given == ("trained", [], 1, None)
         assert not again.done()
-        given = asyncio.ensure_future(desk.give({"steps": 2}))
-        assert await again == (2, {"steps": 2})
-        await desk.done(1, "of another task", [], rank=0)
+        given = asyncio.ensure_future(queue.give({"updates": 2}))
+        assert await again == (2, {"updates": 2})
+        await queue.done(1, "of another task", [], rank=0)
         for rank in (0, 1):
-            await desk.done(2, "trained more", [], rank=rank)
+            await queue.done(2, "trained more", [], rank=rank)
         assert await given == ("trained more", [], 1, None)
 
-    meet(story())
+    play(scene())
 
 
-def test_who_begins_anew_takes_what_is_open_and_that_is_counted() -> None:
-    async def story() -> None:
-        desk = Desk(workers=1)
-        given = asyncio.ensure_future(desk.give({}))
-        await desk.take(0, rank=0)
-        assert await desk.take(0, rank=0) == (1, {})
-        await desk.done(1, "at last", [], rank=0)
+def test_a_worker_that_starts_again_takes_the_open_task_and_the_start_counts() -> None:
+    async def scene() -> None:
+        queue = TaskQueue(workers=1)
+        given = asyncio.ensure_future(queue.give({}))
+        await queue.take(0, rank=0)
+        assert await queue.take(0, rank=0) == (1, {})
+        await queue.done(1, "at last", [], rank=0)
         assert await given == ("at last", [], 2, None)
-        late = asyncio.ensure_future(desk.take(0, rank=0))
+        late = asyncio.ensure_future(queue.take(0, rank=0))
         await asyncio.sleep(0)
-        assert not late.done()  # what is done is not begun again
-        await desk.close()
+        assert not late.done()  # a task that is done does not start again
+        await queue.close()
         assert await late is None
 
-    meet(story())
+    play(scene())
 
 
-def test_what_one_gives_up_is_over_and_what_comes_next_is_not() -> None:
-    async def story() -> None:
-        desk = Desk(workers=2)
-        given = asyncio.ensure_future(desk.give({}))
-        await desk.take(0, rank=0)
-        await desk.done(1, "for naught", [], rank=0)
-        why = worker_group.Failure("there is no such model", False, "a story")
-        await desk.give_up(1, why)
+def test_a_task_that_one_worker_gives_up_is_over_and_the_next_one_is_not() -> None:
+    async def scene() -> None:
+        queue = TaskQueue(workers=2)
+        given = asyncio.ensure_future(queue.give({}))
+        await queue.take(0, rank=0)
+        await queue.done(1, "of one alone", [], rank=0)
+        why = Failure("there is no such model", False, "a traceback")
+        await queue.give_up(1, why)
         assert (await given)[3] == why
-        given = asyncio.ensure_future(desk.give({}))
-        assert await desk.take(1, rank=0) == (2, {})
-        await desk.give_up(1, why)  # of a task that is over
+        given = asyncio.ensure_future(queue.give({}))
+        assert await queue.take(1, rank=0) == (2, {})
+        await queue.give_up(1, why)  # of a task that is over
         for rank in (0, 1):
-            await desk.done(2, "done", [], rank=rank)
+            await queue.done(2, "done", [], rank=rank)
         assert (await given)[0::3] == ("done", None)
 
-    meet(story())
+    play(scene())
 
 
-@pytest.mark.parametrize(("patience", "seconds"), [(0, "60"), (600, "600")])
-def test_workers_may_start_as_late_as_the_profiles_nodes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, patience: int, seconds: str
+@pytest.mark.parametrize(("wait_seconds", "seconds"), [(0, "60"), (600, "600")])
+def test_workers_may_take_as_long_to_start_as_the_nodes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wait_seconds: int, seconds: str
 ) -> None:
-    """By the name that Ray Train knows."""
+    """Through the environment variable that Ray Train reads."""
     from ray.train.v2._internal.constants import WORKER_GROUP_START_TIMEOUT_S_ENV_VAR
 
     class Trainer:
@@ -98,15 +99,16 @@ def test_workers_may_start_as_late_as_the_profiles_nodes(
     monkeypatch.setattr("ray.train.torch.TorchTrainer", Trainer)
     monkeypatch.setenv(WORKER_GROUP_START_TIMEOUT_S_ENV_VAR, "")
     monkeypatch.delenv(WORKER_GROUP_START_TIMEOUT_S_ENV_VAR)
-    assert worker_group._fit(None, (print, 1, 0, False, patience), tmp_path) is None
+    assert ray_train.fit(None, ray_train.GroupSpec(print, 1, 0, False, wait_seconds), tmp_path) is None
 
 
 # Through Ray
 
 
-def whose(task: dict[str, Any]) -> int:
-    """Which process works; its last one dies or fails first where it is told to, or waits for that of another task."""
-    from components.gather import rank, workers
+def process_id(task: dict[str, Any]) -> int:
+    """The process that does the task. The last worker first dies or fails where the task says so, or waits for another
+    task's worker."""
+    from components.compute.gather import rank, workers
 
     marker = Path(task["marker"]) if "marker" in task else None
     if marker is not None and not marker.exists() and rank() == workers() - 1:
@@ -126,63 +128,63 @@ def whose(task: dict[str, Any]) -> int:
 def alone(ray: Cluster) -> Iterator[Cluster]:
     """One worker, which may die once."""
     yield ray.model_copy(update={"train": Pool(workers=1, threads=1), "retries": 1})
-    worker_group.dismiss()
+    worker_group.shut_down()
 
 
-def test_one_start_serves_all_until_one_died(alone: Cluster, tmp_path: Path) -> None:
+def test_one_start_serves_all_tasks_until_a_worker_dies(alone: Cluster, tmp_path: Path) -> None:
     def ask(**task: Any) -> Any:
-        return train_together(whose, task, alone, gpu=False, storage=tmp_path)
+        return train_together(process_id, task, alone, gpu=False, storage=tmp_path)
 
     ray_session(alone)
     before = set(threading.enumerate())
     first = ask()
-    # A thread that waited in Ray's C++ when this process leaves Ray would write to memory that is no more Ray's.
+    # A thread that still waited in Ray's C++ code when this process leaves Ray would write to memory that is freed.
     assert set(threading.enumerate()) == before
     assert ask() == first
-    second = ask(marker=str(tmp_path / "died"))  # begun again by another process
+    second = ask(marker=str(tmp_path / "died"))  # done by another process
     assert second != first
-    assert ask() not in (first, second)  # a new group, which may lose one again
+    assert ask() not in (first, second)  # a new group, which has all retries
 
 
 @pytest.mark.slow
-def test_of_two_one_dies_and_both_begin_again(alone: Cluster, tmp_path: Path) -> None:
+def test_when_one_of_two_dies_both_start_again(alone: Cluster, tmp_path: Path) -> None:
     both = alone.model_copy(update={"train": Pool(workers=2, threads=1)})
     task = {"marker": str(tmp_path / "died")}
-    first = train_together(whose, task, both, gpu=False, storage=tmp_path)
+    first = train_together(process_id, task, both, gpu=False, storage=tmp_path)
     assert (tmp_path / "died").exists()
-    assert train_together(whose, {}, both, gpu=False, storage=tmp_path) != first
+    assert train_together(process_id, {}, both, gpu=False, storage=tmp_path) != first
 
 
 @pytest.mark.slow
-def test_on_a_cluster_they_go_home_after_each(alone: Cluster, tmp_path: Path) -> None:
+def test_on_a_cluster_workers_end_after_each_task(alone: Cluster, tmp_path: Path) -> None:
     joined = alone.model_copy(update={"address": "a running cluster, as far as the group can tell"})
-    assert train_together(whose, {}, joined, gpu=False, storage=tmp_path) > 0
+    assert train_together(process_id, {}, joined, gpu=False, storage=tmp_path) > 0
     assert worker_group._groups == []
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(cores() < 2, reason="there is room for one")
-def test_two_trainings_at_once_have_workers_of_their_own(alone: Cluster, tmp_path: Path) -> None:
-    """And the next training has those of one of them."""
-    found: dict[int, Any] = {}
+@pytest.mark.skipif(cores() < 2, reason="one core is enough for one training only")
+def test_two_trainings_at_once_have_different_workers(alone: Cluster, tmp_path: Path) -> None:
+    """The next training uses the workers of one of them."""
+    processes: dict[int, Any] = {}
 
     def ask(number: int) -> None:
         task = {"meets": [str(tmp_path / str(n)) for n in (number, 1 - number)]}
-        found[number] = train_together(whose, task, alone, gpu=False, storage=tmp_path)
+        processes[number] = train_together(process_id, task, alone, gpu=False, storage=tmp_path)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in (0, 1)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found[0] != found[1]
-    assert train_together(whose, {}, alone, gpu=False, storage=tmp_path) in found.values()
+    assert processes[0] != processes[1]
+    assert train_together(process_id, {}, alone, gpu=False, storage=tmp_path) in processes.values()
 
 
-def test_what_fails_says_so_in_its_own_words(alone: Cluster, tmp_path: Path) -> None:
+def test_an_error_comes_in_the_workers_own_words(alone: Cluster, tmp_path: Path) -> None:
     never = alone.model_copy(update={"retries": 0})
     with pytest.raises(RuntimeError, match=r"^worker 0: ValueError: no such text\n"):
         train_together(
-            whose, {"marker": str(tmp_path / "failed"), "fail": "no such text"}, never, gpu=False, storage=tmp_path
+            process_id, {"marker": str(tmp_path / "failed"), "fail": "no such text"}, never, gpu=False, storage=tmp_path
         )
-    assert train_together(whose, {}, never, gpu=False, storage=tmp_path) != os.getpid()
+    assert train_together(process_id, {}, never, gpu=False, storage=tmp_path) != os.getpid()

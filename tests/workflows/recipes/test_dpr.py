@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from components.config import UserError
-from tests import tiny
-from tests.trainings import lines, weights
-from workflows import recipes
-from workflows.dag import Step, graph
+from tests.support import tiny
+from tests.support.trainings import lines, weights
+from workflows.stages import experiments
+from workflows.store.dag import Step, graph
 
 PAIR = "components.losses.same_tower.pair"
 
@@ -19,17 +19,17 @@ PAIR = "components.losses.same_tower.pair"
 @pytest.fixture
 def tree(beir: Path, encoder: Path) -> dict[str, Any]:
     small = {**tiny.dpr(beir, encoder), "negatives": {"negatives": 0}}
-    return {**small, "train": tiny.training(PAIR, over="batch"), "then": tiny.training(over="batch", steps=2)}
+    return {**small, "train": tiny.training(PAIR, over="batch"), "second_stage": tiny.training(over="batch", updates=2)}
 
 
 def test_the_second_stage_begins_where_the_first_ends_and_is_what_is_measured(
     tmp_path: Path, tree: dict[str, Any]
 ) -> None:
     def steps(one: dict[str, Any]) -> dict[str, Step]:
-        outcome = recipes.read(tiny.write(tmp_path / "tiny.yaml", one), ["seeds=[1, 2]"], tmp_path).outcome
+        outcome = experiments.read(tiny.write(tmp_path / "tiny.yaml", one), ["seeds=[1, 2]"], tmp_path).outcome
         return {node.label: node for node in graph([outcome.results])}
 
-    two, alone = steps(tree), steps({**tree, "then": None})
+    two, alone = steps(tree), steps({**tree, "second_stage": None})
     for seed in (1, 2):
         first, second = two[f"retriever (seed {seed})"], two[f"retriever, second stage (seed {seed})"]
         assert second.inputs["start"] is first
@@ -48,5 +48,5 @@ def test_the_second_stage_learns_with_its_own_loss(tmp_path: Path, tree: dict[st
 
 
 def test_a_second_stage_wants_a_first(tmp_path: Path, tree: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="then: a second stage wants a first: `train`"):
-        recipes.read(tiny.write(tmp_path / "tiny.yaml", {**tree, "train": None}), [], tmp_path)
+    with pytest.raises(UserError, match="second_stage: a second stage wants a first: `train`"):
+        experiments.read(tiny.write(tmp_path / "tiny.yaml", {**tree, "train": None}), [], tmp_path)

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from components.config import UserError
-from tests import tiny
-from tests.tiny import ROOT
-from workflows import recipes
-from workflows.dag import Step, graph
+from tests.support import tiny
+from tests.support.tiny import ROOT
+from workflows.stages import experiments
+from workflows.store.dag import Step, graph
 
 BEIR, ENCODER = Path("data/toy"), Path("models/toy")
 
 
-def read(tmp_path: Path, tree: dict[str, Any], *assignments: str) -> recipes.Experiment:
-    return recipes.read(tiny.write(tmp_path / "tiny.yaml", tree), list(assignments), Path("runs"))
+def read(tmp_path: Path, tree: dict[str, Any], *assignments: str) -> experiments.Experiment:
+    return experiments.read(tiny.write(tmp_path / "tiny.yaml", tree), list(assignments), Path("runs"))
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def ar2() -> dict[str, Any]:
 
 
 def test_recipes_are_found_by_name() -> None:
-    assert {"ar2", "dpr"} <= set(recipes.names())
-    assert not {"dag", "parts", "commands", "cluster", "recipes"} & set(recipes.names())
+    assert {"ar2", "dpr"} <= set(experiments.names())
+    assert not {"dag", "parts", "commands", "cluster", "recipes"} & set(experiments.names())
 
 
 def test_an_unknown_recipe_names_those_there_are(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_an_unknown_recipe_names_those_there_are(tmp_path: Path) -> None:
         ("retriver=1", r"retriver: unknown key; accepted: .*retriever"),
         ("retriever.modl=x", r"retriever\.modl: unknown key; accepted: model, warm, game"),
         ("retriever.model.model_name=x", r"retriever\.model\.model_name: unknown key; accepted: model, revision, "),
-        ("controls.steps=1", r"controls\.steps: unknown key; accepted: play, in_batch, ance"),
+        ("controls.steps=1", r"controls\.steps: unknown key; accepted: include, in_batch, ance"),
         ("bm25.index.stemer=x", r"bm25\.index\.stemer: unknown key; accepted: "),
         ("evaluate.entropy.k=3", r"evaluate\.entropy\.k: unknown key; accepted: documents, temperature"),
     ],
@@ -57,8 +57,8 @@ def test_an_unknown_key_names_the_accepted_ones(
 
 
 def test_a_missing_key_is_named(tmp_path: Path, ar2: dict[str, Any]) -> None:
-    del ar2["retriever"]["warm"]["train"]["steps"]
-    with pytest.raises(UserError, match=r"tiny\.yaml: retriever\.warm\.train\.steps: Field required"):
+    del ar2["retriever"]["warm"]["train"]["updates"]
+    with pytest.raises(UserError, match=r"tiny\.yaml: retriever\.warm\.train\.updates: Field required"):
         read(tmp_path, ar2)
 
 
@@ -78,7 +78,7 @@ def test_set_follows_paths_through_keys_and_lists(tmp_path: Path, ar2: dict[str,
 def test_set_changes_no_file(tmp_path: Path, ar2: dict[str, Any]) -> None:
     path = tiny.write(tmp_path / "tiny.yaml", ar2)
     before = path.read_text()
-    recipes.read(path, ["rounds=2"], Path("runs"))
+    experiments.read(path, ["rounds=2"], Path("runs"))
     assert path.read_text() == before
 
 
@@ -99,14 +99,14 @@ def test_the_runs_place(tmp_path: Path, ar2: dict[str, Any]) -> None:
 
 def test_what_a_recipe_refuses_is_the_users_mistake(tmp_path: Path, ar2: dict[str, Any]) -> None:
     ar2["controls"]["in_batch"] = []
-    with pytest.raises(UserError, match=r"tiny\.yaml: controls: in-batch is played, and in_batch names no"):
+    with pytest.raises(UserError, match=r"tiny\.yaml: controls: in-batch is included, and in_batch names no"):
         read(tmp_path, ar2)
 
 
 # What a number moves
 
 
-def steps(experiment: recipes.Experiment) -> dict[str, Step]:
+def steps(experiment: experiments.Experiment) -> dict[str, Step]:
     return {node.label: node for node in graph(experiment.wanted)}
 
 
@@ -142,7 +142,7 @@ def downstream(nodes: dict[str, Step], *labels: str) -> set[str]:
         ("ranker.warm.mine.depth=9", ["warm ranker groups"]),
         ("retriever.game.mine.depth=9", ["retriever 1 groups"]),
         ("retriever.game.train.learning_rate=0.5", ["retriever 1", "control in-batch 1", "control ance 1"]),
-        ("judge.precision=bf16", ["judged 1"]),
+        ("score.precision=bf16", ["judged 1"]),
         ("rerank.depth=5", ["warm ranker over warm retriever", "ranker over retriever 1"]),
         ("controls.ance=[{function: components.losses.listwise.cross_entropy, weight: 2.0}]", ["control ance 1"]),
     ],
@@ -192,7 +192,7 @@ def test_a_model_that_reads_more_than_is_kept_is_refused(tmp_path: Path, ar2: di
 
 
 def test_more_steps_of_training_take_more_groups(tmp_path: Path, ar2: dict[str, Any]) -> None:
-    before, after = (steps(read(tmp_path, ar2, *more)) for more in ([], ["retriever.game.train.steps=4"]))
+    before, after = (steps(read(tmp_path, ar2, *more)) for more in ([], ["retriever.game.train.updates=4"]))
     for label in ("retriever 1 groups", "retriever 1"):
         assert before[label].fingerprint != after[label].fingerprint
     assert (before["retriever 1 groups"].inputs["groups"], after["retriever 1 groups"].inputs["groups"]) == (12, 16)
@@ -216,7 +216,8 @@ def test_another_seed_moves_no_beginning(tmp_path: Path, ar2: dict[str, Any]) ->
 
 def test_every_artifact_is_called_what_it_is(tmp_path: Path, ar2: dict[str, Any]) -> None:
     """No two steps of a plan have one label."""
-    for assignments in ([], ["rounds=3"], ["seeds=[1,2]"], ["order=paper"], ["rounds=2", "rank=[rounds,grid]"]):
+    reranked = ["rounds=2", "other_rerankings=[rounds,grid]"]
+    for assignments in ([], ["rounds=3"], ["seeds=[1,2]"], ["order=paper"], reranked):
         nodes = graph(read(tmp_path, ar2, *assignments).wanted)
         labels = [node.label for node in nodes]
         assert sorted(labels) == sorted(set(labels))
@@ -230,17 +231,17 @@ def test_a_config_is_laid_over_its_base(tmp_path: Path, ar2: dict[str, Any]) -> 
     other = {"base": "whole.yaml", "rounds": 2, "retriever": {"game": {"mine": {"negatives": 1}}}}
     tiny.write(tmp_path / "more.yaml", other)
     tiny.write(tmp_path / "most.yaml", {"base": "more.yaml", "k": 9})
-    base, config = (recipes.read(tmp_path / f"{name}.yaml", [], Path("runs")).config for name in ("whole", "most"))
+    base, config = (experiments.read(tmp_path / f"{name}.yaml", [], Path("runs")).config for name in ("whole", "most"))
     assert (config.rounds, config.k, config.retriever.game.mine.negatives) == (2, 9, 1)
     assert config.retriever.game.mine.depth == base.retriever.game.mine.depth
     assert config.ranker == base.ranker
-    assert recipes.read(tmp_path / "most.yaml", ["k=8"], Path("runs")).config.k == 8
+    assert experiments.read(tmp_path / "most.yaml", ["k=8"], Path("runs")).config.k == 8
 
 
 def test_bases_that_are_none(tmp_path: Path) -> None:
     for base, says in (
         ("nowhere.yaml", r"nowhere\.yaml: there is no such file"),
-        ("tiny.yaml", "stand on each other in a circle"),
+        ("tiny.yaml", "is its own base"),
         (3, "base: expected the name of a file beside this one, got 3"),
     ):
         with pytest.raises(UserError, match=says):
@@ -280,14 +281,14 @@ def test_rounds_that_carry_all_share_one_schedule(tmp_path: Path, ar2: dict[str,
     nodes = steps(read(tmp_path, ar2, "rounds=3", "retriever.game.train.carry=all"))
     trained = [nodes[f"retriever {round}"].inputs["config"] for round in (1, 2, 3)]
     assert [one.carry for one in trained] == ["weights", "all", "all"]
-    assert {one.schedule_steps for one in trained} == {3 * trained[0].steps}
-    assert nodes["ranker 2"].inputs["config"].schedule_steps is None
-    with pytest.raises(UserError, match=r"schedule_steps: 1 is less than the \d+ of all 3 rounds"):
-        read(tmp_path, ar2, "rounds=3", "retriever.game.train.carry=all", "retriever.game.train.schedule_steps=1")
+    assert {one.schedule_updates for one in trained} == {3 * trained[0].updates}
+    assert nodes["ranker 2"].inputs["config"].schedule_updates is None
+    with pytest.raises(UserError, match=r"schedule_updates: 1 is less than the \d+ of all 3 rounds"):
+        read(tmp_path, ar2, "rounds=3", "retriever.game.train.carry=all", "retriever.game.train.schedule_updates=1")
 
 
 def test_a_control_is_trained_as_the_game_but_for_the_loss(tmp_path: Path, ar2: dict[str, Any]) -> None:
-    nodes = steps(read(tmp_path, ar2, "retriever.game.train.steps=7", "retriever.game.train.batch=5"))
+    nodes = steps(read(tmp_path, ar2, "retriever.game.train.updates=7", "retriever.game.train.batch=5"))
     game = nodes["retriever 1"].inputs["config"].model_dump()
     for control in ("control in-batch 1", "control ance 1"):
         ours = nodes[control].inputs["config"].model_dump()
@@ -295,7 +296,7 @@ def test_a_control_is_trained_as_the_game_but_for_the_loss(tmp_path: Path, ar2: 
 
 
 def test_table_3_measures_both_rankers_over_both_retrievers(tmp_path: Path, ar2: dict[str, Any]) -> None:
-    nodes = steps(read(tmp_path, ar2, "rounds=2", "rank=[grid]"))
+    nodes = steps(read(tmp_path, ar2, "rounds=2", "other_rerankings=[grid]"))
     for label, ranker, ranking in (
         ("warm ranker over warm retriever", "warm ranker", "warm retriever ranking"),
         ("last ranker over warm retriever", "ranker 2", "warm retriever ranking"),
@@ -359,7 +360,7 @@ def side_by_side(tmp_path: Path, ar2: dict[str, Any], **more: Any) -> dict[str, 
     tiny.write(paths["fewer"], {"base": "one.yaml", "retriever": {"game": {"mine": {"negatives": 1}}}})
     return {
         "recipe": "compare", "experiments": {name: str(path) for name, path in paths.items()}, "baseline": "AR2",
-        "systems": ["retriever 1"], "beside": ["BM25", "warm retriever"], **more,
+        "systems": ["retriever 1"], "other_systems": ["BM25", "warm retriever"], **more,
     }  # fmt: skip
 
 
@@ -370,7 +371,7 @@ def test_experiments_share_what_they_have_in_common(tmp_path: Path, ar2: dict[st
     compared = [(one["system"], one["baseline"]) for one in nodes["results"].inputs["comparisons"]]
     ours = "AR2: retriever 1"
     assert compared == [("fewer: retriever 1", ours), (ours, "BM25"), (ours, "warm retriever")]
-    alone = graph(recipes.read(tmp_path / "one.yaml", [], Path("runs")).wanted)
+    alone = graph(experiments.read(tmp_path / "one.yaml", [], Path("runs")).wanted)
     both = {node.fingerprint for node in graph(read(tmp_path, side_by_side(tmp_path, ar2)).wanted)}
     warm = {node.fingerprint for node in alone if "warm retriever" in node.label and "over" not in node.label}
     assert warm <= both
@@ -432,7 +433,7 @@ def test_a_grid_is_one_experiment_with_other_numbers(tmp_path: Path, ar2: dict[s
         ({"against": {"fewer": ["AR2", "none"]}}, "against: 'none' is none of the experiments: AR2, fewer"),
         ({"against": {"fewer": []}}, "against.fewer"),
         ({"systems": ["retriever 7"]}, r"'AR2' \(.*one\.yaml\) has no 'retriever 7'; it has BM25, start model, warm"),
-        ({"beside": ["retriever 7"]}, r"'AR2' \(.*one\.yaml\) has no 'retriever 7'"),
+        ({"other_systems": ["retriever 7"]}, r"'AR2' \(.*one\.yaml\) has no 'retriever 7'"),
     ],
 )
 def test_what_there_is_not_cannot_be_compared(tmp_path: Path, ar2: dict[str, Any], more: Any, says: str) -> None:
@@ -442,7 +443,7 @@ def test_what_there_is_not_cannot_be_compared(tmp_path: Path, ar2: dict[str, Any
 
 def test_masking_copies_is_all_that_two_of_the_samtone_experiments_differ_in() -> None:
     masked, counted = (
-        recipes.read(ROOT / f"configs/samtone/{name}.yaml", [], Path("runs")).config.model_dump()
+        experiments.read(ROOT / f"configs/samtone/{name}.yaml", [], Path("runs")).config.model_dump()
         for name in ("spl-both", "spl-both-counted")
     )
     (one,), (other,) = masked["train"].pop("losses"), counted["train"].pop("losses")

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
-from components.scoreboard import across, averages_of, table
-from tests import tiny, toy
-from workflows import recipes
+from components.evaluation.result_table import across, averages_of, table
+from tests.support import tiny, toy
+from workflows.stages import experiments
 from workflows.steps.exclude import exclude
 
 
@@ -120,12 +120,12 @@ def test_the_retriever_of_an_experiment_is_taken(
     """Trained as its file says, here on candidates that were screened."""
     dpr = tiny.write(tmp_path / "dpr.yaml", {**tiny.dpr(beir, encoder), "screen": {"relative": 0.95}})
     told = {key: value for key, value in tree.items() if key != "retriever"} | {"experiment": str(dpr)}
-    made = recipes.read(tiny.write(tmp_path / "zero.yaml", told), [], tmp_path)
-    assert made.outcome.found.retriever.label == "retriever"
-    assert made.outcome.found.retriever.function.__name__ == "train"
+    made = experiments.read(tiny.write(tmp_path / "zero.yaml", told), [], tmp_path)
+    assert made.outcome.retrieval.retriever.label == "retriever"
+    assert made.outcome.retrieval.retriever.function.__name__ == "train"
     for mistake in ({**told, "retriever": tree["retriever"]}, {k: v for k, v in told.items() if k != "experiment"}):
         with pytest.raises(UserError, match="say either `retriever` or `experiment`"):
-            recipes.read(tiny.write(tmp_path / "bad.yaml", mistake), [], tmp_path)
+            experiments.read(tiny.write(tmp_path / "bad.yaml", mistake), [], tmp_path)
     place = tiny.place(tmp_path / "place", {**told, "collections": {"Second": tree["collections"]["Second"]}})
     assert place("run") == 0
     assert {row["system"] for row in place.metrics()["rows"]} == {"BM25", "retriever", "fusion"}

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.clock import KINDS
-from components.scoreboard import p_text, verdict
-from components.tables import DOCUMENTS, QRELS, QUERIES, RANKING
-from workflows import report
-from workflows.dag import Step, graph, step
+from components.data.tables import DOCUMENTS, QRELS, QUERIES, RANKING
+from components.evaluation.result_table import p_text, table, verdict
+from workflows.report import report
+from workflows.report.page import duration, size
+from workflows.running.executor import execute
+from workflows.stages.results import System
 from workflows.steps.evaluate import EntropyConfig, evaluate, results
-from workflows.store import Store, execute
+from workflows.store.dag import Step, graph, step
+from workflows.store.store import Store
 
 QUERY_COUNT, DEPTH = 60, 20
 MEASURES = ["RR@10", "R@5"]
@@ -43,10 +44,10 @@ def ingest(out: Path, cluster: Any) -> dict[str, Any]:
 
 def search(out: Path, cluster: Any, *, data: Path, skill: float, seed: int) -> dict[str, Any]:
     """Rankings with the right document first with a chance of `skill`, else anywhere or nowhere."""
-    random = np.random.default_rng([seed, 3])
+    rng = np.random.default_rng([seed, 3])
     columns: dict[str, list[Any]] = {name: [] for name in RANKING.names}
     for query in range(QUERY_COUNT):
-        place = 0 if random.random() < skill else int(random.integers(0, DEPTH + 2))
+        place = 0 if rng.random() < skill else int(rng.integers(0, DEPTH + 2))
         others = [f"d{(query + 1 + n) % (QUERY_COUNT + DEPTH)}" for n in range(DEPTH)]
         found = [*others[:place], f"d{query}", *others[place:]][:DEPTH]
         columns["query_id"] += [str(query)] * DEPTH
@@ -59,7 +60,7 @@ def search(out: Path, cluster: Any, *, data: Path, skill: float, seed: int) -> d
 
 def train(out: Path, cluster: Any, *, data: Path, seed: int) -> dict[str, Any]:
     (out / "weights").write_bytes(b"0" * 4096)
-    return {"steps": 100}
+    return {"updates": 100}
 
 
 GAME: list[tuple[str, int | None, float]] = [
@@ -74,11 +75,13 @@ GAME: list[tuple[str, int | None, float]] = [
 ]
 
 
-def game(seeds: tuple[int, ...] = (1, 2, 3)) -> tuple[list[Step], Step]:
-    """A recipe's graph: what is wanted, and the results among it."""
+def game(seeds: tuple[int, ...] = (1, 2, 3)) -> tuple[list[Step], Step, list[System]]:
+    """A recipe's graph: what is wanted, the results among it, and the systems."""
     data = step("data", ingest)
     systems = []
-    trained = [step(f"retriever 1, seed {seed}", train, data=data, seed=seed) for seed in seeds]
+    trained = [
+        step(f"retriever 1, seed {seed}", train, part="retriever training", data=data, seed=seed) for seed in seeds
+    ]
     for system, number, skill in GAME:
         for seed in seeds:
             ranking = step(f"search {system}, seed {seed}", search, data=data, skill=skill, seed=seed)
@@ -86,24 +89,23 @@ def game(seeds: tuple[int, ...] = (1, 2, 3)) -> tuple[list[Step], Step]:
                 f"evaluate {system}, seed {seed}", evaluate, data=data, ranking=ranking, split="test",
                 measures=MEASURES, entropy=EntropyConfig() if "retriever" in system.split() else None,
             )  # fmt: skip
-            about = {"system": system, "round": number, "collection": "things", "split": "test", "seed": seed}
-            systems.append({**about, "metrics": measured})
+            systems.append(System(system, number, "things", "test", seed, measured, data, ranking))
     pairs = [("retriever 2", "warm retriever"), ("control: in-batch", "warm retriever"), ("BM25", "retriever 2")]
     asked = [{"system": system, "baseline": baseline} for system, baseline in pairs]
-    last = step("results", results, systems=systems, comparisons=asked, rounds=2000)
-    return [*trained, last], last
+    last = step("results", results, systems=[one.inputs() for one in systems], comparisons=asked, rounds=2000)
+    return [*trained, last], last, systems
 
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], Store]:
     """A finished game and its run directory."""
-    wanted, last = game()
+    wanted, last, systems = game()
     store, run = Store(tmp_path_factory.mktemp("store")), tmp_path_factory.mktemp("runs") / "game"
     for node in graph(wanted):
         execute(node, store, None, on_wait=print)
     executed = {node.fingerprint for node in graph(wanted)}
     metrics = report.write(
-        run, title="A game", wanted=wanted, results=last, store=store, executed=executed,
+        run, title="A game", wanted=wanted, results=last, systems=systems, store=store, executed=executed,
         config={"recipe": "ar2", "rounds": 2}, note="The start model has seen <nothing> of it.",
     )  # fmt: skip
     return run, metrics, store
@@ -147,7 +149,7 @@ def test_metrics_json_is_as_the_contract_has_it(played: tuple[Path, dict[str, An
     row_keys = {"system", "round", "collection", "split", "seed", "measure", "value", "queries"}
     assert all(set(row) == row_keys for row in metrics["rows"])
     assert len(metrics["rows"]) == len(GAME) * 3 * len(MEASURES)
-    step_keys = {"label", "function", "executed", "seconds", "time", "model_seconds", "floor_seconds"}
+    step_keys = {"label", "function", "executed", "seconds", "time", "model_seconds", "roofline_seconds"}
     assert all(set(one) == step_keys for one in metrics["steps"])
     assert {one["function"] for one in metrics["steps"]} == {"ingest", "search", "train", "evaluate", "results"}
     assert all(one["executed"] for one in metrics["steps"])
@@ -166,48 +168,6 @@ def test_the_page_stands_alone_and_is_well_formed(played: tuple[Path, dict[str, 
     assert len(text) < 150_000
 
 
-def test_the_end_of_a_run_says_where_its_time_went() -> None:
-    steps = [
-        spent("encode", 0.0, 40.0, 24.0, compute=20.0, start=10.0),
-        spent("encode_queries", 30.0, 20.0, 12.0, compute=10.0),
-        spent("mine", 40.0, files=5.0), spent("train", 45.0, 40.0, 10.0, compute=40.0, waiting=5.0),
-        {**spent("judge", 0.0, 999.0, 1.0, compute=999.0), "executed": False},
-    ]  # fmt: skip
-    assert report.where(steps, 100.0).splitlines() == [
-        "time: 1 min 40 s: computing 70%, files 5%, starting 10%, waiting 5%, between steps 10%",
-        "      slowest: a train 45 s, a encode 30 s, a encode_queries 10 s",
-        "      of what this processor's matrix products alone allow: training 25%, encoding 60%",
-    ]
-    assert report.where(steps[-1:], 1.0) == ""
-    assert report.where(steps[2:3], 5.0).count("\n") == 0
-
-
-def test_of_steps_that_ran_at_once_the_end_of_a_run_names_the_longest_chain() -> None:
-    """Shares stay shares: of what all steps took together, and of the time between them."""
-    steps = [
-        spent("ingest", 0.0, files=10.0), spent("encode", 10.0, compute=40.0, upstream=["ingest"]),
-        spent("predict", 10.0, 20.0, 5.0, compute=30.0, upstream=["ingest"]), spent("results", 50.0, compute=10.0),
-    ]  # fmt: skip
-    assert report.where(steps, 70.0).splitlines() == [
-        "time: 1 min 10 s: computing 80%, files 10%, starting 0%, waiting 0%, between steps 10%",
-        "      these are shares of 1 min 40 s, as steps ran at once and each counts whole",
-        "      no faster with the same workers than the longest chain, 50 s: a ingest > a encode",
-        "      slowest: a encode 40 s, a predict 30 s, a ingest 10 s",
-        "      of what this processor's matrix products alone allow: predicting 25%",
-    ]
-
-
-def spent(
-    function: str, at: float, model: float = 0.0, floor: float = 0.0, *, upstream: Sequence[str] = (), **time: float
-) -> dict[str, Any]:
-    """A step of a timeline that ran just now."""
-    return {
-        "label": f"a {function}", "function": function, "name": function, "upstream": upstream, "at": at,
-        "executed": True, "seconds": sum(time.values()), "time": dict.fromkeys(KINDS, 0.0) | time,
-        "model_seconds": model, "floor_seconds": floor,
-    }  # fmt: skip
-
-
 def test_texts_are_shown_as_text(played: tuple[Path, dict[str, Any], Store]) -> None:
     page = Page((played[0] / "report.html").read_text(encoding="utf-8"))
     assert "The start model has seen <nothing> of it." in page.text
@@ -221,14 +181,15 @@ def test_the_page_says_what_happened(played: tuple[Path, dict[str, Any], Store])
     assert "recipe: ar2" in text
     assert "4,096" not in text
     assert re.search(r"retriever training\s*3", text)
-    assert "300 steps" in text  # three seeds of 100
+    assert re.search(r"other\s*25", text)  # this file's steps that say nothing of themselves: data, and 24 searches
+    assert "300 updates" in text  # three seeds of 100
     assert "How sharply the retriever chooses" in text
     assert "2.71" in text  # log 15
     assert "The longest chain of steps that need one another, in bold, took" in text
 
 
 def test_the_table_can_be_read(played: tuple[Path, dict[str, Any], Store]) -> None:
-    text = report.table(played[1])
+    text = table(played[1])
     lines = text.splitlines()
     assert max(len(line) for line in lines) <= 110
     assert lines[0] == "things, test split: 60 queries, mean ± standard deviation over 3 seeds"
@@ -245,24 +206,25 @@ def test_the_table_can_be_read(played: tuple[Path, dict[str, Any], Store]) -> No
 def test_steps_that_were_there_are_told_from_those_that_ran(
     played: tuple[Path, dict[str, Any], Store], tmp_path: Path
 ) -> None:
-    wanted, last = game()
+    wanted, last, systems = game()
     metrics = report.write(
-        tmp_path / "run", title="Again", wanted=wanted, results=last, store=played[2],
+        tmp_path / "run", title="Again", wanted=wanted, results=last, systems=systems, store=played[2],
         executed={last.fingerprint}, config={},
     )  # fmt: skip
     assert [one["label"] for one in metrics["steps"] if one["executed"]] == ["results"]
 
 
 def test_a_run_that_did_not_get_far_has_a_report_too(tmp_path: Path) -> None:
-    wanted, last = game((1,))
+    wanted, last, systems = game((1,))
     store = Store(tmp_path / "store")
     execute(graph(wanted)[0], store, None, on_wait=print)
     metrics = report.write(
-        tmp_path / "run", title="Early", wanted=wanted, results=last, store=store, executed=set(), config={}
-    )
+        tmp_path / "run", title="Early", wanted=wanted, results=last, systems=systems, store=store, executed=set(),
+        config={},
+    )  # fmt: skip
     assert metrics["rows"] == []
     assert [one["label"] for one in metrics["steps"]] == ["data"]
-    assert report.table(metrics) == "No measures yet."
+    assert table(metrics) == "No measures yet."
     assert "There are no measures yet" in (tmp_path / "run" / "report.html").read_text()
 
 
@@ -274,23 +236,27 @@ def test_nothing_at_all_still_makes_a_page(tmp_path: Path) -> None:
 def test_examples_are_left_out_when_the_rankings_were_dropped(
     played: tuple[Path, dict[str, Any], Store], tmp_path: Path
 ) -> None:
-    wanted, last = game((1,))
+    wanted, last, systems = game((1,))
     store = Store(tmp_path / "store")
     for node in graph(wanted):
         execute(node, store, None, on_wait=print)
-        if node.function is evaluate:
-            store.drop(node.inputs["ranking"], ["ranking.parquet"])
-    report.write(tmp_path / "run", title="Clean", wanted=wanted, results=last, store=store, executed=[], config={})
+    for one in systems:
+        assert one.ranking is not None
+        store.drop(one.ranking, ["ranking.parquet"])
+    report.write(
+        tmp_path / "run", title="Clean", wanted=wanted, results=last, systems=systems, store=store, executed=[],
+        config={},
+    )  # fmt: skip
     text = (tmp_path / "run" / "report.html").read_text()
     assert "Queries won and lost" not in text
     assert "± " not in Page(text).text  # one seed has no deviation
 
 
 def test_durations_and_sizes() -> None:
-    assert [report.duration(s) for s in (0.04, 9.94, 9.97, 59.4, 59.6, 185, 3600, 7620)] == [
+    assert [duration(s) for s in (0.04, 9.94, 9.97, 59.4, 59.6, 185, 3600, 7620)] == [
         "0.0 s", "9.9 s", "10 s", "59 s", "1 min 00 s", "3 min 05 s", "1 h 00 min", "2 h 07 min",
     ]  # fmt: skip
-    assert [report.size(b) for b in (12, 1500, 12_345, 3_400_000, 2_500_000_000)] == [
+    assert [size(b) for b in (12, 1500, 12_345, 3_400_000, 2_500_000_000)] == [
         "12 B", "1.5 kB", "12 kB", "3.4 MB", "2.5 GB",
     ]  # fmt: skip
 
@@ -312,7 +278,7 @@ def test_a_wide_table_is_cut_into_blocks() -> None:
         {**about, "system": "a system with a name that is far too long for a table", "measure": f"R@{n}"}
         for n in range(1, 20)
     ]
-    text = report.table({"rows": rows, "comparisons": [], "steps": []})
+    text = table({"rows": rows, "comparisons": [], "steps": []})
     assert max(len(line) for line in text.splitlines()) <= 110
     assert all(f" R@{n}" in text for n in range(1, 20))
     assert "0.500*" in text

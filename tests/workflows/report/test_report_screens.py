@@ -1,4 +1,4 @@
-"""The report's page about candidates that were kept from being negatives."""
+"""The report's section on candidates that may not become negatives."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from components.screening import ScreenConfig
-from tests import toy
-from workflows import report
-from workflows.dag import graph, step
+from components.retrieval.screening import ScreenConfig
+from tests.support import toy
+from workflows.report import report
+from workflows.running.executor import execute
 from workflows.steps.screen import screen
-from workflows.store import Store, execute
+from workflows.store.dag import graph, step
+from workflows.store.store import Store
 
 
 def ingest(out: Path, cluster: Any, *, source: str) -> None:
@@ -46,7 +47,7 @@ def test_the_report_counts_reasons_and_shows_cases(tmp_path: Path, data: Path, t
         execute(node, store, toy.INLINE, on_wait=print)
     report.write(tmp_path / "run", title="t", wanted=[screened], results=None, store=store, executed=set(), config={})
     text = (tmp_path / "run/report.html").read_text()
-    assert "What was kept from being a negative" in text
+    assert "Candidates that may not become negatives" in text
     assert "<td>2</td><td>7</td><td>3</td><td>3.5 → 1.5</td>" in text
     assert "qrel 1, duplicate text 2, margin 1" in text
     assert text.count(">copy of<") == 1  # d30 says what d0 says; d31's original is the positive, which stands there

@@ -1,69 +1,22 @@
-"""Won and lost queries, and where the time went."""
+"""Where the time of a run went: parts, timeline, longest chain, and the speed of trainings."""
 
-import re
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
+from components.timing import KINDS
+from workflows.report.sections.steps import trainings
+from workflows.report.timeline import course, efficiency, longest_chain, where, work
 
-from components.analysis import changes, course, efficiency, longest_chain, part_of, trainings, work
-
-
-def ranking(lists: dict[str, str]) -> pa.Table:
-    rows = [(query, document, rank) for query, found in lists.items() for rank, document in enumerate(found, 1)]
-    query, document, rank = zip(*rows, strict=True)
-    return pa.table({"query_id": query, "doc_id": document, "rank": rank})
-
-
-def test_changes_go_from_the_greatest_gain_to_the_greatest_loss() -> None:
-    before = ranking({"same": "ab", "won": "xya", "found": "xyz", "lost": "axy", "gone": "axy"})
-    after = ranking({"same": "ab", "won": "axy", "found": "xa", "lost": "xay", "gone": "xyz"})
-    judged = {
-        "query_id": ["same", "won", "found", "lost", "gone", "none"],
-        "doc_id": ["a"] * 6,
-        "relevance": [1] * 5 + [0],
-    }
-    found = changes(before, after, pa.table(judged))
-    assert [(c.query_id, c.before, c.after) for c in found] == [
-        ("won", 3, 1), ("found", None, 2), ("same", 1, 1), ("lost", 1, 2), ("gone", 1, None),
-    ]  # fmt: skip
-    by_query = {c.query_id: c for c in found}
-    assert by_query["won"].first == "x"  # what stood first before
-    assert by_query["lost"].first == "x"  # what stands first now
-    assert by_query["same"].first is None
-    assert all(c.doc_id == "a" for c in found)
-
-
-def test_the_first_of_several_relevant_documents_counts() -> None:
-    judged = pa.table({"query_id": ["q", "q"], "doc_id": ["a", "b"], "relevance": [1, 2]})
-    (change,) = changes(ranking({"q": "xab"}), ranking({"q": "bxa"}), judged)
-    assert (change.before, change.after, change.doc_id) == (2, 1, "b")
-
-
-def test_every_step_has_its_part() -> None:
-    named = {
-        ("train", "warm retriever (seed 2)"): "warm-up", ("train", "ranker 2"): "ranker training",
-        ("train", "retriever 2"): "retriever training", ("train", "control ance 1"): "training of controls",
-        ("train", "a ranker's: retriever 2"): "retriever training", ("train", "something"): "training",
-        ("judge", "judged 1"): "scoring by the ranker", ("lucene_search", "bm25 ranking"): "BM25",
-        ("my_step", "x"): "my_step",
-    }  # fmt: skip
-    assert {pair: part_of(*pair) for pair in named} == named
-
-
-def test_every_step_of_our_recipes_has_a_part() -> None:
-    """A training's is read from its label: a recipe that calls one otherwise is noticed here."""
-    plans = [path.read_text() for path in (Path(__file__).parents[1] / "golden").glob("*.txt")]
-    rows = [re.split(r"  +", line) for plan in plans for line in plan.splitlines()]
-    steps = {(row[-1].rpartition("-")[0], row[0]) for row in rows if re.search(r"-[0-9a-f]{12}$", row[-1])}
-    assert {"judge", "train"} < {function for function, _ in steps}
-    assert {function for function, label in steps if part_of(function, label) in (function, "training")} == {"search"}
+MODELS = {
+    "train": "training", "encode": "encoding", "encode_queries": "encoding", "score_groups": "scoring",
+    "predict": "predicting",
+}  # fmt: skip
 
 
 def test_work_is_the_most_telling_count() -> None:
     assert work({"queries": 3, "documents": 7}) == ("documents", 7)
     assert work({"queries": 3, "expansions": 60, "a_query": 20.0}) == ("expansions", 60)
-    assert work({"queries": {"test": 3}, "steps": True, "rows": 0}) is None
+    assert work({"queries": {"test": 3}, "updates": True, "rows": 0}) is None
 
 
 def test_parts_add_up_to_the_whole() -> None:
@@ -72,28 +25,28 @@ def test_parts_add_up_to_the_whole() -> None:
     ) -> dict[str, Any]:
         time = {"compute": seconds - 0.5, "waiting": 0.5}
         return {"part": part, "seconds": seconds, "work": counted, "bytes": size, "time": time,
-                "model_seconds": model, "floor_seconds": model / 4}  # fmt: skip
+                "model_seconds": model, "roofline_seconds": model / 4}  # fmt: skip
 
     steps = [one("search", 2.0, ("queries", 10), 5), one("data", 1.0, None, 7),
              one("search", 1.0, ("queries", 20), 5, model=2.0)]  # fmt: skip
     rows = efficiency(steps)
-    assert rows[1]["time"] == {"compute": 2.0, "files": 0.0, "start": 0.0, "waiting": 1.0}
-    assert [row["of_floor"] for row in rows] == [None, 0.25, 0.25]
-    assert [row["part"] for row in rows] == ["data", "search", "total"]
-    assert rows[1]["counts"] == [{"unit": "queries", "count": 30, "seconds": 3.0}]
-    assert (rows[1]["share"], rows[2]["seconds"], rows[2]["bytes"], rows[2]["steps"]) == (0.75, 4.0, 17, 3)
+    assert rows[0]["time"] == {"compute": 2.0, "files": 0.0, "start": 0.0, "waiting": 1.0}
+    assert [row["of_floor"] for row in rows] == [0.25, None, 0.25]
+    assert [row["part"] for row in rows] == ["search", "data", "total"]
+    assert rows[0]["counts"] == [{"unit": "queries", "count": 30, "seconds": 3.0}]
+    assert (rows[0]["share"], rows[2]["seconds"], rows[2]["bytes"], rows[2]["steps"]) == (0.75, 4.0, 17, 3)
     assert efficiency([])[0]["seconds"] == 0
 
 
 def test_the_speed_of_a_training_is_the_median_over_its_seeds() -> None:
     def one(label: str, seconds: float) -> tuple[str, dict[str, Any]]:
-        return label, {"steps": 100, "seconds_per_step": seconds, "groups_per_second": 16 / seconds, "workers": 1,
-                       "teacher_seconds_per_step": seconds / 2}  # fmt: skip
+        return label, {"updates": 100, "seconds_per_update": seconds, "rows_per_second": 16 / seconds, "workers": 1,
+                       "teacher_seconds_per_update": seconds / 2}  # fmt: skip
 
     found = trainings([one("n = 7: retriever 1 (seed 1)", 4.0), one("warm ranker", 1.0),
                        one("n = 7: retriever 1 (seed 2)", 2.0), one("n = 7: retriever 1 (seed 3)", 16.0)])  # fmt: skip
-    assert found[0] == {"training": "n = 7: retriever 1", "seeds": 3, "steps": 100, "seconds_per_step": 4.0,
-                        "teacher_seconds_per_step": 2.0, "groups_per_second": 4.0}  # fmt: skip
+    assert found[0] == {"training": "n = 7: retriever 1", "seeds": 3, "updates": 100, "seconds_per_update": 4.0,
+                        "teacher_seconds_per_update": 2.0, "rows_per_second": 4.0}  # fmt: skip
     assert [(row["training"], row["seeds"]) for row in found] == [("n = 7: retriever 1", 3), ("warm ranker", 1)]
 
 
@@ -111,3 +64,45 @@ def test_the_longest_chain_is_the_slowest_not_the_one_of_most_steps() -> None:
     ]  # fmt: skip
     assert longest_chain([{**step, "label": f"step {step['name']}"} for step in steps]) == (10.0, ["step c", "step d"])
     assert longest_chain([]) == (0.0, [])
+
+
+def test_the_end_of_a_run_says_where_its_time_went() -> None:
+    steps = [
+        spent("encode", 0.0, 40.0, 24.0, compute=20.0, start=10.0),
+        spent("encode_queries", 30.0, 20.0, 12.0, compute=10.0),
+        spent("mine", 40.0, files=5.0), spent("train", 45.0, 40.0, 10.0, compute=40.0, waiting=5.0),
+        {**spent("score_groups", 0.0, 999.0, 1.0, compute=999.0), "executed": False},
+    ]  # fmt: skip
+    assert where(steps, 100.0).splitlines() == [
+        "time: 1 min 40 s: computing 70%, files 5%, starting 10%, waiting 5%, between steps 10%",
+        "      slowest: a train 45 s, a encode 30 s, a encode_queries 10 s",
+        "      share of this processor's matrix product speed that models reached: encoding 60%, training 25%",
+    ]
+    assert where(steps[-1:], 1.0) == ""
+    assert where(steps[2:3], 5.0).count("\n") == 0
+
+
+def test_of_steps_that_ran_at_once_the_end_of_a_run_names_the_longest_chain() -> None:
+    """Shares stay shares: of what all steps took together, and of the time between them."""
+    steps = [
+        spent("ingest", 0.0, files=10.0), spent("encode", 10.0, compute=40.0, upstream=["ingest"]),
+        spent("predict", 10.0, 20.0, 5.0, compute=30.0, upstream=["ingest"]), spent("results", 50.0, compute=10.0),
+    ]  # fmt: skip
+    assert where(steps, 70.0).splitlines() == [
+        "time: 1 min 10 s: computing 80%, files 10%, starting 0%, waiting 0%, between steps 10%",
+        "      steps ran at once and each counts whole, so these are shares of 1 min 40 s",
+        "      longest chain of steps that need one another, 50 s: a ingest > a encode",
+        "      slowest: a encode 40 s, a predict 30 s, a ingest 10 s",
+        "      share of this processor's matrix product speed that models reached: predicting 25%",
+    ]
+
+
+def spent(
+    function: str, at: float, model: float = 0.0, floor: float = 0.0, *, upstream: Sequence[str] = (), **time: float
+) -> dict[str, Any]:
+    """A step of a timeline that ran just now."""
+    return {
+        "label": f"a {function}", "models": MODELS.get(function), "name": function, "upstream": upstream, "at": at,
+        "executed": True, "seconds": sum(time.values()), "time": dict.fromkeys(KINDS, 0.0) | time,
+        "model_seconds": model, "roofline_seconds": floor,
+    }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Steps one after another and at once: what may begin when, and what a failure leaves."""
+"""Running steps one after another and at once: when a step may start, and what a failure leaves."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Any
 
 import pytest
 
-from tests import steps
-from workflows.cluster import Cluster
-from workflows.dag import Step, graph, step
-from workflows.running import _chains, run_steps
-from workflows.store import StepFailed, Store, todo
+from tests.support import steps
+from workflows.distributed.cluster import Cluster
+from workflows.running.runner import _chain_lengths, run_steps
+from workflows.store.dag import Step, StepFailed, graph, step
+from workflows.store.planner import pending
+from workflows.store.store import Store
 
-TWO = Cluster(steps=2, device="cpu")
+TWO = Cluster(parallel_steps=2, device="cpu")
 
 
 @pytest.fixture(autouse=True)
 def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These steps ask nothing of it."""
-    monkeypatch.setattr("workflows.running.ray_session", lambda cluster: None)
+    """These steps do not use Ray."""
+    monkeypatch.setattr("workflows.running.runner.ray_session", lambda cluster: None)
 
 
 @pytest.fixture
@@ -33,12 +34,12 @@ def texts(*names: str) -> list[Step]:
 
 
 @pytest.mark.parametrize("most", [1, 2, 5])
-def test_all_are_done_once_inputs_first(store: Store, most: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_step_runs_once_inputs_first(store: Store, most: int, capsys: pytest.CaptureFixture[str]) -> None:
     a, b, c, d = texts("a", "b", "c", "d")
     ab, cd = (step(f"{x.label}{y.label}", steps.join, parts=[x, y], options=None) for x, y in ((a, b), (c, d)))
     wanted = step("all", steps.join, parts=[ab, cd], options=None)
-    waiting = todo([wanted], store)
-    executed = run_steps(waiting, store, Cluster(steps=most, device="cpu"))
+    waiting = pending([wanted], store)
+    executed = run_steps(waiting, store, Cluster(parallel_steps=most, device="cpu"))
     assert executed == {node.fingerprint for node in graph([wanted])}
     assert (store.path(wanted) / "text").read_text() == "a b c d"
     assert {steps.calls(store.path(node)) for node in graph([wanted])} == {1}
@@ -47,18 +48,18 @@ def test_all_are_done_once_inputs_first(store: Store, most: int, capsys: pytest.
     assert said[-1].startswith("[7/7] all: done in ")
 
 
-def test_what_needs_nothing_of_each_other_is_under_way_at_once(store: Store, tmp_path: Path) -> None:
-    """Each waits, as it would for Ray, until the other has begun."""
+def test_independent_steps_run_at_once(store: Store, tmp_path: Path) -> None:
+    """Each waits, as it would for Ray, until the other has started."""
     one, other = tmp_path / "one", tmp_path / "other"
     nodes = [step("a", meets, ours=str(one), theirs=str(other)), step("b", meets, ours=str(other), theirs=str(one))]
     assert len(run_steps(nodes, store, TWO)) == 2
 
 
 def meets(out: Path, cluster: Any, *, ours: str, theirs: str) -> None:
-    """Hold nothing of the processors, and wait until another step does too."""
-    from workflows.room import Room, held
+    """Hold no processors, and wait until the other step has started too."""
+    from workflows.distributed.resources import Resources, reserve
 
-    with held(Room(), Room()):
+    with reserve(Resources(), Resources()):
         Path(ours).touch()
         while not Path(theirs).exists():
             time.sleep(0.01)
@@ -68,25 +69,25 @@ def test_the_longest_chain_comes_first() -> None:
     a, b, x = texts("a", "b", "x")
     c = step("c", steps.join, parts=[b], options=None)
     d = step("d", steps.join, parts=[a, c], options=None)
-    chains = _chains(graph([x, d]))
+    chains = _chain_lengths(graph([x, d]))
     assert [chains[node.fingerprint] for node in (a, b, c, d, x)] == [2, 3, 2, 1, 1]
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_after_a_failure_nothing_is_begun(store: Store, tmp_path: Path, most: int) -> None:
-    """What was under way beside it is finished, and stays."""
+def test_after_a_failure_no_step_starts(store: Store, tmp_path: Path, most: int) -> None:
+    """A step that was running beside it is finished."""
     bad = step("bad", steps.fail, kind="other", until=str(tmp_path / "mended"))
     good, late = texts("good", "late")
     after = step("after", steps.join, parts=[bad], options=None)
     with pytest.raises(StepFailed, match="step 'bad' failed: the reason"):
-        run_steps([bad, good, late, after], store, Cluster(steps=most, device="cpu"))
-    assert [store.done(node) for node in (good, late, after)] == [most == 2, False, False]
+        run_steps([bad, good, late, after], store, Cluster(parallel_steps=most, device="cpu"))
+    assert [store.is_done(node) for node in (good, late, after)] == [most == 2, False, False]
     (tmp_path / "mended").touch()
-    left = todo([bad, good, late], store)
-    assert run_steps(left, store, Cluster(steps=most, device="cpu")) == {node.fingerprint for node in left}
+    left = pending([bad, good, late], store)
+    assert run_steps(left, store, Cluster(parallel_steps=most, device="cpu")) == {node.fingerprint for node in left}
 
 
-def test_a_mistake_of_the_users_comes_as_it_is(store: Store, tmp_path: Path) -> None:
+def test_a_users_mistake_is_raised_as_it_is(store: Store, tmp_path: Path) -> None:
     from components.config import UserError
 
     bad = step("bad", steps.fail, kind="user", until=str(tmp_path / "never"))
@@ -94,6 +95,6 @@ def test_a_mistake_of_the_users_comes_as_it_is(store: Store, tmp_path: Path) -> 
         run_steps([bad], store, TWO)
 
 
-def test_one_process_takes_one_step() -> None:
-    with pytest.raises(ValueError, match=r"steps: 2 at once are asked for; accepted with mode: inline: 1"):
-        Cluster(mode="inline", steps=2)
+def test_inline_mode_runs_one_step_at_a_time() -> None:
+    with pytest.raises(ValueError, match=r"parallel_steps: got 2; accepted with mode: inline: 1"):
+        Cluster(mode="inline", parallel_steps=2)

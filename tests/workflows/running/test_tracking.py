@@ -1,4 +1,4 @@
-"""What is handed on while a run runs: losses, throughput and measures, each once, to where the profile says."""
+"""What a run sends to its sinks: losses, throughput and measures, each once."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import yaml
 
-from tests import tiny
-from tests.tiny import Place, Said
-from workflows import observe
-from workflows.observe import Tracker, followed
-from workflows.progress import Progress
+from tests.support import tiny
+from tests.support.tiny import Place, Said
+from workflows.running import tracking
+from workflows.running.tracking import Tracker, track_step
+from workflows.store.progress import Progress
 
 
 class Kept:
-    """A sink that remembers."""
+    """A sink that keeps what it gets."""
 
     def __init__(self, run: Path, ids: dict[str, str]) -> None:
         self.sent: list[tuple[str, dict[str, float], int]] = []
@@ -36,7 +36,7 @@ class Kept:
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tracker:
     """A tracker with one such sink."""
-    monkeypatch.setattr(observe, "_TensorBoard", Kept)
+    monkeypatch.setattr(tracking, "_TensorBoard", Kept)
     return Tracker(tmp_path, ["tensorboard"])
 
 
@@ -51,39 +51,41 @@ def log(out: Path, *lines: dict[str, Any], rest: str = "") -> Path:
 
 
 LINES: list[dict[str, Any]] = [
-    {"step": 10, "distillation": 2.0, "learning_rate": 1e-4, "gradient_norm": 1.5, "seconds": 4.0},
-    {"step": 15, "dev RR": 0.25},
-    {"step": 20, "distillation": 1.0, "learning_rate": 5e-5, "gradient_norm": 1.0, "seconds": 6.0},
+    {"update": 10, "distillation": 2.0, "learning_rate": 1e-4, "gradient_norm": 1.5, "seconds": 4.0},
+    {"update": 15, "dev RR": 0.25},
+    {"update": 20, "distillation": 1.0, "learning_rate": 5e-5, "gradient_norm": 1.0, "seconds": 6.0},
 ]
 
 
-def test_a_trainings_log(kept: Tracker, tmp_path: Path) -> None:
-    """Losses by name, and steps a second since the line before; half a line is for the next time."""
-    out = log(tmp_path / "train", LINES[0], LINES[1], rest='{"step": 20, "dist')
-    kept.training("retriever 1", out)
-    first = {"loss/distillation": 2.0, "learning_rate": 1e-4, "gradient_norm": 1.5, "steps_per_second": 2.5}
+def test_each_line_of_a_trainings_log_is_sent_once(kept: Tracker, tmp_path: Path) -> None:
+    """Losses by name, and updates a second since the line before. A half-written line is sent the next time."""
+    out = log(tmp_path / "train", LINES[0], LINES[1], rest='{"update": 20, "dist')
+    kept.send_training("retriever 1", out)
+    first = {"loss/distillation": 2.0, "learning_rate": 1e-4, "gradient_norm": 1.5, "updates_per_second": 2.5}
     assert sent(kept) == [("retriever 1", first, 10), ("retriever 1", {"dev/RR": 0.25}, 15)]
     log(out, *LINES)
-    kept.training("retriever 1", out)
-    kept.training("retriever 1", out)
+    kept.send_training("retriever 1", out)
+    kept.send_training("retriever 1", out)
     assert sent(kept)[2:] == [
         ("retriever 1", {"loss/distillation": 1.0, "learning_rate": 5e-5, "gradient_norm": 1.0,
-                         "steps_per_second": 5.0}, 20),
+                         "updates_per_second": 5.0}, 20),
     ]  # fmt: skip
 
 
-def test_a_run_that_goes_on_hands_on_what_is_new(kept: Tracker, tmp_path: Path) -> None:
-    kept.training("a", log(tmp_path / "train", *LINES[:2]))
+def test_a_resumed_run_sends_only_what_is_new(kept: Tracker, tmp_path: Path) -> None:
+    kept.send_training("a", log(tmp_path / "train", *LINES[:2]))
     later = Tracker(tmp_path, ["tensorboard"])
-    later.training("a", log(tmp_path / "train", *LINES))
+    later.send_training("a", log(tmp_path / "train", *LINES))
     assert [step for _, _, step in sent(later)] == [20]
-    assert later._state["ids"] == {"kept": "7"}  # so that a service goes on with the run that it knows
+    assert later._state["ids"] == {"kept": "7"}  # so that a service continues its own run
 
 
-def test_a_step_is_followed(kept: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observe, "LATENCY", 0.01)
-    with followed(kept, "vectors", tmp_path), Progress(tmp_path, 10, "texts", done=2) as counted:
-        counted.to(6)
+def test_the_throughput_and_the_log_of_a_running_step_are_sent(
+    kept: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "POLL_SECONDS", 0.01)
+    with track_step(kept, "vectors", tmp_path), Progress(tmp_path, 10, "texts", done=2) as counted:
+        counted.set_done(6)
         counted._began -= 2.0  # two seconds ago
         counted._write()
         while not sent(kept):
@@ -91,18 +93,22 @@ def test_a_step_is_followed(kept: Tracker, tmp_path: Path, monkeypatch: pytest.M
     series, values, step = sent(kept)[0]
     assert (series, step) == ("vectors", 6)
     assert values["texts_per_second"] == pytest.approx(2.0, rel=0.1)
-    with followed(kept, "b", log(tmp_path / "b", *LINES)):
+    with track_step(kept, "b", log(tmp_path / "b", *LINES)):
         pass
-    assert [step for series, _, step in sent(kept) if series == "b"] == [10, 15, 20]  # to the last, however quick
-    with followed(None, "b", tmp_path):
+    assert [step for series, _, step in sent(kept) if series == "b"] == [
+        10,
+        15,
+        20,
+    ]  # the last line too
+    with track_step(None, "b", tmp_path):
         pass
 
 
-def test_measures_by_round(kept: Tracker) -> None:
+def test_measures_are_sent_by_system_and_round(kept: Tracker) -> None:
     def row(system: str, number: int | None, measure: str, value: float) -> dict[str, Any]:
         return {"system": system, "round": number, "measure": measure, "value": value}
 
-    kept.measures([
+    kept.send_measures([
         row("BM25", None, "RR@10", 0.1), row("warm retriever", 0, "RR@10", 0.2), row("warm retriever", 0, "R@100", 0.5),
         row("retriever 1", 1, "RR@10", 0.3), row("retriever 1", 1, "R@100", 0.6),
     ])  # fmt: skip
@@ -111,19 +117,19 @@ def test_measures_by_round(kept: Tracker) -> None:
     assert ("measures/retriever", {"RR@10": 0.3, "R@100": 0.6}, 1) in sent(kept)
 
 
-def test_a_sink_that_fails_is_left_out(kept: Tracker, tmp_path: Path, said: Said) -> None:
+def test_a_sink_that_fails_gets_nothing_more(kept: Tracker, tmp_path: Path, said: Said) -> None:
     def refuse(*_: Any) -> None:
         raise OSError("no route to host")
 
     sink = kept._open()[0]
     sink.send = refuse  # type: ignore[method-assign]
-    kept.training("a", log(tmp_path / "train", *LINES))
-    assert said()[1] == "Kept: no route to host; no more is sent there\n"
+    kept.send_training("a", log(tmp_path / "train", *LINES))
+    assert said()[1] == "Kept: no route to host; nothing more is sent there\n"
     assert kept._open() == []
 
 
 def events(folder: Path) -> dict[str, list[int]]:
-    """Steps of every tag in a folder's event files, by series."""
+    """The steps of each tag in a folder's event files."""
     from tensorboardX.proto.event_pb2 import Event
 
     found: dict[str, list[int]] = {}
@@ -138,7 +144,7 @@ def events(folder: Path) -> dict[str, list[int]]:
     return found
 
 
-def test_a_runs_tensorboard(played: Place) -> None:
+def test_a_run_writes_event_files_for_tensorboard(played: Place) -> None:
     found = events(played.runs / "tiny" / "tensorboard")
     assert found["retriever 1: loss/distillation_group"] == [1, 2, 3]
     assert found["warm ranker: learning_rate"] == [1, 2, 3]
@@ -146,14 +152,14 @@ def test_a_runs_tensorboard(played: Place) -> None:
     assert "measures/BM25: RR_10" in found
 
 
-def test_where_values_go_is_no_identity(played: Place, tmp_path: Path, said: Said) -> None:
+def test_the_sinks_are_no_part_of_the_identity(played: Place, tmp_path: Path, said: Said) -> None:
     place = played.copy(tmp_path / "copy")
     tiny.write(place.folder / "inline.yaml", {**tiny.INLINE, "track": []})
     assert place("run") == 0
     assert "nothing to run" in said()[0]
 
 
-def test_without_any(beir: Path, encoder: Path, tmp_path: Path) -> None:
+def test_a_run_without_sinks_writes_no_files_for_them(beir: Path, encoder: Path, tmp_path: Path) -> None:
     place = tiny.place(tmp_path, tiny.dpr(beir, encoder), track=[])
     assert place("run", "--until", "tokens") == 0
     assert {path.name for path in (place.runs / "tiny").iterdir() if not path.is_symlink()} == {
@@ -162,10 +168,10 @@ def test_without_any(beir: Path, encoder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mlflow", "wandb"])
-def test_what_is_not_installed_is_said_before_anything_runs(
+def test_a_sink_that_is_not_installed_is_refused_before_anything_runs(
     played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(observe, "installed", lambda _: False)
+    monkeypatch.setattr(tracking, "is_installed", lambda _: False)
     place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()), track=[kind])
     assert place("run", "--until", "data") == 2
     assert said()[1] == (
@@ -174,8 +180,8 @@ def test_what_is_not_installed_is_said_before_anything_runs(
     assert not list(place.store.glob("*"))
 
 
-def test_mlflow_and_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked of them, by stand-ins with the signatures of theirs that are used."""
+def test_what_mlflow_and_wandb_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recorded by stand-ins with the functions that are used of them."""
     calls: list[Any] = []
 
     def note(name: str, returns: Any = None) -> Any:
@@ -195,8 +201,8 @@ def test_mlflow_and_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         for name, returns in functions.items():
             setattr(made, name, note(f"{module}.{name}", returns))
         monkeypatch.setitem(sys.modules, module, made)
-    monkeypatch.setattr(observe, "installed", lambda _: True)
-    for step in (1, 2):  # the second time it goes on
+    monkeypatch.setattr(tracking, "is_installed", lambda _: True)
+    for step in (1, 2):  # the second time resumed
         tracker = Tracker(tmp_path / "demo", ["mlflow", "wandb"])
         (tmp_path / "demo").mkdir(exist_ok=True)
         tracker.send("retriever 1", {"loss/a": 0.5}, step)

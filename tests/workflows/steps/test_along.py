@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from components.files import write_json
-from tests import toy
-from workflows import report
-from workflows.dag import graph, step
+from tests.support import toy
+from workflows.report import report
+from workflows.running.executor import execute
 from workflows.steps.pictures import along
-from workflows.store import Store, execute
+from workflows.store.dag import graph, step
+from workflows.store.store import Store
 
 CURVES = {"standard": {"six": 6, "one": 1}, "SamToNe": {"one, too": 1}, "nowhere": {"never measured": 2}}
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from components.config import UserError, override, read_based
-from components.embedding_space import AnalysisConfig
-from tests import tiny, toy
+from components.evaluation.embedding_space import EmbeddingSpaceConfig
+from tests.support import tiny, toy
 from workflows.steps.analyse import analyse
 
 
@@ -53,14 +53,14 @@ def test_the_report_has_numbers_and_pictures(analysed: tiny.Place) -> None:
     assert "Where queries and documents lie" in text
     assert text.count('class="chart map"') == 2  # one a system
     assert text.count("query to query, as a share of query to document") >= 1
-    assert "Of 4 queries" in text
+    assert "Vectors of 4 queries" in text
 
 
 def test_a_split_without_judged_queries_is_an_error(analysed: tiny.Place, tmp_path: Path) -> None:
     labels = {"data": "data", "tokens": "tokens", "vectors": "start vectors", "ranking": "start ranking"}
     artifacts = {name: analysed.artifact(label) for name, label in labels.items()}
     with pytest.raises(UserError, match="no two queries of the split 'nothing' have a relevant document and a ranking"):
-        analyse(tmp_path, toy.INLINE, split="nothing", config=AnalysisConfig(), **artifacts)
+        analyse(tmp_path, toy.INLINE, split="nothing", config=EmbeddingSpaceConfig(), **artifacts)
 
 
 def test_it_changes_no_other_step(analysed: tiny.Place) -> None:

@@ -10,12 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.answers import matcher, prepared
 from components.config import UserError
-from components.tables import ANSWERED, QUERIES, check
-from components.text import document_text
-from tests import toy
-from workflows.cluster import Cluster
+from components.data.answers import matcher, normalize
+from components.data.tables import ANSWERED, QUERIES, check, document_text
+from tests.support import toy
+from workflows.distributed.cluster import Cluster
 from workflows.steps import answers
 from workflows.steps.answers import AnswerConfig, answering
 
@@ -68,7 +67,7 @@ def test_hits_are_those_of_a_plain_loop(tmp_path: Path, asked: Path, ranking: Pa
     for row in rows:
         document = documents[row["doc_id"]]
         text = document["text"] if fields == "text" else document_text(document["title"], document["text"])
-        assert row["hit"] == matcher(queries[row["query_id"]]["answers"])(prepared(text))
+        assert row["hit"] == matcher(queries[row["query_id"]]["answers"])(normalize(text))
     assert 0 < sum(row["hit"] for row in rows) < len(rows)
 
 
@@ -94,5 +93,5 @@ def test_through_ray_it_is_the_same(tmp_path: Path, ray: Cluster, asked: Path, r
 
 def test_a_pattern_that_is_none_names_its_query(tmp_path: Path, data: Path, ranking: Path) -> None:
     asked = with_answers(data, tmp_path / "data", {"q0": ["("]})
-    with pytest.raises(UserError, match=r"query q0: answer '\(': no regular expression"):
+    with pytest.raises(UserError, match=r"query q0: answer '\(': not a regular expression"):
         run(tmp_path / "out", toy.INLINE, asked, ranking, ["test"], mode="regex")

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components import expansions, query_choice
 from components.config import UserError
-from components.tables import ANSWER_RANKS, write
-from tests import toy
-from tests.expanded import place
+from components.data.tables import ANSWER_RANKS, write
+from components.expansion import expansions, query_choice
+from tests.support import toy
+from tests.support.expanded import place
 from workflows.steps import choose, expand
 from workflows.steps.choose import rank_groups
 
@@ -42,7 +42,7 @@ def test_groups_have_ranks_and_queries_that_say_something(chain: dict[str, Path]
         assert row["targets"] == [101 if ranks[one] is None else ranks[one] for one in row["doc_ids"]]
         assert len(set(row["targets"])) > 1
     ranks = _same_ranks(chain, tmp_path)
-    with pytest.raises(UserError, match="no query has expansions of which one finds more"):
+    with pytest.raises(UserError, match="no query has expansions of which one retrieves more"):
         rank_groups(place(tmp_path / "none"), toy.INLINE, ranks=ranks, candidates=None, **asked)
 
 

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
-from components.measures import by_measure, per_query
-from components.tables import RANKING, check
-from tests import toy
-from workflows.cluster import Cluster
+from components.data.tables import RANKING, check
+from components.evaluation.measures import by_measure, per_query
+from tests.support import toy
+from workflows.distributed.cluster import Cluster
 from workflows.steps.choose_neighbours import ChooseConfig, _folds, _judged, chosen
 from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
 
@@ -24,10 +24,10 @@ SMALL = {"trials": 6, "k": (2, 5), "k_exp": (1, 3), "context": [6, 9], "measure"
 @pytest.fixture(scope="module")
 def vectors(toys: Path, data: Path) -> Path:
     (folder := toys / "choose-vectors").mkdir()
-    draw = np.random.default_rng(5)
-    np.save(folder / "documents-00000.npy", draw.standard_normal((40, 6)).astype(np.float32))
+    rng = np.random.default_rng(5)
+    np.save(folder / "documents-00000.npy", rng.standard_normal((40, 6)).astype(np.float32))
     queries = pq.read_table(data / "queries.parquet")["query_id"].to_pylist()
-    np.save(folder / "queries.npy", draw.standard_normal((24, 6)).astype(np.float32))
+    np.save(folder / "queries.npy", rng.standard_normal((24, 6)).astype(np.float32))
     (folder / "queries.json").write_text(json.dumps(queries))
     return folder
 

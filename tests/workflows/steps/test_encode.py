@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests import toy
-from workflows.cluster import Cluster
+from tests.support import toy
+from workflows.distributed.cluster import Cluster
 from workflows.steps import encode as module
 from workflows.steps.encode import EncodeConfig, encode, encode_queries
 
@@ -38,14 +38,14 @@ def encoded(data: Path, tokens: Path, retriever: Path) -> Any:
 
 def alone(retriever: Path, tokens: Path, side: Any, row: int) -> np.ndarray:
     """One text's vector, by itself."""
-    from components.dual_encoder import DualEncoder
-    from components.text import TokenStore
+    from components.data.token_store import TokenStore
+    from components.models.dual_encoder import DualEncoder
 
     model = DualEncoder.load(retriever / "model").eval()
     store = TokenStore(tokens, retriever / "model")
     texts = store.queries if side == "query" else store.documents
     with torch.no_grad():
-        return model(store.template.texts(texts, np.array([row]), model.tokens(side)), side)[0].numpy()
+        return model(store.template.texts(texts, np.array([row]), model.max_tokens(side)), side)[0].numpy()
 
 
 def test_vectors_stand_in_the_order_of_the_tables(tmp_path: Path, encoded: Any, retriever: Path, tokens: Path) -> None:
@@ -80,7 +80,7 @@ def test_each_text_is_encoded_once_and_alike_whatever_the_shards(
         return real(self, side, rows)
 
     monkeypatch.setattr(module.Encoder, "vectors", counting)
-    cluster = toy.INLINE.model_copy(update={"pass_tokens": batch})
+    cluster = toy.INLINE.model_copy(update={"max_tokens_per_pass": batch})
     _, found, asked = encoded(tmp_path / "found", cluster=cluster, shard=shard)
     assert len(seen) == len(set(seen)) == 40 + 20
     np.testing.assert_allclose(found, documents, rtol=0, atol=1e-5)

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
-from components.measures import compare
-from components.tables import ANSWERED, QRELS, QUERIES, RANKING
+from components.data.tables import ANSWERED, QRELS, QUERIES, RANKING
+from components.evaluation.measures import compare
 from workflows.steps.evaluate import EntropyConfig, evaluate, results
 
 

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components import expansions
 from components.config import UserError
-from components.generator_configs import GenerateConfig, GeneratorConfig
-from components.tables import EXPANSIONS, QUERIES, check
-from tests import tiny, toy
-from tests.expanded import by_relevance, place
-from tests.writers import write_generator
-from workflows.cluster import Cluster
+from components.data.tables import EXPANSIONS, QUERIES, check
+from components.expansion import expansions
+from components.models.generator_configs import GenerateConfig, GeneratorConfig
+from tests.support import tiny, toy
+from tests.support.expanded import by_relevance, place
+from tests.support.writers import write_generator
+from workflows.distributed.cluster import Cluster
 from workflows.steps import choose, expand
 from workflows.steps.expand import FileConfig, expand_by_model, expand_from_file
 from workflows.steps.tokenize import TokenizeConfig, tokenize, tokenize_queries

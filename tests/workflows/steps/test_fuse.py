@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from components.fusion import FusionConfig, fuse
-from components.tables import RANKING as RANKED
-from tests import toy
-from tests.expanded import place
+from components.data.tables import RANKING as RANKED
+from components.retrieval.fusion import FusionConfig, fuse
+from tests.support import toy
+from tests.support.expanded import place
 from workflows.steps.fuse import fuse_expansions
 
 
@@ -26,7 +26,7 @@ def test_all_that_expansions_find_is_fused_in_any_pieces(
     where = {"data": data, "expanded": chain["expanded"], "ranking": chain["ranking"], "otherwise": chain["found"]}
     whole = place(tmp_path / "whole")
     fuse_expansions(whole, toy.INLINE, **where, split="train", config=config)
-    monkeypatch.setattr("components.tables.pieces.__kwdefaults__", {"columns": None, "rows": 5})
+    monkeypatch.setattr("components.data.tables.pieces.__kwdefaults__", {"columns": None, "rows": 5})
     parts = place(tmp_path / "parts")
     fuse_expansions(parts, toy.INLINE, **where, split="train", config=config)
     found = pq.read_table(whole / "ranking.parquet")

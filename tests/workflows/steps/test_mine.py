@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
-from components.tables import GROUPS, check
-from components.text import document_text
-from tests import toy
+from components.data.tables import GROUPS, check, document_text
+from tests.support import toy
 from workflows.steps.mine import MineConfig, mine
 
 HARDEST = {"function": "components.sampling.hardest"}

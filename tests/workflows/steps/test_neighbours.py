@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from components import reranking
 from components.config import UserError
-from components.neighbours import inner_products, scores
-from components.tables import DOCUMENTS, QUERIES, RANKING, check
-from tests import plain_neighbours as plain
-from tests import toy
-from workflows.cluster import Cluster
+from components.data.tables import DOCUMENTS, QUERIES, RANKING, check
+from components.neighbours import reranking
+from components.neighbours.reciprocal import inner_products, scores
+from tests.support import plain_neighbours as plain
+from tests.support import toy
+from workflows.distributed.cluster import Cluster
 from workflows.steps import neighbours as step
 from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
 
@@ -149,7 +149,7 @@ def test_how_the_work_is_cut_does_not_matter(
 ) -> None:
     wanted = reranked(context=context)
     monkeypatch.setattr(step, "QUERIES", queries)
-    monkeypatch.setattr(reranking, "at_once", lambda candidates, device: 2)
+    monkeypatch.setattr(reranking, "contexts_per_batch", lambda candidates, device: 2)
     assert same(reranked(name="cut", context=context), wanted)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from components.fusion import FusionConfig
-from components.interpolation import InterpolationConfig
-from components.screening import ScreenConfig
-from tests import toy
+from components.retrieval.fusion import FusionConfig
+from components.retrieval.interpolation import InterpolationConfig
+from components.retrieval.screening import ScreenConfig
+from tests.support import toy
 from workflows.steps.answers import AnswerConfig, answering
 from workflows.steps.encode import EncodeConfig, encode
 from workflows.steps.evaluate import evaluate

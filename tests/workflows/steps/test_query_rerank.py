@@ -11,15 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from components import expansions
-from components.cross_encoder import CrossEncoder
-from components.pretrained import load_tokenizer
-from components.query_reading import Reading
-from components.tables import ANSWER_RANKS, write
-from components.text import Batch, TokenStore
-from tests import toy
-from tests.expanded import place
-from tests.trainings import lines
+from components.data.batches import Batch
+from components.data.tables import ANSWER_RANKS, write
+from components.data.token_store import TokenStore
+from components.data.tokenizers import load_tokenizer
+from components.expansion import expansions
+from components.expansion.query_reading import RerankerInputs
+from components.models.cross_encoder import CrossEncoder
+from tests.support import toy
+from tests.support.expanded import place
+from tests.support.trainings import lines
 from workflows.steps import choose, query_rerank
 from workflows.steps.choose import rank_groups
 from workflows.steps.query_rerank import PredictConfig, candidates, predict
@@ -97,7 +98,7 @@ def test_a_trained_reranker_chooses_better_than_the_generator(
         groups, toy.INLINE, data=data, ranks=worst, split="train", max_rank=101, queries=None, candidates=None, seed=[1]
     )
     config = toy.train_config(
-        steps=60, batch=8, learning_rate=5e-3, schedule="noam", clip=None, log_every=20,
+        updates=60, batch=8, learning_rate=5e-3, schedule="noam", clip=None, log_every=20,
         losses=[{"function": RANKING, "options": {"alpha": 0.1}}],
         validate_on_dev={"every": 30, "measure": "accuracy"},
     )  # fmt: skip
@@ -149,7 +150,7 @@ def test_the_public_codes_templates(
         view, toy.INLINE, data=data, expanded=chain["expanded"], ranking=chain["ranking"] if kind == "rd" else None
     )
     tokenize(made, toy.INLINE, data=view, model=ranker, config=TokenizeConfig())
-    reading = Reading(view, TokenStore(made, ranker / "model"), 24)
+    reading = RerankerInputs(view, TokenStore(made, ranker / "model"), 24)
     tokenizer = load_tokenizer(ranker / "model")
     asked = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
     top = {row["query_id"]: row["doc_id"] for row in pq.read_table(chain["ranking"] / "ranking.parquet").to_pylist()

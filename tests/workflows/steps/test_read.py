@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
-from components.reader_configs import ReadConfig, ReaderConfig
-from components.tables import QUERIES
-from tests import toy
-from tests.writers import write_generator
-from workflows.cluster import Cluster
+from components.data.tables import QUERIES
+from components.models.reader_configs import ReadConfig, ReaderConfig
+from tests.support import toy
+from tests.support.writers import write_generator
+from workflows.distributed.cluster import Cluster
 from workflows.steps.read import ANSWERS, WRITTEN, Answerer, evaluate_answers, read_answers, reading_groups
 from workflows.steps.tokenize import TokenizeConfig, tokenize
 

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from components.tables import GROUPS, RANKING, check
-from tests import toy
+from components.data.tables import GROUPS, RANKING, check
+from tests.support import toy
 from workflows.steps import score as module
-from workflows.steps.score import RerankConfig, ScoreConfig, judge, rerank
+from workflows.steps.score import RerankConfig, ScoreConfig, rerank, score_groups
 from workflows.steps.start import start
 
 ROWS = [
@@ -29,8 +29,8 @@ ROWS = [
 @pytest.fixture(scope="module")
 def alone(data: Path, tokens: Path, ranker: Path) -> Callable[[str, str], float]:
     """The score of one pair, by itself."""
-    from components.cross_encoder import CrossEncoder
-    from components.text import TokenStore
+    from components.data.token_store import TokenStore
+    from components.models.cross_encoder import CrossEncoder
 
     model = CrossEncoder.load(ranker / "model").eval()
     store = TokenStore(tokens, ranker / "model")
@@ -50,7 +50,7 @@ def judged(tmp_path: Path, data: Path, tokens: Path, ranker: Path) -> Any:
         groups = toy.write_groups(tmp_path / "groups", rows)
         out = tmp_path / name
         out.mkdir(exist_ok=True)
-        run.summary = judge(  # type: ignore[attr-defined]
+        run.summary = score_groups(  # type: ignore[attr-defined]
             out, cluster, data=data, tokens=tokens, groups=groups, ranker=ranker,
             config=ScoreConfig(**{"precision": "fp32", **config}),
         )  # fmt: skip
@@ -86,7 +86,7 @@ def test_shards_and_batches_do_not_matter_and_each_pair_is_scored_once(
         return real(self, rows)
 
     monkeypatch.setattr(module.Scorer, "scores", counting)
-    cluster = toy.INLINE.model_copy(update={"pass_tokens": batch})
+    cluster = toy.INLINE.model_copy(update={"max_tokens_per_pass": batch})
     found = judged("found", ROWS, cluster=cluster, shard=shard)
     assert len(seen) == len(set(seen)) == 9  # q4 with d4 stands twice
     for a, b in zip(found, wanted, strict=True):
@@ -131,7 +131,9 @@ def test_the_teacher_is_frozen_and_its_scores_are_no_half_precision_numbers(
     groups, found = toy.write_groups(tmp_path / "groups", ROWS), []
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
-        judge(tmp_path / name, toy.INLINE, data=data, tokens=tokens, groups=groups, ranker=model, config=ScoreConfig())
+        score_groups(
+            tmp_path / name, toy.INLINE, data=data, tokens=tokens, groups=groups, ranker=model, config=ScoreConfig()
+        )
         rows = pq.read_table(tmp_path / name / "groups.parquet").to_pylist()
         found.append([score for row in rows for score in row["teacher"]])
     assert found[0] == found[1]

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.screening import ScreenConfig
-from tests import toy
+from components.retrieval.screening import ScreenConfig
+from tests.support import toy
 from workflows.steps import screen as screening
 from workflows.steps.mine import MineConfig, mine
 from workflows.steps.screen import screen

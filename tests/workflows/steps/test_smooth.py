@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from components.config import UserError
-from components.groups import Groups
-from components.smoothing import targets
-from components.tables import GROUPS, check
-from tests import toy
-from workflows.cluster import Cluster
+from components.data.groups import Groups
+from components.data.tables import GROUPS, check
+from components.neighbours.smoothing import targets
+from tests.support import toy
+from workflows.distributed.cluster import Cluster
 from workflows.steps import smooth as step
 from workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
 
@@ -36,11 +36,11 @@ CONFIG: dict[str, Any] = {"similarity": {"k": 3, "k_exp": 2, "mix": 0.2}, "n_max
 def vectors(toys: Path, data: Path) -> Path:
     """Of length 1, for all documents and the queries of the training split."""
     (folder := toys / "smooth-vectors").mkdir()
-    draw = np.random.default_rng(4)
+    rng = np.random.default_rng(4)
     queries = pq.read_table(data / "queries.parquet", filters=[("split", "=", "train")])["query_id"].to_pylist()
 
     def unit(count: int) -> np.ndarray:
-        rows = draw.standard_normal((count, 8))
+        rows = rng.standard_normal((count, 8))
         return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
     for number, start in enumerate(range(0, 40, 15)):
@@ -137,7 +137,7 @@ def test_similarities_within_a_smaller_context(smoothed: Any, vectors: Path, con
 def test_how_the_work_is_cut_does_not_matter(monkeypatch: pytest.MonkeyPatch, smoothed: Any, many: int) -> None:
     wanted = smoothed(name="wanted")
     monkeypatch.setattr(step, "GROUPS_AT_ONCE", many)
-    monkeypatch.setattr(step, "at_once", lambda candidates, device: 1)
+    monkeypatch.setattr(step, "contexts_per_batch", lambda candidates, device: 1)
     for row, other in zip(smoothed(), wanted, strict=True):
         assert row["targets"] == pytest.approx(other["targets"], abs=1e-6)
 

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
-from components.expansions import fold_of
-from components.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, check, write
-from components.targets import TargetConfig
-from tests import toy
+from components.data.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, check, write
+from components.expansion.expansions import fold_of
+from components.expansion.targets import TargetConfig
+from tests.support import toy
 from workflows.steps.targets import targets
 
 TEXTS = [

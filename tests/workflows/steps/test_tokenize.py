@@ -10,9 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
-from components.pretrained import load_tokenizer
-from components.text import Tokens, TokenStore, document_text
-from tests import toy
+from components.data.tables import document_text
+from components.data.token_store import TokenStore
+from components.data.tokenizers import load_tokenizer
+from components.data.tokens import Tokens
+from tests.support import toy
 from workflows.steps import tokenize as module
 from workflows.steps.tokenize import TokenizeConfig, tokenize
 

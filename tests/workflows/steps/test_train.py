@@ -11,12 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from components import training
 from components.config import UserError
-from components.train_config import TemperatureConfig
-from tests import toy
-from tests.trainings import lines
-from workflows.cluster import Cluster
+from components.training import loop
+from components.training.config import TemperatureConfig
+from tests.support import toy
+from tests.support.trainings import lines
+from workflows.distributed.cluster import Cluster
 from workflows.steps import train as module
 from workflows.steps.train import train
 
@@ -53,11 +53,11 @@ def run(tmp_path: Path, data: Path, tokens: Path, retriever: Path, ranker: Path)
 @pytest.mark.parametrize("objective", ["retriever", "ranker"])
 def test_a_trained_model_is_there_and_begins_the_next_training(run: Any, tmp_path: Path, objective: str) -> None:
     summary = run("a", objective=objective, dev=True, validate_on_dev={"every": 2})
-    assert summary["steps"] == 4
+    assert summary["updates"] == 4
     assert 0 < summary["best"]["value"] <= 1
     assert (tmp_path / "a/model/sparring.json").exists()
     progress = json.loads((tmp_path / "a/progress.json").read_text())
-    assert (progress["total"], progress["unit"]) == (4, "steps")
+    assert (progress["total"], progress["unit"]) == (4, "updates")
     names = {"retriever": {"cross_entropy (batch)", "distillation (group)"}, "ranker": {"cross_entropy (group)"}}
     assert names[objective] <= lines(tmp_path / "a")[0].keys()
 
@@ -66,15 +66,15 @@ def test_interrupted_it_goes_on_where_it_was(run: Any, tmp_path: Path, monkeypat
     """The step called again on the same place; the progress begins where the checkpoint is."""
     monkeypatch.setattr(module, "SAVE_SECONDS", -1.0)
     run("a")
-    real, calls = training._update, []
+    real, calls = loop._update, []
 
-    def failing(*args: Any, step: int, **rest: Any) -> Any:
-        calls.append(step)
+    def failing(objective: Any, optimizer: Any, config: Any, state: Any, **rest: Any) -> Any:
+        calls.append(state.update)
         if len(calls) == 3:
             raise RuntimeError("power cut")
-        return real(*args, step=step, **rest)
+        return real(objective, optimizer, config, state, **rest)
 
-    monkeypatch.setattr(training, "_update", failing)
+    monkeypatch.setattr(loop, "_update", failing)
     with pytest.raises(RuntimeError, match="power cut"):
         run("b")
     run("b")
@@ -88,7 +88,7 @@ def test_interrupted_it_goes_on_where_it_was(run: Any, tmp_path: Path, monkeypat
 @pytest.mark.parametrize(("batch", "accumulate", "workers"), [(6, 4, 1), (6, 1, 4), (8, 4, 4)])
 def test_a_batch_that_cannot_be_shared_is_a_users_mistake(run: Any, batch: int, accumulate: int, workers: int) -> None:
     cluster = toy.INLINE.model_copy(update={"train": toy.INLINE.train.model_copy(update={"workers": workers})})
-    with pytest.raises(UserError, match=f"batch: {batch} groups cannot be shared evenly among {workers} workers"):
+    with pytest.raises(UserError, match=f"batch: {batch} rows cannot be shared evenly among {workers} workers"):
         run("a", batch=batch, accumulate=accumulate, cluster=cluster)
 
 
@@ -121,11 +121,11 @@ def vectors(tmp_path: Path) -> Path:
 def test_two_workers_train_queries_alone_as_one(coder: Any, tmp_path: Path, ray: Cluster) -> None:
     """Losses, what is seen of the development table, and moments; the temperature is among them."""
     look = {"every": 2, "from_start": True, "measure": "loss"}
-    summary = coder("ray", cluster=ray, steps=4, batch=6, validate_on_dev=look)
-    coder("inline", steps=4, batch=6, validate_on_dev=look)
+    summary = coder("ray", cluster=ray, updates=4, batch=6, validate_on_dev=look)
+    coder("inline", updates=4, batch=6, validate_on_dev=look)
     assert summary["workers"] == 2
     a, b = lines(tmp_path / "ray"), lines(tmp_path / "inline")
-    assert [line["step"] for line in a if "dev loss" in line] == [0, 2, 4]
+    assert [line["update"] for line in a if "dev loss" in line] == [0, 2, 4]
     for one, other in zip(a, b, strict=True):
         assert one == pytest.approx(other, rel=1e-3, abs=2e-5)
     moments, wanted = (load_file(tmp_path / name / "state/optimizer.safetensors") for name in ("ray", "inline"))
@@ -139,7 +139,7 @@ def test_two_workers_train_queries_alone_as_one(coder: Any, tmp_path: Path, ray:
 
 
 def test_training_on_contexts_lowers_the_divergence(coder: Any, tmp_path: Path) -> None:
-    coder("out", steps=40, batch=12, log_every=10, learning_rate=5e-3, warmup=0.0)
+    coder("out", updates=40, batch=12, log_every=10, learning_rate=5e-3, warmup=0.0)
     found = [line["divergence (group)"] for line in lines(tmp_path / "out")]
     assert found[-1] < 0.3 * found[0]
 
@@ -150,8 +150,8 @@ def test_an_objective_that_is_given_what_it_does_not_take_says_so(run: Any, tmp_
 
 
 def test_two_workers_of_ray_train_are_one_process(run: Any, tmp_path: Path, ray: Cluster) -> None:
-    summary = run("ray", cluster=ray, steps=3, batch=6)
-    run("inline", steps=3, batch=6)
+    summary = run("ray", cluster=ray, updates=3, batch=6)
+    run("inline", updates=3, batch=6)
     assert summary["workers"] == 2
     for a, b in zip(lines(tmp_path / "ray"), lines(tmp_path / "inline"), strict=True):
         assert a == pytest.approx(b, rel=1e-3, abs=2e-5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from components.config import UserError
-from workflows.worker_group import _reason
+from workflows.distributed.ray_train import failure_reason
 
 DIED = (
     "The actor died unexpectedly.\n\tpid: 7\nThe actor is dead because its worker process has died. Worker exit type: X"
@@ -26,7 +26,7 @@ DIED = (
 def test_a_workers_words(failures: dict[int, Exception], kind: type[Exception], says: str) -> None:
     from ray.train import WorkerGroupError
 
-    error = _reason(WorkerGroupError("\n".join(str(failure) for failure in failures.values()), failures))
+    error = failure_reason(WorkerGroupError("\n".join(str(failure) for failure in failures.values()), failures))
     assert type(error) is kind
     assert str(error).startswith(says)
     assert "\n" not in str(error)
@@ -42,7 +42,7 @@ def test_a_workers_words(failures: dict[int, Exception], kind: type[Exception], 
 def test_the_controllers_words(said: str, says: str) -> None:
     from ray.train import ControllerError
 
-    error = _reason(ControllerError(RuntimeError(said)))
+    error = failure_reason(ControllerError(RuntimeError(said)))
     assert str(error).startswith(says)
     assert "\n" not in str(error)
 
@@ -50,9 +50,9 @@ def test_the_controllers_words(said: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (None, "the workers went home before the training was done, and Ray Train does not say why"),
+        (None, "the workers ended before the training was done, and Ray Train does not say why"),
         (SystemExit(), "Ray Train ended with SystemExit"),
     ],
 )
 def test_an_end_without_words(error: BaseException | None, says: str) -> None:
-    assert str(_reason(error)) == says
+    assert str(failure_reason(error)) == says

@@ -1,4 +1,4 @@
-"""The graph: who a step is, and what it stands on."""
+"""The graph: what identifies a step, and what it depends on."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests import steps
-from tests.steps import Options, chain
-from workflows.dag import graph, relabelled, step
+from tests.support import steps
+from tests.support.steps import Options, chain
+from workflows.store.dag import Description, graph, relabelled, step
 
 # Identity
 
 
-def test_same_inputs_same_place() -> None:
+def test_equal_inputs_give_the_same_name() -> None:
     one, two = chain(), chain()
     assert {name: node.name for name, node in one.items()} == {name: node.name for name, node in two.items()}
     assert one["a"].name.startswith("write-")
@@ -25,10 +25,10 @@ def test_same_inputs_same_place() -> None:
     )
 
 
-def test_a_fingerprint_stays_what_it_was() -> None:
-    """It names what lies in people's stores: a change of how it is made would make every artifact anew."""
+def test_fingerprints_do_not_change_between_versions() -> None:
+    """They name the artifacts in users' stores: if they changed, everything would run again."""
     inputs = {"parts": [step("a", steps.write, text="ä")], "options": Options(number=1, names=["x"])}
-    assert step("ab", steps.join, **inputs).name == "join-56b08c0a499c"
+    assert step("ab", steps.join, **inputs).name == "join-93c6a33785a0"
 
 
 @pytest.mark.parametrize(
@@ -39,18 +39,18 @@ def test_a_fingerprint_stays_what_it_was() -> None:
         ({"number": 2}, {"ab", "end"}),
     ],
 )
-def test_a_change_moves_exactly_what_stands_on_it(change: dict[str, Any], moved: set[str]) -> None:
+def test_a_change_moves_exactly_the_steps_that_depend_on_it(change: dict[str, Any], moved: set[str]) -> None:
     before, after = chain(), chain(**change)
     assert {name for name in before if before[name].fingerprint != after[name].fingerprint} == moved
 
 
-def test_a_label_does_not_move_anything() -> None:
+def test_a_label_is_no_part_of_the_identity() -> None:
     a, same = step("a", steps.write, text="a"), step("another", steps.write, text="a")
     assert a.name == same.name
     assert [node.label for node in graph([a, same])] == ["a"]  # one artifact, under the first of its labels
 
 
-def test_other_labels_are_the_same_steps() -> None:
+def test_relabelled_steps_are_the_same_steps() -> None:
     nodes = chain()
     renamed = relabelled(nodes["end"], {nodes["a"].fingerprint: "A", nodes["aside"].fingerprint: "not there"})
     assert [node.label for node in graph([renamed])] == ["A", "b", "ab", "end"]
@@ -58,18 +58,35 @@ def test_other_labels_are_the_same_steps() -> None:
     assert nodes["a"].label == "a"
 
 
-def test_a_version_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_is_part_of_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     before = step("newer", steps.newer, text="a").name
-    monkeypatch.setattr(steps.newer, "version", 3)
+    monkeypatch.setattr(steps.newer, "description", Description(version=3))
     assert step("newer", steps.newer, text="a").name != before
-    monkeypatch.setattr(steps.newer, "version", 1)
+    monkeypatch.setattr(steps.newer, "description", Description(version=1))
     unmarked = step("newer", steps.newer, text="a").name
-    monkeypatch.delattr(steps.newer, "version")
+    monkeypatch.delattr(steps.newer, "description")
     assert step("newer", steps.newer, text="a").name == unmarked
 
 
+def test_of_a_description_only_the_version_is_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = step("newer", steps.newer, text="a")
+    told = Description(part="data", version=2, models="training", droppable=("x",), supersedes={"text": ("y",)})
+    monkeypatch.setattr(steps.newer, "description", told)
+    after = step("newer", steps.newer, text="a", part="warm-up")
+    assert after.name == before.name
+    assert "part" not in after.inputs
+
+
+def test_a_step_belongs_to_its_own_part_else_its_functions_else_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert step("a", steps.write, text="a").part == "other"
+    monkeypatch.setattr(steps.write, "description", Description(part="data"), raising=False)
+    a, warm = step("a", steps.write, text="a"), step("b", steps.write, text="b", part="warm-up")
+    assert (a.part, warm.part) == ("data", "warm-up")
+    assert relabelled(warm, {warm.fingerprint: "other: b"}).part == "warm-up"
+
+
 def test_a_default_is_part_of_the_identity() -> None:
-    """Else a default that changes would give other results at the same place."""
+    """Otherwise a changed default would give other results under the same name."""
     assert step("a", steps.write, text="a").name == step("a", steps.write, text="a", size=0).name
     assert step("a", steps.write, text="a").inputs == {"text": "a", "size": 0}
 

@@ -1,4 +1,4 @@
-"""How far a step is: what its workers write, and what the live view makes of it."""
+"""The progress of a step: what its workers write, and the bars that are drawn from it."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 
 import pytest
 
-from workflows import progress
-from workflows.progress import NAME, Progress, View, bar
+from workflows.store import progress
+from workflows.store.progress import PROGRESS, Progress, ProgressView, bar, read_progress
 
 
 def state(out: Path) -> dict[str, Any]:
-    """What the file says, but for the time."""
-    found = dict(json.loads((out / NAME).read_text()))
+    """The content of the progress file, without the time."""
+    found = dict(json.loads((out / PROGRESS).read_text()))
     assert found.pop("seconds") >= 0
     return found
 
 
-def test_it_counts(tmp_path: Path) -> None:
+def test_units_are_counted(tmp_path: Path) -> None:
     with Progress(tmp_path, 10, "texts") as counted:
         assert state(tmp_path) == {"done": 0, "first": 0, "total": 10, "unit": "texts", "note": ""}
         for _ in range(10):
             counted.add(note="loss 0.5")
         counted.add(0)
     assert state(tmp_path) == {"done": 10, "first": 0, "total": 10, "unit": "texts", "note": "loss 0.5"}
-    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+    assert [path.name for path in tmp_path.iterdir()] == [PROGRESS]
 
 
-def test_it_says_the_end_though_the_work_failed(tmp_path: Path) -> None:
+def test_the_last_count_is_written_though_the_work_failed(tmp_path: Path) -> None:
     def work() -> None:
         with Progress(tmp_path, 10, "texts", done=4) as counted:
             counted.add(2)
@@ -41,18 +41,18 @@ def test_it_says_the_end_though_the_work_failed(tmp_path: Path) -> None:
     assert (state(tmp_path)["first"], state(tmp_path)["done"]) == (4, 6)
 
 
-def test_a_training_says_where_it_begins(tmp_path: Path) -> None:
-    """Its steps before this run are known only when its checkpoint was read."""
+def test_the_first_call_of_set_done_says_what_an_earlier_run_had_done(tmp_path: Path) -> None:
+    """A training knows its earlier updates only when it has read its checkpoint."""
     counted = Progress(tmp_path, 100, "steps")
-    counted.to(40)
+    counted.set_done(40)
     assert (state(tmp_path)["first"], state(tmp_path)["done"]) == (40, 40)
-    counted.to(41, "loss 0.5")
+    counted.set_done(41, "loss 0.5")
     counted._write()
     assert (state(tmp_path)["first"], state(tmp_path)["done"], state(tmp_path)["note"]) == (40, 41, "loss 0.5")
 
 
-def test_a_bar_tells_the_rate_of_this_run_alone() -> None:
-    """60 of 100 done, 20 of them here in 10 seconds after 5 to begin: 2 a second, and 20 more seconds."""
+def test_a_bar_shows_the_rate_of_this_run_alone() -> None:
+    """60 of 100 are done, 20 of them by this run in 10 of its 15 seconds: 2 a second, so 20 seconds are left."""
     about = {"done": 60, "first": 40, "total": 100, "unit": "texts", "note": "loss 0.5", "seconds": 10.0}
     line = bar("[1/3] vectors", about, 15.0, 100)
     assert line.startswith("[1/3] vectors:  60%|")
@@ -63,19 +63,19 @@ def test_a_bar_tells_the_rate_of_this_run_alone() -> None:
 def test_a_bar_before_anything_is_done_and_without_a_total() -> None:
     about: dict[str, Any] = {"done": 0, "first": 0, "total": 100, "unit": "texts", "note": "", "seconds": 0.0}
     assert "0/100" in bar("x", about, 0.0, 80)
-    assert "?" in bar("x", about, 5.0, 80)  # no one knows how long
+    assert "?" in bar("x", about, 5.0, 80)  # the time left is unknown
     assert bar("x", {**about, "total": None, "done": 7}, 1.0, 80).startswith("x: 7 texts [00:01,")
 
 
 @pytest.mark.parametrize("text", [None, "", '{"done": 1'])
-def test_a_file_that_is_not_there_or_not_whole_is_no_state(tmp_path: Path, text: str | None) -> None:
+def test_a_missing_or_half_written_file_gives_no_progress(tmp_path: Path, text: str | None) -> None:
     if text is not None:
-        (tmp_path / NAME).write_text(text)
-    assert progress.read(tmp_path) is None
+        (tmp_path / PROGRESS).write_text(text)
+    assert read_progress(tmp_path) is None
 
 
 class Clock:
-    """A stop that lets a number of looks pass, each 20 seconds after the other."""
+    """A stop event and clock: `looks` waits pass, of 20 seconds each."""
 
     def __init__(self, looks: int) -> None:
         self.looks, self.now = looks, 0.0
@@ -89,17 +89,17 @@ class Clock:
 
 
 def half_done(out: Path) -> Path:
-    """A step's directory that says 5 of 10."""
+    """A step's directory with a progress of 5 of 10."""
     out.mkdir()
     with Progress(out, 10, "texts") as counted:
         counted.add(5)
     return out
 
 
-def drawing(monkeypatch: pytest.MonkeyPatch, live: bool, looks: int, *titles: str, root: Path) -> View:
-    """A view of some steps that looks so many times, in this thread."""
+def drawing(monkeypatch: pytest.MonkeyPatch, live: bool, looks: int, *titles: str, root: Path) -> ProgressView:
+    """A view of some steps that draws `looks` times, in this thread."""
     monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: live, raising=False)
-    clock, view = Clock(looks), View()
+    clock, view = Clock(looks), ProgressView()
     monkeypatch.setattr(progress.time, "monotonic", clock.monotonic)
     view._stop = clock  # type: ignore[assignment]
     view._steps = {title: (half_done(root / title), 0.0) for title in titles}
@@ -110,10 +110,10 @@ def drawing(monkeypatch: pytest.MonkeyPatch, live: bool, looks: int, *titles: st
 def test_the_view_of_one_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], live: bool
 ) -> None:
-    """On a terminal one line drawn over and over, and gone at the end; elsewhere a line now and then."""
+    """On a terminal one line that is redrawn and erased at the end; elsewhere a new line each time."""
     view = drawing(monkeypatch, live, 3, "vectors", root=tmp_path)
     view._draw_until_stopped()
-    view.say("vectors: done")
+    view.print("vectors: done")
     said = capsys.readouterr().err
     assert said.count("5/10") == 3
     assert said.count("\n") == (1 if live else 4)
@@ -124,7 +124,7 @@ def test_the_view_of_one_step(
 def test_the_view_of_two_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], live: bool
 ) -> None:
-    """Two lines, both drawn over."""
+    """Two lines, both redrawn."""
     view = drawing(monkeypatch, live, 2, "vectors", "training", root=tmp_path)
     view._draw_until_stopped()
     view._write("")
@@ -134,13 +134,13 @@ def test_the_view_of_two_steps(
     assert said.count("\n") == (2 if live else 4)
 
 
-def test_the_view_ends_with_its_steps(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_text('{"done": 9}')  # of a run that was killed
+def test_the_view_stops_with_its_block(tmp_path: Path) -> None:
+    (tmp_path / PROGRESS).write_text('{"done": 9}')  # left by a killed run
     before = threading.active_count()
 
     def work() -> None:
-        with View() as view, view.step("x", tmp_path):
-            assert not (tmp_path / NAME).exists()
+        with ProgressView() as view, view.step("x", tmp_path):
+            assert not (tmp_path / PROGRESS).exists()
             assert threading.active_count() == before + 1
             raise KeyboardInterrupt
 

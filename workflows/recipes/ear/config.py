@@ -1,19 +1,20 @@
-"""What an EAR experiment says: generators, query rerankers, passage reranker, reader (paper 002, chapter 3)."""
+"""What an EAR experiment says: generators, query rerankers, passage reranker, reader (Chuang et al., 2023, chapter
+3)."""
 
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from components.config import Config as Part
-from components.fusion import FusionConfig
-from components.generator_configs import GenerateConfig, GeneratorConfig
-from components.model_configs import CrossEncoderConfig, DualEncoderConfig
-from components.reader_configs import ReadConfig, ReaderConfig
-from components.relevance_model import RelevanceConfig
-from components.screening import ScreenConfig
-from components.targets import TargetConfig
-from components.train_config import TrainConfig
-from workflows.parts import Base, Phase
+from components.expansion.relevance_model import RelevanceConfig
+from components.expansion.targets import TargetConfig
+from components.models.configs import CrossEncoderConfig, DualEncoderConfig
+from components.models.generator_configs import GenerateConfig, GeneratorConfig
+from components.models.reader_configs import ReadConfig, ReaderConfig
+from components.retrieval.fusion import FusionConfig
+from components.retrieval.screening import ScreenConfig
+from components.training.config import TrainConfig
+from workflows.stages.config import RetrievalConfig, TrainingPhase
 from workflows.steps.expand import FileConfig
 from workflows.steps.lucene import RM3Config
 from workflows.steps.mine import MineConfig
@@ -32,7 +33,8 @@ class Learn(Part):
     """Its loss is usually `components.losses.likelihood.negative_log_likelihood`."""
     folds: int | None = Field(None, ge=2)
     """K generators, each trained without a part of the training queries, write the training examples of that part
-    (paper 002, section 3.3.3: 5). Null: the one that is trained on all writes them, of texts that it may know by heart.
+    (Chuang et al., 2023, section 3.3.3: 5). Null: the one that is trained on all writes them, of texts that it may know
+    by heart.
     """
 
     @model_validator(mode="after")
@@ -47,7 +49,7 @@ class Writer(Part):
 
     model: GeneratorConfig
     learn: Learn | None = None
-    """Null to ask it as it is, as T0 is (paper 002, section 3.4.2)."""
+    """Null to ask it as it is, as T0 is (Chuang et al., 2023, section 3.4.2)."""
     generate: GenerateConfig = GenerateConfig()
 
     @model_validator(mode="after")
@@ -85,7 +87,8 @@ class Reranker(Part):
 
     model: CrossEncoderConfig
     template: Literal["paper", "released"] = "paper"
-    """How what it reads is put together (`components.query_reading`): as paper 002 says, or as the public code does."""
+    """How what it reads is put together (`components.expansion.query_reading`): as Chuang et al. (2023) says, or as the
+    public code does."""
     train: TrainConfig
     """Its loss is usually `components.losses.query_ranks.ranking`, its schedule `noam`."""
 
@@ -106,7 +109,7 @@ class Rerankers(Part):
     """Retrieval-dependent: reads the first passage that it finds too (section 3.3.2)."""
 
 
-class Passages(Phase):
+class Passages(TrainingPhase):
     """A passage reranker, to set beside query rerankers (section 3.5). Its loss: `components.losses.pointwise`'s
     `binary_cross_entropy` as in the paper, or one over the list."""
 
@@ -115,10 +118,11 @@ class Passages(Phase):
     """Its groups, out of BM25's ranking (Appendix B.2: the first 10)."""
     rerank: RerankConfig = RerankConfig(depth=100)
     """How deep it goes."""
-    as_many: int | None = Field(None, ge=1)
-    """Also so deep alone: as many passages as a query reranker has candidates (the paper: 25 and 32)."""
-    queries: int | None = Field(None, ge=2)
-    """Also of the first so many queries that a reranker puts first, their rankings fused; null for not."""
+    other_depth: int | None = Field(None, ge=1)
+    """A second depth to measure: as many passages as a query reranker has candidates (the paper: 25 and 32). Null for
+    none."""
+    top_queries: int | None = Field(None, ge=2)
+    """Also rerank the fused rankings of so many expansions that a query reranker puts first. Null for not."""
 
 
 class Reading(Part):
@@ -144,32 +148,32 @@ class Reading(Part):
         return self
 
 
-class CluesConfig(FusionConfig):
-    """How all expansions' rankings are fused without choosing (contextual clue sampling)."""
+class AllExpansionsConfig(FusionConfig):
+    """How all expansions' rankings are fused without choosing."""
 
-    of: list[str] | None = Field(None, min_length=1)
-    """The generators whose expansions these are, measured or not, such as one of beams beside those that are sampled;
-    null for all that are measured."""
+    generators: list[str] | None = Field(None, min_length=1)
+    """The generators of these expansions, measured or not, such as one that writes beams beside those that sample. Null
+    for all that are measured."""
 
 
-class EarConfig(Base):
+class Config(RetrievalConfig):
     """Generators, query rerankers, and the dense retriever that they are fused with."""
 
+    recipe: Literal["ear"]
     generators: dict[str, Generator] = Field(min_length=1)
     """By name, in the order in which their rankings are fused where `order` says nothing."""
     order: list[str] | None = None
     """The order in which the measured generators' rankings are fused, in the paper sentence, answer, title: a file with
     a `base` keeps the order of that one's generators."""
-    draw: int = 1
-    """The seed of the generators. It is not among `seeds`: those are of query rerankers and the dense retriever, which
-    all choose from the same expansions."""
-    good: Literal["answers", "qrels"] = "answers"
-    """What makes a ranking good: a document that bears an answer, or one that is relevant."""
+    generator_seed: int = 1
+    """The seed of the generators. It is apart from `seeds`, those of query rerankers and the dense retriever, so that
+    all of these choose from the same expansions."""
+    relevant_by: Literal["answers", "qrels"] = "answers"
+    """Which documents an expansion should retrieve: those that bear an answer, or those that are judged relevant."""
     max_rank: int = Field(101, ge=1)
-    """The rank of an expansion that finds no such document (the paper's MAX_RANK); more than `k`."""
-    question: bool = False
-    """Whether the question as it is is one of the candidates, beside what expands it. In the paper, and in the public
-    code, it is not."""
+    """The rank of an expansion that retrieves no such document (the paper's MAX_RANK); more than `k`."""
+    include_question: bool = False
+    """Whether the question without an expansion is a candidate too. In the paper and its code it is not."""
     rerankers: Rerankers
     training_queries: int | None = Field(None, ge=1)
     """Only so many training queries are learnt from, drawn by the seed; null for all."""
@@ -177,8 +181,8 @@ class EarConfig(Base):
     """Only so many expansions of a training query are learnt from, drawn from all; null for all (the paper). Half of
     them tell about as much of how to rank in half the time, so that twice as many queries can be learnt from."""
     predict: PredictConfig = PredictConfig()
-    fewer: list[int] = []
-    """Also choose among the first so many expansions alone, of the same that were drawn (Table 3.8)."""
+    fewer_expansions: list[int] = []
+    """Also choose among only the first so many expansions, for each of these numbers (Table 3.8)."""
     fusion: FusionConfig = FusionConfig()
     """Of the generators' rankings."""
     retriever: DualEncoderConfig
@@ -196,7 +200,7 @@ class EarConfig(Base):
     `HNSW`); null for not."""
     rm3: RM3Config | None = None
     """BM25 with relevance feedback by RM3, as Lucene has it, beside BM25; null for not."""
-    clues: CluesConfig | None = None
+    all_expansions: AllExpansionsConfig | None = None
     """All expansions' rankings fused, without choosing, as contextual clue sampling does with beams (Liu et al. 2022;
     section 3.4.3); null for not."""
     to_dense: bool = False
@@ -210,6 +214,22 @@ class EarConfig(Base):
     """Another EAR experiment's file, relative to where you run: its models are applied to this collection without
     training on it (section 3.4.5, Table 3.4). Generators, rerankers, retriever and reader are then what that file
     says."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for name, generator in self.generators.items():
+            of = generator.learn_from
+            if of is not None and of not in self.generators:
+                raise ValueError(f"generators: {name}: learn_from: {of!r}; accepted: {', '.join(self.generators)}")
+        measured = [name for name, generator in self.generators.items() if generator.measured]
+        if not measured:
+            raise ValueError("generators: of none the rankings are measured")
+        if self.order is not None and sorted(self.order) != sorted(measured):
+            raise ValueError(f"order: {', '.join(self.order)}; accepted: each of {', '.join(measured)} once")
+        if self.max_rank <= self.k:
+            raise ValueError(f"max_rank: {self.max_rank}: an expansion that finds nothing would be as good as one that "
+                             f"does; accepted: more than k, {self.k}")  # fmt: skip
+        return self
 
     def measured(self) -> list[str]:
         """The generators whose rankings are fused, in their order."""

@@ -1,0 +1,1 @@
+"""Charts as inline SVG, and the data of some of them."""

@@ -1,0 +1,25 @@
+"""Tables in which the rows of one query are adjacent, as in a ranking: where each query's run of rows starts."""
+
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.int64]
+
+
+def starts(values: npt.NDArray) -> Rows:
+    """(R,) the rows whose value differs from that of the row before.
+
+    >>> starts(np.array([4, 4, 7, 7, 7])).tolist()
+    [0, 2]
+    """
+    return np.flatnonzero(np.r_[True, values[1:] != values[:-1]][: len(values)])
+
+
+def ranks(values: npt.NDArray) -> Rows:
+    """(N,) the position of each row in its run of equal values, from 0.
+
+    >>> ranks(np.array([4, 4, 7, 7, 7])).tolist()
+    [0, 1, 0, 1, 2]
+    """
+    first = starts(values)
+    return np.arange(len(values)) - np.repeat(first, np.diff(np.r_[first, len(values)]))

@@ -1,0 +1,31 @@
+"""A token store: an artifact with the token ids of a collection's documents and queries."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from components.config import UserError
+from components.data.template import Template
+from components.data.tokenizers import load_tokenizer, tokenizer_digest
+from components.data.tokens import Tokens
+
+TOKENIZER = "tokenizer.json"
+"""The file in a token store that holds the digest of the tokenizer that made it."""
+
+
+class TokenStore:
+    """A collection's tokens as one model reads them: `queries`, `documents`, and the `template` of special tokens.
+
+    UserError if the tokens were made with another tokenizer than the model's.
+    """
+
+    def __init__(self, folder: Path, model: Path, *, pairs: bool = True) -> None:
+        made, needed = json.loads((folder / TOKENIZER).read_text()), tokenizer_digest(model)
+        if made != needed:
+            raise UserError(
+                f"{folder}: these tokens were made with another tokenizer ({made}) than that of {model} ({needed}); "
+                "tokenise the collection for this model"
+            )
+        self.template = Template.of(load_tokenizer(model), pairs=pairs)
+        self.queries, self.documents = Tokens.open(folder, "queries"), Tokens.open(folder, "documents")

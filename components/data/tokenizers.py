@@ -1,0 +1,39 @@
+"""The tokenizer of a saved model: its file, the prompts before each text, and a digest of both."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+MODEL_CONFIG = "sparring.json"
+"""The file in a saved model's folder that holds the config the model was made with."""
+
+
+def tokenizer_file(model: Path) -> Path:
+    """The `tokenizer.json` of a saved model; for a model with two towers, the query tower's."""
+    beside = model / "tokenizer.json"
+    return beside if beside.exists() else model / "query" / "tokenizer.json"
+
+
+def load_tokenizer(model: Path) -> Any:
+    """The Hugging Face tokenizer of a saved model; for a model with two towers, the query tower's."""
+    import transformers  # heavy
+
+    transformers.utils.logging.set_verbosity_error()
+    return transformers.AutoTokenizer.from_pretrained(str(tokenizer_file(model).parent))
+
+
+def prompts_of(model: Path) -> dict[str, str]:
+    """The texts that a saved retriever puts before each query and each document; empty for every other model."""
+    saved = json.loads((model / MODEL_CONFIG).read_text()) if (model / MODEL_CONFIG).exists() else {}
+    return {"queries": saved.get("query_prompt", ""), "documents": saved.get("document_prompt", "")}
+
+
+def tokenizer_digest(model: Path) -> str:
+    """A digest of a saved model's tokenizer and prompts: models with the same digest can read the same token store."""
+    rules = json.loads(tokenizer_file(model).read_text()) | {"prompts": prompts_of(model)}
+    rules.pop("truncation", None)
+    rules.pop("padding", None)
+    return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()[:16]

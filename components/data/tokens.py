@@ -1,0 +1,42 @@
+"""Token ids of many texts as two arrays: all ids one after another, and where each text starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+
+class Tokens:
+    """Token ids of many texts, without special tokens: `ids[offsets[i]:offsets[i + 1]]` is text i.
+
+    >>> tokens = Tokens.of([[7, 8], [], [9]])
+    >>> tokens[0].tolist(), tokens.lengths().tolist()
+    ([7, 8], [2, 0, 1])
+    """
+
+    def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
+        self.ids, self.offsets = ids, offsets
+
+    @classmethod
+    def open(cls, folder: Path, name: str) -> Self:
+        """A table's tokens in a token store (`name` is `documents` or `queries`), memory-mapped."""
+        return cls(*(np.load(folder / f"{name}.{part}.npy", mmap_mode="r") for part in ("ids", "offsets")))
+
+    @classmethod
+    def of(cls, texts: Iterable[Sequence[int] | np.ndarray]) -> Self:
+        """The token ids of a few texts, held in memory."""
+        arrays = [np.asarray(text, np.int64) for text in texts]
+        return cls(np.concatenate([np.empty(0, np.int64), *arrays]), np.cumsum([0, *map(len, arrays)]))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self.ids[self.offsets[row] : self.offsets[row + 1]]
+
+    def lengths(self, rows: np.ndarray | None = None) -> np.ndarray:
+        """(N,) the number of tokens of the texts at `rows`, or of every text."""
+        return np.diff(self.offsets) if rows is None else self.offsets[rows + 1] - self.offsets[rows]

@@ -1,0 +1,1 @@
+"""Measures, statistical tests and result tables."""

@@ -1,0 +1,55 @@
+"""Which queries a system wins and loses against another, by the rank of the first relevant document."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+@dataclass(frozen=True)
+class Change:
+    """The rank of a query's first relevant document in two rankings; None where it has none."""
+
+    query_id: str
+    doc_id: str
+    before: int | None
+    after: int | None
+    first: str | None
+    """The document at rank 1 in the worse of the two rankings, where it is not relevant."""
+
+    @property
+    def gain(self) -> float:
+        """The change of the reciprocal rank."""
+        return (1 / self.after if self.after else 0.0) - (1 / self.before if self.before else 0.0)
+
+
+def changes(before: pa.Table, after: pa.Table, qrels: pa.Table) -> list[Change]:
+    """A change for every query with a relevant document, from the greatest gain to the greatest loss."""
+    relevant: dict[str, set[str]] = {}
+    judged = qrels.filter(pc.greater(qrels["relevance"], 0))
+    for query, document in zip(judged["query_id"].to_pylist(), judged["doc_id"].to_pylist(), strict=True):
+        relevant.setdefault(query, set()).add(document)
+    old, new = (_first_relevant(ranking, relevant) for ranking in (before, after))
+    changed = []
+    for query in sorted(relevant):
+        (old_rank, old_best, old_top), (new_rank, new_best, new_top) = old[query], new[query]
+        lost = new_rank is None or (old_rank is not None and new_rank > old_rank)
+        best, top = (old_best, new_top) if lost else (new_best, old_top)
+        wrong = top if top not in relevant[query] else None
+        changed.append(Change(query, best or min(relevant[query]), old_rank, new_rank, wrong))
+    return sorted(changed, key=lambda change: (-change.gain, change.query_id))
+
+
+def _first_relevant(
+    ranking: pa.Table, relevant: dict[str, set[str]]
+) -> dict[str, tuple[int | None, str | None, str | None]]:
+    """query -> rank and id of its first relevant document, and the id of the document at rank 1."""
+    firsts: dict[str, tuple[int | None, str | None, str | None]] = dict.fromkeys(relevant, (None, None, None))
+    kept = ranking.filter(pc.is_in(ranking["query_id"], pa.array(list(relevant), pa.string())))
+    columns = (kept[name].to_pylist() for name in ("query_id", "doc_id", "rank"))
+    for query, document, rank in zip(*columns, strict=True):
+        best, first, top = firsts[query]
+        if document in relevant[query] and (best is None or rank < best):
+            best, first = rank, document
+        firsts[query] = (best, first, document if rank == 1 else top)
+    return firsts

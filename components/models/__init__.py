@@ -1,0 +1,1 @@
+"""Retrievers, rankers, generators and readers: creating, loading, running and saving them."""

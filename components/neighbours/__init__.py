@@ -1,0 +1,1 @@
+"""Reciprocal nearest neighbours, reranking by them, and evidence-based label smoothing."""

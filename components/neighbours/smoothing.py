@@ -1,0 +1,138 @@
+"""Soft labels for the candidates of a query: evidence-based label smoothing, and what the paper compares it with.
+
+The ground truth are the documents that are judged relevant. A candidate that is similar to them is likely to be
+relevant too, although nobody judged it, so it gets a share of the target distribution that grows with its similarity
+(Zerveas et al., 2023, section 3.2, Algorithm 1).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from components.config import Config
+from components.neighbours import reciprocal
+from components.neighbours.reciprocal import NeighboursConfig, Normalise
+
+if TYPE_CHECKING:  # configs are read without torch
+    from torch import Tensor
+
+
+class SmoothingConfig(Config):
+    """How similarities to the ground truth become a target distribution. The defaults are the paper's for TAS-B.
+
+    The public code has `order: truncate first` and `least: 0.1`. It also drops candidates whose similarity is below 0.1
+    before it starts, and its limits may drop ground truth, which here always keeps a share.
+    """
+
+    labels: Literal["evidence", "query", "uniform"] = "evidence"
+    """`evidence`: shares by similarity to the ground truth (Algorithm 1). Two for comparison: `query`, shares by
+    similarity to the query, a self-distillation that makes a retriever worse (Figure 2); `uniform`, the same share for
+    each candidate that is not ground truth (Eq. 2)."""
+    similarity: NeighboursConfig = NeighboursConfig()
+    """How similar two elements of the context are: the query and its candidates."""
+    normalise: Normalise = "max-min"
+    """f_n, how a query's similarities are normalised: `max-min` (Eq. 13), `std` (Eq. 14) or `none`."""
+    boost: float = Field(1.222, gt=0)
+    """b, the factor of the ground truth's normalised similarities."""
+    n_max: int | None = Field(4, ge=1)
+    """Only this many candidates, the most similar ones, have a share; null for all. The ground truth always has one."""
+    order: Literal["normalise first", "truncate first"] = "normalise first"
+    """`normalise first`: similarities are normalised over all candidates (Algorithm 1). `truncate first`: over the
+    `n_max` alone, as in the public code; then the last of these has the similarity 0."""
+    least: float | None = None
+    """Candidates whose final similarity is lower have no share; null for no limit. With the public code's 0.1 and its
+    `truncate first`, the last of the `n_max` candidates never has a share."""
+    epsilon: float | None = Field(None, ge=0, lt=1)
+    """The share that `uniform` spreads over the candidates that are not ground truth; null to spread, query by query,
+    what `evidence` with the same settings gives them."""
+
+
+def targets(
+    queries: Tensor, documents: Tensor, truth: Tensor, mask: Tensor, config: SmoothingConfig
+) -> Tensor:  # fmt: skip
+    """(B, N) the target distribution over each query's candidates, by similarity to the query or the ground truth.
+
+    `queries` are (B, d), `documents` (B, N, d); `truth` (B, N) is True at ground truth, `mask` (B, N) False at padding.
+    A query without ground truth has targets 0. For `labels: uniform` these are the targets of `evidence`, whose share
+    beyond the ground truth is the epsilon of `uniform`.
+
+    The first candidate is judged relevant; the second, which is similar to it, gets a larger share than the third:
+
+    >>> import torch
+    >>> query, documents = torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]])
+    >>> truth, mask = torch.tensor([[True, False, False]]), torch.tensor([[True, True, True]])
+    >>> targets(query, documents, truth, mask, SmoothingConfig())
+    tensor([[0.5050, 0.3462, 0.1488]])
+    """
+    if config.labels == "query":
+        relevance = reciprocal.scores(queries, documents, config.similarity, mask)
+    else:
+        relevance = evidence(queries, documents, truth, mask, config.similarity)
+    return distribution(relevance, truth, mask, config)
+
+
+def evidence(
+    queries: Tensor, documents: Tensor, truth: Tensor, mask: Tensor, config: NeighboursConfig
+) -> Tensor:  # fmt: skip
+    """(B, N) mean similarity of each candidate to the ground truth: r'' of Algorithm 1, line 5.
+
+    >>> import torch
+    >>> query, documents = torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]])
+    >>> truth, mask = torch.tensor([[True, False, False]]), torch.tensor([[True, True, True]])
+    >>> evidence(query, documents, truth, mask, NeighboursConfig(mix=1.0))
+    tensor([[1.0000, 0.8000, 0.0000]])
+    """
+    products = reciprocal.inner_products(queries, documents)
+    elements = reciprocal.element_mask(products, mask)
+    weights = reciprocal.connections(products, elements, config)
+    count = truth.sum(-1, keepdim=True)
+    truth_first = (~truth).long().argsort(dim=-1, stable=True)  # candidates, the ground truth before all others
+    relevance = products.new_zeros(truth.shape)
+    for i in range(int(count.max())):
+        similarity = reciprocal.similarity(products, weights, 1 + truth_first[:, i], elements, config)
+        relevance = relevance + similarity.masked_fill(count <= i, 0)
+    return relevance / count.clamp_min(1)
+
+
+def distribution(relevance: Tensor, truth: Tensor, mask: Tensor, config: SmoothingConfig) -> Tensor:
+    """(B, N) the softmax over r' of Algorithm 1, line 6: similarities normalised, boosted and truncated.
+
+    Of equally similar candidates `n_max` keeps those that come first.
+
+    >>> import torch
+    >>> truth, mask = torch.tensor([[True, False, False]]), torch.tensor([[True, True, True]])
+    >>> distribution(torch.tensor([[1.0, 0.5, 0.0]]), truth, mask, SmoothingConfig(n_max=2))
+    tensor([[0.6730, 0.3270, 0.0000]])
+    """
+    kept = mask
+    if config.n_max is not None:
+        order = relevance.masked_fill(~mask, -math.inf).argsort(dim=-1, descending=True, stable=True)
+        rank = order.argsort(-1)
+        kept = mask & (truth | (rank < config.n_max))
+    over = mask if config.order == "normalise first" else kept
+    relevance = reciprocal.normalised(relevance, over, config.normalise)
+    relevance = relevance * (1 + (config.boost - 1) * truth)
+    if config.least is not None:
+        kept = kept & (truth | (relevance >= config.least))
+    shares = relevance.masked_fill(~kept, -math.inf).softmax(-1)
+    return shares.masked_fill(~(kept & truth.any(-1, keepdim=True)), 0)
+
+
+def uniform(truth: Tensor, mask: Tensor, epsilon: Tensor) -> Tensor:
+    """(B, N) targets that spread epsilon over the candidates that are not ground truth, the rest over those that are
+    (Eq. 2).
+
+    `epsilon` is (B,). If all candidates are ground truth they have all of it; if none is, targets are 0.
+
+    >>> import torch
+    >>> truth, mask = torch.tensor([[True, False, False]]), torch.tensor([[True, True, True]])
+    >>> uniform(truth, mask, torch.tensor([0.5]))
+    tensor([[0.5000, 0.2500, 0.2500]])
+    """
+    true, others = truth.sum(-1, keepdim=True), (mask & ~truth).sum(-1, keepdim=True)
+    epsilon = epsilon[:, None].masked_fill(others == 0, 0)
+    shares = ((1 - epsilon) / true.clamp_min(1)).where(truth, epsilon / others.clamp_min(1))
+    return shares.masked_fill(~mask | (true == 0), 0)

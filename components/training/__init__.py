@@ -1,0 +1,1 @@
+"""The training loop, its gradients, checkpoints and self-check."""

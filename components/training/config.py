@@ -1,0 +1,92 @@
+"""What a config says of a training. Apart from the loop, which imports torch: reading a config is quick."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from components.config import Config, UserError, listing
+from components.training.terms import LossTerm, declared
+
+
+class Validation(Config):
+    """Measure the model during training on rows of a split that is not trained on, and keep the best weights."""
+
+    every: int = Field(ge=1)
+    """Updates between two validations."""
+    from_start: bool = False
+    """Validate before the first update too: a model that training does not improve is kept as it was."""
+    patience: int | None = Field(None, ge=1)
+    """Stop after so many validations without a better value; null for never."""
+    measure: str = "RR"
+    """What the model is judged by, one of the measures that the objective has. Rankings have `RR` (the reciprocal rank
+    of the best target among a query's own candidates) and `accuracy` (whether it is first). All have `loss`, the
+    held-out loss, whose lowest value is the best; CODER's is the divergence of its scores from the targets, which with
+    few judgements may tell better than a rank (Zerveas et al., 2023, section 5.2)."""
+    split: str = "dev"
+    """The split whose rows are used."""
+    queries: int = Field(500, ge=1)
+    """Queries, or other rows, that are drawn."""
+    negatives: int = Field(15, ge=1)
+    """Negatives in each group. They come from the ranking that the training draws from, or, without one, from the whole
+    collection."""
+
+
+class TrainConfig(Config):
+    """How a model is trained. Batch sizes count rows (groups, documents) over all workers."""
+
+    updates: int = Field(ge=1)
+    """Updates of the weights."""
+    batch: int = Field(32, ge=1)
+    """Groups in one update."""
+    accumulate: int = Field(1, ge=1)
+    """Parts of a batch whose gradients are added up; in-batch negatives are shared within a part only."""
+    learning_rate: float = Field(2.0e-5, gt=0)
+    """The highest learning rate of the schedule."""
+    optimizer: Literal["adamw", "adafactor"] = "adamw"
+    """Adafactor (Shazeer and Stern, 2018) keeps a matrix's second moments as one row and one column and scales an
+    update by the matrix's own size, so its learning rates are larger than AdamW's: Moiseev et al. (2023) use 1e-3."""
+    schedule: Literal["linear", "constant", "noam"] = "linear"
+    """`linear` falls to 0, which the update after the last one would have. `noam` falls with the square root of the
+    number s of updates: `m min(s^-0.5, s w^-1.5)` after w updates of warm-up. The tables of Chuang et al. (2023) give
+    its multiplier m; `learning_rate` is the highest, m / sqrt(w): 2e-5 for their 2e-3 and 10,000."""
+    warmup: float = Field(0.1, ge=0, le=1)
+    """Share of the schedule's updates in which the learning rate rises from 0."""
+    schedule_updates: int | None = Field(None, ge=1)
+    """Updates of the schedule, where it spans several trainings that carry `all`; null for this training's own."""
+    carry: Literal["weights", "all"] = "weights"
+    """What is taken from the model that training starts from: `weights`, or `all`: the optimizer and the place on the
+    schedule too."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Weight decay of matrices; biases and norms have none."""
+    clip: float | None = Field(2.0, gt=0)
+    """Largest norm of the gradient, to which a larger one is scaled; null for no limit."""
+    precision: Literal["bf16", "fp32"] = "bf16"
+    """`bf16` is autocast: matrix products in bf16, weights and optimizer in fp32."""
+    losses: list[LossTerm] = Field(min_length=1)
+    validate_on_dev: Validation | None = None
+    log_every: int = Field(10, ge=1)
+    """Updates over which a line of `metrics.jsonl` is the mean."""
+
+
+class TemperatureConfig(Config):
+    """The temperature that CODER divides scores by before the softmax (Zerveas et al., 2023, Algorithm 1)."""
+
+    start: float = Field(1.0, gt=0)
+    """Its first value; a training that starts from a trained model takes that model's last. The paper's code has 1, for
+    inner products of about 100; inner products of vectors of length 1 want some hundredths."""
+    learned: bool = True
+    """Whether it is trained."""
+    pace: float = Field(1.0, gt=0)
+    """Factor of the learning rate of its logarithm. Adam moves every number by about the learning rate, and at 1e-6 the
+    temperature would hardly move."""
+
+
+def check_training(objective: str, config: TrainConfig, label: str) -> None:
+    """UserError where an objective has no such view, or no such validation measure, as a training asks for."""
+    views, look = declared(objective, "views"), config.validate_on_dev
+    for term in config.losses:
+        if views is not None and term.over not in views:
+            raise UserError(f"{label}: losses: over: {term.over!r}; the objective {objective} accepts {listing(views)}")
+    measures = [*(declared(objective, "measures") or ()), "loss"]
+    if look is not None and look.measure not in measures:
+        raise UserError(f"{label}: validate_on_dev: measure: {look.measure!r}; accepted: {listing(measures)}")

@@ -1,0 +1,42 @@
+"""`metrics.jsonl`: the losses of a training, and what validation measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from components.compute.gather import rank
+from components.files import replacing
+from components.training.config import TrainConfig
+from components.training.gradients import Losses
+from components.training.state import TrainingState
+
+
+class MetricsLog:
+    """Means over intervals, one JSON line each, written by the first worker. A resumed training first drops the lines
+    of updates that it makes again. The last interval ends with the last update, however long it is."""
+
+    def __init__(self, path: Path, state: TrainingState, config: TrainConfig) -> None:
+        self._path, self._config = path, config
+        if rank() == 0 and path.exists():
+            lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+            kept = [json.dumps(line) + "\n" for line in lines if line["update"] <= state.update]
+            with replacing(path) as temporary:
+                temporary.write_text("".join(kept))
+
+    def add(self, state: TrainingState, losses: Losses, rate: float, norm: float) -> None:
+        """Add an update's losses to its interval; at the interval's end write their means."""
+        for name, value in losses.items():
+            state.sums[name] = state.sums.get(name, 0.0) + value
+        state.count += 1
+        if state.update % self._config.log_every == 0 or state.update == self._config.updates:
+            means = {name: round(value / state.count, 6) for name, value in state.sums.items()}
+            means |= {"learning_rate": rate, "gradient_norm": round(norm, 5), "seconds": round(state.seconds, 2)}
+            self.write(state.update, means)
+            state.sums, state.count = {}, 0
+
+    def write(self, update: int, values: dict[str, float]) -> None:
+        """Write a line of values after an update."""
+        if rank() == 0:
+            with self._path.open("a") as file:
+                file.write(json.dumps({"update": update, **values}) + "\n")

@@ -1,0 +1,216 @@
+"""The training loop: one function for one process, for many, and after any interruption.
+
+What an update sees depends on (seed, update) alone: its rows, its dropout, its learning rate. So a checkpoint is the
+weights, the optimizer and a few numbers, and a training that was killed ends with the same bits as one that was not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from components.compute.fast_cpu import use_fast_cpu_ops
+from components.compute.gather import rank, sum_over_workers, workers
+from components.files import replacing, write_json
+from components.timing import timed
+from components.training import checkpoints, self_check
+from components.training.config import TrainConfig
+from components.training.gradients import Losses, add_gradients
+from components.training.log import MetricsLog
+from components.training.objective import Objective
+from components.training.schedule import learning_rate, noam_peak, visits_of_update
+from components.training.state import Best, TrainingState
+from components.training.validation import better, validate
+
+
+def train(
+    objective: Objective,
+    config: TrainConfig,
+    *,
+    out: Path,
+    seed: int,
+    start: Path | None,
+    device: torch.device,
+    dev: Objective | None,
+    save_seconds: float,
+    on_update: Callable[[int, str], None],
+    on_save: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Train to the last update from wherever `out` is; a summary. Every worker calls it.
+
+    `dev` is the objective over the rows that it is validated on (`Objective.reading`). The first worker calls
+    `on_save` after each checkpoint.
+    """
+    finished = out / "state" / "state.json"
+    if finished.exists():  # killed between the last write of the training and the step's record
+        return json.loads(finished.read_text())["summary"]
+    objective.to(device)
+    _make_fast(objective, config, out, seed=seed, device=device)
+    optimizer = _optimizer(objective, config)
+    state, first = _resumed(objective, optimizer, config, out, start, device)
+    log = MetricsLog(out / "metrics.jsonl", state, config)
+    began, saved, before = time.monotonic(), time.monotonic(), state.seconds
+    on_update(state.update, "")
+    look = config.validate_on_dev if dev is not None else None
+
+    def validated() -> None:
+        assert dev is not None
+        log.write(state.update, _validate(objective, dev, config, state, out, seed=seed, device=device))
+
+    with timed("compute"):
+        if look and look.from_start and state.update == 0 and state.best is None:
+            validated()
+        while state.update < config.updates and not _patience_is_over(state, config):
+            rate = learning_rate(config, first + state.update)
+            losses, norm = _update(objective, optimizer, config, state, seed=seed, rate=rate, device=device)
+            state.seconds = before + time.monotonic() - began
+            log.add(state, losses, rate, norm)
+            if look and state.update % look.every == 0:
+                validated()
+            if _agree(time.monotonic() - saved > save_seconds, device) and state.update < config.updates:
+                checkpoints.save(out / "checkpoints", objective, optimizer, state)
+                if rank() == 0:
+                    on_save()
+                saved = time.monotonic()
+            on_update(state.update, f"loss {sum(losses.values()):.3f}")
+    return _finish(objective, optimizer, config, out, state, first, device)
+
+
+def _make_fast(objective: Objective, config: TrainConfig, out: Path, *, seed: int, device: torch.device) -> None:
+    """Make the objective's modules fast on this device, and before the first update check that gradients stay right."""
+    expected = None
+    if objective.self_check and not checkpoints.finished(out / "checkpoints"):
+        visits = visits_of_update(config, objective.rows(), seed=seed, update=0)
+        with timed("compute"):
+            expected = self_check.plain(objective, config, visits, device=device)
+    if device.type == "cpu":
+        use_fast_cpu_ops(objective)
+    if expected is not None:
+        with timed("compute"):
+            self_check.compare(objective, expected, device=device)
+
+
+def _resumed(
+    objective: Objective, optimizer: Any, config: TrainConfig, out: Path, start: Path | None, device: torch.device
+) -> tuple[TrainingState, int]:
+    """Load the newest checkpoint, or what the start carries; the state, and how far on the schedule update 0 is."""
+    state, first = checkpoints.load(out / "checkpoints", objective, optimizer, device), 0
+    if config.carry == "all" and start is not None:
+        first = json.loads((start / "state" / "state.json").read_text())["schedule_update"]
+        if state is None:
+            checkpoints.read_optimizer(optimizer, start / "state")
+    return state or TrainingState(), first
+
+
+def _update(
+    objective: Objective, optimizer: Any, config: TrainConfig, state: TrainingState, *, seed: int, rate: float,
+    device: torch.device,
+) -> tuple[Losses, float]:  # fmt: skip
+    """One update; the global means of the loss terms, and the gradient's norm."""
+    objective.train()
+    optimizer.zero_grad(set_to_none=True)
+    visits = visits_of_update(config, objective.rows(), seed=seed, update=state.update)
+    losses, operations = add_gradients(
+        objective, visits, parts=config.accumulate, seed=seed, update=state.update, device=device,
+        precision=config.precision,
+    )  # fmt: skip
+    parameters = [p for p in objective.parameters() if p.requires_grad]
+    norm = float(torch.nn.utils.clip_grad_norm_(parameters, config.clip if config.clip is not None else math.inf))
+    state.update += 1
+    state.operations += operations
+    if not math.isfinite(norm):
+        raise FloatingPointError(f"update {state.update}: the gradient is {norm}; lower the learning rate or use fp32")
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    return losses, norm
+
+
+def _optimizer(objective: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    named = [(name, p) for name, p in objective.named_parameters() if p.requires_grad]
+    plain = [p for name, p in named if p.ndim < 2]  # biases and norms are not decayed
+    decayed = [p for name, p in named if p.ndim >= 2]
+    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    if config.optimizer == "adafactor":
+        return torch.optim.Adafactor(groups, lr=config.learning_rate)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
+
+
+def _agree(here: bool, device: torch.device) -> bool:
+    """Whether the first worker says yes: clocks differ between workers, and saving is done together."""
+    if workers() == 1:
+        return here
+    answer = torch.tensor([1.0 if here and rank() == 0 else 0.0], device=device)
+    return bool(sum_over_workers(answer).item() > 0)
+
+
+def _patience_is_over(state: TrainingState, config: TrainConfig) -> bool:
+    look = config.validate_on_dev
+    return bool(look and look.patience is not None and state.looks_without_better >= look.patience)
+
+
+def _validate(
+    objective: Objective, dev: Objective, config: TrainConfig, state: TrainingState, out: Path, *, seed: int,
+    device: torch.device,
+) -> dict[str, float]:  # fmt: skip
+    """Measure the development rows, and keep the weights that are the best by the measure that the config asks for."""
+    assert config.validate_on_dev is not None
+    objective.eval()
+    measures = validate(dev, config, seed=seed, device=device)
+    asked = config.validate_on_dev.measure
+    if better(measures[asked], state.best.value if state.best else None, asked):
+        state.best, state.looks_without_better = Best(measures[asked], state.update), 0
+        if rank() == 0:
+            checkpoints.write(_best(out, state), objective, None, state)
+    else:
+        state.looks_without_better += 1
+    return {f"dev {name}": value for name, value in measures.items()}
+
+
+def _best(out: Path, state: TrainingState) -> Path:
+    """Where the weights of the best validation lie."""
+    assert state.best is not None
+    return out / "checkpoints" / f"best-{state.best.update:06d}"
+
+
+def _finish(
+    objective: Objective, optimizer: Any, config: TrainConfig, out: Path, state: TrainingState, first: int,
+    device: torch.device,
+) -> dict[str, Any]:  # fmt: skip
+    """Write the model, and what a training that carries on from it needs; drop the checkpoints."""
+    if state.best is not None:
+        checkpoints.read_weights(objective, _best(out, state), next(objective.parameters()).device)
+    rate = objective.rate(device=device.type, precision=config.precision)
+    summary = {
+        "updates": state.update,
+        "model_seconds": round(state.seconds, 2),
+        **({"roofline_seconds": round(state.operations / rate, 2)} if rate else {}),
+        "seconds_per_update": round(state.seconds / max(1, state.update), 4),
+        "rows_per_second": round(state.update * config.batch / max(1e-9, state.seconds), 2),
+        "workers": workers(),
+        **({"best": asdict(state.best)} if state.best else {}),
+        **(noam_peak(config, first, state.update) if config.schedule == "noam" else {}),
+    }
+    if rank() == 0:
+        with replacing(out / "model") as folder:
+            shutil.rmtree(out / "model", ignore_errors=True)
+            objective.eval()
+            objective.save(folder)
+        (out / "state").mkdir(exist_ok=True)
+        checkpoints.write_optimizer(optimizer, out / "state")
+        write_json(out / "state" / "state.json", {"schedule_update": first + state.update, "summary": summary})
+        shutil.rmtree(out / "checkpoints", ignore_errors=True)
+    if workers() > 1:
+        dist.barrier()
+    return summary

@@ -1,0 +1,94 @@
+"""Named, weighted losses: what a config says of them, and their sums over a batch."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+
+from pydantic import model_validator
+
+from components.config import FunctionRef
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from components.scores import Scores
+
+
+Duplicates = Literal["mask", "count"]
+
+
+class LossTerm(FunctionRef):
+    """A loss, its weight, and the scores that it looks over."""
+
+    weight: float = 1.0
+    """Factor of the loss."""
+    over: str = "group"
+    """The view that the loss looks over, one of those that the objective has. `group`: a query's own candidates.
+    `batch`: the candidates of all queries of the batch, on all workers."""
+    reduce: Literal["mean", "sum"] = "mean"
+    """How the rows of the batch, on all workers, are reduced to one number."""
+    duplicates: Duplicates = "mask"
+    """With `over: batch`, what happens to a text that occurs more than once in the batch, under whatever ids. `mask`:
+    it counts once, and not at all where it is the row's own text. `count`: each copy counts, a copy of the row's own
+    text as a negative (as in Moiseev et al., 2023, and SimLM's public code). Other documents that are known to be
+    relevant never count."""
+
+    @model_validator(mode="after")
+    def _has_duplicates(self) -> Self:
+        if self.over == "group" and self.duplicates == "count":
+            raise ValueError("duplicates: only the batch has any; accepted with `over: group`: mask")
+        return self
+
+    @property
+    def name(self) -> str:
+        """The term's name in `metrics.jsonl`."""
+        return f"{self.function.rpartition('.')[2]} ({self.over})"
+
+
+class TermSum(NamedTuple):
+    """A loss term on one worker."""
+
+    value: Tensor
+    """() sum over this worker's rows."""
+    rows: int | None
+    """Number of this worker's rows; the loop divides by that of all workers. None where the sum itself is wanted."""
+
+
+def evaluate(losses: list[LossTerm], scores: Callable[[LossTerm], Scores]) -> dict[str, TermSum]:
+    """The weighted sum of each loss over the rows of the scores that it looks over."""
+    sums: dict[str, TermSum] = {}
+    for term in losses:
+        values = term.resolve()(scores(term), **term.options)
+        name = next(name for name in _names(term.name) if name not in sums)
+        sums[name] = TermSum(term.weight * values.sum(), len(values) if term.reduce == "mean" else None)
+    return sums
+
+
+def _names(name: str) -> Iterator[str]:
+    """`name`, `name 2`, `name 3` ...: a loss may occur more than once, with other options."""
+    yield name
+    yield from (f"{name} {number}" for number in itertools.count(2))
+
+
+def objective_module(name: str) -> str:
+    """The module of an objective: a file of `components/objectives`, or any module, by its dotted path."""
+    return name if "." in name else f"components.objectives.{name}"
+
+
+def declared(objective: str, name: str) -> tuple[str, ...] | None:
+    """What an objective's module declares as `views` or `measures`, read from its source: planning imports no torch.
+
+    None where the module assigns no literal to the name; the objective itself checks its terms too.
+    """
+    spec = importlib.util.find_spec(objective_module(objective))
+    if spec is None or spec.origin is None:
+        return None
+    for node in ast.walk(ast.parse(Path(spec.origin).read_text())):
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
+            return tuple(ast.literal_eval(node.value))
+    return None

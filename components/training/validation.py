@@ -1,0 +1,59 @@
+"""Validation: measures of the model in training on rows that it is not trained on."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from components.compute.gather import alone, rank, sum_over_workers, workers
+from components.config import UserError, listing
+from components.data.batches import to_device
+from components.training.config import TrainConfig
+from components.training.gradients import autocast
+from components.training.objective import Objective, Visit
+
+LOSS = "loss"
+"""The measure of which the lowest value is the best."""
+
+
+@torch.no_grad()
+def validate(dev: Objective, config: TrainConfig, *, seed: int, device: torch.device) -> dict[str, float]:
+    """Measures over the development rows, whose batches are shared among the workers; each is computed by one.
+
+    Every look sees the same batches with the same random choices, whatever the number of workers.
+    """
+    assert config.validate_on_dev is not None
+    asked = config.validate_on_dev.measure
+    dev.eval()
+    count = dev.rows()
+    batches = [range(first, min(count, first + config.batch)) for first in range(0, count, config.batch)]
+    mine = batches[rank() :: workers()]
+    values: dict[str, torch.Tensor] = {}
+    losses: list[torch.Tensor] = []
+    for rows in mine or batches[:1]:  # a worker without a batch learns the names of the measures from the first
+        batch = to_device(dev.collate([Visit(row, 0, seed) for row in rows]), device)
+        with autocast(device, config.precision):
+            representations = dev.encode(batch)
+        with alone():
+            judged = dev.judge(representations, batch)
+            terms = dev.terms(representations, batch) if asked == LOSS and LOSS not in judged else {}
+        here = float(bool(mine))
+        for name, each in judged.items():
+            column = values.setdefault(name, torch.zeros(count, dtype=torch.float64, device=device))
+            column[rows.start : rows.stop] = here * each.double()
+        if terms:
+            sums = [[here * float(term.value), here * (term.rows or 1)] for term in terms.values()]
+            losses.append(torch.tensor(sums, dtype=torch.float64, device=device))
+    measures = dev.summarise({name: sum_over_workers(column).tolist() for name, column in values.items()})
+    if losses:
+        values_and_rows = sum_over_workers(torch.stack(losses).sum(0))
+        measures[LOSS] = float((values_and_rows[:, 0] / values_and_rows[:, 1]).sum())
+    if asked not in measures:
+        raise UserError(f"validate_on_dev: measure: {asked!r}; accepted: {listing(dict.fromkeys([*measures, LOSS]))}")
+    return measures
+
+
+def better(value: float, best: float | None, measure: str) -> bool:
+    """Whether a value of a measure is better than the best so far."""
+    return best is None or ((value < best if measure == LOSS else value > best) and not math.isnan(value))

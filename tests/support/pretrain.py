@@ -1,0 +1,45 @@
+"""A recipe written from README alone, outside the repository's folder of recipes: pre-train on the collection itself,
+with any objective over its documents, and measure the retriever before and after."""
+
+from pydantic import Field
+
+from components.models.configs import DualEncoderConfig
+from components.training.config import TrainConfig, check_training
+from workflows.stages.collection import Collection
+from workflows.stages.config import CollectionConfig
+from workflows.stages.results import Outcome, Results, note_on
+from workflows.stages.retrieval import refresh
+from workflows.steps.train import train
+from workflows.store.dag import step
+
+
+class Config(CollectionConfig):
+    """A collection, a retriever and an objective."""
+
+    recipe: str
+    retriever: DualEncoderConfig
+    objective: str = Field(pattern=r"\.")
+    """The module of the objective."""
+    train: TrainConfig
+
+
+def build(config: Config) -> Outcome:
+    """Pre-train one retriever a seed; measure it beside BM25 and the start model."""
+    collection, test = Collection(config), [config.evaluate.split]
+    start = collection.initial_model("start retriever", config.retriever)
+    results, bm25 = Results(collection, config), collection.bm25(test)
+    untrained = last = refresh("start", collection, start, config, splits=test)
+    check_training(config.objective, config.train, "retriever")
+    for seed in config.seeds:
+        results.add("BM25", bm25, seed=seed)
+        results.add("start model", untrained.ranking, retrieval=untrained, seed=seed)
+        pretrained = step(
+            f"retriever {seed}", train, objective=config.objective, rows=collection.data, dev=None,
+            data=collection.data, tokens=start.tokens, start=start.step, seed=[seed], config=config.train,
+        )  # fmt: skip
+        last = refresh(f"retriever {seed}", collection, start.after(pretrained), config, splits=test)
+        results.add("retriever", last.ranking, retrieval=last, seed=seed)
+    return Outcome(
+        results=results.gather([("retriever", "start model")]), data=collection.data, systems=results.systems,
+        retrieval=last, ranker=None, split=config.evaluate.split, note=note_on(config.retriever.model),
+    )  # fmt: skip

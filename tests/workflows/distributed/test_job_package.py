@@ -1,0 +1,122 @@
+"""What is sent to a cluster for a job, and what is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from components.config import UserError, read_yaml
+from tests.support import tiny
+from tests.support.tiny import ROOT, Place
+from workflows.distributed import cluster as clusters
+from workflows.distributed import job_package
+from workflows.distributed.cluster import Cluster
+from workflows.stages import experiments
+from workflows.store.code_version import code_version
+
+
+@pytest.fixture
+def place(beir: Path, encoder: Path, tmp_path: Path) -> Place:
+    return tiny.place(tmp_path / "here", tiny.dpr(beir, encoder))
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_code_is_sent(place: Place, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    job_package.pack(place.config, Cluster(), folder)
+    wanted = {
+        "workflows/__main__.py",
+        "workflows/report/templates/report.html",
+        "cluster/requirements.lock",
+        "configs/demo.yaml",
+    }
+    assert wanted <= files(folder)
+    assert not [name for name in files(folder) if "__pycache__" in name]
+
+
+def test_nothing_else_is_sent(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No data, no results, no environment, no history, and no keys that lie about."""
+    root = tmp_path / "root"
+    for name in (*job_package.CODE, "store", "runs", "data", ".venv", ".git", "notes"):
+        (root / name / "__pycache__").mkdir(parents=True)
+        for file in ("one.py", ".token", "__pycache__/one.pyc"):
+            (root / name / file).write_text("swordfish")
+    (root / ".env").write_text("swordfish")
+    monkeypatch.setattr(job_package, "ROOT", root)
+    folder = tmp_path / "folder"
+    config = job_package.pack(place.config, Cluster(), folder)
+    assert files(folder) == {*(f"{name}/one.py" for name in job_package.CODE), "sent/cluster.yaml", config}
+
+
+def test_an_experiment_is_sent_whole(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merged with what it is based on, so that it means there what it means here."""
+    other = tiny.write(tmp_path / "other.yaml", {"base": str(place.config), "k": 10, "data": {"on_bad": "drop"}})
+    both = tiny.write(
+        tmp_path / "both.yaml",
+        {"recipe": "compare", "baseline": "one", "systems": ["retriever"],
+         "experiments": {"one": str(place.config), "other": {"file": str(other), "sets": ["k=11"]}},
+         "curves": {"a line": {2: "one", 11: "other"}}},
+    )  # fmt: skip
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for config in (other, both, ROOT / "configs" / "ar2" / "msmarco.yaml"):
+        here = experiments.read(config, [], tmp_path)
+        sent = job_package.pack_experiment(config, folder)
+        with monkeypatch.context() as patch:
+            patch.chdir(folder)
+            patch.setattr(experiments, "ROOT", folder)
+            there = experiments.read(Path(sent), [], tmp_path)
+        # Plain values: pytest would write out whole graphs to explain a difference.
+        name, fingerprints = there.name, [step.fingerprint for step in there.wanted]
+        name_here, fingerprints_here = here.name, [step.fingerprint for step in here.wanted]
+        assert name == name_here
+        assert fingerprints == fingerprints_here
+
+
+def test_an_experiment_of_the_repository_keeps_its_place(tmp_path: Path) -> None:
+    assert job_package.pack_experiment(Path("configs/demo.yaml"), tmp_path) == "configs/demo.yaml"
+    assert job_package.pack_experiment(ROOT / "configs" / "demo.yaml", tmp_path) == "configs/demo.yaml"
+
+
+def test_text_stays_text(tmp_path: Path) -> None:
+    tree = {"a": "1e-5", "b": 1e-5, "c": "null", "d": None, "e": "ünïcode\n", "f": [True, "yes", 0.1], "g": "007"}
+    job_package.write(tmp_path / "x" / "y.yaml", tree)
+    assert read_yaml(tmp_path / "x" / "y.yaml") == tree
+
+
+def test_nothing_of_this_machines_environment_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RAY_AUTH_TOKEN", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "SPARRING_STORE"):
+        monkeypatch.setenv(name, "swordfish")
+    monkeypatch.delenv("SPARRING_DATA", raising=False)
+    sent = job_package.environment()
+    assert "swordfish" not in json.dumps(sent)
+    assert sent.keys() == {*clusters.SETTINGS, "SPARRING_CODE"}
+    monkeypatch.setenv("SPARRING_DATA", "/shared/data")
+    assert job_package.environment()["SPARRING_DATA"] == "/shared/data"
+
+
+def test_data_that_only_this_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARRING_DATA", "data")
+    with pytest.raises(UserError, match=r"SPARRING_DATA: data is a place on this machine; accepted: an absolute path"):
+        job_package.environment()
+
+
+def test_the_commit_that_was_sent_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code is no checkout there."""
+    here = code_version()
+    monkeypatch.setenv("SPARRING_CODE", job_package.environment()["SPARRING_CODE"])
+    monkeypatch.setattr("subprocess.run", None)
+    assert code_version() == here
+
+
+def test_a_profile_written_and_read_is_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    job_package.write(path, Cluster(address="auto").model_dump(mode="json"))
+    assert yaml.safe_load(path.read_text())["address"] == "auto"
+    assert clusters.read_cluster(path) == Cluster(address="auto")

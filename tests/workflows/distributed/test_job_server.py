@@ -1,0 +1,100 @@
+"""A job is sent once, followed to its end, and ends as a run here would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.config import UserError
+from tests.support.jobs import Client, Status
+from workflows.distributed import job_server, nodes
+from workflows.distributed.job_server import JobServer
+from workflows.store.dag import StepFailed
+
+
+def sent(client: Client, folder: Path, command: str = "python x", *, install: bool = False) -> tuple[str, bool]:
+    return JobServer(client).send("a run", command, folder, install=install)
+
+
+def test_the_same_command_again_follows_the_same_job(tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text("1")
+    client = Client()
+    first, found = sent(client, tmp_path)
+    assert first.startswith("a-run-")
+    assert not found
+    assert sent(client, tmp_path) == (first, True)
+    assert sent(client, tmp_path, "python y")[1] is False  # another command
+    (tmp_path / "code.py").write_text("2")
+    assert sent(client, tmp_path)[1] is False  # other code
+    (tmp_path / "code.py").write_text("1")
+    client.jobs[0].status = Status("FAILED")
+    again, found = sent(client, tmp_path)  # it is over: another job resumes the run
+    assert again != first
+    assert not found
+
+
+def test_the_lock_is_installed_where_that_is_asked_for(tmp_path: Path) -> None:
+    client = Client()
+    sent(client, tmp_path)
+    assert client.sent["runtime_env"].keys() == {"working_dir", "env_vars"}
+    sent(client, tmp_path, install=True)
+    assert f"ray=={nodes.locked_versions()['ray']}" in client.sent["runtime_env"]["pip"]["packages"]
+    assert len(client.sent["runtime_env"]["pip"]["packages"]) == len(nodes.locked_versions())
+
+
+async def quick(seconds: float) -> None:
+    """A sleep that does not last."""
+
+
+def followed(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_server.asyncio, "sleep", quick)
+    JobServer(client).follow("job")
+
+
+def test_after_a_lost_connection_the_log_continues_where_it_was(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    followed(Client(["one\n", "two\n", "three\n", "four\n"], breaks=3), monkeypatch)
+    assert capsys.readouterr().out == "one\ntwo\nthree\nfour\n"
+
+
+def test_a_job_server_that_is_gone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(job_server, "LOST_SECONDS", 0.0)
+    with pytest.raises(StepFailed, match=r"http://127\.0\.0\.1:9 no longer answers \(the connection is lost\)"):
+        followed(Client(["one\n", "two\n", "three\n"], breaks=10**6), monkeypatch)
+    assert capsys.readouterr().out == "one\ntwo\n"
+
+
+@pytest.mark.parametrize(
+    ("ended", "log", "kind", "says"),
+    [
+        ({"status": "STOPPED"}, [], StepFailed, "job x was stopped"),
+        ({"status": "FAILED", "driver_exit_code": 2}, ["error: data: no\n"], UserError, "job x: data: no"),
+        ({"status": "FAILED", "driver_exit_code": 1}, ["failed: step 'a' failed: b\n", "Finished steps\n"],
+         StepFailed, "job x: step 'a' failed: b"),
+        ({"status": "FAILED", "message": "The actor died.\nLong story"}, ["half a l"], StepFailed,
+         "job x: The actor died."),
+        ({"status": "FAILED"}, [], StepFailed, "job x: it gives no reason"),
+    ],
+)  # fmt: skip
+def test_how_a_job_ended_is_how_the_command_ends(
+    ended: dict[str, Any], log: list[str], kind: type[Exception], says: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        JobServer(Client(log, **ended)).end("x")
+    assert str(caught.value) == says
+
+
+def test_a_job_that_is_done_says_how_long_it_took() -> None:
+    assert JobServer(Client(["a\n"])).end("x") == 2.0
+
+
+def test_a_server_that_was_restarted_knows_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Forgetful(Client):
+        def get_job_status(self, job: str) -> Status:
+            raise RuntimeError("Request failed with status code 404: no such job")
+
+    with pytest.raises(StepFailed, match=r"knows no job job any more: the cluster's head was restarted, and the job"):
+        followed(Forgetful(["one\n"]), monkeypatch)

@@ -1,0 +1,95 @@
+"""Recipes by dotted path, and configs that are read without building a graph."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.config import UserError
+from tests.support import tiny
+from workflows.recipes import dpr
+from workflows.stages import experiments
+
+OWN = """
+from typing import Literal
+
+from workflows.recipes import dpr
+
+
+class Config(dpr.Config):
+    recipe: Literal["my_recipes.mine"]
+
+
+def build(config):
+    if config.k == 13:
+        raise ValueError("k: 13 is unlucky")
+    return dpr.build(config)
+"""
+
+
+@pytest.fixture
+def tree() -> dict[str, Any]:
+    return tiny.dpr(Path("data/toy"), Path("models/toy"))
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package of recipes outside `workflows`."""
+    (package := tmp_path / "my_recipes").mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "mine.py").write_text(OWN)
+    (package / "empty.py").write_text("Config = None\n")
+    (package / "broken.py").write_text("import nothing_of_this_name\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.startswith("my_recipes")]:
+        monkeypatch.delitem(sys.modules, name)
+    return package
+
+
+def test_a_recipe_may_be_a_modules_dotted_path(own: Path, tmp_path: Path, tree: dict[str, Any]) -> None:
+    path = tiny.write(tmp_path / "tiny.yaml", {**tree, "recipe": "my_recipes.mine"})
+    mine = experiments.read(path, [], tmp_path)
+    theirs = experiments.read(tiny.write(tmp_path / "plain.yaml", tree), [], tmp_path)
+    assert mine.config.recipe == "my_recipes.mine"
+    assert mine.outcome.results.fingerprint == theirs.outcome.results.fingerprint
+    with pytest.raises(UserError, match=r"tiny\.yaml: k: 13 is unlucky"):
+        experiments.read(path, ["k=13"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("my_recipes.nowhere", r"recipe: 'my_recipes\.nowhere' cannot be imported: No module named"),
+        ("no_such_package.recipe", r"recipe: 'no_such_package\.recipe' cannot be imported: No module named"),
+        ("my_recipes.broken", r"recipe: 'my_recipes\.broken' cannot be imported: .*nothing_of_this_name"),
+        ("my_recipes.empty", r"recipe: the module 'my_recipes\.empty' has no build; a recipe has Config and build"),
+        ("nothing", r"recipe: 'nothing'; accepted: ar2, .*, or a module's dotted path"),
+        (".relative", r"recipe: '\.relative'; accepted: ar2, "),
+    ],
+)
+def test_a_recipe_that_cannot_be_had_is_named(
+    own: Path, tmp_path: Path, tree: dict[str, Any], name: str, says: str
+) -> None:
+    with pytest.raises(UserError, match=rf"tiny\.yaml: {says}"):
+        experiments.read(tiny.write(tmp_path / "tiny.yaml", {**tree, "recipe": name}), [], tmp_path)
+
+
+def test_a_config_is_read_without_building_a_graph(
+    tmp_path: Path, tree: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(config: dpr.Config) -> None:
+        raise AssertionError("builds")
+
+    monkeypatch.setattr(dpr, "build", build)
+    config = experiments.read_config(tiny.write(tmp_path / "tiny.yaml", {**tree, "tune": {}}), ["k=7"])
+    assert isinstance(config, dpr.Config)
+    assert config.k == 7
+
+
+def test_an_outcome_is_that_of_the_experiment(tmp_path: Path, tree: dict[str, Any]) -> None:
+    path = tiny.write(tmp_path / "tiny.yaml", tree)
+    outcome = experiments.read_outcome(path, ["k=7"])
+    assert outcome.results.fingerprint == experiments.read(path, ["k=7"], tmp_path).outcome.results.fingerprint

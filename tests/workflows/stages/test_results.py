@@ -1,0 +1,75 @@
+"""The systems that a recipe's outcome names, and their models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflows import ROOT
+from workflows.stages import experiments
+from workflows.stages.results import Outcome, note_on
+from workflows.store.dag import graph
+
+
+def outcome(config: str, *sets: str) -> Outcome:
+    """What the recipe of a config in `configs` makes of it."""
+    made: Any = experiments.read(ROOT / "configs" / config, list(sets), Path("runs")).outcome
+    assert isinstance(made, Outcome)
+    return made
+
+
+@pytest.mark.parametrize("config", ["demo.yaml", "coder/tripclick.yaml", "samtone/sde.yaml", "zeroshot.yaml"])
+def test_the_results_gather_the_systems_that_the_outcome_names(config: str) -> None:
+    made = outcome(config)
+    assert [entry["system"] for entry in made.results.inputs["systems"]] == [system.name for system in made.systems]
+    gathered = {node.fingerprint for node in graph([made.results])}
+    assert all({node.fingerprint for node in system.steps} <= gathered for system in made.systems)
+
+
+def test_a_system_names_the_models_that_made_its_ranking() -> None:
+    systems = {system.name: system for system in outcome("demo.yaml").systems}
+    assert systems["BM25"].retrieval is None
+    last = next(name for name in reversed(systems) if name.startswith("ranker over retriever"))
+    alone = systems[last.removeprefix("ranker over ")]
+    assert alone.retrieval is not None
+    assert alone.retrieval.ranking is alone.ranking
+    assert alone.ranker is None
+    assert systems[last].retrieval is alone.retrieval
+    assert systems[last].ranker is not None
+
+
+def test_rankings_are_those_of_the_last_seed_on_the_recipes_own_collection() -> None:
+    made = outcome("demo.yaml", "seeds=[1, 2]")
+    assert made.rankings["BM25"].label == "bm25 ranking"
+    assert made.rankings["warm retriever"].label == "warm retriever (seed 2) ranking"
+    several = outcome("zeroshot.yaml")
+    assert len({system.collection for system in several.systems}) > 1
+    assert all(several.data in ranking.upstream for ranking in several.rankings.values())
+
+
+def test_only_what_vectors_alone_found_has_its_space_analysed() -> None:
+    made = outcome("demo.yaml", "analyse={}")
+    analysed = {system.name for system in made.systems if system.analysis is not None}
+    assert analysed == {
+        system.name for system in made.systems if system.retrieval is not None and system.ranker is None
+    }
+    assert "start model" in analysed
+    assert "BM25" not in analysed
+
+
+def test_other_judgements_of_the_same_rankings_are_systems_of_another_collection() -> None:
+    systems = outcome("coder/tripclick.yaml").systems
+    collections = {system.collection for system in systems}
+    assert len(collections) > 1
+    whole = {(system.name, system.seed): system.ranking for system in systems}
+    assert all(system.ranking is whole[system.name, system.seed] for system in systems)
+
+
+def test_the_note_says_what_the_start_model_was_trained_on() -> None:
+    assert "SQuAD" in outcome("demo.yaml").note
+    assert "not zero-shot" in outcome("demo.yaml").note
+    assert note_on("bert-base-uncased") == (
+        "The start model is bert-base-uncased. See its model card for what it was trained on."
+    )

@@ -1,0 +1,81 @@
+"""What step functions say of themselves, over the graphs of all configs."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import inspect
+from pathlib import Path
+
+import pytest
+
+from workflows import ROOT
+from workflows.stages import experiments
+from workflows.store.dag import Step, graph
+
+CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+MODELS = {
+    "train": "training", "encode": "encoding", "encode_queries": "encoding", "score_groups": "scoring",
+    "rerank": "scoring", "predict": "predicting",
+}  # fmt: skip
+
+
+@functools.cache
+def nodes(config: str = "") -> list[Step]:
+    """The steps of a config of `configs`, or of all."""
+    paths = [ROOT / "configs" / config] if config else CONFIGS
+    return [node for path in paths for node in graph(experiments.read(path, [], Path("runs")).wanted)]
+
+
+def test_every_step_of_our_recipes_has_a_part_of_its_own() -> None:
+    assert {node.label for node in nodes() if node.part in ("other", "training")} == set()
+
+
+@pytest.mark.parametrize(
+    ("config", "parts"),
+    [
+        ("ar2/ablations.yaml", {
+            "AR2: ranker 2 (seed 2)": "ranker training", "AR2: retriever 2 (seed 2)": "retriever training",
+            "warm retriever (seed 2)": "warm-up", "warm ranker (seed 2)": "warm-up",
+            "released: retriever 1 (seed 1)": "retriever training",
+        }),
+        ("demo.yaml", {
+            "data": "data", "bm25 ranking": "BM25", "judged 1": "scoring by the ranker", "results": "evaluation",
+            "warm retriever vectors": "encoding", "warm retriever ranking": "search",
+            "retriever 1 groups": "groups and negatives", "control ance 1": "training of controls",
+        }),
+        ("coder/docstrings.yaml", {
+            "CODER 1 (seed 1)": "retriever training", "contexts 1 (seed 1)": "soft labels",
+            "pictures (seed 1)": "evaluation",
+            "warm retriever (seed 1)": "warm-up",
+        }),
+        ("ear/squad-gar.yaml", {
+            "retriever (seed 1)": "retriever training", "title ri reranker (seed 1)": "query reranking",
+            "title generator": "expansions", "title expansions (test)": "expansions",
+        }),
+    ],
+)  # fmt: skip
+def test_a_step_belongs_to_the_part_that_it_is_for(config: str, parts: dict[str, str]) -> None:
+    """A training's is said where its step is made: the same function warms up, plays, and trains controls."""
+    assert {label: node.part for node in nodes(config) if (label := node.label) in parts} == parts
+
+
+def test_what_models_do_is_said_where_models_are_at_work() -> None:
+    work = {node.function.__name__: node.description.models for node in nodes() if node.description.models}
+    assert work == MODELS
+
+
+def test_what_may_be_dropped_are_vectors_indexes_and_the_state_that_was_taken_up() -> None:
+    droppable = {node.function.__name__: node.description.droppable for node in nodes() if node.description.droppable}
+    assert droppable.keys() <= {"encode", "encode_queries", "faiss_index"}
+    assert all(any(fnmatch.fnmatch(name, one) for one in droppable["encode"])
+               for name in ("documents-00000.npy", "queries.npy"))  # fmt: skip
+    assert not any(fnmatch.fnmatch("queries.json", one) for one in droppable["encode"])
+    supersedes = {node.function.__name__: node.description.supersedes for node in nodes()
+                  if node.description.supersedes}  # fmt: skip
+    assert supersedes == {"train": {"start": ("state",)}}
+
+
+def test_what_a_step_supersedes_is_of_one_of_its_inputs() -> None:
+    for node in nodes():
+        assert node.description.supersedes.keys() <= inspect.signature(node.function).parameters.keys()

@@ -1,0 +1,76 @@
+"""The section `tune`: what is refused, in one line and before anything runs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import tiny
+from tests.support.tiny import Said
+from tests.support.tuning import GAME, WARM, tree
+from workflows.__main__ import main
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"measure": "RR@11"}, r"tune\.measure: RR@11 is not measured; accepted: RR@10, Success@5, R@100"),
+        ({"measure": "MRR11"}, r"tune: measure: measure 'MRR11': not known"),
+        ({"systems": []}, r"tune: systems: .*at least 1 item"),
+        ({"systems": ["retriever 2"]}, r"tune\.systems: there is no 'retriever 2'; accepted: BM25, start model, "),
+        ({"systems": ["BM25", "BM25"]}, r"tune: systems: a system is repeated"),
+        ({"split": "test"}, r"tune\.split: 'test' is for the results alone; .*accepted: another split, such as dev"),
+        ({"trials": 0}, r"tune: trials: .*greater than or equal to 1, got 0"),
+        ({"search": "grid"}, r"tune: search: Input should be 'random' or 'optuna', got 'grid'"),
+        ({"reduction_factor": 1}, r"tune: reduction_factor: .*greater than or equal to 2"),
+        ({"spaces": {}}, r"tune: spaces: unknown key; accepted: measure, systems, split, goal, trials, "),
+        ({"space": {}}, r"tune: space: .*at least 1 item"),
+        ({"space": {WARM: {"loguniform": [0, 1]}}}, r"tune: space\.retriever\.warm\.train\.learning_rate: loguniform:"),
+        ({"space": {WARM: {"uniform": [-1, 1]}}},
+         r"retriever\.warm\.train\.learning_rate: Input should be greater than 0, got -1\.0"),
+        ({"space": {"retriever.warm.train.rate": {"uniform": [0, 1]}}},
+         r"retriever\.warm\.train\.rate: unknown key; accepted: updates, batch, "),
+        ({"space": {"retriever.warm.train.losses.3.weight": {"uniform": [0, 1]}}},
+         r"'3' is not a position in a list of 1"),
+        ({"space": {"heat": {"uniform": [0, 1]}}}, r"heat: unknown key; accepted: data, seeds, "),
+        ({"space": {"rounds": {"choice": ["two"]}}}, r"rounds: .*valid integer.*got 'two'"),
+        ({"space": {GAME: {"grid": [1e-3]}}, "search": "optuna"}, r"tune\.space\..*: grid: Optuna draws; accepted: "),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said, options: dict[str, Any], says: str
+) -> None:
+    place = tiny.place(tmp_path, tree(beir, encoder, **options))
+    assert place("tune") == 2
+    out, err = said()
+    assert out == ""
+    assert re.fullmatch(rf"error: .*tiny\.yaml.*{says}.*\n|error: --set .*{says}\n", err), err
+    assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", "inline.yaml"}
+
+
+def test_an_experiment_without_the_section_is_not_tuned(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
+    place = tiny.place(tmp_path, tiny.ar2(beir, encoder))
+    assert place("tune") == 2
+    assert re.fullmatch(r"error: .*tiny\.yaml: tune: missing; accepted: .*\n", said()[1])
+    assert place("tune", "--set", "tune=3") == 2
+    assert re.fullmatch(r"error: .*tiny\.yaml: tune: expected keys and values, got 3\n", said()[1])
+
+
+def test_a_comparison_is_not_tuned(said: Said) -> None:
+    asked = "tune={measure: RR@10, systems: [a], space: {k: {grid: [1]}}}"
+    assert main(["tune", "configs/ar2/ablations.yaml", "--set", asked]) == 2
+    assert re.fullmatch(r"error: .*: compare has no numbers of its own; tune one of its experiments\n", said()[1])
+
+
+def test_optuna_must_be_installed(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    space = {GAME: {"uniform": [1e-3, 2e-3]}}
+    place = tiny.place(tmp_path, tree(beir, encoder, search="optuna", space=space))
+    assert place("tune") == 2
+    assert re.fullmatch(r"error: .*tune\.search: optuna is not installed; accepted: random, or .*\n", said()[1])

@@ -1,0 +1,92 @@
+"""The table of trials: how it resumes, how it is shown, and what Optuna learns from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from workflows.tuning.report import column_names, format_table, scatter, write_page
+from workflows.tuning.search_space import Range
+from workflows.tuning.trials import Trial, TrialTable
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TrialTable:
+    trials = TrialTable(tmp_path / "x", "RR@10", ["warm", "last"], "dev", "max", ["a.rate", "b.rate"], "0123")
+    trials.trials = [
+        Trial(0, {}, {"a.rate": 0.1}, "done", [0.2, 0.3], 4.0, 5),
+        Trial(1, {"a.rate": 0.2, "b.rate": "x"}, {"a.rate": 0.2, "b.rate": "x"}, "done", [0.1, 0.4]),
+        Trial(2, {"a.rate": 0.4, "b.rate": "y"}, {"a.rate": 0.4, "b.rate": "y"}, "stopped", [0.9]),
+        Trial(3, {"a.rate": 0.8, "b.rate": "y"}, {"a.rate": 0.8, "b.rate": "y"}, "failed", [], reason="no <memory>"),
+        Trial(4, {"a.rate": 0.9, "b.rate": "y"}, {"a.rate": 0.9, "b.rate": "y"}, "running", [0.5]),
+    ]
+    return trials
+
+
+def test_the_best_comes_first(table: TrialTable) -> None:
+    assert table.best is table.trials[1]
+    assert [one.number for one in table.best_first] == [1, 0, 2, 4, 3]
+    table.goal = "min"
+    assert table.best is table.trials[0]
+    assert [one.number for one in table.best_first] == [0, 1, 4, 2, 3]
+
+
+def test_the_text_shows_the_best_trial_first(table: TrialTable) -> None:
+    assert format_table(table) == (
+        "RR@10, dev split; 5 trials: 2 done, 1 stopped, 1 failed, 1 running\n\n"
+        "  trial  a.rate  b.rate   warm   last\n"
+        "      1     0.2       x  0.100  0.400  best\n"
+        "      0     0.1          0.200  0.300  the config as it is\n"
+        "      2     0.4       y  0.900         stopped\n"
+        "      4     0.9       y  0.500         running\n"
+        "      3     0.8       y                failed\n\n"
+        "  trial 3 failed: no <memory>"
+    )
+
+
+def test_a_table_keeps_the_finished_trials_of_an_earlier_run(table: TrialTable) -> None:
+    table.save()
+    later = TrialTable(table.folder, "RR@10", ["warm", "last"], "dev", "max", ["a.rate", "b.rate"], "0123")
+    later.resume()
+    assert later.trials[:3] == table.trials[:3]
+    assert [(one.state, one.measures, one.reason) for one in later.trials[3:]] == [
+        ("waiting", [], ""), ("waiting", [0.5], ""),
+    ]  # fmt: skip
+    other = TrialTable(table.folder, "RR@10", ["warm", "last"], "dev", "max", ["a.rate", "b.rate"], "4567")
+    other.resume()
+    assert other.trials == []
+
+
+def test_a_page_without_a_best_trial(table: TrialTable) -> None:
+    table.trials = table.trials[2:]
+    text = write_page(
+        table, title="t", source=Path("t.yaml"), config={}, log_keys=set(), results_split="test"
+    ).read_text()
+    assert "No trial finished." in text
+    assert "no &lt;memory&gt;" in text
+    assert scatter(TrialTable(table.folder, "RR@10", ["x"], "dev", "max", ["a.rate"], ""), "a.rate", log=False) is None
+
+
+def test_column_names_are_as_short_as_they_can_be() -> None:
+    assert column_names(["a.b.rate", "c.b.rate", "k"]) == ["a.b.rate", "c.b.rate", "k"]
+    assert column_names(["x.warm.rate", "x.game.rate", "x.heat"]) == ["warm.rate", "game.rate", "heat"]
+
+
+def test_optuna_learns_from_the_finished_trials(table: TrialTable) -> None:
+    """Its points are of the space, and close in on the best values."""
+    import optuna
+
+    from workflows.tuning.sampler import Sampler
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    space = {"a.rate": Range(loguniform=(0.01, 1.0)), "b.rate": Range(choice=["x", "y"])}
+    sampler = Sampler(optuna, table, space, goal="max", seed=0)
+    assert [one.state.name for one in sampler._study.trials] == ["COMPLETE", "PRUNED"]  # trial 0 has no b.rate
+    for number in range(5, 40):
+        point = sampler.ask()
+        assert all(space[name].has(value) for name, value in point.items())
+        value = -abs(point["a.rate"] - 0.05) + (point["b.rate"] == "x")
+        sampler.tell(Trial(number, point, point, "done", [0.0, value]))
+    assert sampler._study.best_value > 0.97
+    sampler.tell(Trial(40, sampler.ask(), {}, "failed"))

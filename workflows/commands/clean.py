@@ -1,0 +1,54 @@
+"""Drop superseded vectors, indexes and optimizer states of a finished run; every result stays."""
+
+import argparse
+from collections.abc import Iterator
+
+from components.config import UserError, listing
+from workflows.commands.opening import add_config, opened
+from workflows.stages.experiments import Experiment
+from workflows.store.dag import Step, graph
+from workflows.store.planner import pending
+from workflows.store.store import Store
+
+
+def superseded(experiment: Experiment, store: Store) -> Iterator[tuple[Step, list[str], int]]:
+    """Steps, the files of them that may go (glob patterns), and their bytes.
+
+    Those are what a step's function calls droppable, such as vectors and indexes, unless it belongs to the last
+    retrieval, and what a later step supersedes, such as the optimizer's state that a later training took up.
+    """
+    retrieval = experiment.outcome.retrieval
+    last = {node.fingerprint for node in (retrieval.vectors, retrieval.index) if node is not None}
+    nodes = graph(experiment.wanted)
+    taken_up = {
+        node.inputs[name].fingerprint: files for node in nodes for name, files in node.description.supersedes.items()
+    }
+    for node in nodes:
+        droppable = () if node.fingerprint in last else node.description.droppable
+        files = [*droppable, *taken_up.get(node.fingerprint, ())]
+        if files and store.is_done(node):
+            (size,) = store.sizes([node], *files)
+            if size:
+                yield node, files, size
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_config(parser)
+    parser.add_argument("--dry-run", action="store_true", help="say what would be dropped")
+
+
+def call(arguments: argparse.Namespace) -> None:
+    """Drop what no finished result needs any more."""
+    experiment, store = opened(arguments)
+    if pending(experiment.wanted, store):
+        raise UserError("the run is not finished; clean drops what only an unfinished run still needs")
+    freed = 0
+    for node, parts, size in superseded(experiment, store):
+        freed += size
+        print(
+            f"{'would drop' if arguments.dry_run else 'dropped'} {size / 2**20:8.1f} MB  {node.label}: {listing(parts)}"
+        )
+        if not arguments.dry_run:
+            store.drop(node, parts)
+    print(f"{freed / 2**20:.1f} MB {'to free' if arguments.dry_run else 'freed'}")

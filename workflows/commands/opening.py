@@ -1,0 +1,70 @@
+"""What several commands share: the arguments that name an experiment and a cluster, and opening what they name."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from components.config import UserError, listing
+from workflows import ROOT
+from workflows.distributed import cluster as clusters
+from workflows.distributed import worker_group
+from workflows.stages import experiments
+from workflows.stages.experiments import Experiment
+from workflows.store import object_store
+from workflows.store.dag import Step, graph
+from workflows.store.store import Store
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that name an experiment."""
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="an experiment, such as configs/demo.yaml")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments",
+        help="change a value: rounds=3, retriever.game.train.updates=200 (part of the experiment's identity)",
+    )  # fmt: skip
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names a cluster profile."""
+    parser.add_argument(
+        "--cluster", type=Path, default=ROOT / "cluster" / "laptop.yaml", metavar="FILE",
+        help="what to run on; never changes a result (default: cluster/laptop.yaml)",
+    )  # fmt: skip
+
+
+def opened(arguments: argparse.Namespace) -> tuple[Experiment, Store]:
+    """The experiment that the arguments name, and the store."""
+    experiment = experiments.read(arguments.config, arguments.assignments, arguments.runs)
+    store = object_store.open_store(store_root(arguments))
+    store.prefetch_records(graph(experiment.wanted))
+    return experiment, store
+
+
+def store_root(arguments: argparse.Namespace) -> str:
+    """Where the store is: `--store`, `$SPARRING_STORE`, or the folder `store`."""
+    return str(arguments.store or os.environ.get("SPARRING_STORE", "store"))
+
+
+def labelled(experiment: Experiment, label: str) -> Step:
+    """The step with a label; UserError lists the labels that there are."""
+    nodes = graph(experiment.wanted)
+    for node in nodes:
+        if node.label == label:
+            return node
+    accepted = listing(dict.fromkeys(node.label for node in nodes))
+    raise UserError(f"no step is labelled {label!r}; accepted: {accepted}")
+
+
+def finished(store: Store, node: Step) -> dict[str, Any]:
+    """A step's record; UserError where the step is not done."""
+    record = store.record(node)
+    if record is None:
+        raise UserError(f"the step {node.label!r} is not done; run it first: python -m workflows run CONFIG")
+    return record
+
+
+def leave() -> None:
+    """Leave Ray, if a command joined it."""
+    clusters.stop_ray()
+    worker_group.shut_down()  # of a Ray that ended: nothing is left to talk to

@@ -1,0 +1,67 @@
+"""Run the steps that are not done. Repeat the command to resume a run that was stopped."""
+
+import argparse
+import shlex
+import time
+
+from components.evaluation import result_table
+from workflows.commands.opening import add_cluster, add_config, labelled, opened
+from workflows.distributed import cluster as clusters
+from workflows.distributed import nodes
+from workflows.report.run_folder import RunFolder
+from workflows.report.timeline import timeline, where
+from workflows.running.executor import check_source_files
+from workflows.running.runner import run_steps
+from workflows.running.tracking import open_tracker
+from workflows.store.dag import graph
+from workflows.store.planner import pending
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_config(parser)
+    add_cluster(parser)
+    parser.add_argument("--until", metavar="LABEL", help="stop when the step with this label is done")
+
+
+def call(arguments: argparse.Namespace) -> None:
+    """Run what is not done, write the run's folder, and print the table."""
+    experiment, store = opened(arguments)
+    check_source_files(graph(experiment.wanted), store)
+    wanted = [labelled(experiment, arguments.until)] if arguments.until else experiment.wanted
+    cluster = clusters.read_cluster(arguments.cluster)
+    waiting = pending(
+        wanted, store, complete=bool(arguments.until)
+    )  # asked for by name: what was dropped is made again
+    if waiting:  # what cannot be done is refused before anything is written
+        joins = cluster.mode == "ray" and cluster.address
+        nodes.check_nodes(cluster, store.root) if joins else cluster.check()
+    folder = RunFolder(experiment, store)
+    folder.write_plan()
+    started = time.monotonic()
+    with open_tracker(experiment.run, cluster) as tracker:
+        executed = run_steps(waiting, store, cluster, tracker)
+        folder.link()
+        if arguments.until:
+            print(f"{arguments.until}: {store.location(wanted[0])}")
+            return
+        metrics = folder.write_report(executed)
+        if executed:
+            tracker.send_measures(metrics["rows"])
+    print(result_table.table(metrics))
+    if not waiting:
+        print("nothing to run: every step that this needs is done")
+    elif executed:  # otherwise another driver did it all
+        steps, _ = timeline(folder.finished_steps(), executed)
+        print(where(steps, time.monotonic() - started))
+    print(f"\nreport: {folder.page}\ntry:    {_search(arguments, ranks=experiment.outcome.ranker is not None)}")
+
+
+def _search(arguments: argparse.Namespace, *, ranks: bool) -> str:
+    """The command that searches with what this run made."""
+    words = ["python -m workflows"]
+    words += [f"--store {shlex.quote(str(arguments.store))}"] if arguments.store else []
+    words += [f'search {arguments.config} "your question"']
+    words += [f"--set {shlex.quote(assignment)}" for assignment in arguments.assignments]
+    words += ["--rank"] if ranks else []
+    return " ".join(words)

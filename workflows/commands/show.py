@@ -1,0 +1,50 @@
+"""Print the measures, the record of one step, or how far a run is."""
+
+import argparse
+import json
+
+from components.evaluation import result_table
+from workflows.commands.opening import add_config, finished, labelled, opened
+from workflows.commands.watch import watch
+from workflows.report.run_folder import RunFolder
+from workflows.store.dag import Step
+from workflows.store.store import Store
+from workflows.tuning.report import format_table
+from workflows.tuning.trials import TrialTable
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_config(parser)
+    parser.add_argument("label", nargs="?", metavar="LABEL", help="a step's label, as `plan` prints it")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--watch", action="store_true", help="follow a run that another shell started, to its end")
+
+
+def call(arguments: argparse.Namespace) -> None:
+    """Print the measures (of a tuning its trials), or one step's record; or watch."""
+    experiment, store = opened(arguments)
+    if arguments.watch:
+        watch(experiment, store)
+        return
+    if arguments.label is not None:
+        _record(labelled(experiment, arguments.label), store, as_json=arguments.json)
+        return
+    trials = None if store.is_done(experiment.outcome.results) else TrialTable.read(experiment.run)
+    if trials is not None:
+        print(format_table(trials))
+        return
+    finished(store, experiment.outcome.results)
+    metrics = RunFolder(experiment, store).metrics()
+    print(json.dumps(metrics, indent=1) if arguments.json else result_table.table(metrics))
+
+
+def _record(node: Step, store: Store, *, as_json: bool) -> None:
+    """Print what a step's record says."""
+    record = finished(store, node)
+    if as_json:
+        print(json.dumps(record, indent=1))
+        return
+    print(f"{node.label}: {record['function']} in {record['seconds']:.1f} s\n{store.location(node)}")
+    for key, value in record["summary"].items():
+        print(f"  {key}: {json.dumps(value)}")

@@ -1,0 +1,101 @@
+"""Run an experiment on a Ray cluster, as one job, and follow its log. The job is the command `run` in a copy of this
+code: it reads its sources on the cluster, and writes to a store and to runs there. Repeat the command to follow the
+same job again, or to resume the run when the job is gone."""
+
+import argparse
+import os
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+
+from components.config import UserError
+from workflows.commands.opening import add_cluster, add_config
+from workflows.distributed import cluster as clusters
+from workflows.distributed.cluster import Cluster
+from workflows.stages import experiments
+from workflows.store import s3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_config(parser)
+    add_cluster(parser)
+    parser.add_argument("--address", required=True, metavar="URL", help="the job server, such as http://127.0.0.1:8265")
+    parser.add_argument("--no-wait", action="store_true", help="do not follow the log")
+    parser.add_argument("--tune", action="store_true", help="run the command `tune` there instead of `run`")
+    parser.add_argument(
+        "--install", action="store_true",
+        help="install the locked packages on every node for this job (minutes); for nodes that lack them",
+    )  # fmt: skip
+
+
+def call(arguments: argparse.Namespace) -> None:
+    """Send a job and follow it to its end, which becomes this command's end."""
+    from workflows.distributed import job_package, job_server
+
+    if arguments.tune:
+        from workflows.tuning.config import read_tuning
+
+        read_tuning(arguments)  # so that nothing is sent where there is a mistake
+    address = job_server.url_of(arguments.address)
+    store, runs = places(arguments)
+    experiment = experiments.read(arguments.config, arguments.assignments, runs)
+    cluster = joining(arguments.cluster)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        command = [
+            *("python", "-m", "workflows", "--store", str(store), "--runs", str(runs)),
+            *("tune" if arguments.tune else "run", job_package.pack(arguments.config, cluster, folder)),
+            *("--cluster", job_package.PROFILE),
+            *(word for assignment in arguments.assignments for word in ("--set", assignment)),
+        ]
+        server = job_server.JobServer.at(address)
+        job, running = server.send(experiment.run.name, shlex.join(command), folder, install=arguments.install)
+    how = f"its log: ray job logs --address {address} --follow {job}\nstop it: ray job stop --address {address} {job}"
+    state = "is running already" if running else "was sent"
+    print(f"job {job} {state}; Ray's dashboard: {address}", file=sys.stderr, flush=True)
+    if arguments.no_wait:
+        print(f"{how}\nRepeat the command without --no-wait to follow it.")
+        return
+    try:
+        server.follow(job)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"The job {job} is still running. Repeat the command to follow it.\n{how}") from None
+    seconds = server.end(job)
+    if isinstance(store, str) and not arguments.tune:  # any machine can write the report from the store
+        report = f"the report: python -m workflows --store {store} report {arguments.config}"
+    else:
+        page = "tune.html" if arguments.tune else "report.html"
+        report = f"the report, on the cluster: {experiment.run / page}"
+    print(f"job {job}: done in {seconds:.0f} s; {report}")
+
+
+def places(arguments: argparse.Namespace) -> tuple[str | Path, Path]:
+    """The job's store and runs; UserError where they are places on this machine."""
+    given = arguments.store or os.environ.get("SPARRING_STORE")
+    accepted = "accepted: an absolute path that all nodes of the cluster see, or s3://BUCKET/PREFIX"
+    if given is None:
+        raise UserError(f"--store: missing; a job's own folder is deleted when it ends; {accepted}")
+    if "://" in str(given):
+        s3.local_path(given)
+        if arguments.tune and not arguments.runs.is_absolute():
+            raise UserError("--runs: tuning keeps its table of trials there; accepted: an absolute path on the cluster")
+        return given, arguments.runs  # any machine can write the report from the store
+    store = Path(given)
+    # The default of --runs is a folder of this machine.
+    runs = store.parent / "runs" if arguments.runs == Path("runs") else arguments.runs
+    for name, place in (("--store", store), ("--runs", runs)):
+        if not place.is_absolute():
+            raise UserError(f"{name} {place}: is a place on this machine, and the job runs on the cluster; {accepted}")
+    return store, runs
+
+
+def joining(path: Path) -> Cluster:
+    """A profile that joins the cluster which the job runs on; UserError where it names another."""
+    cluster = clusters.read_cluster(path)
+    if cluster.mode != "ray":
+        raise UserError(f"{path}: mode: {cluster.mode!r} is for one process; accepted for a job: ray")
+    if cluster.address not in (None, "auto"):
+        raise UserError(f"{path}: address: a job joins the cluster it runs on, got {cluster.address!r}; accepted: auto")
+    return cluster.model_copy(update={"address": "auto"})

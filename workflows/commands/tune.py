@@ -1,0 +1,26 @@
+"""Look for better numbers by many trials of the recipe, on Ray Tune, then run the best one. Repeat the command to
+resume."""
+
+import argparse
+
+from workflows.commands import opening, run
+from workflows.commands.opening import add_cluster, add_config, opened
+from workflows.running.executor import check_source_files
+from workflows.store.dag import graph
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_config(parser)
+    add_cluster(parser)
+
+
+def call(arguments: argparse.Namespace) -> None:
+    """Run the trials, then what the best one's config leads to."""
+    from workflows.tuning import tune
+
+    experiment, store = opened(arguments)
+    check_source_files(graph(experiment.wanted), store)
+    best = tune.tune(arguments, store)
+    opening.leave()  # this Ray has CPUs for many trials; the run starts its own
+    run.call(argparse.Namespace(**{**vars(arguments), "config": best, "assignments": [], "until": None}))

@@ -1,0 +1,1 @@
+"""The cluster profile, resources, the map over shards, the training workers, the nodes."""

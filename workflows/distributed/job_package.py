@@ -1,0 +1,79 @@
+"""What a Ray job gets from this machine: a folder with the code, the experiment and the profile, and its environment.
+
+Nothing else is sent: Ray lays the folder on every node, and sources, store and runs are the cluster's.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from components.config import UserError, read_based
+from workflows import ROOT
+from workflows.distributed import cluster as clusters
+from workflows.distributed.cluster import Cluster
+from workflows.store.code_version import code_version
+
+CODE = ("workflows", "components", "configs", "cluster")
+"""The folders of the repository that are sent. A list of what is sent, not of what is left out: no notes, data or keys
+are sent by mistake."""
+PROFILE = "sent/cluster.yaml"
+"""The profile's place in the package."""
+
+
+def pack(config: Path, cluster: Cluster, folder: Path) -> str:
+    """Fill a folder with all that a job needs; the experiment's place in it."""
+    for name in CODE:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    write(folder / PROFILE, cluster.model_dump(mode="json"))
+    return pack_experiment(config, folder)
+
+
+def pack_experiment(config: Path, folder: Path) -> str:
+    """Write an experiment's file, merged with the files that it is based on, and the files that it compares; its place
+    in the folder."""
+    source = config.resolve()
+    if source.is_relative_to(ROOT):
+        place = source.relative_to(ROOT)
+    else:
+        place = Path("sent") / hashlib.sha256(str(source.parent).encode()).hexdigest()[:6] / source.name
+    tree = read_based(config)
+    if tree.get("recipe") == "compare":
+        tree["experiments"] = {
+            name: {**compared, "file": pack_experiment(Path(compared["file"]), folder)}
+            if isinstance(compared, dict)
+            else pack_experiment(Path(compared), folder)
+            for name, compared in tree["experiments"].items()
+        }
+    write(folder / place, tree)
+    return str(place)
+
+
+def write(path: Path, tree: dict[str, Any]) -> None:
+    """Write a tree as YAML: as JSON, which is YAML in which text cannot be taken for numbers."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(tree, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+
+
+def environment() -> dict[str, str]:
+    """The job's environment variables: Ray's settings, the commit, and `$SPARRING_DATA` where it is set here."""
+    data = os.environ.get("SPARRING_DATA")
+    if data and not Path(data).is_absolute():
+        raise UserError(
+            f"SPARRING_DATA: {data} is a place on this machine; accepted: an absolute path on the cluster's nodes"
+        )
+    return {
+        **clusters.SETTINGS,
+        **({"SPARRING_DATA": data} if data else {}),
+        "SPARRING_CODE": json.dumps(code_version()),
+    }
+
+
+def digest(folder: Path, words: list[str]) -> str:
+    """The digest of all that a job is sent, and of further words: the same for the same job."""
+    total = hashlib.sha256(json.dumps(words).encode())
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        total.update(f"{path.relative_to(folder)}\n".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()

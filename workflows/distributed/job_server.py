@@ -1,0 +1,187 @@
+"""Ray's job server: a job is sent to it, its log is followed, and how the job ends is told as a run here would."""
+
+import asyncio
+import http.client
+import json
+import logging
+import os
+import re
+import secrets
+import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any, NoReturn
+
+from components.config import UserError
+from workflows.distributed import job_package, nodes
+from workflows.store.dag import StepFailed
+
+ANSWER_SECONDS = 10.0
+"""Seconds that an address has for its first answer."""
+LOST_SECONDS = 120.0
+"""Seconds without an answer after which a job server counts as lost."""
+
+
+class JobServer:
+    """A job server, through Ray's client of it."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    @classmethod
+    def at(cls, address: str) -> "JobServer":
+        """The job server at a URL; UserError where none answers or it does not accept us."""
+        check_answers(address)
+        return cls(_client(address))
+
+    def send(self, name: str, command: str, folder: Path, *, install: bool) -> tuple[str, bool]:
+        """Send a command and its package; the job, and whether the same job was running already.
+
+        With `install` every node installs the locked packages for the job first.
+        """
+        environment: dict[str, Any] = {"working_dir": str(folder), "env_vars": job_package.environment()}
+        if install:
+            packages = [f"{package}=={version}" for package, version in nodes.locked_versions().items()]
+            environment["pip"] = {"packages": packages, "pip_check": False}
+        words = [command, json.dumps(environment["env_vars"], sort_keys=True), str(install)]
+        digest = job_package.digest(folder, words)
+        for job in self._client.list_jobs():
+            if (job.metadata or {}).get("sparring") == digest and not job.status.is_terminal():
+                return str(job.submission_id), True
+        # Ray accepts an id once, and a run may be submitted again to resume it.
+        wanted = f"{re.sub('[^A-Za-z0-9_.-]', '-', name)}-{secrets.token_hex(3)}"
+        try:
+            sent = self._client.submit_job(
+                entrypoint=command, runtime_env=environment, submission_id=wanted, metadata={"sparring": digest}
+            )
+        except RuntimeError as error:
+            raise StepFailed(f"the cluster did not accept the job: {first_line(error)}") from error
+        return str(sent), False
+
+    def follow(self, job: str) -> None:
+        """Print a job's log as it is written, to its end. After a lost connection the log continues where it was."""
+        asyncio.run(self._follow(job))
+
+    async def _follow(self, job: str) -> None:
+        printed, heard = 0, time.monotonic()
+        while True:
+            place = 0
+            try:
+                async for text in self._client.tail_job_logs(job):  # from the beginning, each time
+                    place, heard = place + len(text), time.monotonic()
+                    if place > printed:
+                        print(text[printed - place :], end="", flush=True)
+                        printed = place
+                if self._client.get_job_status(job).is_terminal():
+                    return
+                heard = time.monotonic()
+            except Exception as error:  # Ray and its HTTP libraries raise many kinds when nobody answers
+                if self._is_unknown(job):
+                    raise StepFailed(
+                        f"{self._client.get_address()} knows no job {job} any more: the cluster's head was restarted, "
+                        "and the job is gone"
+                    ) from error
+                if time.monotonic() - heard > LOST_SECONDS:
+                    self._lost(job, error)
+            await asyncio.sleep(1.0)
+
+    def end(self, job: str) -> float:
+        """How many seconds a job that is done took; where it failed, raises what a run here would have raised."""
+        try:
+            info = self._client.get_job_info(job)
+            log = self._client.get_job_logs(job)
+        except Exception as error:
+            self._lost(job, error)
+        if info.status == "SUCCEEDED":
+            return float((info.end_time or 0) - (info.start_time or 0)) / 1000
+        if info.status == "STOPPED":
+            raise StepFailed(f"job {job} was stopped")
+        errors = [line for line in log.splitlines() if line.startswith(("error: ", "failed: "))]
+        reason = errors[-1].partition(": ")[2] if errors else first_line(info.message or "it gives no reason")
+        if info.driver_exit_code == 2:
+            raise UserError(f"job {job}: {reason}")
+        raise StepFailed(f"job {job}: {reason}")
+
+    def _is_unknown(self, job: str) -> bool:
+        """Whether a server answers, and says that it has no such job."""
+        try:
+            self._client.get_job_status(job)
+        except Exception as error:
+            return "status code 404" in str(error)
+        return False
+
+    def _lost(self, job: str, error: Exception) -> NoReturn:
+        raise StepFailed(
+            f"{self._client.get_address()} no longer answers ({first_line(error)}); the job {job} may still be running"
+        ) from error
+
+
+def url_of(address: str) -> str:
+    """A job server's URL without a slash at its end; UserError where it is none, or holds a secret."""
+    url = urllib.parse.urlsplit(address)
+    if url.username is not None or url.query:
+        raise UserError(
+            "--address: holds more than a host and a port, and would be written to logs; accepted: http(s)://HOST:PORT"
+        )
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise UserError(f"--address {address}: accepted: the job server's URL, such as http://127.0.0.1:8265")
+    return address.rstrip("/")
+
+
+def check_answers(address: str) -> None:
+    """UserError unless a job server of Ray's answers there; Ray's own client would wait for minutes."""
+    try:
+        with urllib.request.urlopen(f"{address}/api/version", timeout=ANSWER_SECONDS) as reply:
+            answer = json.load(reply)
+    except urllib.error.HTTPError as error:
+        if error.code in (401, 403):
+            return  # it asks for a token, which Ray's client will send
+        answer = None
+    except (ValueError, http.client.HTTPException):
+        answer = None
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, ssl.SSLError):
+            return  # Ray's client has certificates of its own, and decides
+        raise UserError(
+            f"--address {address}: does not answer ({reason}); is the cluster up, and is this its port?"
+        ) from None
+    if not isinstance(answer, dict) or "ray_version" not in answer:
+        raise UserError(f"--address {address}: answers, but is no job server of Ray's (its port is 8265 by default)")
+
+
+def _client(address: str) -> Any:
+    """Ray's client of a job server; UserError where the server does not accept us."""
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        os.environ.pop(name, None)  # Ray would prefer these to the address that it is given
+    from ray.exceptions import AuthenticationError
+    from ray.job_submission import JobSubmissionClient
+
+    for name in ("dashboard.modules.job.sdk", "dashboard.modules.dashboard_sdk", "_private.runtime_env.packaging"):
+        logging.getLogger(f"ray.{name}").setLevel(logging.ERROR)  # each sets itself to INFO
+    try:
+        return JobSubmissionClient(address)
+    except AuthenticationError:
+        if os.environ.get("RAY_AUTH_MODE") != "token":
+            raise UserError(
+                f"--address {address}: the cluster asks for a token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH "
+                "to the file that holds it"
+            ) from None
+        raise UserError(f"--address {address}: the cluster does not accept the token {_token_source()}") from None
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UserError(f"--address {address}: {first_line(error)}") from None
+
+
+def _token_source() -> str:
+    """Where Ray takes the token from, never the token itself."""
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return "in RAY_AUTH_TOKEN"
+    return f"in {os.environ.get('RAY_AUTH_TOKEN_PATH') or '~/.ray/auth_token'}"
+
+
+def first_line(message: Any) -> str:
+    """The first line of a library's message or error."""
+    return next(iter(str(message).strip().splitlines()), type(message).__name__)

@@ -1,0 +1,87 @@
+"""What the steps that run at once share: the driver process, and the processors of the machine or cluster.
+
+Each step has a thread of the driver. Its own Python code runs under one lock, because random state, imports and warning
+filters belong to the whole process. While a step waits for Ray, it releases the lock, and another step runs.
+
+A step reserves all processors that it needs together, in the order of asking. So no step holds a part of what it needs
+(no deadlock), and no small request overtakes a large one (no starvation).
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from components.timing import timed
+
+
+class Resources(NamedTuple):
+    """Numbers of processors."""
+
+    cpus: float = 0
+    gpus: float = 0
+
+    def plus(self, other: "Resources") -> "Resources":
+        """The sum of both."""
+        return Resources(self.cpus + other.cpus, self.gpus + other.gpus)
+
+    def fits_in(self, total: "Resources") -> bool:
+        """Whether this is at most `total`."""
+        return self.cpus <= total.cpus and self.gpus <= total.gpus
+
+
+_driver = threading.Lock()
+_thread = threading.local()
+_changed = threading.Condition()
+_reserved: list[Resources] = []
+_waiting: list[object] = []
+
+
+@contextmanager
+def driver_lock() -> Iterator[None]:
+    """Hold the lock of the driver process; `reserve` releases it for as long as it waits for and holds processors."""
+    with _driver:
+        _thread.has_lock = True
+        try:
+            yield
+        finally:
+            _thread.has_lock = False
+
+
+@contextmanager
+def reserve(needs: Resources, total: Resources) -> Iterator[None]:
+    """Wait until `needs` of the `total` processors are free, and reserve them for the block.
+
+    A request for more than `total` gets its turn when nothing else is reserved, so that it does not wait for ever.
+    """
+    had_lock = getattr(_thread, "has_lock", False)
+    if had_lock:
+        _driver.release()
+    try:
+        ticket = object()
+        with timed("waiting"), _changed:
+            _waiting.append(ticket)
+            try:
+                _changed.wait_for(lambda: _waiting[0] is ticket and _is_free(needs, total))
+                _reserved.append(needs)
+            finally:
+                _waiting.remove(ticket)
+                _changed.notify_all()
+        try:
+            yield
+        finally:
+            with _changed:
+                _reserved.remove(needs)
+                _changed.notify_all()
+    finally:
+        if had_lock:
+            with timed("waiting"):
+                _driver.acquire()
+
+
+def _is_free(needs: Resources, total: Resources) -> bool:
+    """Whether `needs` can be reserved now."""
+    together = needs
+    for other in _reserved:
+        together = together.plus(other)
+    return not _reserved or together.fits_in(total)

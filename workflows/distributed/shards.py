@@ -1,0 +1,194 @@
+"""The resumable map over shards, for encoding, BM25, scoring and search.
+
+Each shard has one file, which is renamed into place when it is whole; a shard whose file is there is not done again.
+Only descriptions of shards travel through Ray Data. A worker writes its results straight to the shard's file.
+
+The map uses tasks of Ray, not a pool of actors, where it can. The processes that run tasks stay from one step to the
+next with everything that they have imported, so only a run's first step waits for Python, Ray and torch to start; a
+pool of actors is started anew for each step.
+"""
+
+import json
+import logging
+import math
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from components import timing
+from components.config import UserError
+from components.files import remove_leftovers
+from workflows.distributed import oom
+from workflows.distributed.cluster import Cluster, Pool, ray_session
+from workflows.distributed.resources import Resources, reserve
+from workflows.distributed.shard_worker import Filler, FillOnGPU, fill_batch
+from workflows.store import transfer
+from workflows.store.progress import Progress
+
+MAX_DEATHS = 4
+"""How often Ray starts a process's batch of shards again after the process has died."""
+BATCH = 8
+"""Most shards that Ray hands to a process at once: enough work until Ray Data, which looks ten times a second, has seen
+that the process is done with the batch before."""
+
+
+class Shard(NamedTuple):
+    """One piece of work, and the file for its result."""
+
+    file: str
+    """The file's name in the step's directory."""
+    size: int
+    """Units of work in it, for the progress bar."""
+    task: dict[str, Any]
+    """What the worker needs to know: plain values."""
+
+
+def row_shards(rows: int, size: int, file: str, **task: Any) -> list[Shard]:
+    """Shards of `size` consecutive rows each; `start` and `stop` join the task, `file` has a place for a number."""
+    cuts = [(start, min(start + size, rows)) for start in range(0, rows, size)]
+    return [
+        Shard(file.format(number), stop - start, {**task, "start": start, "stop": stop})
+        for number, (start, stop) in enumerate(cuts)
+    ]
+
+
+def map_rows(
+    worker: Any, rows: int, size: int, *, out: Path, cluster: Cluster, pool: Pool, unit: str, **constructor: Any
+) -> tuple[np.ndarray, dict[str, float]]:
+    """`map_shards` over so many rows, `size` at a time, by workers that use a GPU where there is one.
+
+    Returns the float32 numbers of all shards, one after another, and what the workers counted. The shards' files stay
+    until their step removes them.
+    """
+    shards, cuda = row_shards(rows, size, "part-{:05d}.npy"), cluster.cuda()
+    counts = map_shards(
+        worker, shards, out=out, cluster=cluster, pool=pool, unit=unit, gpu=cuda, cuda=cuda, **constructor
+    )
+    with timing.timed("files"):
+        values = np.concatenate([np.empty(0, np.float32), *(np.load(out / shard.file) for shard in shards)])
+    return values, counts
+
+
+def map_shards(
+    worker: type,
+    shards: list[Shard],
+    *,
+    out: Path,
+    cluster: Cluster,
+    pool: Pool,
+    unit: str,
+    gpu: bool = False,
+    **constructor: Any,
+) -> dict[str, float]:
+    """Make the file of every shard that is not in `out` yet; the sums of what the workers counted."""
+    remove_leftovers(out)
+    waiting = [shard for shard in shards if not (out / shard.file).exists()]
+    total, left = sum(shard.size for shard in shards), sum(shard.size for shard in waiting)
+    with Progress(out, total, unit, done=total - left) as progress:
+        counts: Counter[str] = Counter()
+        if waiting:
+            transfer.sync(out)  # what this step has written for its workers
+            run = _map_through_ray if cluster.mode == "ray" else _map_inline
+            with oom.advise(oom.map_advice(cluster, pool, model="batch_tokens" in constructor, cuda=gpu)):
+                for size, shard_counts in run(worker, waiting, out, cluster, pool, gpu, constructor):
+                    progress.add(size)
+                    counts.update(shard_counts)
+            transfer.download(out)
+    return dict(counts)
+
+
+def _map_inline(
+    worker: type, shards: list[Shard], out: Path, cluster: Cluster, pool: Pool, gpu: bool, constructor: dict[str, Any]
+) -> Iterator[tuple[int, dict[str, float]]]:
+    with Filler(worker, out, pool.threads, constructor) as filler:
+        for shard in shards:
+            yield shard.size, filler.fill(shard.file, shard.task)
+
+
+def _map_through_ray(
+    worker: type, shards: list[Shard], out: Path, cluster: Cluster, pool: Pool, gpu: bool, constructor: dict[str, Any]
+) -> Iterator[tuple[int, dict[str, float]]]:
+    ray_session(cluster)
+    from ray import data  # after ray_session has set Ray's environment
+
+    logging.getLogger("ray.data").setLevel(logging.ERROR)  # importing it sets INFO
+
+    rows = [{"file": shard.file, "size": shard.size, "task": json.dumps(shard.task)} for shard in shards]
+    arguments = {
+        "filler": {"worker": worker, "out": out, "threads": pool.threads, "constructor": constructor},
+        "map_id": f"{out} {time.time_ns()}",
+    }
+    size = cluster.workers(pool, len(shards), gpu=gpu)
+    # On a GPU a process of Ray's ends after each task, unless it belongs to an actor.
+    how: dict[str, Any] = (
+        {"fn": FillOnGPU, "fn_constructor_kwargs": arguments, "compute": data.ActorPoolStrategy(size=size),
+         "num_gpus": pool.gpus, "max_restarts": MAX_DEATHS, "batch_size": 1}  # with GPUs Ray Data refuses None
+        if gpu else
+        {"fn": fill_batch, "fn_kwargs": arguments, "compute": data.TaskPoolStrategy(size=size),
+         "max_retries": MAX_DEATHS, "batch_size": None}
+    )  # fmt: skip
+    # Ray hands an actor its next shards before it has done the present one, so single shards are enough.
+    batches = cut_batches(rows, size, 1 if gpu else BATCH)
+    items = data.from_blocks([pa.Table.from_pylist(batch) for batch in batches])
+    items.context.target_max_block_size = 1  # byte: the row of each shard comes at once, not with the batch's last
+    with warnings.catch_warnings():
+        # Ray 2.60 deprecates the only way to bound retries. Without a bound, a shard that kills its process is retried
+        # for ever.
+        warnings.filterwarnings("ignore", message=".*ray_remote_args.*")
+        done = items.map_batches(num_cpus=pool.threads, **how)
+    needs = Resources(gpus=size * pool.gpus) if gpu else Resources(cpus=size * pool.threads)
+    # Closing ends what still runs now. The garbage collector would do it some time later, and would start a new Ray for
+    # that if this one is gone.
+    with reserve(needs, cluster.resources()), closing(iter(done.iter_rows())) as rows_done:
+        with timing.timed("start"):  # until the first shard is done; the workers' own times take precedence
+            row = _next(rows_done)
+        while row is not None:
+            if row["mistake"]:
+                raise UserError(row["mistake"])
+            if row["failure"]:
+                raise _failure(row["failure"])
+            timing.record(timing.Interval(*interval) for interval in json.loads(row["time"]))
+            yield int(row["size"]), json.loads(row["counts"])
+            with timing.timed("waiting"):
+                row = _next(rows_done)
+
+
+def cut_batches(items: list[Any], workers: int, most: int) -> list[list[Any]]:
+    """The batches of items that workers take one after another.
+
+    Each batch is half of a worker's part of what is left, and at most `most` items. The last ones are single items, so
+    that all workers end at about the same time (guided self-scheduling; Polychronopoulos and Kuck, 1987).
+    """
+    batches, start = [], 0
+    while start < len(items):
+        count = min(most, math.ceil((len(items) - start) / (2 * workers)))
+        batches.append(items[start : start + count])
+        start += count
+    return batches
+
+
+def _next(rows: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+    """The next row. What a worker raises comes as a row, so an error of Ray's own is about processes."""
+    from ray.data.exceptions import SystemException
+    from ray.exceptions import RayError
+
+    try:
+        return next(rows, None)
+    except (RayError, SystemException) as error:
+        raise RuntimeError(
+            "a worker's process died again and again (killed, out of memory, or at its start)"
+        ) from error
+
+
+def _failure(trace: str) -> RuntimeError:
+    """An error with the last line of a worker's traceback as its message and the whole traceback as a note."""
+    error = RuntimeError(trace.strip().splitlines()[-1])
+    error.add_note(trace)
+    return error

@@ -1,0 +1,81 @@
+"""The queue between the driver and its training workers: one task at a time, which every worker takes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+from components import timing
+
+
+class Failure(NamedTuple):
+    """Why a worker gave a task up."""
+
+    message: str
+    user_error: bool
+    """Whether it is a mistake of the user's."""
+    traceback: str
+
+
+class TaskQueue:
+    """An actor of Ray's through which the driver gives tasks and gets results.
+
+    The driver gives a task; each worker takes it, works on it together with the others, and says that it is done. The
+    result is that of the first worker (rank 0).
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._changed = asyncio.Condition()
+        self._number, self._open, self._closed = 0, False, False
+        self._task: dict[str, Any] = {}
+        self._result: Any = None
+        self._time: list[timing.Interval] = []
+        self._starts = 0
+        self._failure: Failure | None = None
+        self._done: set[int] = set()
+
+    async def give(self, task: dict[str, Any]) -> tuple[Any, list[timing.Interval], int, Failure | None]:
+        """Give the workers a task, and wait until all have done it or one has given it up.
+
+        Returns the result, how the workers spent their time, how often the task was started, and why it was given up.
+        """
+        async with self._changed:
+            self._number, self._task, self._open, self._starts = self._number + 1, task, True, 0
+            self._done.clear()
+            self._time, self._failure = [], None
+            self._changed.notify_all()
+            await self._changed.wait_for(lambda: not self._open)
+            return self._result, self._time, self._starts, self._failure
+
+    async def take(self, last: int, *, rank: int) -> tuple[int, dict[str, Any]] | None:
+        """Wait for a task with a number above `last`: its number and the task; None after `close`."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._closed or (self._open and self._number > last))
+            self._starts += rank == 0
+            return None if self._closed else (self._number, self._task)
+
+    async def done(self, number: int, result: Any, time: list[timing.Interval], *, rank: int) -> None:
+        """The worker with this rank has done the task with this number."""
+        async with self._changed:
+            if number != self._number:
+                return  # the driver no longer waits for that task
+            self._done.add(rank)
+            self._time += time
+            if rank == 0:
+                self._result = result
+            self._open = len(self._done) < self._workers
+            self._changed.notify_all()
+
+    async def give_up(self, number: int, failure: Failure) -> None:
+        """A worker has met an error in the task with this number that it would meet every time."""
+        async with self._changed:
+            if number == self._number and self._open:
+                self._failure, self._open = failure, False
+                self._changed.notify_all()
+
+    async def close(self) -> None:
+        """Tell the workers that there will be no more tasks."""
+        async with self._changed:
+            self._closed = True
+            self._changed.notify_all()

@@ -1,0 +1,138 @@
+"""The groups of training workers of a driver. A group starts for a training and stays for the next ones.
+
+A `fit` of Ray Train takes seconds to start its processes, and as long again to import torch. So one `fit` serves all
+trainings of a driver that follow one another: its workers take task after task from a queue.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from components import timing
+from components.config import UserError
+from workflows.distributed import ray_train
+from workflows.distributed.cluster import Cluster, ray_session
+from workflows.distributed.ray_train import GroupSpec, Work
+from workflows.distributed.resources import Resources, reserve
+from workflows.distributed.task_queue import TaskQueue
+
+
+def train_together(work: Work, task: dict[str, Any], cluster: Cluster, *, gpu: bool, storage: Path) -> Any:
+    """Have each of the profile's workers call `work(task)`; what the first of them (rank 0) returned.
+
+    After a worker has died all start the task again, as often as the profile's `retries` says. An error that would come
+    every time, or comes once too often, is raised in the worker's own words. `storage` is a directory that all nodes
+    see, for Ray Train's own files.
+
+    Workers that occupy what others wait for, a GPU or a place on a cluster, are shut down after each task.
+    """
+    ray_session(cluster)
+    workers = cluster.train.workers or 1
+    needs = Resources(gpus=workers) if gpu else Resources(cpus=workers * cluster.train_threads())
+    with reserve(needs, cluster.resources()):
+        wait_seconds = cluster.wait_seconds if cluster.address else 0
+        group = _acquire(GroupSpec(work, workers, cluster.retries, gpu, wait_seconds), storage)
+        try:
+            return group.run(task)
+        finally:
+            group.busy = False
+            if gpu or cluster.address:
+                shut_down(group)
+
+
+def shut_down(*groups: _Group) -> None:
+    """Shut down the groups, or all that there are if none is named, and wait until their workers have ended."""
+    for group in groups or tuple(_groups):
+        group.end()
+        if group in _groups:
+            _groups.remove(group)
+
+
+def _acquire(spec: GroupSpec, storage: Path) -> _Group:
+    """An idle group with this spec; where there is none, a new one, after all idle groups are shut down."""
+    with _acquiring:
+        idle = [group for group in _groups if not group.busy]
+        group = next((group for group in idle if group.spec == spec and group.is_sound()), None)
+        if group is None:
+            if idle:
+                shut_down(*idle)
+            group = _Group(spec, storage)
+            _groups.append(group)
+        group.busy = True
+        return group
+
+
+_groups: list[_Group] = []
+_acquiring = threading.Lock()
+
+
+class _Group:
+    """The workers of one `fit`, which runs in a process of Ray's, and the queue that they take tasks from."""
+
+    def __init__(self, spec: GroupSpec, storage: Path) -> None:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self.spec, self.busy, self._session = spec, False, _session()
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._queue = ray.remote(num_cpus=0, scheduling_strategy=here)(TaskQueue).remote(spec.workers)
+        # Not in a thread of this process: leaving Ray while a thread waits in its C++ code can abort or hang.
+        fit = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(ray_train.fit)
+        self._fit = fit.remote(self._queue, spec, storage)
+        self._deaths, self._abandoned = 0, False
+
+    def is_sound(self) -> bool:
+        """Whether it waits for a task, and none of its workers has died: a task may count on all `retries`."""
+        return self._is_alive() and not self._deaths and not self._abandoned
+
+    def run(self, task: dict[str, Any]) -> Any:
+        """Have the workers do a task; its result."""
+        import ray
+
+        self._abandoned = True  # until there is a result
+        with timing.timed("start"):  # the workers' own times take precedence
+            outcome = self._queue.give.remote(task)
+            if ray.wait([outcome, self._fit])[0] != [outcome]:
+                raise self._failure_reason()
+        result, time, starts, failure = ray.get(outcome)
+        self._deaths, self._abandoned = self._deaths + starts - (failure is None), False
+        if failure is not None:
+            if failure.user_error:
+                raise UserError(failure.message)
+            error = RuntimeError(failure.message)
+            error.add_note(failure.traceback)
+            raise error
+        timing.record(time)
+        return result
+
+    def end(self) -> None:
+        """End the workers and wait for them; those with an abandoned task end with Ray's session."""
+        import ray
+
+        if self._is_alive() and not self._abandoned:
+            ray.get(self._queue.close.remote())
+            ray.wait([self._fit])
+
+    def _is_alive(self) -> bool:
+        import ray
+
+        return self._session == _session() and not ray.wait([self._fit], timeout=0)[0]
+
+    def _failure_reason(self) -> Exception:
+        """Why the workers ended before the task was done."""
+        import ray
+
+        try:
+            return ray.get(self._fit) or ray_train.failure_reason(None)
+        except ray.exceptions.RayError as error:  # the process that ran `fit` died
+            return ray_train.failure_reason(error)
+
+
+def _session() -> str:
+    """A name of the present session of Ray, which no session before has; empty where there is none."""
+    import ray
+
+    context = ray.get_runtime_context() if ray.is_initialized() else None
+    return f"{context.get_node_id()} {context.get_job_id()}" if context else ""

@@ -1,0 +1,1 @@
+"""One recipe a file: a `Config` and a `build(config)` that returns a graph of steps."""

@@ -1,0 +1,279 @@
+"""AR2, adversarial retriever-ranker training (Zhang et al., 2022): the retriever learns to retrieve documents that the
+ranker takes for relevant, and the ranker learns to tell them from those that are. `Game.play` is the paper's Algorithm
+1, and "line" in this file is a line of it."""
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from components.config import Config as Part
+from components.models.configs import CrossEncoderConfig, DualEncoderConfig
+from components.training.terms import LossTerm
+from workflows.stages.collection import Collection, Model
+from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
+from workflows.stages.results import Outcome, Results, note_on
+from workflows.stages.retrieval import Retrieval, refresh, reranked
+from workflows.stages.training import ScreenInputs, mine_groups, phase, splits_for, train_model
+from workflows.steps.score import RerankConfig, ScoreConfig, score_groups
+from workflows.store.dag import Step, step
+
+Control = Literal["in-batch", "ance"]
+
+
+class Retriever(Part):
+    """The retriever's side of the game."""
+
+    model: DualEncoderConfig
+    warm: TrainingPhase
+    """The warm-up before the game (Algorithm 1, line 2). Its ranked negatives come from BM25."""
+    game: TrainingPhase
+    """Each round (lines 7 to 10). The ranker scores the groups beforehand, for losses that read a teacher."""
+
+
+class Ranker(Part):
+    """The ranker's side of the game."""
+
+    model: CrossEncoderConfig
+    warm: TrainingPhase
+    """The warm-up before the game (Algorithm 1, line 5)."""
+    game: TrainingPhase
+    """Each round (lines 12 to 15)."""
+
+
+class Controls(Part):
+    """Controls: the warm retriever trained on as many groups as in the game, with another loss and without a ranker."""
+
+    include: list[Control] = []
+    """`in-batch`: negatives from the warm retriever's ranking in all rounds. `ance`: negatives from the control's own
+    ranking, refreshed as often as in the game (Zhang et al., 2022, Figure 4)."""
+    in_batch: list[LossTerm] = []
+    """Its losses; usually cross entropy over the batch."""
+    ance: list[LossTerm] = []
+    """Its losses; usually cross entropy over the group."""
+
+    @model_validator(mode="after")
+    def _trained(self) -> Self:
+        if len(set(self.include)) < len(self.include):
+            raise ValueError(f"include: a control stands twice: {', '.join(self.include)}")
+        for name in self.include:
+            if not self.losses(name):
+                raise ValueError(f"{name} is included, and {name.replace('-', '_')} names no losses")
+        return self
+
+    def losses(self, name: Control) -> list[LossTerm]:
+        """A control's losses."""
+        return self.in_batch if name == "in-batch" else self.ance
+
+
+class Config(RetrievalConfig):
+    """A retriever and a ranker, their warm-up, and the rounds of the game."""
+
+    recipe: Literal["ar2"]
+    rounds: int = Field(ge=1)
+    """Rounds of the game, which train both models once each."""
+    order: Literal["released", "paper"] = "released"
+    """The order inside a round. `released`, as in the released code: ranker, retriever, refresh. `paper`, as in
+    Algorithm 1: retriever, refresh, ranker. Both are the same cycle, begun at another place."""
+    retriever: Retriever
+    ranker: Ranker
+    score: ScoreConfig = ScoreConfig()
+    rerank: RerankConfig = RerankConfig()
+    refresh_every: int = Field(1, ge=1)
+    """Rounds from one refresh of the ranking to the next (line 11; the paper and its code: 1). The last round always
+    refreshes."""
+    other_rerankings: list[Literal["rounds", "grid"]] = []
+    """What is reranked and measured beside the last ranking by the last ranker. `rounds`: every round's ranking by its
+    own ranker (Figure 3). `grid`: the warm and the last ranking, each by the warm and the last ranker (Table 3)."""
+    controls: Controls = Controls()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        trained = {"retriever": self.retriever.game.train, "ranker": self.ranker.game.train}
+        for player, train in trained.items():
+            updates = self.rounds * train.updates
+            if train.carry == "all" and train.schedule_updates is not None and train.schedule_updates < updates:
+                raise ValueError(
+                    f"{player}.game.train.schedule_updates: {train.schedule_updates} is less than the {updates} of all "
+                    f"{self.rounds} rounds, the last of which would learn nothing; leave it out for {updates}"
+                )
+        return self
+
+    def refreshes_after(self, round: int) -> bool:
+        """Whether a round refreshes the ranking."""
+        return round == self.rounds or round % self.refresh_every == 0
+
+
+def build(config: Config) -> Outcome:
+    """The graph: one game a seed on one collection, and the results."""
+    collection = Collection(config)
+    retriever = collection.initial_model("start retriever", config.retriever.model)
+    ranker = collection.initial_model("start ranker", config.ranker.model, objective="ranker")
+    results = Results(collection, config)
+    test = [config.evaluate.split]
+
+    warm = config.retriever.warm
+    with_bm25 = warm.mine.negatives > 0  # as DPR's hard negatives
+    bm25 = collection.bm25([*splits_for(warm.train), *test] if with_bm25 else test)
+    untrained = refresh("start", collection, retriever, config, splits=test)
+    for seed in config.seeds:
+        results.add("BM25", bm25, seed=seed)
+        results.add("start model", untrained.ranking, retrieval=untrained, seed=seed)
+        game = Game(config, collection, results, seed)
+        last_retrieval, last_ranker = game.play(retriever, ranker, bm25 if with_bm25 else None)
+    return Outcome(
+        results=results.gather(comparisons(config)), data=collection.data, systems=results.systems,
+        retrieval=last_retrieval, ranker=last_ranker.step, split=config.evaluate.split,
+        note=note_on(config.retriever.model.model), examples=(f"retriever {config.rounds}", "warm retriever"),
+    )  # fmt: skip
+
+
+def comparisons(config: Config) -> list[tuple[str, str]]:
+    """Systems with their baselines. The first comparison is the one that the run is made for."""
+    last = f"retriever {config.rounds}"
+    pairs = [(last, "warm retriever")]
+    pairs += [(last, f"control: {name}") for name in config.controls.include]
+    pairs += [("warm ranker over warm retriever", "warm retriever"), (f"ranker over {last}", last)]
+    if "grid" in config.other_rerankings:
+        pairs += [
+            ("last ranker over warm retriever", "warm ranker over warm retriever"),
+            (f"ranker over {last}", f"warm ranker over {last}"),
+        ]
+    return [*pairs, ("warm retriever", "BM25"), ("warm retriever", "start model")]
+
+
+@dataclass(frozen=True)
+class Game:
+    """One seed's game."""
+
+    config: Config
+    collection: Collection
+    results: Results
+    seed: int
+
+    def play(self, retriever: Model, ranker: Model, bm25: Step | None) -> tuple[Retrieval, Model]:
+        """Play Algorithm 1 from two start models (line 1); what the last retriever retrieves, and the last ranker."""
+        config = self.config
+        retriever = self.warm_up_retriever(retriever, bm25)  # line 2
+        retrieval = warm_retrieval = self.refresh("warm retriever", retriever, round=0)  # lines 3 and 4
+        ranker = warm_ranker = self.warm_up_ranker(ranker, retrieval)  # line 5
+        self.rerank("warm ranker over warm retriever", ranker, retrieval, round=0)
+
+        for i in range(1, config.rounds + 1):  # line 6
+            if config.order == "released":
+                ranker = self.train_ranker(i, ranker, retrieval)  # lines 12 to 15
+            retriever = self.train_retriever(i, retriever, ranker, retrieval)  # lines 7 to 10
+            if config.refreshes_after(i):
+                retrieval = self.refresh(f"retriever {i}", retriever, round=i)  # line 11
+            if config.order == "paper":
+                ranker = self.train_ranker(i, ranker, retrieval)  # lines 12 to 15
+            if i == config.rounds or ("rounds" in config.other_rerankings and config.refreshes_after(i)):
+                self.rerank(f"ranker over retriever {i}", ranker, retrieval, round=i)
+
+        if "grid" in config.other_rerankings:
+            self.rerank(f"warm ranker over retriever {config.rounds}", warm_ranker, retrieval)
+            self.rerank("last ranker over warm retriever", ranker, warm_retrieval)
+        for name in config.controls.include:
+            self.control(name, warm_retrieval)
+        return retrieval, ranker
+
+    def warm_up_retriever(self, start: Model, bm25: Step | None) -> Model:
+        """Line 2: train as DPR is trained, with negatives from BM25's ranking where the config asks for some."""
+        return phase(
+            self.label("warm retriever"), self.collection, start, ranking=bm25, seed=[self.seed, "warm retriever"],
+            config=self.config.retriever.warm, part="warm-up",
+        )  # fmt: skip
+
+    def warm_up_ranker(self, start: Model, retrieval: Retrieval) -> Model:
+        """Line 5: train on negatives that the warm retriever retrieved."""
+        return phase(
+            self.label("warm ranker"), self.collection, start, ranking=retrieval.ranking,
+            seed=[self.seed, "warm ranker"], config=self.config.ranker.warm,
+            inputs=ScreenInputs(vectors=retrieval.vectors), part="warm-up",
+        )  # fmt: skip
+
+    def train_retriever(self, i: int, retriever: Model, ranker: Model, retrieval: Retrieval) -> Model:
+        """Lines 7 to 10: retrieve what the ranker takes to be relevant.
+
+        The ranker is frozen meanwhile, so its scores of all groups are computed beforehand.
+        """
+        config = in_round(i, self.config.retriever.game, self.config.rounds)
+        seed = [self.seed, "retriever", i]
+        groups = mine_groups(
+            self.label(f"retriever {i} groups"), self.collection, ranking=retrieval.ranking, seed=seed, config=config,
+            inputs=ScreenInputs(ranker, retrieval.vectors),
+        )  # fmt: skip
+        judged = step(
+            self.label(f"judged {i}"), score_groups, data=self.collection.data, tokens=ranker.tokens, groups=groups,
+            ranker=ranker.step, config=self.config.score,
+        )  # fmt: skip
+        return train_model(
+            self.label(f"retriever {i}"), self.collection, retriever, rows=judged, ranking=retrieval.ranking,
+            seed=seed, config=config.train,
+        )  # fmt: skip
+
+    def train_ranker(self, i: int, ranker: Model, retrieval: Retrieval) -> Model:
+        """Lines 12 to 15: tell the relevant documents from the hard negatives that were retrieved."""
+        return phase(
+            self.label(f"ranker {i}"), self.collection, ranker, ranking=retrieval.ranking,
+            seed=[self.seed, "ranker", i], config=in_round(i, self.config.ranker.game, self.config.rounds),
+            inputs=ScreenInputs(ranker, retrieval.vectors),
+        )  # fmt: skip
+
+    def refresh(self, label: str, retriever: Model, *, round: int) -> Retrieval:
+        """Line 11 (3 and 4 before the game): rank the collection anew for both models, and measure the ranking."""
+        config = self.config
+        trainings = (config.ranker.warm.train, config.ranker.game.train, config.retriever.game.train)
+        splits = [*splits_for(*trainings), config.evaluate.split]
+        retrieval = refresh(self.label(label), self.collection, retriever, config, splits=splits)
+        self.results.add(label, retrieval.ranking, retrieval=retrieval, seed=self.seed, round=round, entropy=True)
+        return retrieval
+
+    def rerank(self, system: str, ranker: Model, retrieval: Retrieval, *, round: int | None = None) -> None:
+        """Rerank what a retriever retrieved, and measure it."""
+        depth = self.config.rerank
+        ranking = reranked(self.label(system), self.collection, retrieval.ranking, ranker, self.config, depth)
+        self.results.add(
+            system, ranking, retrieval=retrieval, ranker=ranker.step, seed=self.seed, round=round, queries=depth.queries
+        )
+
+    def control(self, name: Control, warm_retrieval: Retrieval) -> None:
+        """Train the warm retriever without a ranker, on as many groups with as many negatives as in the game."""
+        config, game = self.config, self.config.retriever.game
+        train = game.train.model_copy(update={"losses": config.controls.losses(name)})
+        screen = None if game.screen is None else game.screen.model_copy(update={"vote": None})  # which asks a ranker
+        training = TrainingPhase(screen=screen, mine=game.mine, train=train)
+        retriever, retrieval = warm_retrieval.model, warm_retrieval
+        for i in range(1, config.rounds + 1):
+            label, last = self.label(f"control {name} {i}"), i == config.rounds
+            retriever = phase(
+                label, self.collection, retriever, ranking=retrieval.ranking, seed=[self.seed, "retriever", i],
+                config=in_round(i, training, config.rounds), inputs=ScreenInputs(vectors=retrieval.vectors),
+                part="training of controls",
+            )  # fmt: skip
+            if last or (name == "ance" and config.refreshes_after(i)):
+                splits = [*splits_for(train), config.evaluate.split]
+                retrieval = refresh(label, self.collection, retriever, config, splits=splits)
+                on_curve = i if name == "ance" and config.rounds > 1 else None
+                system = f"control: {name}" if last else f"control: {name} {i}"
+                self.results.add(
+                    system, retrieval.ranking, retrieval=retrieval, seed=self.seed, round=on_curve, entropy=True
+                )
+
+    def label(self, text: str) -> str:
+        """A step's label, with the seed where there are several."""
+        return seeded(text, self.seed, self.config)
+
+
+def in_round(i: int, config: TrainingPhase, rounds: int) -> TrainingPhase:
+    """One round's training.
+
+    From the warm-up into round 1 only weights are carried, whatever is carried from round to round. Rounds that carry
+    all share one schedule, by default of all rounds' updates.
+    """
+    train = config.train
+    if train.carry == "all":
+        train = train.model_copy(update={"schedule_updates": train.schedule_updates or rounds * train.updates})
+    if i == 1:
+        train = train.model_copy(update={"carry": "weights"})
+    return config.model_copy(update={"train": train})

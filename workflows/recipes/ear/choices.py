@@ -1,0 +1,70 @@
+"""Rankings of chosen expansions, or of all of them (Chuang et al., 2023, Appendix B.3)."""
+
+from dataclasses import dataclass
+
+from components.retrieval.fusion import FusionConfig
+from workflows.recipes.ear.config import AllExpansionsConfig
+from workflows.recipes.ear.generators import Expansions, Generators
+from workflows.recipes.ear.query_rerankers import Prediction
+from workflows.recipes.ear.setting import Setting
+from workflows.steps.choose import choose, choose_several
+from workflows.steps.expand import concatenated
+from workflows.steps.fuse import fuse_expansions
+from workflows.store.dag import Step, step
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How one ranking a query comes of the rankings of its expansions."""
+
+    setting: Setting
+
+    def choose(
+        self, name: str, expansions: Expansions, scores: Step | None, label: str, number: int | None = None
+    ) -> Step:
+        """The ranking of the expansion with the lowest score; without scores, that of the first expansion."""
+        return step(
+            f"{name} {label} ranking", choose, data=self.setting.collection.data, expanded=expansions.expanded,
+            ranking=expansions.ranking, scores=scores, otherwise=self.setting.bm25, split=self.setting.split,
+            number=number,
+        )  # fmt: skip
+
+    def concat(self, name: str, expansions: Expansions) -> Step:
+        """The ranking of all expansions of a query as one (Table 3.1)."""
+        data = self.setting.collection.data
+        whole = step(f"{name} concat", concatenated, data=data, expanded=expansions.expanded)
+        ranking = self.setting.retrieve(f"{name} concat found", whole, [self.setting.split])
+        return self.choose(name, Expansions(name, whole, ranking, ranking), None, "concat")
+
+    def several(
+        self, label: str, most: int, expansions: dict[str, Expansions], predictions: dict[str, Prediction]
+    ) -> Step:
+        """The rankings of the first so many expansions that a reranker puts first, fused."""
+        rankings = [
+            step(
+                f"{name} {label} ranking", choose_several, data=self.setting.collection.data, expanded=one.expanded,
+                ranking=one.ranking, scores=predictions[name].scores, otherwise=self.setting.bm25,
+                split=self.setting.split, most=most, config=self.setting.config.fusion,
+            )
+            for name, one in expansions.items()
+        ]  # fmt: skip
+        return self.setting.fused(label, rankings)
+
+    def all_expansions(
+        self, expansions: dict[str, Expansions], generators: Generators, config: AllExpansionsConfig
+    ) -> Step:
+        """All expansions' rankings fused (contextual clue sampling, section 3.4.3).
+
+        Expansions of generators that are not among those given are issued here.
+        """
+        known, rankings = self.setting.config.generators, []
+        for name in config.generators or expansions:
+            if name not in known:
+                raise ValueError(f"all_expansions: generators: {name!r}; accepted: {', '.join(known)}")
+            one = expansions.get(name) or generators.issue(name, [self.setting.split])
+            rankings.append(step(
+                f"{name} all fused", fuse_expansions, data=self.setting.collection.data, expanded=one.expanded,
+                ranking=one.ranking, otherwise=self.setting.bm25, split=self.setting.split,
+                config=FusionConfig(**config.model_dump(exclude={"generators"})),
+            ))  # fmt: skip
+        return self.setting.fused("all expansions", rankings)

@@ -1,0 +1,85 @@
+"""The dense retriever: fused with a ranking, and asked by chosen expansions (Chuang et al., 2023, section 3.6.2)."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from workflows.recipes.ear.generators import Expansions
+from workflows.recipes.ear.setting import Setting
+from workflows.stages.collection import Model
+from workflows.stages.config import TrainingPhase
+from workflows.stages.retrieval import Retrieval, refresh
+from workflows.stages.training import phase
+from workflows.steps.encode import encode_queries
+from workflows.steps.expand import chosen_queries
+from workflows.steps.search import faiss_index, search
+from workflows.steps.tokenize import tokenize_queries
+from workflows.store.dag import Step, step
+
+
+@dataclass(frozen=True)
+class Dense:
+    """The dense retriever on one collection."""
+
+    setting: Setting
+    trained: Self | None = None
+    """That of another collection whose model retrieves here; None to train on this one."""
+
+    def train(self, seed: int) -> Model:
+        """The dense retriever, trained where the config asks for it."""
+        config = self.setting.config
+        if config.train is None:
+            return self.setting.retriever
+        return phase(
+            self.setting.label("retriever", seed), self.setting.collection, self.setting.retriever,
+            ranking=self.setting.bm25 if config.negatives.negatives > 0 else None, seed=[seed, "retriever"],
+            config=TrainingPhase(screen=config.screen, mine=config.negatives, train=config.train),
+        )  # fmt: skip
+
+    def retrieve(self, seed: int) -> Retrieval:
+        """What the dense retriever retrieves for the measured queries."""
+        config = self.setting.config
+        retriever = self.setting.retriever.after((self.trained or self).train(seed).step)
+        label = "start" if config.train is None else self.setting.label("retriever", seed)
+        return refresh(label, self.setting.collection, retriever, config, splits=[self.setting.split])
+
+    def approximate(self, exact: Retrieval, seed: int) -> Retrieval | None:
+        """The same vectors searched by an approximate index; None where the config asks for none."""
+        config = self.setting.config
+        if config.hnsw is None:
+            return None
+        label = self.setting.label(config.hnsw, seed) if config.train is not None else config.hnsw
+        index = step(f"{label} index", faiss_index, vectors=exact.vectors, factory=config.hnsw)
+        ranking = step(
+            f"{label} ranking", search, data=self.setting.collection.data, vectors=exact.vectors, index=index,
+            splits=[self.setting.split], k=config.k, config=config.search.model_copy(update={"index": config.hnsw}),
+        )  # fmt: skip
+        return Retrieval(exact.model, exact.vectors, index, ranking)
+
+    def fused_with(self, system: str, ranking: Step, retrieval: Retrieval, seed: int) -> Step:
+        """A system's ranking fused with the dense retriever's."""
+        label = self.setting.label(f"{system} + dense", seed)
+        return self.setting.fused(label, [ranking, retrieval.ranking], self.setting.config.dense_fusion)
+
+    def issue(self, label: str, expansions: dict[str, Expansions], choices: list[Step], retrieval: Retrieval) -> Step:
+        """The dense retriever's ranking for the chosen expansions, fused over generators."""
+        config, splits, rankings = self.setting.config, [self.setting.split], []
+        retriever = retrieval.model
+        for name, choice in zip(expansions, choices, strict=True):
+            title = f"{name} {label} issued to dense"
+            asked = step(
+                f"{title} queries", chosen_queries, data=self.setting.collection.data, choices=choice,
+                split=self.setting.split,
+            )  # fmt: skip
+            tokens = step(
+                f"{title} tokens", tokenize_queries, data=asked, model=retriever.step, documents=retriever.tokens,
+                config=config.tokens,
+            )  # fmt: skip
+            vectors = step(
+                f"{title} vectors", encode_queries, data=asked, tokens=tokens, retriever=retriever.step,
+                documents=retrieval.vectors, splits=splits, config=config.encode,
+            )  # fmt: skip
+            rankings.append(step(
+                f"{title} ranking", search, data=asked, vectors=vectors, index=retrieval.index, splits=splits,
+                k=config.k, config=config.search,
+            ))  # fmt: skip
+        return self.setting.fused(f"{label} issued to dense", rankings)

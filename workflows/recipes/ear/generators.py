@@ -1,0 +1,116 @@
+"""Query expansions, and what each of them retrieves (Chuang et al., 2023, sections 3.2.1 and 3.3.1)."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from workflows.recipes.ear.config import Writer
+from workflows.recipes.ear.setting import Setting
+from workflows.steps.answers import answering
+from workflows.steps.choose import answer_ranks
+from workflows.steps.expand import expand_by_model, expand_by_relevance, expand_from_file, with_question
+from workflows.steps.start import start
+from workflows.steps.targets import targets
+from workflows.steps.tokenize import tokenize
+from workflows.steps.train import train
+from workflows.store.dag import Step, step
+
+
+@dataclass(frozen=True)
+class Expansions:
+    """A generator's expansions of some queries, what each retrieves, and how good that is."""
+
+    name: str
+    """The generator's, and the splits."""
+    expanded: Step
+    """The collection in which each expanded query is a query."""
+    ranking: Step
+    """BM25's, of the expanded queries."""
+    ranks: Step
+    """The minimum answer rank of each."""
+
+
+@dataclass(frozen=True)
+class Generators:
+    """The generators of expansions, on one collection."""
+
+    setting: Setting
+    trained: Self | None = None
+    """Those of another collection whose language models write here; None to train on this one."""
+
+    def issue(self, name: str, splits: list[str]) -> Expansions:
+        """A generator's expansions of the queries of some splits, issued to BM25."""
+        config, title = self.setting.config, f"{name} ({', '.join(splits)})"
+        expanded = self.expand(name, splits)
+        ranking = judged = self.setting.retrieve(f"{title} found", expanded, splits)
+        by_answer = config.relevant_by == "answers"
+        if by_answer:
+            judged = step(
+                f"{title} answers", answering, data=expanded, ranking=ranking, splits=splits, config=config.answers
+            )
+        ranks = step(f"{title} ranks", answer_ranks, expanded=expanded, ranking=judged, by_answer=by_answer)
+        return Expansions(title, expanded, ranking, ranks)
+
+    def expand(self, name: str, splits: list[str]) -> Step:
+        """A generator's expansions, and the question as it is where the config wants it among them."""
+        generated = self.generate(name, splits)
+        if not self.setting.config.include_question:
+            return generated
+        return step(
+            f"{generated.label} and the question", with_question, data=self.setting.collection.data,
+            expanded=generated, splits=splits,
+        )  # fmt: skip
+
+    def generate(self, name: str, splits: list[str]) -> Step:
+        """What a generator writes for the queries of some splits."""
+        config, data = self.setting.config, self.setting.collection.data
+        label, seed, generator = (
+            f"{name} expansions ({', '.join(splits)})",
+            [config.generator_seed, name],
+            config.generators[name],
+        )
+        if generator.file is not None:
+            return step(label, expand_from_file, data=data, splits=splits, config=generator.file)
+        if generator.relevance is not None:
+            return step(
+                label, expand_by_relevance, data=data, ranking=self.setting.bm25, splits=splits, seed=seed,
+                config=generator.relevance,
+            )  # fmt: skip
+        assert generator.writer is not None
+        return step(
+            label, expand_by_model, data=data, models=self.writers(name, generator.writer, splits), splits=splits,
+            seed=seed, config=generator.writer.generate,
+        )  # fmt: skip
+
+    def writers(self, name: str, writer: Writer, splits: list[str]) -> list[Step]:
+        """The language models that write for some splits. For queries that were trained on there is one for each fold,
+        which has not seen that fold."""
+        if self.trained is not None:
+            return [self.trained.writer(name, writer)]
+        folds = self.folds(name) if "train" in splits else 0
+        return [self.writer(name, writer, fold) for fold in range(folds)] or [self.writer(name, writer)]
+
+    def folds(self, name: str) -> int:
+        """How many models write a generator's training examples; 0 for the one that was trained on all queries."""
+        writer = self.setting.config.generators[name].writer
+        return (writer.learn.folds or 0) if writer is not None and writer.learn is not None else 0
+
+    def writer(self, name: str, writer: Writer, fold: int | None = None) -> Step:
+        """A generator's language model, trained without one fold of the queries where a fold is named."""
+        config, collection = self.setting.config, self.setting.collection
+        begun = step(f"{name} start generator", start, config=writer.model)
+        learn = writer.learn
+        if learn is None:
+            return begun
+        title = name if fold is None else f"{name} fold {fold + 1}"
+        by_answer = learn.targets.kind != "answer" and learn.targets.documents == "answering"
+        rows = step(
+            f"{title} targets", targets, data=collection.data, splits=["train"],
+            ranking=collection.answering(self.setting.bm25, ["train"]) if by_answer else None,
+            leave_out=None if fold is None else [fold, learn.folds], mode=config.answers.mode, config=learn.targets,
+        )  # fmt: skip
+        tokens = step(f"{title} target tokens", tokenize, data=rows, model=begun, config=config.tokens)
+        return step(
+            f"{title} generator", train, objective="generator", rows=rows, dev=None, data=rows, tokens=tokens,
+            start=begun, seed=[config.generator_seed, "generator", name, fold or 0], config=learn.train,
+            part="expansions",
+        )  # fmt: skip

@@ -1,0 +1,45 @@
+"""The passage reranker (Chuang et al., 2023, section 3.5)."""
+
+from typing import Self
+
+from workflows.recipes.ear.config import Passages
+from workflows.recipes.ear.setting import Setting
+from workflows.stages.collection import Model
+from workflows.stages.retrieval import reranked
+from workflows.stages.training import phase
+from workflows.store.dag import Step
+
+
+class PassageReranker:
+    """The passage reranker on one collection."""
+
+    def __init__(self, setting: Setting, config: Passages, trained: Self | None = None) -> None:
+        """`trained` is that of another collection whose model reranks here; None to train on this one."""
+        self.config = config
+        self._setting, self._trained = setting, trained
+        self._start = setting.collection.initial_model("start passage reranker", config.model, objective="ranker")
+
+    def train(self, seed: int) -> Model:
+        """The passage reranker, trained on BM25's ranking."""
+        return phase(
+            self._setting.label("passage reranker", seed), self._setting.collection, self._start,
+            ranking=self._setting.bm25, seed=[seed, "passage reranker"], config=self.config,
+        )  # fmt: skip
+
+    def ranker(self, seed: int) -> Model:
+        """The passage reranker that reranks here."""
+        return self._start.after((self._trained or self).train(seed).step)
+
+    def rerank(self, systems: dict[str, Step], seed: int) -> dict[str, Step]:
+        """Some systems' rankings with their first passages in the reranker's order, at each depth."""
+        ranker = self.ranker(seed)
+        depths = [self.config.rerank.depth, *([self.config.other_depth] if self.config.other_depth else [])]
+        rankings = {}
+        for system, ranking in systems.items():
+            for depth in depths:
+                name = f"{system} + passages" + ("" if depth == self.config.rerank.depth else f" k={depth}")
+                rankings[name] = reranked(
+                    self._setting.label(name, seed), self._setting.collection, ranking, ranker, self._setting.config,
+                    self.config.rerank.model_copy(update={"depth": depth}),
+                )  # fmt: skip
+        return rankings

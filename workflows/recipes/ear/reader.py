@@ -1,0 +1,57 @@
+"""The reader, which answers questions from retrieved passages (Chuang et al., 2023, section 3.4.6)."""
+
+from typing import Self
+
+from workflows.recipes.ear.config import Reading
+from workflows.recipes.ear.setting import Setting
+from workflows.stages.collection import Model
+from workflows.steps.read import evaluate_answers, read_answers, reading_groups
+from workflows.steps.tokenize import tokenize
+from workflows.steps.train import train
+from workflows.store.dag import Step, step
+
+
+class Reader:
+    """The reader on one collection."""
+
+    def __init__(self, setting: Setting, config: Reading, trained: Self | None = None) -> None:
+        """`trained` is that of another collection whose model reads here; None to train on this one."""
+        self._setting, self._config, self._trained = setting, config, trained
+        self._start = setting.collection.initial_model("start reader", config.model, objective="reader")
+
+    def train(self, seed: int) -> Model:
+        """The reader, trained on BM25's ranking where the config asks for it."""
+        config, data, begun = self._config, self._setting.collection.data, self._start
+        if config.train is None:
+            return begun
+        rows = step(
+            self._setting.label("reader groups", seed), reading_groups, data=data, ranking=self._setting.bm25,
+            split="train", passages=config.passages, visits=config.visits, seed=[seed, "reader"],
+        )  # fmt: skip
+        answer_tokens = step(
+            self._setting.label("reader answer tokens", seed), tokenize, data=rows, model=begun.step,
+            config=self._setting.config.tokens,
+        )  # fmt: skip
+        return begun.after(
+            step(
+                self._setting.label("reader", seed), train, objective=begun.objective, rows=rows, dev=None, data=data,
+                tokens=begun.tokens, start=begun.step, seed=[seed, "reader"], config=config.train, part="reading",
+                answer_tokens=answer_tokens,
+            )
+        )  # fmt: skip
+
+    def read(self, systems: dict[str, Step], seed: int) -> dict[str, Step]:
+        """The measures of the reader's answers from some systems' rankings, at each depth."""
+        reader = self._start.after((self._trained or self).train(seed).step)
+        data, measures = self._setting.collection.data, {}
+        for system, ranking in systems.items():
+            for depth in self._config.depths:
+                name = f"{system} + reader k={depth}"
+                answers = step(
+                    self._setting.label(f"{name} answers", seed), read_answers, data=data, tokens=reader.tokens,
+                    ranking=ranking, split=self._setting.split, reader=reader.step,
+                    config=self._config.read.model_copy(update={"passages": depth}),
+                )  # fmt: skip
+                label = self._setting.label(f"{name} measures", seed)
+                measures[name] = step(label, evaluate_answers, data=data, answers=answers)
+        return measures

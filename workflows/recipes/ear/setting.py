@@ -1,0 +1,78 @@
+"""What all parts of EAR share: a collection, its start retriever, BM25, and how rankings are fused."""
+
+from dataclasses import dataclass
+
+from components.retrieval.fusion import FusionConfig
+from workflows.recipes.ear.config import Config
+from workflows.stages.collection import Collection, Model
+from workflows.stages.config import seeded
+from workflows.stages.training import splits_for
+from workflows.steps.fuse import fuse
+from workflows.steps.lucene import VectorIndexConfig, lucene_feedback, lucene_index, lucene_search
+from workflows.store.dag import Step, step
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One collection, with what an experiment says of it."""
+
+    config: Config
+    collection: Collection
+    retriever: Model
+    """The start retriever."""
+    bm25: Step
+    """BM25's ranking of all queries that are measured or, where models are trained here, learnt from."""
+
+    @property
+    def split(self) -> str:
+        """The split that is measured."""
+        return self.config.evaluate.split
+
+    @property
+    def learning_splits(self) -> list[str]:
+        """The splits that query rerankers learn from and are validated on."""
+        return splits_for(*(reranker.train for _, reranker in self.config.kinds()))
+
+    def label(self, text: str, seed: int) -> str:
+        """A step's label, with the seed where there are several."""
+        return seeded(text, seed, self.config)
+
+    def retrieve(self, label: str, expanded: Step, splits: list[str]) -> Step:
+        """BM25's ranking for expanded queries."""
+        return step(
+            label, lucene_search, data=expanded, index=self.collection.bm25_index, splits=splits, k=self.config.k,
+            config=self.config.bm25.search,
+        )  # fmt: skip
+
+    @property
+    def rm3_index(self) -> Step:
+        """BM25's index with term vectors, which RM3 reads."""
+        config = VectorIndexConfig(**self.config.bm25.index.model_dump())
+        return step("bm25 index with term vectors", lucene_index, data=self.collection.data, config=config)
+
+    def rm3(self) -> Step | None:
+        """The ranking of BM25 with RM3; None where the config asks for none."""
+        if self.config.rm3 is None:
+            return None
+        return step(
+            "RM3 ranking", lucene_feedback, data=self.collection.data, index=self.rm3_index, splits=[self.split],
+            k=self.config.k, config=self.config.bm25.search, rm3=self.config.rm3,
+        )  # fmt: skip
+
+    def fused(self, label: str, rankings: list[Step], config: FusionConfig | None = None) -> Step:
+        """Several rankings of the measured queries as one (Appendix B.3)."""
+        if len(rankings) == 1:
+            return rankings[0]
+        return step(
+            f"{label} fused", fuse, data=self.collection.data, rankings=rankings, split=self.split,
+            config=config or self.config.fusion,
+        )  # fmt: skip
+
+
+def setting(config: Config, *, training: bool) -> Setting:
+    """A collection to measure on and, where models are trained on it, to learn from."""
+    collection = Collection(config)
+    retriever = collection.initial_model("start retriever", config.retriever)
+    trainings = [*(reranker.train for _, reranker in config.kinds()), config.train]
+    splits = [*(splits_for(*trainings) if training else []), config.evaluate.split]
+    return Setting(config, collection, retriever, collection.bm25(list(dict.fromkeys(splits))))

@@ -1,0 +1,28 @@
+"""The finished steps of a run, as the report reads them."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from workflows.store.dag import Step, graph
+from workflows.store.store import Store
+
+Json = dict[str, Any]
+
+Finished = Sequence[tuple[Step, Json]]
+"""Finished steps with their records, inputs first."""
+
+
+def finished_steps(wanted: Iterable[Step], store: Store) -> list[tuple[Step, Json]]:
+    """The finished steps of a graph with their records."""
+    return [(node, record) for node in graph(wanted) if (record := store.record(node)) is not None]
+
+
+def shown(steps: Finished, store: Store, name: str) -> Iterator[tuple[Step, Json, Any]]:
+    """The steps that show a JSON file in the report: the step, its record, and what the file holds."""
+    showing = [(node, record) for node, record in steps if name in node.description.shows]
+    store.fetch([node for node, _ in showing], name)
+    for node, record in showing:
+        path = store.path(node) / name
+        if path.exists():
+            yield node, record, json.loads(path.read_text())

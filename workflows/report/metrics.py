@@ -1,0 +1,34 @@
+"""`metrics.json`: what was measured, which differences are more than chance, and how long each step took."""
+
+import json
+from collections.abc import Collection
+
+from workflows.report.finished import Finished, Json
+from workflows.store.dag import Step
+from workflows.store.store import Store
+
+METRICS = "metrics.json"
+
+
+def metrics_of(results: Step | None, steps: Finished, store: Store, executed: Collection[str]) -> Json:
+    """The rows and comparisons of the step `results`, and every finished step's time."""
+    measured: Json = {"rows": [], "comparisons": []}
+    if results is not None and store.is_done(results):
+        store.fetch([results], METRICS)
+        measured = json.loads((store.path(results) / METRICS).read_text())
+    times = [
+        {
+            "label": node.label,
+            "function": node.function.__name__,
+            "executed": node.fingerprint in executed,
+            **time_of(record),
+        }
+        for node, record in steps
+    ]
+    return {"rows": measured["rows"], "comparisons": measured["comparisons"], "steps": times}
+
+
+def time_of(record: Json) -> Json:
+    """How long a step took, what it spent that on, and the least its models could have taken."""
+    models = {name: record["summary"].get(name, 0.0) for name in ("model_seconds", "roofline_seconds")}
+    return {"seconds": record["seconds"], "time": record.get("time", {}), **models}

@@ -1,0 +1,61 @@
+"""Filling an HTML template: one file that needs neither network nor scripts."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from components.evaluation.result_table import CLEAR, p_text
+from components.files import replacing
+from workflows.report.finished import Json
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+REPORT = "report.html"
+WORDS = {"compute": "computing", "files": "files", "start": "starting", "waiting": "waiting"}
+"""What a reader is told that a step spent its time on, by the kinds of `components.timing`."""
+
+
+def write_page(path: Path, page: Json, *, template: str = REPORT) -> None:
+    """Fill a template of the folder `templates` by one atomic write."""
+    import jinja2
+    import yaml
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"duration": duration, "size": size, "number": "{:,}".format, "p": p_text}
+    config = yaml.safe_dump(page["config"], sort_keys=False, allow_unicode=True)
+    text = environment.get_template(template).render(**{**page, "config": config}, clear=CLEAR, kinds=WORDS)
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def drawing(svg: str) -> "Markup":
+    """An SVG drawing that a template puts in as it is: `components.charts` escape the texts in it."""
+    from markupsafe import Markup
+
+    return Markup(svg)
+
+
+def duration(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3 min 05 s`, `2 h 07 min`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def size(count: int) -> str:
+    """`12 kB`, `3.4 MB`."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}" if count < 10 * scale else f"{count / scale:.0f} {unit}"
+    return f"{count} B"

@@ -1,0 +1,75 @@
+"""Writing `metrics.json` and the report of a run, one HTML file that needs no network."""
+
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+from components.evaluation.result_table import across, by_collection
+from components.files import write_json
+from workflows.report.finished import Json, finished_steps, shown
+from workflows.report.metrics import METRICS, metrics_of
+from workflows.report.page import REPORT, write_page
+from workflows.report.sections import charts
+from workflows.report.sections.costs import costs as costs_of
+from workflows.report.sections.entropies import entropies
+from workflows.report.sections.examples import examples as examples_of
+from workflows.report.sections.screens import screens
+from workflows.report.sections.spaces import spaces
+from workflows.report.sections.steps import run_steps
+from workflows.stages.results import Cost, System
+from workflows.steps.study import STUDY
+from workflows.store.dag import Step
+from workflows.store.store import Store
+
+ABOUT = (
+    "A retriever finds documents for a query in a whole collection; a ranker reads the query together with each "
+    "document found and puts them in a better order. Sparring trains the two against each other in rounds. This page "
+    "says how good each of them became, measured on queries that neither was trained on."
+)
+
+
+def write(
+    run: Path,
+    *,
+    title: str,
+    wanted: Iterable[Step],
+    results: Step | None,
+    systems: Sequence[System] = (),
+    store: Store,
+    executed: Collection[str],
+    config: Json,
+    about: str = ABOUT,
+    note: str = "",
+    examples: tuple[str, str] | None = None,
+    costs: Sequence[Cost] = (),
+) -> Json:
+    """Write `metrics.json` and `report.html` of a run, and return the metrics.
+
+    `results` is the step that gathered the measures of `systems` (None, or not finished, where there are none yet),
+    `executed` the fingerprints of the steps that ran just now, `about` what this is in a sentence or two, `note` what a
+    reader must know about the start model, `examples` the system and its baseline whose won and lost queries are shown,
+    by default the first comparison's, and `costs` are systems whose cost is set side by side.
+    """
+    steps = finished_steps(wanted, store)
+    metrics = metrics_of(results, steps, store, executed)
+    if examples is None and metrics["comparisons"]:
+        examples = metrics["comparisons"][0]["system"], metrics["comparisons"][0]["baseline"]
+    page = {
+        "title": title,
+        "about": about,
+        "note": note,
+        "results": [{**result, "charts": charts.by_round(result["rows"])} for result in by_collection(metrics)],
+        "pictures": charts.of_steps(steps, store),
+        "across": across(metrics),
+        "entropies": entropies(systems, store),
+        "examples": examples_of(systems, store, examples) if examples is not None else None,
+        "screens": list(screens(steps, store)),
+        "studies": [study for _, _, study in shown(steps, store, STUDY)],
+        "costs": list(costs_of(costs, store, metrics["rows"])),
+        "spaces": spaces(systems, store),
+        "config": config,
+        **run_steps(steps, store, executed),
+    }
+    run.mkdir(parents=True, exist_ok=True)
+    write_json(run / METRICS, metrics)
+    write_page(run / REPORT, page)
+    return metrics

@@ -1,0 +1,90 @@
+"""A run's folder: config.yaml, plan.txt, links to the artifacts, metrics.json and report.html."""
+
+import json
+import os
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Any
+
+import yaml
+
+from components.files import write_json
+from workflows.report import report
+from workflows.report.finished import finished_steps
+from workflows.report.metrics import METRICS, metrics_of
+from workflows.report.page import REPORT
+from workflows.running.plan import plan_text
+from workflows.stages.experiments import Experiment
+from workflows.store.dag import Step, graph
+from workflows.store.store import Store
+
+Json = dict[str, Any]
+
+
+class RunFolder:
+    """The files that people look at of one experiment's run, made from what is in the store."""
+
+    def __init__(self, experiment: Experiment, store: Store) -> None:
+        self._experiment, self._store = experiment, store
+        self.path = experiment.run
+        self.page, self._metrics = self.path / REPORT, self.path / METRICS
+
+    def write_plan(self) -> None:
+        """Write config.yaml and plan.txt as they are before the run."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        config = yaml.safe_dump(self._config(), sort_keys=False, allow_unicode=True)
+        (self.path / "config.yaml").write_text(config)
+        (self.path / "plan.txt").write_text(plan_text(self._experiment.wanted, self._store) + "\n")
+
+    def link(self) -> None:
+        """Link to the finished artifacts, numbered in order."""
+        for old in self.path.iterdir():
+            if old.is_symlink():
+                old.unlink(missing_ok=True)
+        for number, node in enumerate(graph(self._experiment.wanted)):
+            if self._store.is_done(node):
+                link = self.path / f"{number:02d}-{node.label.replace(' ', '-').replace('/', '-')}"
+                with suppress(FileExistsError):  # another driver of the same run was quicker
+                    link.symlink_to(os.path.relpath(self._store.path(node), self.path.resolve()))
+
+    def finished_steps(self) -> list[tuple[Step, Json]]:
+        """The finished steps with their records."""
+        return finished_steps(self._experiment.wanted, self._store)
+
+    def metrics(self) -> Json:
+        """The metrics of the store as it is; of the last run, which knows what it executed, where they are the same."""
+        metrics = self._computed(set())
+        return written if (written := self._written(metrics)) is not None else metrics
+
+    def write_report(self, executed: Collection[str], *, anew: bool = False) -> Json:
+        """Write metrics.json and report.html; the metrics. A page that still holds is written only where `anew` says
+        so. `executed` are the fingerprints of the steps that ran just now."""
+        metrics, outcome = self._computed(executed), self._experiment.outcome
+        if not executed and not anew and self._written(metrics) is not None:
+            write_json(self._metrics, metrics)
+            return metrics
+        return report.write(
+            self.path, title=self._experiment.name, wanted=self._experiment.wanted, results=outcome.results,
+            systems=outcome.systems, store=self._store, executed=executed, config=self._config(), note=outcome.note,
+            examples=outcome.examples, costs=outcome.costs,
+        )  # fmt: skip
+
+    def _config(self) -> Json:
+        return dict(self._experiment.config.model_dump(mode="json"))
+
+    def _computed(self, executed: Collection[str]) -> Json:
+        """What metrics.json would say of the store as it is."""
+        results = self._experiment.outcome.results
+        return metrics_of(results, self.finished_steps(), self._store, executed)
+
+    def _written(self, metrics: Json) -> Json | None:
+        """What metrics.json says, where it and the page tell of the same artifacts as these metrics: the config may
+        have been another when they were written."""
+        if not self.page.exists() or not self._metrics.exists():
+            return None
+        written: Json = json.loads(self._metrics.read_text())
+        return written if _without_executed(written) == _without_executed(metrics) else None
+
+
+def _without_executed(metrics: Json) -> Json:
+    return {**metrics, "steps": [{**one, "executed": None} for one in metrics["steps"]]}

@@ -1,0 +1,1 @@
+"""The sections of the report: what each shows, read from the artifacts of a run."""

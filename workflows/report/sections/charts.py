@@ -1,0 +1,24 @@
+"""Charts: measures by rounds, and those that steps of the recipe wrote."""
+
+from components.charts.line_chart import Chart, Point, charts, svg
+from workflows.report.finished import Finished, Json, shown
+from workflows.report.page import drawing
+from workflows.steps.pictures import PICTURES
+from workflows.store.store import Store
+
+
+def by_round(rows: list[Json]) -> list[Json]:
+    """A chart of each measure, round by round."""
+    return [{"measure": chart.measure, "svg": drawing(svg(chart))} for chart in charts(rows)]
+
+
+def of_steps(steps: Finished, store: Store) -> dict[str, list[Json]]:
+    """The charts that steps wrote, by heading."""
+    headings: dict[str, list[Json]] = {}
+    for node, _, written in shown(steps, store, PICTURES):
+        for one in written:
+            curves = {name: [Point(*point) for point in points] for name, points in one["curves"].items()}
+            chart = drawing(svg(Chart(one["title"], curves, axis=one["x"])))
+            heading = node.description.heading.format(x=one["x"])
+            headings.setdefault(heading, []).append({"title": one["title"], "about": one["about"], "svg": chart})
+    return headings

@@ -1,0 +1,58 @@
+"""What each system takes to build, and for a query (Chuang et al., 2023, Table 3.11)."""
+
+from collections.abc import Iterable, Iterator
+
+from components.evaluation.measures import mean_and_deviation
+from workflows.report.finished import Json
+from workflows.stages.results import Cost, TimeSpent
+from workflows.store.store import Store
+
+SEARCHED = ("index/**/*", "*.faiss", "documents-*.npy")
+"""The files of an artifact that are searched: Lucene's index, FAISS's, or vectors."""
+
+
+def costs(systems: Iterable[Cost], store: Store, rows: list[Json]) -> Iterator[Json]:
+    """For each system whose steps are all finished: seconds and bytes of its index, seconds for a query, and how good
+    it is. Starting workers is left out, as it does not grow with the queries."""
+    names = list(dict.fromkeys(row["measure"] for row in rows))
+    measure = next((name for name in names if name.endswith("@5")), names[0] if names else "")
+    for cost in systems:
+        phases = {"expand": cost.expand, "rerank": cost.rerank, "retrieve": cost.retrieve}
+        spent = [one for of in phases.values() for one in of]
+        needed = [*cost.index, *(step for one in spent for step in (one.step, one.over) if step is not None)]
+        records = {node.fingerprint: record for node in needed if (record := store.record(node)) is not None}
+        if any(node.fingerprint not in records for node in needed):
+            continue
+        times = {name: [_each(one, records) for one in of] for name, of in phases.items()}
+        system = cost.measured or cost.system
+        values = [row["value"] for row in rows if (row["system"], row["measure"]) == (system, measure)]
+        files = (path for pattern in SEARCHED for path in store.path(cost.index[-1]).glob(pattern))
+        yield {
+            "system": cost.system,
+            "build": sum(_busy(records[node.fingerprint]) for node in cost.index)
+            - sum(_of(one, records) for one in spent if one.step in cost.index),
+            "bytes": sum(path.stat().st_size for path in files if path.is_file()),
+            **{name: sum(of) if of else None for name, of in times.items()},
+            "query": sum(map(sum, times.values())),
+            "measure": measure,
+            "value": mean_and_deviation(values)[0] if values else None,
+        }
+
+
+def _each(spent: TimeSpent, records: dict[str, Json]) -> float:
+    """Seconds of a step for each thing that was counted."""
+    counted = records[(spent.over or spent.step).fingerprint]
+    return _of(spent, records) / max(1, counted["summary"][spent.per])
+
+
+def _of(spent: TimeSpent, records: dict[str, Json]) -> float:
+    """The seconds of a step that are meant."""
+    record = records[spent.step.fingerprint]
+    part, whole = (record["summary"].get(name, 0.0) for name in spent.share or ("", ""))
+    return _busy(record) * (part / whole if whole else 1.0)
+
+
+def _busy(record: Json) -> float:
+    """How long a step computed, read and wrote; all its time where its kinds were not measured."""
+    time = record.get("time") or {}
+    return float(time["compute"] + time["files"] if time else record["seconds"])

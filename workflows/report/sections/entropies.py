@@ -1,0 +1,27 @@
+"""How sharply each retriever chooses among its first documents (Zhang et al., 2022, Table 6)."""
+
+import math
+from collections.abc import Sequence
+
+from components.evaluation.measures import mean_and_deviation
+from workflows.report.finished import Json
+from workflows.stages.results import System
+from workflows.store.store import Store
+
+
+def entropies(systems: Sequence[System], store: Store) -> list[Json]:
+    """The systems whose evaluation measured the entropy, each the mean over its seeds."""
+    measured: dict[tuple[str, str, str], list[Json]] = {}
+    for one in systems:
+        record = store.record(one.metrics)
+        if record is not None and "entropy" in record["summary"]:
+            measured.setdefault((one.name, one.collection, one.split), []).append(record["summary"])
+    rows = []
+    for (name, collection, split), seeds in measured.items():
+        mean, deviation = mean_and_deviation(summary["entropy"] for summary in seeds)
+        documents = seeds[0]["entropy_documents"]
+        rows.append({
+            "system": name, "collection": collection, "split": split, "documents": documents,
+            "entropy": (mean, deviation), "choices": math.exp(mean), "even": math.log(documents),
+        })  # fmt: skip
+    return rows

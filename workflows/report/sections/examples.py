@@ -1,0 +1,53 @@
+"""Queries that a system wins and loses against its baseline."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from components.data.tables import records
+from components.evaluation.rank_changes import Change, changes
+from workflows.report.finished import Json
+from workflows.stages.results import System
+from workflows.store.store import Store
+
+RANKING = "ranking.parquet"
+TABLES = ("documents.parquet", "queries.parquet", "qrels.parquet")
+EXAMPLES = 4
+"""Won queries shown, and lost ones."""
+
+
+def examples(systems: Sequence[System], store: Store, pair: tuple[str, str]) -> Json | None:
+    """Queries that a system wins and loses against its baseline; None where the rankings are not there (any more)."""
+    system, baseline = (next((one for one in systems if one.name == name), None) for name in pair)
+    if system is None or baseline is None or system.ranking is None or baseline.ranking is None:
+        return None
+    try:
+        store.fetch([system.ranking, baseline.ranking], RANKING)
+        store.fetch([system.data], *TABLES)
+        before, after = (pq.read_table(store.path(one) / RANKING) for one in (baseline.ranking, system.ranking))
+        data = store.path(system.data)
+        changed = changes(before, after, pq.read_table(data / "qrels.parquet", filters=[("split", "=", system.split)]))
+        won = [change for change in changed if change.gain > 0]
+        lost = [change for change in reversed(changed) if change.gain < 0]
+        cases = {"won": _texts(won[:EXAMPLES], data), "lost": _texts(lost[:EXAMPLES], data)}
+    except FileNotFoundError:
+        return None
+    counts = {"won": len(won), "lost": len(lost), "same": len(changed) - len(won) - len(lost)}
+    return {"system": pair[0], "baseline": pair[1], "counts": counts, **cases}
+
+
+def _texts(chosen: Sequence[Change], data: Path) -> list[Json]:
+    """The texts of the queries and documents of some changes."""
+    queries = records(data / "queries.parquet", "query_id", [c.query_id for c in chosen])
+    documents = records(data / "documents.parquet", "doc_id", [d for c in chosen for d in (c.doc_id, c.first) if d])
+    return [
+        {
+            "query": queries[c.query_id]["text"],
+            "right": documents.get(c.doc_id),
+            "first": documents.get(c.first or ""),
+            "before": c.before,
+            "after": c.after,
+        }
+        for c in chosen
+    ]

@@ -1,0 +1,27 @@
+"""What false-negative control removed and why, with some cases in words."""
+
+from collections.abc import Iterator
+
+from components.data.tables import records
+from workflows.report.finished import Finished, Json, shown
+from workflows.steps.screen import CASES
+from workflows.store.store import Store
+
+TABLES = ("documents.parquet", "queries.parquet")
+
+
+def screens(steps: Finished, store: Store) -> Iterator[Json]:
+    """Counts and cases of each screening. The texts come from the tables that the screening was given as `data`."""
+    for node, record, cases in shown(steps, store, CASES):
+        tables = node.inputs["data"]
+        store.fetch([tables], *TABLES)
+        data = store.path(tables)
+        queries = records(data / "queries.parquet", "query_id", [case["query_id"] for case in cases])
+        ids = [one for case in cases for one in (case["doc_id"], case["positive"], case.get("copy_of")) if one]
+        documents = records(data / "documents.parquet", "doc_id", ids)
+        words = [
+            {**case, "query": queries[case["query_id"]]["text"], "document": documents[case["doc_id"]],
+             "right": documents.get(case["positive"] or ""), "copied": documents.get(case.get("copy_of") or "")}
+            for case in cases
+        ]  # fmt: skip
+        yield {"label": node.label, **record["summary"], "cases": words}

@@ -1,0 +1,40 @@
+"""What the space of each measured retriever looks like."""
+
+import json
+from collections.abc import Sequence
+
+from components.charts.embedding_plots import DISTRIBUTIONS, distributions, scatter
+from components.evaluation.embedding_space import mean_over_seeds
+from workflows.report.finished import Json
+from workflows.report.page import drawing
+from workflows.stages.results import System
+from workflows.steps.analyse import ANALYSIS
+from workflows.store.store import Store
+
+
+def spaces(systems: Sequence[System], store: Store) -> list[Json]:
+    """For each collection and split: the numbers of each system's space, the mean over its seeds, and pictures of the
+    last seed's."""
+    looked_at = [(one, one.analysis) for one in systems if one.analysis is not None and store.is_done(one.analysis)]
+    store.fetch([analysis for _, analysis in looked_at], ANALYSIS)
+    places: dict[tuple[str, str], dict[str, list[Json]]] = {}
+    for one, analysis in looked_at:
+        seeds = places.setdefault((one.collection, one.split), {}).setdefault(one.name, [])
+        seeds.append(json.loads((store.path(analysis) / ANALYSIS).read_text()))
+    return [_space(collection, split, of) for (collection, split), of in places.items()]
+
+
+def _space(collection: str, split: str, systems: dict[str, list[Json]]) -> Json:
+    """The analyses of each system, one a seed, in numbers and pictures."""
+    last = {name: seeds[-1] for name, seeds in systems.items()}
+    pictures = [
+        (title, distributions(title, {name: one[key]["histogram"] for name, one in last.items()}, span))
+        for key, title, span in DISTRIBUTIONS
+    ]
+    maps = [(name, scatter(name, **one["map"])) for name, one in last.items() if one["map"]]
+    return {
+        "collection": collection, "split": split, "queries": max(one["queries"] for one in last.values()),
+        "systems": [{"system": name, **mean_over_seeds(seeds)} for name, seeds in systems.items()],
+        "pictures": [{"title": title, "svg": drawing(svg)} for title, svg in pictures],
+        "maps": [{"system": name, "svg": drawing(svg)} for name, svg in maps],
+    }  # fmt: skip

@@ -1,0 +1,70 @@
+"""The time and place of every step and part, the speed of each training, and the code and machines."""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime
+from statistics import median
+
+from workflows.report.finished import Finished, Json
+from workflows.report.timeline import efficiency, longest_chain, timeline
+from workflows.store.store import Store
+
+_SEED = re.compile(r" \(seed \d+\)")
+
+
+def run_steps(steps: Finished, store: Store, executed: Collection[str]) -> Json:
+    """What the page says of how a run was made."""
+    line, total = timeline(steps, executed)
+    nodes = {node.name: node for node, _ in steps}
+    for step, size in zip(line, store.sizes([nodes[step["name"]] for step in line]), strict=True):
+        step["bytes"] = size
+    records = [record for _, record in steps]
+    codes = dict.fromkeys(_code(record) for record in records)
+    profiles = dict.fromkeys(str((record["cluster"] or {}).get("mode", "")) for record in records)
+    ended = max((record["started"] + record["seconds"] for record in records), default=0.0)
+    return {
+        "steps": line,
+        "total": total,
+        "chain": longest_chain(line),
+        "efficiency": efficiency(line),
+        "trainings": trainings(list(_trainings(steps))),
+        "codes": [code for code in codes if code],
+        "hosts": list(dict.fromkeys(record["host"] for record in records)),
+        "profiles": [profile for profile in profiles if profile],
+        "finished": datetime.fromtimestamp(ended, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+
+
+def trainings(summaries: Sequence[tuple[str, Json]]) -> list[Json]:
+    """Seconds a batch and groups a second of every training, the median over its seeds (Zhang et al., 2022, Table 4).
+
+    Takes labels and summaries of training steps, with the seconds that a teacher took for a batch. Both together are
+    the paper's latency, as its code asks the ranker inside the training loop.
+    """
+    runs: dict[str, list[Json]] = {}
+    for label, summary in summaries:
+        runs.setdefault(_SEED.sub("", label), []).append(summary)
+    keys = ("updates", "seconds_per_update", "teacher_seconds_per_update", "rows_per_second")
+    return [
+        {"training": label, "seeds": len(of), **{key: median(one[key] for one in of) for key in keys}}
+        for label, of in runs.items()
+    ]
+
+
+def _trainings(steps: Finished) -> Iterator[tuple[str, Json]]:
+    """Labels and summaries of trainings, with the seconds that the teacher took to score one of their batches."""
+    scored = {
+        node.fingerprint: record.get("time", {}).get("compute", 0.0)
+        for node, record in steps
+        if node.description.models == "scoring"
+    }
+    for node, record in steps:
+        summary = record["summary"]
+        if "seconds_per_update" in summary:
+            teacher = sum(scored.get(before.fingerprint, 0.0) for before in node.upstream)
+            yield node.label, {**summary, "teacher_seconds_per_update": teacher / max(1, summary["updates"])}
+
+
+def _code(record: Json) -> str:
+    code = record["code"]
+    return f"{code['commit'][:12]}{' (changed since)' if code.get('changed') else ''}" if code.get("commit") else ""

@@ -1,0 +1,1 @@
+"""Running the steps that are pending, and tracking what they measure."""

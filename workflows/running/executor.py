@@ -1,0 +1,109 @@
+"""Running one step: its artifact, its record, and what its failure leaves."""
+
+import socket
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from components import timing
+from components.config import Config, UserError
+from components.digests import sha256
+from components.files import remove_leftovers
+from workflows.store.code_version import code_version
+from workflows.store.dag import Step, StepFailed, canonical
+from workflows.store.progress import PROGRESS
+from workflows.store.store import FAILURE, Store
+
+
+def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], None]) -> bool:
+    """Run one step and write its record last; False if another driver finished it first."""
+    out = store.path(node)
+    with store.locked(node, on_wait) as finish:
+        store.prefetch_records([node], refresh=True)
+        if store.is_complete(node):
+            return False
+        remove_leftovers(out)
+        store.reset(node)
+        started = time.time()
+        timing.drain()  # discard the times of a step that failed before
+        try:
+            store.fetch([node, *node.upstream])
+            files = {name: sha256(path) for name, path in _source_files(node).items() if path.is_file()}
+            with timing.timed("compute"):
+                summary = node.function(out, cluster, **resolve_inputs(node.inputs, store))
+            (out / FAILURE).unlink(missing_ok=True)
+            (out / PROGRESS).unlink(missing_ok=True)
+            remove_leftovers(out)  # files of workers that died while the step went on without them
+            return finish(_record(node, summary or {}, files, started, cluster))
+        except UserError as error:
+            raise UserError(f"{node.label}: {error}") from None
+        except Exception as error:
+            (out / FAILURE).write_text(traceback.format_exc())
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise StepFailed(f"step {node.label!r} failed: {reason[-1]} (traceback: {out / FAILURE})") from error
+
+
+def resolve_inputs(value: Any, store: Store) -> Any:
+    """Inputs as the step function takes them: each upstream step becomes the path of its artifact."""
+    if isinstance(value, Step):
+        return store.path(value)
+    if isinstance(value, Mapping):
+        return {key: resolve_inputs(item, store) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [resolve_inputs(item, store) for item in value]
+    return value
+
+
+def check_source_files(nodes: Iterable[Step], store: Store) -> None:
+    """UserError if a file outside the store has changed since a finished step read it.
+
+    A step's identity is what its config declares, not the content of the files that it names, so a changed file would
+    otherwise go unnoticed. A file that is gone is no change; a file that is new among those a step reads is one.
+    """
+    for node in nodes:
+        files = _source_files(node)
+        record = store.record(node) if files else None
+        if record is None:
+            continue
+        for name, path in files.items():
+            then, now = record["files"].get(name), sha256(path) if path.is_file() else None
+            if now not in (then, None):
+                raise UserError(
+                    f"{path}: changed since the step {node.label!r} read it (sha256 {now}, then "
+                    f"{then or 'not there'}); restore it, or declare the new one as another input: data by its "
+                    "`sha256`, a model by another `revision`, anything by another path"
+                )
+
+
+def _source_files(node: Step) -> dict[str, Path]:
+    """The files outside the store that a step reads, by name."""
+    files: dict[str, Path] = {}
+    for value in node.inputs.values():
+        files |= value.files() if isinstance(value, Config) else {}
+    return files
+
+
+def _record(node: Step, summary: dict[str, Any], files: dict[str, str], started: float, cluster: Any) -> dict[str, Any]:
+    intervals = timing.drain()
+    return {
+        "function": f"{node.function.__module__}.{node.function.__qualname__}",
+        "version": node.description.version,
+        "fingerprint": node.fingerprint,
+        "label": node.label,
+        "inputs": canonical(node.inputs),
+        "upstream": [before.name for before in node.upstream],
+        "summary": summary,
+        "files": files,
+        "dropped": [],
+        "started": started,
+        "seconds": time.time() - started,
+        "time": timing.seconds_by_kind(intervals),
+        "host": socket.gethostname(),
+        "nodes": timing.compute_seconds(intervals),
+        "cluster": cluster.model_dump(mode="json") if isinstance(cluster, BaseModel) else None,
+        "code": code_version(),
+    }

@@ -1,0 +1,1 @@
+"""Sub-graphs that recipes share, and what a recipe returns."""

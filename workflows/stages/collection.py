@@ -1,0 +1,85 @@
+"""A collection as recipes use it: its tables, the models that read it, BM25 over it."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+
+from components.config import UserError
+from components.models.configs import Pretrained
+from workflows.stages.config import CollectionConfig
+from workflows.steps.answers import answering
+from workflows.steps.ingest import ingest
+from workflows.steps.lucene import lucene_index, lucene_search
+from workflows.steps.start import start
+from workflows.steps.tokenize import tokenize
+from workflows.store.dag import Step, step
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model at one moment of its training, and what belongs to it at every moment."""
+
+    step: Step
+    """The step that wrote it."""
+    tokens: Step
+    """The token store that it reads."""
+    objective: str
+    """What trains it: a file's name in `components/objectives`, or with a dot in it a module's path."""
+
+    def after(self, training: Step) -> "Model":
+        """The same model as a training left it."""
+        return replace(self, step=training)
+
+
+class Collection:
+    """A collection's tables and token stores, and BM25 over it."""
+
+    def __init__(self, config: CollectionConfig) -> None:
+        self.data = step("data", ingest, source=config.data)
+        self._config = config
+        self._stores: dict[Hashable, Step] = {}
+
+    @property
+    def tokens(self) -> Step:
+        """The first model's token store, which also says which texts are the same."""
+        if not self._stores:
+            raise RuntimeError("a collection has tokens once a model reads it: call initial_model first")
+        return next(iter(self._stores.values()))
+
+    def initial_model(self, label: str, config: Pretrained, objective: str = "retriever") -> Model:
+        """A model before any training here. Models with the same tokenizer and prompts share a token store."""
+        kept = self._config.tokens.max_tokens
+        for key in ("query_tokens", "document_tokens", "pair_tokens", "passage_tokens"):
+            if (asked := getattr(config, key, 0)) > kept:
+                raise UserError(f"{key}: {asked}: no more than {kept} are kept of a text (tokens.max_tokens)")
+        prompts = [getattr(config, key, "") for key in ("query_prompt", "document_prompt")]
+        return self._model(step(label, start, config=config), objective, (config.model, config.revision, *prompts))
+
+    def foreign_model(self, trained: Step, objective: str = "retriever") -> Model:
+        """A model that was trained on another collection, with a token store of this one."""
+        return self._model(trained, objective, trained.fingerprint)
+
+    def _model(self, node: Step, objective: str, reads: Hashable) -> Model:
+        """A model with the token store of those that read the same, which is made if there is none yet."""
+        if reads not in self._stores:
+            label = f"{objective.rpartition('.')[2]} tokens" if self._stores else "tokens"
+            self._stores[reads] = step(label, tokenize, data=self.data, model=node, config=self._config.tokens)
+        return Model(node, self._stores[reads], objective)
+
+    @property
+    def bm25_index(self) -> Step:
+        """The index that BM25 searches."""
+        return step("bm25 index", lucene_index, data=self.data, config=self._config.bm25.index)
+
+    def bm25(self, splits: list[str]) -> Step:
+        """BM25's ranking of the queries of some splits."""
+        return step(
+            "bm25 ranking", lucene_search, data=self.data, index=self.bm25_index, splits=splits, k=self._config.k,
+            config=self._config.bm25.search,
+        )  # fmt: skip
+
+    def answering(self, ranking: Step, splits: list[str]) -> Step:
+        """A ranking of the queries of some splits that says which documents bear an answer."""
+        return step(
+            f"{ranking.label} answers ({', '.join(splits)})", answering, data=self.data, ranking=ranking,
+            splits=splits, config=self._config.answers,
+        )  # fmt: skip

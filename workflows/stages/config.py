@@ -1,0 +1,97 @@
+"""What the configs of retrieval recipes have in common."""
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from components.config import Config, UserError
+from components.evaluation.embedding_space import EmbeddingSpaceConfig
+from components.evaluation.measures import at_level
+from components.retrieval.screening import ScreenConfig
+from components.sources.base import AnySource
+from components.training.config import TrainConfig
+from workflows.steps.answers import AnswerConfig
+from workflows.steps.encode import EncodeConfig
+from workflows.steps.evaluate import EntropyConfig
+from workflows.steps.lucene import BM25Config, LuceneIndexConfig
+from workflows.steps.mine import MineConfig
+from workflows.steps.search import SearchConfig
+from workflows.steps.tokenize import TokenizeConfig
+
+
+class LexicalConfig(Config):
+    """BM25: its index, and how the index is searched."""
+
+    index: LuceneIndexConfig = LuceneIndexConfig()
+    search: BM25Config = BM25Config()
+
+
+class EvaluateConfig(Config):
+    """What is measured, on which queries."""
+
+    split: str = "test"
+    """The split whose queries are never trained on."""
+    relevant_from: int = Field(1, ge=1)
+    """The lowest grade that counts as relevant, for all measures but nDCG, which uses the grades: 2 is the strict
+    reading of TREC DL's grades, 1 the lenient one. A measure may name its own: `RR(rel=2)@10`."""
+    measures: list[str] = Field(["RR@10", "Success@5", "R@100"], validate_default=True)
+    """In `ir_measures`' names."""
+    other_qrels: dict[str, AnySource] = {}
+    """Other judgements of the same queries, by the collection name that their results have in tables. The rankings are
+    measured by them too. Of these sources only the qrels are read. An example is TripClick with its other labels."""
+    entropy: EntropyConfig = EntropyConfig()
+    """Of the retriever's distribution over its first documents."""
+
+    @field_validator("measures")
+    @classmethod
+    def _known(cls, names: list[str], info: ValidationInfo) -> list[str]:
+        level = info.data.get("relevant_from", 1)
+        try:
+            return list(dict.fromkeys(at_level(name, level) for name in names))
+        except UserError as error:
+            raise ValueError(str(error)) from None
+
+
+class CollectionConfig(Config):
+    """One collection: how it is read, searched and measured."""
+
+    data: AnySource
+    seeds: list[int] = Field([1], min_length=1)
+    """One whole training for each. Tables show the mean over them, and comparisons are between means."""
+    k: int = Field(100, ge=1)
+    """Documents retrieved for a query."""
+    tokens: TokenizeConfig = TokenizeConfig()
+    answers: AnswerConfig = AnswerConfig()
+    bm25: LexicalConfig = LexicalConfig()
+    encode: EncodeConfig = EncodeConfig()
+    search: SearchConfig = SearchConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    analyse: EmbeddingSpaceConfig | None = None
+    """What the embedding space of each measured retriever looks like: numbers and pictures in the report. Null for
+    none."""
+
+    @field_validator("seeds")
+    @classmethod
+    def _different(cls, seeds: list[int]) -> list[int]:
+        if len(set(seeds)) < len(seeds):
+            raise ValueError(f"a seed stands twice: {seeds}")
+        return seeds
+
+
+class RetrievalConfig(CollectionConfig):
+    """What every retrieval recipe has."""
+
+    recipe: str
+
+
+class TrainingPhase(Config):
+    """Training groups, and a training on them."""
+
+    screen: ScreenConfig | None = None
+    """False-negative control over the ranking that negatives are drawn from. Null leaves out judged documents and
+    copies of them alone."""
+    mine: MineConfig
+    train: TrainConfig
+
+
+def seeded(label: str, seed: int, config: CollectionConfig) -> str:
+    """A label that names the seed where there are several."""
+    return f"{label} (seed {seed})" if len(config.seeds) > 1 else label

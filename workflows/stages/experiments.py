@@ -1,0 +1,102 @@
+"""Reading an experiment: its YAML file, its recipe, its graph, and its place under `runs/`."""
+
+import hashlib
+import importlib
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from components.config import UserError, listing, override, parse, read_based
+from workflows import ROOT
+from workflows.stages.results import Outcome
+from workflows.store.dag import Step
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A config file with its `--set` values, and the graph that its recipe builds from it."""
+
+    name: str
+    config: Any
+    outcome: Outcome
+    run: Path
+    """`runs/<config name>[-<6 hex of the --set values>]`."""
+
+    @property
+    def wanted(self) -> list[Step]:
+        """The steps that the whole graph leads to."""
+        return [self.outcome.results, self.outcome.data, *self.outcome.pictures]
+
+
+@cache
+def names() -> list[str]:
+    """The recipes of `workflows/recipes`: its modules and packages."""
+    paths = (ROOT / "workflows" / "recipes").iterdir()
+    return sorted(path.stem for path in paths if not path.name.startswith(("_", ".")))
+
+
+def name_of(path: Path) -> str:
+    """What an experiment is called: its file's name, behind its folder's where that is one of `configs`."""
+    folder = path.resolve().parent
+    return f"{folder.name}-{path.stem}" if folder.parent == ROOT / "configs" else path.stem
+
+
+def read(path: Path, assignments: list[str], runs: Path) -> Experiment:
+    """The experiment in a config file. UserError names what is wrong with it."""
+    suffix = ""
+    if assignments:
+        digest = hashlib.sha256(json.dumps(sorted(assignments)).encode()).hexdigest()
+        suffix = f"-{digest[:6]}"
+    return made(override(read_based(path), assignments), path, runs / f"{name_of(path)}{suffix}")
+
+
+def made(tree: dict[str, Any], path: Path, run: Path) -> Experiment:
+    """The experiment that a tree of keys describes. The file that it comes from is for messages."""
+    recipe, config = _validated(tree, path)
+    return Experiment(name=name_of(path), config=config, outcome=_built(recipe, config, path), run=run)
+
+
+def read_config(path: Path, assignments: list[str]) -> Any:
+    """The config in a file, an instance of its recipe's `Config`. No graph is built."""
+    return _validated(override(read_based(path), assignments), path)[1]
+
+
+def read_outcome(path: Path, assignments: list[str]) -> Outcome:
+    """What a config file's recipe hands back, for recipes that build on other experiments."""
+    return _built(*_validated(override(read_based(path), assignments), path), path)
+
+
+def _validated(tree: dict[str, Any], path: Path) -> tuple[ModuleType, Any]:
+    """The module of the recipe that a tree names, and its config."""
+    tree = {key: value for key, value in tree.items() if key != "tune"}  # which only the command `tune` reads
+    recipe = _recipe(tree.get("recipe"), path)
+    return recipe, parse(recipe.Config, tree, where=str(path))
+
+
+def _built(recipe: ModuleType, config: Any, path: Path) -> Outcome:
+    try:
+        outcome: Outcome = recipe.build(config)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from None
+    return outcome
+
+
+def _recipe(name: Any, path: Path) -> ModuleType:
+    """A recipe's module: one of `workflows/recipes`, or any other by its dotted path."""
+    if name in names():
+        return importlib.import_module(f"workflows.recipes.{name}")
+    parts = name.split(".") if isinstance(name, str) else []
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        got = "missing" if name is None else repr(name)
+        raise UserError(f"{path}: recipe: {got}; accepted: {listing(names())}, or a module's dotted path")
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(f"{path}: recipe: {name!r} cannot be imported: {error}") from error
+    lacking = [part for part in ("Config", "build") if not hasattr(module, part)]
+    if lacking:
+        raise UserError(f"{path}: recipe: the module {name!r} has no {listing(lacking)}; a recipe has Config and build")
+    return module

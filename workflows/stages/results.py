@@ -1,0 +1,214 @@
+"""The systems that a recipe measures, and what a recipe hands back."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from components.evaluation.measures import needs_answers
+from components.models import card
+from workflows.stages.collection import Collection
+from workflows.stages.config import CollectionConfig, seeded
+from workflows.stages.retrieval import Retrieval
+from workflows.steps.analyse import analyse
+from workflows.steps.answers import AnswerConfig
+from workflows.steps.evaluate import averages, evaluate, results
+from workflows.steps.ingest import ingest
+from workflows.store.dag import Step, step
+
+
+@dataclass(frozen=True)
+class System:
+    """A system as it was measured: on one collection, with one seed."""
+
+    name: str
+    """As tables have it."""
+    round: int | None
+    """Where it stands on the charts by rounds; None where it takes no part in the rounds."""
+    collection: str
+    """As tables have it."""
+    split: str
+    seed: int
+    metrics: Step
+    """The step that measured it."""
+    data: Step
+    """The collection's tables."""
+    ranking: Step | None = None
+    """The ranking that was measured; None where it was something else, such as a reader's answers."""
+    retrieval: Retrieval | None = None
+    """The retriever and vectors that made the ranking; None where it was made in another way, or of several."""
+    ranker: Step | None = None
+    """The ranker that put the ranking in order."""
+    answers: AnswerConfig | None = None
+    """How answers were looked for, where a measure asks for them."""
+    analysis: Step | None = None
+    """The step that looked at the space of its vectors."""
+
+    @property
+    def steps(self) -> list[Step]:
+        """What was measured of it."""
+        return [self.metrics] if self.analysis is None else [self.metrics, self.analysis]
+
+    def inputs(self) -> dict[str, Any]:
+        """What the step `results` takes of it."""
+        entry = {
+            "system": self.name, "round": self.round, "collection": self.collection, "split": self.split,
+            "seed": self.seed, "metrics": self.metrics, "answers": self.answers,
+        }  # fmt: skip
+        return entry if self.analysis is None else {**entry, "analysis": self.analysis}
+
+
+@dataclass
+class Results:
+    """What was measured on one collection: one entry a system and seed."""
+
+    collection: Collection
+    config: CollectionConfig
+    systems: list[System] = field(default_factory=list)
+    name: str | None = None
+    """What the collection is called in tables; None for what its source is called."""
+
+    def add(
+        self, name: str, ranking: Step, *, seed: int, round: int | None = None, retrieval: Retrieval | None = None,
+        ranker: Step | None = None, entropy: bool = False, queries: int | None = None,
+    ) -> None:  # fmt: skip
+        """Measure a system's ranking, perhaps on a sample of the queries, and what its vectors are like.
+
+        A system without training has the same numbers for every seed.
+        """
+        asked, collection = self.config.evaluate, self.collection
+        # A ranking that every seed shares is measured once.
+        whose = seeded(name, seed, self.config) if f"(seed {seed})" in ranking.label else name
+        judged = [measure for measure in asked.measures if not needs_answers(measure)]
+        by_answer = len(judged) < len(asked.measures)
+        metrics = step(
+            f"{whose} measures", evaluate, data=collection.data,
+            ranking=collection.answering(ranking, [asked.split]) if by_answer else ranking, split=asked.split,
+            measures=asked.measures, entropy=asked.entropy if entropy else None, queries=queries,
+        )  # fmt: skip
+        analysis = None
+        if self.config.analyse is not None and retrieval is not None and ranker is None:
+            analysis = step(
+                f"{whose} analysis", analyse, data=collection.data, tokens=collection.tokens,
+                vectors=retrieval.vectors, ranking=ranking, split=asked.split, config=self.config.analyse,
+            )  # fmt: skip
+        measured = System(
+            name, round, self._collection, asked.split, seed, metrics, collection.data, ranking, retrieval, ranker,
+            answers=self.config.answers if by_answer else None, analysis=analysis,
+        )  # fmt: skip
+        self.systems.append(measured)
+        for other, source in asked.other_qrels.items():
+            data = step(f"data ({other})", ingest, source=source)
+            metrics = step(
+                f"{whose} measures ({other})", evaluate, data=data, ranking=ranking, split=asked.split,
+                measures=judged, queries=queries,
+            )  # fmt: skip
+            self.systems.append(
+                replace(measured, collection=other, metrics=metrics, data=data, answers=None, analysis=None)
+            )
+
+    def add_measures(self, name: str, measures: Step, *, seed: int) -> None:
+        """A system whose measures are not of a ranking: what is made of one, such as a reader's answers."""
+        split, data = self.config.evaluate.split, self.collection.data
+        self.systems.append(System(name, None, self._collection, split, seed, measures, data))
+
+    def gather(self, comparisons: list[tuple[str, str]]) -> Step:
+        """The step that gathers all measures, and makes the comparisons asked for."""
+        return gathered(self.systems, comparisons)
+
+    @property
+    def _collection(self) -> str:
+        return self.name or name_of(self.config.data)
+
+
+def gathered(systems: Sequence[System], comparisons: list[tuple[str, str]], *, average: bool = False) -> Step:
+    """Measures, and comparisons of a system with its baseline, as `metrics.json` has them.
+
+    With `average` each system's averages over the collections too, as if that were one more collection.
+    """
+    return step(
+        "results", averages if average else results, systems=[system.inputs() for system in systems],
+        comparisons=[{"system": system, "baseline": baseline} for system, baseline in comparisons],
+        seed=0, rounds=10_000,
+    )  # fmt: skip
+
+
+def system_names(systems: Iterable[System]) -> list[str]:
+    """What the systems are called, each once."""
+    return list(dict.fromkeys(system.name for system in systems))
+
+
+def name_of(source: Any) -> str:
+    """A collection's name for tables: the last part of its path or id, or its format."""
+    for key in ("path", "id", "name"):
+        if isinstance(getattr(source, key, None), str):
+            return str(getattr(source, key)).rstrip("/").rsplit("/", 1)[-1]
+    return str(source.format)
+
+
+@dataclass(frozen=True)
+class TimeSpent:
+    """Time that a query takes of a step: its time over what it, or another step, counted."""
+
+    step: Step
+    per: str = "queries"
+    """A count in a step's summary."""
+    over: Step | None = None
+    """The step that counted; None for the same."""
+    share: tuple[str, str] | None = None
+    """Of its time only as great a part as these seconds of its summary are of those; None for all."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a system takes to build, and for a query (Chuang et al., 2023, Table 3.11)."""
+
+    system: str
+    index: tuple[Step, ...]
+    """What is done once for the collection. The last one's artifact is what is searched."""
+    expand: tuple[TimeSpent, ...] = ()
+    rerank: tuple[TimeSpent, ...] = ()
+    retrieve: tuple[TimeSpent, ...] = ()
+    measured: str | None = None
+    """What it is called among the measures; None for the same."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A recipe's graph: the step that everything leads to, and what the commands show, search and export."""
+
+    results: Step
+    data: Step
+    systems: Sequence[System]
+    """What was measured, with the models of each system."""
+    retrieval: Retrieval
+    """The last retriever, and what it finds."""
+    ranker: Step | None
+    """The last ranker."""
+    split: str
+    """The split that was measured."""
+    note: str
+    """What a reader of the results must know about the start model."""
+    examples: tuple[str, str] | None = None
+    """The system and the baseline whose won and lost queries the report shows."""
+    pictures: tuple[Step, ...] = ()
+    """Further steps that the report shows, such as charts: nothing that was measured stands on them."""
+    costs: tuple[Cost, ...] = ()
+    """Systems whose cost the report sets side by side."""
+
+    @property
+    def rankings(self) -> dict[str, Step]:
+        """The ranking of each system on the recipe's own collection; of several seeds the last's."""
+        here = self.data.fingerprint, self.split
+        own = (system for system in self.systems if (system.data.fingerprint, system.split) == here)
+        return {system.name: system.ranking for system in own if system.ranking is not None}
+
+
+def note_on(model: str) -> str:
+    """What is known of a start model's training data, in words for the report."""
+    datasets = card.datasets(model)
+    if not datasets:
+        return f"The start model is {model}. See its model card for what it was trained on."
+    return (
+        f"The start model is {model}. Its model card lists this training data: {', '.join(datasets)}. On any of these "
+        "its results are not zero-shot."
+    )

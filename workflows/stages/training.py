@@ -1,0 +1,106 @@
+"""A phase of training: mine groups from a ranking, perhaps screened, and train a model on them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from components.config import UserError
+from components.retrieval.screening import ScreenConfig
+from components.training.config import TrainConfig, check_training
+from workflows.stages.collection import Collection, Model
+from workflows.stages.config import TrainingPhase
+from workflows.steps.mine import MineConfig, mine
+from workflows.steps.score import RerankConfig, rerank
+from workflows.steps.screen import screen
+from workflows.steps.train import train
+from workflows.store.dag import Step, step
+
+
+@dataclass(frozen=True)
+class ScreenInputs:
+    """What candidates can be screened with: a ranker, and the vectors that made the ranking."""
+
+    ranker: Model | None = None
+    vectors: Step | None = None
+
+
+NO_INPUTS = ScreenInputs()
+
+
+def phase(
+    label: str, collection: Collection, model: Model, *, ranking: Step | None, seed: list[Any], config: TrainingPhase,
+    inputs: ScreenInputs = NO_INPUTS, part: str | None = None,
+) -> Model:  # fmt: skip
+    """Mine as many groups as the training takes, and train the model on them."""
+    groups = mine_groups(f"{label} groups", collection, ranking=ranking, seed=seed, config=config, inputs=inputs)
+    return train_model(
+        label, collection, model, rows=groups, ranking=ranking, seed=seed, config=config.train, part=part
+    )
+
+
+def mine_groups(
+    label: str, collection: Collection, *, ranking: Step | None, seed: list[Any], config: TrainingPhase,
+    inputs: ScreenInputs = NO_INPUTS,
+) -> Step:  # fmt: skip
+    """Mine one group for each visit of a training query. Without a ranking all negatives are random."""
+    if config.mine.positives == "answering" or (config.screen is not None and config.screen.answering):
+        if ranking is None:
+            raise UserError("mine: positives and negatives by answer are found in a ranking, and there is none here")
+        ranking = collection.answering(ranking, ["train"])
+    if config.screen is not None:
+        ranking = screened(label, collection, ranking, config.screen, inputs)
+    return step(
+        label, mine, data=collection.data, tokens=collection.tokens, ranking=ranking, split="train",
+        groups=config.train.updates * config.train.batch, seed=seed, config=config.mine,
+    )  # fmt: skip
+
+
+def screened(
+    label: str, collection: Collection, ranking: Step | None, config: ScreenConfig, inputs: ScreenInputs
+) -> Step:
+    """A ranking that says which of its candidates may become negatives."""
+    if ranking is None:
+        raise UserError("screen: candidates are screened in a ranking, and there is none here")
+    votes = None
+    if config.vote is not None:
+        if inputs.ranker is None:
+            raise UserError("screen.vote: there is no ranker yet that could be asked")
+        votes = step(
+            f"{label} votes", rerank, data=collection.data, tokens=inputs.ranker.tokens, ranking=ranking,
+            split="train", ranker=inputs.ranker.step, config=RerankConfig(depth=config.vote.depth),
+        )  # fmt: skip
+    if config.reciprocal is not None and inputs.vectors is None:
+        raise UserError("screen.reciprocal: this ranking was not made by vectors")
+    return step(
+        f"{label} screened", screen, data=collection.data, tokens=collection.tokens, ranking=ranking, split="train",
+        votes=votes, vectors=inputs.vectors if config.reciprocal is not None else None, config=config,
+    )  # fmt: skip
+
+
+def train_model(
+    label: str, collection: Collection, model: Model, *, rows: Step, ranking: Step | None, seed: list[Any],
+    config: TrainConfig, part: str | None = None,
+) -> Model:  # fmt: skip
+    """Train the model on groups. Where the config asks for it, validate on others that are mined from the ranking.
+
+    `part` is the part of a run that the training belongs to, by default `<objective> training`.
+    """
+    check_training(model.objective, config, label)
+    dev = None
+    if (look := config.validate_on_dev) is not None:
+        negatives = {"negatives": look.negatives} if ranking is not None else {"negatives": 0, "random": look.negatives}
+        dev = step(
+            f"{label} {look.split} groups", mine, data=collection.data, tokens=collection.tokens, ranking=ranking,
+            split=look.split, groups=look.queries, seed=[*seed, look.split], config=MineConfig(**negatives),
+        )  # fmt: skip
+    return model.after(
+        step(
+            label, train, objective=model.objective, rows=rows, dev=dev, data=collection.data, tokens=model.tokens,
+            start=model.step, seed=seed, config=config, part=part or f"{model.objective} training",
+        )
+    )  # fmt: skip
+
+
+def splits_for(*trainings: TrainConfig | None) -> list[str]:
+    """The splits that need a ranking so that groups for these trainings can be mined from it."""
+    looks = [config.validate_on_dev for config in trainings if config is not None]
+    return list(dict.fromkeys(["train", *(look.split for look in looks if look is not None)]))

@@ -1,0 +1,176 @@
+"""Objects of a store on S3, and their paths in a node's cache of it.
+
+A path in the cache says which object it belongs to: `<cache>/s3:/bucket/prefix/encode-0123456789ab/queries.npy`. All
+other code works with such paths, as with those of a store in a directory.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from components.config import UserError
+
+SCHEME = "s3:"
+MAX_REQUESTS = 8
+"""Requests for files that are sent at once."""
+ACCEPTED = "accepted: a directory, or s3://BUCKET/PREFIX"
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Listing = dict[str, Any]
+"""What S3 says of the objects below a folder, by name: size, time of the last change."""
+
+
+# Paths
+
+
+def local_path(where: str | Path) -> Path:
+    """The local path of a store or of a file in it: the path itself, or that in this node's cache. Sends no request."""
+    cache = Path(os.environ.get("SPARRING_CACHE") or Path.home() / ".cache" / "sparring").absolute()
+    if isinstance(where, str) and "://" in where:
+        parts = urlsplit(where)
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise UserError(f"--store: has more in it than a bucket and a prefix, and would end in logs; {ACCEPTED}")
+        if parts.scheme != "s3" or not re.fullmatch(r"[a-z0-9][a-z0-9.-]+", parts.netloc):
+            raise UserError(f"--store {where}: {ACCEPTED}")
+        return cache.joinpath(SCHEME, parts.netloc, *(part for part in parts.path.split("/") if part))
+    path = Path(where).absolute()
+    return cache.joinpath(SCHEME, object_path(path)) if is_cached(path) else path
+
+
+def is_cached(path: Path) -> bool:
+    """Whether a path is one in a cache of S3, on this node or another."""
+    return SCHEME in path.parts
+
+
+def object_path(path: Path) -> str:
+    """`bucket/prefix/...` of a path in a cache."""
+    parts = path.parts
+    return "/".join(parts[parts.index(SCHEME) + 1 :])
+
+
+def url(path: Path) -> str:
+    """`s3://bucket/prefix/...` of a path in a cache."""
+    return f"s3://{object_path(path)}"
+
+
+def _bucket_and_key(path: Path) -> dict[str, str]:
+    """The arguments by which S3's own operations take an object."""
+    bucket, _, key = object_path(path).partition("/")
+    return {"Bucket": bucket, "Key": key}
+
+
+# Requests
+
+
+def file_system() -> Any:
+    """s3fs's file system; it keeps one for a process. Listings are not cached: other drivers write meanwhile."""
+    import s3fs  # an optional dependency
+
+    return s3fs.S3FileSystem(use_listings_cache=False)
+
+
+def check_access(path: Path) -> None:
+    """UserError if a path is in a cache of S3 and its bucket cannot be used."""
+    if not is_cached(path):
+        return
+    name, bucket = f"--store {url(path)}", _bucket_and_key(path)["Bucket"]
+    try:
+        file_system().call_s3("head_bucket", Bucket=bucket)
+    except ImportError:
+        raise UserError(
+            f"{name}: s3fs is not installed; first, on every node: pip install -c cluster/development.lock s3fs"
+        ) from None
+    except FileNotFoundError:
+        raise UserError(f"{name}: there is no bucket {bucket}") from None
+    except PermissionError:
+        raise UserError(f"{name}: the credentials may not use this bucket") from None
+    except Exception as error:  # botocore's, of many kinds
+        raise UserError(f"{name}: {first_line(error)}; credentials and endpoint are AWS_... variables") from None
+
+
+def ray_storage(path: Path) -> dict[str, Any]:
+    """A path that all nodes can use, as arguments of Ray Train's RunConfig."""
+    if not is_cached(path):
+        return {"storage_path": str(path)}
+    from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+    return {"storage_path": object_path(path), "storage_filesystem": PyFileSystem(FSSpecHandler(file_system()))}
+
+
+def listing(folder: Path) -> Listing:
+    """All objects below a folder, by their paths relative to it."""
+    prefix = object_path(folder)
+    return {name.removeprefix(f"{prefix}/"): about for name, about in file_system().find(prefix, detail=True).items()}
+
+
+def names(folder: Path) -> set[str]:
+    """Names of the entries of a folder."""
+    try:
+        return {entry.rpartition("/")[2] for entry in file_system().ls(object_path(folder), detail=False)}
+    except FileNotFoundError:
+        return set()
+
+
+def delete(folder: Path, names: Iterable[str]) -> None:
+    """Delete some objects of a folder."""
+    in_parallel(lambda name: file_system().rm_file(object_path(folder / name)), names)
+
+
+def delete_if(path: Path, etag: str) -> None:
+    """Delete an object if it is still the version with this ETag."""
+    file_system().call_s3("delete_object", **_bucket_and_key(path), IfMatch=etag)
+
+
+def read_json(paths: list[Path]) -> dict[Path, Any]:
+    """The JSON objects at those of the paths where there is one, read by one batch of requests."""
+    bodies = file_system().cat([object_path(path) for path in paths], on_error="return") if paths else {}
+    for body in bodies.values():
+        if isinstance(body, BaseException) and not isinstance(body, FileNotFoundError):
+            raise body
+    return {path: json.loads(body) for path in paths if isinstance(body := bodies[object_path(path)], bytes)}
+
+
+def read_version(path: Path) -> tuple[str, Any] | None:
+    """The ETag and the JSON of an object, or None if there is none."""
+    try:
+        etag = str(file_system().info(object_path(path))["ETag"])
+        return etag, json.loads(file_system().cat_file(object_path(path)))
+    except FileNotFoundError:
+        return None
+
+
+def put_json(path: Path, value: Any, **condition: str) -> str | None:
+    """Write JSON by one PUT, on a condition (IfMatch, IfNoneMatch); its ETag, or None if the condition is not met."""
+    body = json.dumps(value, indent=1, allow_nan=False).encode()
+    try:
+        response = file_system().call_s3("put_object", **_bucket_and_key(path), Body=body, **condition)
+        return str(response["ETag"])
+    except OSError as error:
+        if not condition or not (isinstance(error, FileNotFoundError) or _condition_failed(error)):
+            raise
+    # A PUT whose response was lost is sent again, and then fails because of itself.
+    version = read_version(path)
+    return version[0] if version is not None and version[1] == json.loads(body) else None
+
+
+def _condition_failed(error: BaseException) -> bool:
+    response = getattr(error.__cause__, "response", {})
+    return response.get("Error", {}).get("Code") in ("PreconditionFailed", "ConditionalRequestConflict")
+
+
+def in_parallel(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Call a function for all items, several at once; the first error is raised."""
+    with ThreadPoolExecutor(MAX_REQUESTS) as pool:
+        return list(pool.map(function, items))
+
+
+def first_line(error: BaseException) -> str:
+    """An error in one line."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,173 @@
+"""The store: the artifacts of steps, their records, and the locks of the drivers that write them.
+
+An artifact is finished when its record is there; the record is written last.
+"""
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from components.config import UserError
+from components.files import write_json
+from workflows.store.dag import Step
+from workflows.store.progress import read_progress
+
+RECORD = "artifact.json"
+FAILURE = "failure.txt"
+LOCK = "lock"
+
+
+class Store:
+    """A store in a directory: `root/<function>-<12 hex>/` for each artifact, with its record."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).absolute()
+
+    def path(self, node: Step) -> Path:
+        """The artifact's directory on this node, whether it exists or not."""
+        return self.root / node.name
+
+    def location(self, node: Step) -> str:
+        """Where the artifact is, for people: a path or an S3 URL."""
+        return str(self.path(node))
+
+    def record(self, node: Step) -> dict[str, Any] | None:
+        """The finished artifact's record, or None."""
+        try:
+            return json.loads((self.path(node) / RECORD).read_text())
+        except FileNotFoundError:
+            return None
+
+    def is_done(self, node: Step) -> bool:
+        """Whether the artifact is finished, even if parts of it have been dropped since."""
+        return self.record(node) is not None
+
+    def is_complete(self, node: Step) -> bool:
+        """Whether the artifact is finished and no part of it was dropped, so that other steps can read it."""
+        record = self.record(node)
+        return record is not None and not record["dropped"]
+
+    def prefetch_records(self, nodes: Iterable[Step], *, refresh: bool = False) -> None:
+        """Read the records that are not known yet, all at once; `refresh` reads known ones again.
+
+        Nothing to do here: a store in a directory reads a record whenever it is asked for.
+        """
+
+    def fetch(self, nodes: Iterable[Step], *parts: str) -> None:
+        """Make files of artifacts readable on this node: the named parts, or all. Nothing to do in a directory."""
+
+    def sizes(self, nodes: list[Step], *parts: str) -> list[int]:
+        """Bytes of each artifact, or of its parts (glob patterns)."""
+        return [sum(file.stat().st_size for file in self._files(node, parts or ["*"])) for node in nodes]
+
+    def started(self, nodes: Iterable[Step]) -> set[str]:
+        """Names of the artifacts that have files, finished or not."""
+
+        def has_files(path: Path) -> bool:
+            return path.is_dir() and any(file.name not in (LOCK, FAILURE) for file in path.iterdir())
+
+        return {node.name for node in nodes if has_files(self.path(node))}
+
+    def holders(self, nodes: Iterable[Step]) -> dict[str, str]:
+        """The drivers that are writing artifacts now, by the artifact's name."""
+        return {node.name: holder for node in nodes if (holder := self._holder(node))}
+
+    def progress(self, node: Step) -> dict[str, Any] | None:
+        """The progress of a step that a driver is running, as of the last call of `holders`."""
+        return read_progress(self.path(node))
+
+    def drop(self, node: Step, parts: list[str]) -> int:
+        """Delete parts (glob patterns) of a finished artifact, after noting them in its record; the bytes freed."""
+        record = self.record(node)
+        assert record is not None, node.name
+        self._write(node, {**record, "dropped": sorted({*record["dropped"], *parts})})
+        return self._delete(node, parts)
+
+    @contextmanager
+    def locked(self, node: Step, on_wait: Callable[[str], None]) -> Iterator[Callable[[dict[str, Any]], bool]]:
+        """Lock an artifact for this driver, waiting for its holder, of whom `on_wait` is told.
+
+        Yields the function that writes the record. It returns False where another driver has written one.
+        """
+        out = self.path(node)
+        out.mkdir(parents=True, exist_ok=True)
+
+        def finish(record: dict[str, Any]) -> bool:
+            self._write(node, record)
+            return True
+
+        with _file_lock(out / LOCK, on_wait):
+            yield finish
+
+    def reset(self, node: Step) -> None:
+        """Delete the record of an artifact that lacks dropped parts, so that it can be made again.
+
+        A driver may have been killed while it dropped them, so what is left of those parts is deleted first.
+        """
+        record = self.record(node)
+        if record is not None:
+            self.drop(node, record["dropped"])
+            self._delete_record(node)
+
+    def _write(self, node: Step, record: dict[str, Any]) -> None:
+        write_json(self.path(node) / RECORD, record)
+
+    def _delete_record(self, node: Step) -> None:
+        (self.path(node) / RECORD).unlink()
+
+    def _delete(self, node: Step, parts: list[str]) -> int:
+        """Delete the files of some parts; their bytes."""
+        freed = 0
+        for file in self._files(node, parts):
+            freed += file.stat().st_size
+            file.unlink()
+        return freed
+
+    def _files(self, node: Step, parts: Sequence[str]) -> list[Path]:
+        """The files of some parts of an artifact on this node."""
+        matches = [path for part in parts for path in sorted(self.path(node).glob(part))]
+        inside = [[path] if path.is_file() else sorted(path.rglob("*")) for path in matches]
+        return list(dict.fromkeys(file for files in inside for file in files if file.is_file()))
+
+    def _holder(self, node: Step) -> str:
+        """The driver on this machine that is writing the artifact now; empty if there is none."""
+        try:
+            with (self.path(node) / LOCK).open() as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return file.read().strip() or "another driver"
+        except OSError:  # no driver has started it, or the filesystem has no locks
+            pass
+        return ""
+
+
+def driver_name() -> str:
+    """How other drivers name this one."""
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+@contextmanager
+def _file_lock(path: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
+    """Hold a lock file. The kernel releases it when the driver dies, however it dies."""
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            on_wait(file.read().strip() or "another driver")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            raise UserError(
+                f"{path}: this filesystem has no locks ({error.strerror}); accepted: a store on one that has"
+            ) from None
+        file.seek(0)
+        file.truncate()
+        file.write(driver_name())
+        file.flush()
+        yield

@@ -1,0 +1,163 @@
+"""Downloads and uploads between S3 and a node's cache. For a store in a directory none of these does anything.
+
+A file on S3 is complete as soon as it is there. A directory is complete when its `.uploaded` is there, which is
+uploaded last.
+"""
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from components.files import replacing
+from components.timing import timed
+from workflows.store import s3
+from workflows.store.progress import PROGRESS
+from workflows.store.store import FAILURE, LOCK, RECORD
+
+UPLOADED = ".uploaded"
+EXCLUDED = {RECORD, FAILURE, LOCK, PROGRESS, "ray"}
+"""Entries of an artifact's directory that are neither downloaded nor uploaded with it."""
+
+
+def localize(value: Any) -> Any:
+    """A value with each path of S3's cache in it (also as text) replaced by this node's, after a download.
+
+    A task names its artifacts by the paths of the node that sent it; this makes them paths of the node that works.
+    """
+    if isinstance(value, Mapping):
+        return {key: localize(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [localize(item) for item in value]
+    if isinstance(value, (str, Path)) and f"/{s3.SCHEME}/" in str(value):
+        path = s3.local_path(Path(value))
+        download(path)
+        return type(value)(path)
+    return value
+
+
+def download(*paths: Path, exact: bool = False) -> None:
+    """Download files or directories of artifacts. A directory that is not complete on S3 is left out.
+
+    `exact` also deletes the files of these artifacts that are in the cache and not on S3. Processes of one node that
+    ask for the same artifact at once download it once.
+    """
+    for artifact in dict.fromkeys(_artifact_of(path) for path in paths if s3.is_cached(path)):
+        artifact.mkdir(parents=True, exist_ok=True)
+        with timed("files"), _download_lock(artifact):
+            complete = _complete_files(s3.listing(artifact))
+            wanted = [name for name in complete if any((artifact / name).is_relative_to(path) for path in paths)]
+            s3.in_parallel(partial(_download_file, artifact, complete), wanted)
+            for name in _local_files(artifact, artifact) - complete.keys() if exact else ():
+                (artifact / name).unlink(missing_ok=True)
+                with suppress(OSError):  # the directory has other files
+                    (artifact / name).parent.rmdir()
+
+
+def upload(path: Path, remote: s3.Listing | None = None) -> None:
+    """Upload a file, or a directory as one thing: the files that S3 lacks or has in another version.
+
+    `remote` is the artifact's listing, if it is known.
+    """
+    if not s3.is_cached(path):
+        return
+    with timed("files"):
+        artifact = _artifact_of(path)
+        remote = s3.listing(artifact) if remote is None and path.is_dir() else remote or {}
+        marker = f"{path.relative_to(artifact)}/{UPLOADED}"
+        files = _local_files(artifact, path)
+        changed = [name for name in files if name not in remote or not _is_current(artifact / name, remote[name])]
+        if marker in remote and changed:
+            s3.delete(artifact, [marker])
+        s3.in_parallel(lambda name: _upload_file(artifact / name), changed)
+        if path.is_dir() and files and (changed or marker not in remote):
+            s3.file_system().pipe_file(s3.object_path(artifact / marker), b"")
+
+
+def sync(folder: Path, *, delete: bool = False) -> None:
+    """Upload all of a directory, each of its subdirectories as one thing; `delete` on S3 what is no longer here."""
+    if not s3.is_cached(folder) or not folder.is_dir():
+        return
+    with timed("files"):
+        artifact = _artifact_of(folder)
+        remote = s3.listing(artifact)
+        for child in sorted(folder.iterdir()):
+            if _is_content(child.name):
+                upload(child, remote)
+        gone = [
+            name for name in remote
+            if delete and (artifact / name).is_relative_to(folder) and Path(name).parts[0] not in EXCLUDED
+            and not (artifact / name.removesuffix(f"/{UPLOADED}")).exists()
+        ]  # fmt: skip
+        s3.delete(artifact, gone)
+
+
+@contextmanager
+def _download_lock(artifact: Path) -> Iterator[None]:
+    with (artifact / ".download-lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _complete_files(remote: s3.Listing) -> s3.Listing:
+    """The files of an artifact's listing that are in no directory, or in a complete one."""
+    directories = {name.removesuffix(f"/{UPLOADED}") for name in remote if name.endswith(f"/{UPLOADED}")}
+    return {
+        name: about for name, about in remote.items()
+        if _is_content(name) and ("/" not in name or any(str(part) in directories for part in Path(name).parents))
+    }  # fmt: skip
+
+
+def _local_files(artifact: Path, path: Path) -> set[str]:
+    """The files of an artifact at or below a path of the cache, relative to the artifact."""
+    files = [path] if path.is_file() else path.rglob("*")
+    names = (str(file.relative_to(artifact)) for file in files if file.is_file())
+    return {name for name in names if _is_content(name)}
+
+
+def _is_content(name: str) -> bool:
+    """Whether a file is part of the artifact: not a temporary or hidden one, nor one that only the driver needs."""
+    parts = Path(name).parts
+    return parts[0] not in EXCLUDED and not any(part.startswith(".") for part in parts)
+
+
+def _is_current(path: Path, about: Mapping[str, Any]) -> bool:
+    """Whether a file of the cache is the one on S3: of the same size, and not older. Each transfer gives the file in
+    the cache the time of the object."""
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return False
+    return stat.st_size == about["size"] and stat.st_mtime >= about["LastModified"].timestamp()
+
+
+def _download_file(artifact: Path, remote: s3.Listing, name: str) -> None:
+    path, about = artifact / name, remote[name]
+    if _is_current(path, about):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        s3.file_system().get_file(s3.object_path(path), str(temporary))
+        _set_time(temporary, about)
+
+
+def _upload_file(path: Path) -> None:
+    s3.file_system().put_file(str(path), s3.object_path(path))
+    _set_time(path, s3.file_system().info(s3.object_path(path)))
+
+
+def _set_time(path: Path, about: Mapping[str, Any]) -> None:
+    seconds = about["LastModified"].timestamp()
+    os.utime(path, (seconds, seconds))
+
+
+def _artifact_of(path: Path) -> Path:
+    """The directory of the artifact that a path belongs to."""
+    for folder in (path, *path.parents):
+        if re.fullmatch(r"\w+-[0-9a-f]{12}", folder.name):
+            return folder
+    raise ValueError(f"{path}: belongs to no artifact")

@@ -1,0 +1,146 @@
+"""The section `tune` of an experiment: its keys, and the checks that it fits the experiment."""
+
+import argparse
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from components.config import Config, UserError, listing, override, parse, read_based
+from components.evaluation.measures import canonical
+from workflows.stages import experiments
+from workflows.stages.experiments import Experiment
+from workflows.stages.results import system_names
+from workflows.store.dag import Step
+from workflows.tuning.search_space import Point, Range, assignments
+
+
+class Tuning(Config):
+    """The section `tune`: the search space, how it is searched, and the measure that trials are compared by."""
+
+    measure: str
+    """One of `evaluate.measures`; with several seeds, the mean over them."""
+    systems: list[str] = Field(min_length=1)
+    """Rows of the results, in the order in which a trial reaches them. The last one's measure counts; after each, the
+    scheduler may stop the trial."""
+    split: str = "dev"
+    """The split that the trials are measured on; never the one of the experiment's results."""
+    goal: Literal["max", "min"] = "max"
+    """Whether a higher or a lower measure is better."""
+    trials: int = Field(1, ge=1)
+    """How many points are drawn from the space, beside the baseline; each with every combination of the grids."""
+    search: Literal["random", "optuna"] = "random"
+    """How points are drawn: at random, or by Optuna's TPE, which learns from the trials that are finished."""
+    scheduler: Literal["fifo", "asha"] = "fifo"
+    """`fifo` takes every trial to the last system. `asha`, asynchronous successive halving (Li et al., 2020), stops
+    trials that are behind."""
+    reduction_factor: int = Field(3, ge=2)
+    """Of ASHA: of so many trials that have reached a system, one goes on."""
+    seed: int = 0
+    """The seed of the draws."""
+    baseline: bool = True
+    """Whether the first trial is the config as it is."""
+    space: dict[str, Range] = Field(min_length=1)
+    """Dotted keys, as for `--set`, or names for several keys (`sets`), with the values that each may take."""
+
+    @field_validator("systems")
+    @classmethod
+    def _distinct(cls, systems: list[str]) -> list[str]:
+        if len(set(systems)) < len(systems):
+            raise ValueError("a system is repeated")
+        return systems
+
+    @field_validator("measure")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        try:
+            return canonical(name)
+        except UserError as error:
+            raise ValueError(str(error)) from None
+
+
+@dataclass(frozen=True)
+class TunedExperiment:
+    """An experiment with a section `tune`, as the command has read it."""
+
+    path: Path
+    tree: dict[str, Any]
+    run: Path
+    tuning: Tuning
+    _experiments: dict[str, Experiment] = field(default_factory=dict)
+
+    def experiment(self, point: Point) -> Experiment:
+        """The experiment with a point's values, measured on the tuning's split."""
+        values = {"evaluate.split": self.tuning.split, **assignments(self.tuning.space, point)}
+        sets = [f"{key}={json.dumps(value)}" for key, value in values.items()]
+        key = json.dumps(sets)
+        if key not in self._experiments:
+            self._experiments[key] = experiments.made(override(self.tree, sets), self.path, self.run)
+        return self._experiments[key]
+
+    def measure_steps(self, experiment: Experiment) -> list[list[Step]]:
+        """For each system the steps that measure it, one a seed; UserError where the results have no such system."""
+        rows = experiment.outcome.systems
+        steps = [[row.metrics for row in rows if row.name == system] for system in self.tuning.systems]
+        for system, own in zip(self.tuning.systems, steps, strict=True):
+            if not own:
+                accepted = listing(system_names(rows))
+                raise UserError(f"{self.path}: tune.systems: there is no {system!r}; accepted: {accepted}")
+        return steps
+
+    def optuna(self) -> Any:
+        """The `optuna` module where the tuning uses it, else None; UserError where it is not installed."""
+        if self.tuning.search != "optuna":
+            return None
+        try:
+            import optuna
+        except ImportError:
+            raise UserError(
+                f"{self.path}: tune.search: optuna is not installed; accepted: random, or `pip install optuna` first"
+            ) from None
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        return optuna
+
+
+def read_tuning(arguments: argparse.Namespace) -> TunedExperiment:
+    """Read the experiment and check its section `tune`; UserError where it is missing or cannot work."""
+    path = arguments.config
+    tree = override(read_based(path), arguments.assignments)
+    if "tune" not in tree:
+        raise UserError(f"{path}: tune: missing; accepted: a section such as the one in configs/tune/demo.yaml")
+    if not isinstance(tree["tune"], dict):
+        raise UserError(f"{path}: tune: expected keys and values, got {tree['tune']!r}")
+    tuning = parse(Tuning, tree["tune"], where=f"{path}: tune")
+    experiment = experiments.read(path, arguments.assignments, arguments.runs)
+    if not hasattr(experiment.config, "evaluate"):
+        recipe = experiment.config.recipe
+        raise UserError(f"{path}: tune: {recipe} has no numbers of its own; tune one of its experiments")
+    tuned = TunedExperiment(path, tree, experiment.run, tuning)
+    tuned.measure_steps(experiment)
+    _check_measure(path, tuning, experiment.config.evaluate)
+    _check_space(tuned)
+    tuned.optuna()
+    return tuned
+
+
+def _check_measure(path: Path, tuning: Tuning, evaluate: Any) -> None:
+    """UserError unless the trials are measured on another split than the results, by a measure of the experiment."""
+    if tuning.split in (evaluate.split, "test"):
+        raise UserError(
+            f"{path}: tune.split: {tuning.split!r} is for the results alone; numbers chosen by its queries would look "
+            "better than they are; accepted: another split, such as dev"
+        )
+    if tuning.measure not in evaluate.measures:
+        accepted = listing(evaluate.measures)
+        raise UserError(f"{path}: tune.measure: {tuning.measure} is not measured; accepted: {accepted}")
+
+
+def _check_space(tuned: TunedExperiment) -> None:
+    """UserError where the experiment does not accept a value of the space."""
+    for name, values in tuned.tuning.space.items():
+        if tuned.tuning.search == "optuna" and values.grid is not None:
+            raise UserError(f"{tuned.path}: tune.space.{name}: grid: Optuna draws; accepted: choice, or search: random")
+        for end in values.ends:  # what is accepted at both ends is accepted between them
+            tuned.measure_steps(tuned.experiment({name: end}))

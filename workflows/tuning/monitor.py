@@ -1,0 +1,82 @@
+"""What the user sees of trials that run: lines about their progress, and their numbers in TensorBoard and the like."""
+
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from workflows.running.tracking import Tracker
+from workflows.store.dag import graph
+from workflows.store.planner import pending
+from workflows.store.progress import describe
+from workflows.store.store import Store
+from workflows.tuning.config import TunedExperiment
+from workflows.tuning.report import format_trial
+from workflows.tuning.trials import Trial, TrialTable
+
+SECONDS = {True: 0.5, False: 15.0}
+"""Between two lines about progress, on a terminal and elsewhere."""
+CLEAR = "\r\033[K"
+"""Clears the present line of a terminal."""
+
+
+@dataclass
+class Monitor:
+    """Shows and tracks the trials of a table."""
+
+    tuned: TunedExperiment
+    table: TrialTable
+    store: Store
+    tracker: Tracker
+
+    def announce(self, trial: Trial) -> None:
+        """Print a line about a trial that has a new measure or has ended, and track its numbers."""
+        line = format_trial(self.table, trial)
+        print(f"{CLEAR}{line}" if sys.stderr.isatty() else line, file=sys.stderr, flush=True)
+        self._track(trial)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Show and track, until the block ends, what the running trials do."""
+        stop = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(stop,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def _watch(self, stop: threading.Event) -> None:
+        live = sys.stderr.isatty()
+        while not stop.wait(SECONDS[live]):
+            running = [trial for trial in self.table.trials if trial.state == "running"]
+            for trial in running:
+                self._track(trial)
+            if running:
+                line = " | ".join(f"trial {trial.number}: {self._progress(trial)}" for trial in running)
+                width = shutil.get_terminal_size((100, 24)).columns - 1
+                text = f"{CLEAR}{line[:width]}" if live else f"{line}\n"
+                print(text, end="", file=sys.stderr, flush=True)
+        if live:
+            print(CLEAR, end="", file=sys.stderr, flush=True)
+
+    def _track(self, trial: Trial) -> None:
+        """Hand the tracker a trial's measures, and the losses of its trainings, whichever trial ran them."""
+        steps = self.tuned.measure_steps(self.tuned.experiment(trial.point))
+        for node in graph([step for own in steps for step in own]):
+            if node.description.models == "training" and (self.store.path(node) / "metrics.jsonl").exists():
+                self.tracker.send_training(f"trial {trial.number}/{node.label}", self.store.path(node))
+        for number, value in enumerate(trial.measures, 1):
+            self.tracker.send(f"trial {trial.number}", {self.table.measure: value}, number)
+
+    def _progress(self, trial: Trial) -> str:
+        """The step that a trial runs now, and how far it is."""
+        systems = self.tuned.measure_steps(self.tuned.experiment(trial.point))[len(trial.measures) :]
+        waiting = pending([step for steps in systems for step in steps], self.store)
+        if not waiting:
+            return "measured"
+        progress = describe(self.store.path(waiting[0]))
+        return waiting[0].label + (f" {progress}" if progress else "")

@@ -1,0 +1,121 @@
+"""How the trials are shown: lines for the log, a table in plain text, the best trial's config, and the page."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from components.charts.scatter_plot import Dot, Scatter, svg
+from components.files import replacing
+from workflows.report import page as pages
+from workflows.tuning.trials import Trial, TrialTable
+
+PAGE = "tune.html"
+
+
+def format_value(value: Any) -> str:
+    """A value of a key, in a few characters."""
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def column_names(names: list[str]) -> list[str]:
+    """The shortest ends of dotted keys that tell them apart."""
+    parts = [name.split(".") for name in names]
+
+    def shortest(own: list[str]) -> str:
+        for length in range(1, len(own)):
+            if sum(other[-length:] == own[-length:] for other in parts) == 1:
+                return ".".join(own[-length:])
+        return ".".join(own)
+
+    return [shortest(own) for own in parts]
+
+
+def format_trial(table: TrialTable, trial: Trial) -> str:
+    """A line for the log about a trial that has a new measure or has ended."""
+    values = ", ".join(f"{name}={format_value(trial.values[name])}" for name in table.names if name in trial.values)
+    baseline = "as it is: " if not trial.point else ""
+    if trial.state == "failed":
+        outcome = f"failed: {trial.reason}"
+    else:
+        outcome = f"{table.measure} {trial.measures[-1]:.3f} of {table.systems[len(trial.measures) - 1]}"
+        outcome += ", stopped" if trial.state == "stopped" else ""
+    return f"trial {trial.number}: {outcome}  ({baseline}{values})"
+
+
+def format_table(table: TrialTable) -> str:
+    """The trials as plain text, the best first."""
+    best = table.best
+    rows = [["trial", *column_names(table.names), *table.systems, ""]]
+    for trial in table.best_first:
+        measures = [f"{value:.3f}" for value in trial.measures]
+        measures += [""] * (len(table.systems) - len(measures))
+        remark: str = "best" if trial is best else "" if trial.state == "done" else trial.state
+        if not trial.point:
+            remark = ", ".join(part for part in (remark, "the config as it is") if part)
+        values = [format_value(trial.values[name]) if name in trial.values else "" for name in table.names]
+        rows.append([str(trial.number), *values, *measures, remark])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row[:-1], widths, strict=False)]
+        lines.append("  ".join(["", *cells, row[-1]]).rstrip())
+    reasons = [f"  trial {trial.number} failed: {trial.reason}" for trial in table.trials if trial.state == "failed"]
+    heading = f"{table.measure}, {table.split} split; {table.counts}"
+    return "\n".join([heading, "", *lines, *([""] if reasons else []), *reasons])
+
+
+def write_best(table: TrialTable, config: dict[str, Any], source: Path, *, results_split: str) -> Path:
+    """Write the best trial's config as a file for `run`; its comment says how to measure it on the results' split."""
+    best, path = table.best, table.best_config
+    assert best is not None
+    comment = (
+        f"# The best of {table.counts} of {source}: {table.measure} {best.measures[-1]:.3f} of {table.systems[-1]},\n"
+        f"# {table.split} split (trial {best.number}).\n"
+        f"#     python -m workflows run {path}\n"
+        f"# On queries that it was not chosen by: --set evaluate.split={results_split}\n"
+    )
+    with replacing(path) as temporary:
+        temporary.write_text(comment + yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    return path
+
+
+def write_page(
+    table: TrialTable, *, title: str, source: Path, config: dict[str, Any], log_keys: set[str], results_split: str
+) -> Path:
+    """Write the page: the trials, and the measure against each key; those of `log_keys` have a logarithmic axis."""
+    from markupsafe import Markup  # for our own drawing, whose text is escaped where it is made
+
+    charts = [
+        {"name": name, "svg": Markup(svg(chart))}
+        for name in table.names
+        if (chart := scatter(table, name, log=name in log_keys)) is not None
+    ]
+    baseline = next((trial for trial in table.trials if not trial.point and trial.state == "done"), None)
+    page = {
+        "title": title, "table": table, "best": table.best, "results": results_split, "baseline": baseline,
+        "stopped": any(trial.state == "stopped" for trial in table.trials), "charts": charts, "source": source,
+        "columns": column_names(table.names), "format_value": format_value, "path": table.best_config,
+        "config": config, "seconds": sum(trial.seconds for trial in table.trials),
+    }  # fmt: skip
+    table.folder.mkdir(parents=True, exist_ok=True)
+    pages.write_page(table.folder / PAGE, page, template=PAGE)
+    return table.folder / PAGE
+
+
+def scatter(table: TrialTable, name: str, *, log: bool) -> Scatter | None:
+    """The last measure of each trial against one key; None where there is nothing to draw."""
+    dots = [
+        Dot(
+            at=trial.values[name], value=trial.measures[-1],
+            kind="best" if trial is table.best else "whole" if trial.state == "done" else "part",
+            about=f"trial {trial.number}: {table.systems[len(trial.measures) - 1]}"
+            f"{'' if trial.point else ', the config as it is'}",
+        )
+        for trial in table.trials
+        if trial.measures and name in trial.values
+    ]  # fmt: skip
+    return Scatter(measure=table.measure, key=name, dots=dots, log=log) if dots else None

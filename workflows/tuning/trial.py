@@ -1,0 +1,83 @@
+"""What trials run: first the steps that all have in common, then each trial its own."""
+
+import sys
+import time
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from components.config import UserError, parse
+from workflows.distributed.cluster import Cluster
+from workflows.distributed.worker_group import shut_down
+from workflows.running.executor import execute
+from workflows.running.runner import run_steps
+from workflows.running.tracking import Tracker
+from workflows.store import object_store
+from workflows.store.dag import Step, StepFailed, graph
+from workflows.store.planner import pending
+from workflows.store.store import Store
+from workflows.tuning.config import TunedExperiment, Tuning
+from workflows.tuning.share import Share
+
+
+def run_shared_steps(tuned: TunedExperiment, store: Store, cluster: Cluster, tracker: Tracker) -> None:
+    """Run the steps that no key of the space changes, before the trials begin, on all processors."""
+    space = tuned.tuning.space
+    corners = [{name: values.ends[end] for name, values in space.items()} for end in (0, -1)]
+    try:
+        baseline, *others = [tuned.experiment(point) for point in ({}, *corners)]
+        graphs = [
+            {node.fingerprint for node in graph(_flat(tuned.measure_steps(experiment)))}
+            for experiment in (baseline, *others)
+        ]
+    except UserError:
+        return  # the experiment does not accept two ends together; the first trial that needs a shared step runs it
+    shared = set.intersection(*graphs)
+    waiting = [node for node in pending(_flat(tuned.measure_steps(baseline)), store) if node.fingerprint in shared]
+    if waiting:
+        steps = f"{len(waiting)} step{'s' if len(waiting) > 1 else ''}"
+        print(f"first what all trials have in common: {steps}", file=sys.stderr, flush=True)
+        run_steps(waiting, store, cluster, tracker)
+    shut_down()  # this driver's training workers, whose processors the trials need
+
+
+def run_trial(about: dict[str, Any], *, task: dict[str, Any]) -> None:
+    """Run one trial in a process of Ray Tune's: system after system, each with the steps it needs; report each measure.
+
+    `about` is the trial, `task` what all trials have in common.
+    """
+    from ray.tune import report
+
+    tuning = parse(Tuning, task["tree"]["tune"], where=task["path"])
+    tuned = TunedExperiment(Path(task["path"]), task["tree"], Path(task["run"]), tuning)
+    store = object_store.open_store(Path(task["store"]))
+    cluster = Share.of(
+        parse(Cluster, task["cluster"], where="cluster"), parts=task["concurrent"], capacity=task["capacity"]
+    )
+    spent = {"seconds": about["seconds"], "steps": about["steps"]}
+    for number, value in enumerate(about["measures"], 1):  # of an earlier run of the command
+        report({"systems": number, "value": value, **spent})
+    if about["finished"]:
+        return
+    measured = len(about["measures"])
+    try:
+        systems = tuned.measure_steps(tuned.experiment(about["point"]))
+        for number, steps in enumerate(systems[measured:], measured + 1):
+            for node in pending(steps, store):
+                began = time.monotonic()
+                if execute(node, store, cluster, on_wait=lambda _: None):
+                    spent["seconds"] += time.monotonic() - began
+                    spent["steps"] += 1
+            report({"systems": number, "value": _measure(tuned, steps, store), **spent})
+    except (StepFailed, UserError) as error:
+        report({"failed": str(error), **spent})
+
+
+def _measure(tuned: TunedExperiment, steps: list[Step], store: Store) -> float:
+    """The measure of a system: the mean over its seeds."""
+    records = [store.record(node) for node in steps]
+    return fmean(record["summary"]["measures"][tuned.tuning.measure] for record in records if record is not None)
+
+
+def _flat(steps: list[list[Step]]) -> list[Step]:
+    return [step for own in steps for step in own]

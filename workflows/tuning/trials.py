@@ -1,0 +1,118 @@
+"""The trials of a tuning and their table, which is kept in `trials.json` in the run's folder."""
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from components.files import write_json
+from workflows.tuning.search_space import Point
+
+TRIALS = "trials.json"
+
+State = Literal["waiting", "running", "stopped", "done", "failed"]
+STATES: list[State] = ["done", "stopped", "failed", "running", "waiting"]
+
+
+@dataclass
+class Trial:
+    """The experiment with other numbers."""
+
+    number: int
+    point: Point
+    """The values that it sets, by name; empty for the baseline, which is the config as it is."""
+    values: dict[str, Any]
+    """Its values, by name, for a reader; of the baseline those in the config, where it has them."""
+    state: State = "waiting"
+    measures: list[float] = field(default_factory=list)
+    """The measures of the systems that it has reached, in their order."""
+    seconds: float = 0.0
+    """The time of its own steps, without those that other trials had done."""
+    steps: int = 0
+    """How many steps it ran itself."""
+    reason: str = ""
+    """Why it failed."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do; a failed trial runs again when the command is repeated."""
+        return self.state in ("stopped", "done")
+
+
+@dataclass
+class TrialTable:
+    """All trials of a tuning, and what they have in common."""
+
+    folder: Path
+    measure: str
+    systems: list[str]
+    split: str
+    goal: Literal["max", "min"]
+    names: list[str]
+    """The names in the search space."""
+    identity: str
+    """A digest of the tuning, but for the number of trials. Trials with another identity belong to another tuning."""
+    trials: list[Trial] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """Read the table in a run's folder; None where there is none."""
+        try:
+            fields = json.loads((folder / TRIALS).read_text())
+        except FileNotFoundError:
+            return None
+        trials = [Trial(**trial) for trial in fields.pop("trials")]
+        return cls(folder=folder, trials=trials, **fields)
+
+    def resume(self) -> None:
+        """Take over the trials of an earlier run of the same tuning; those that are not finished wait again."""
+        earlier = TrialTable.read(self.folder)
+        if earlier is None or earlier.identity != self.identity:
+            return
+        self.trials = earlier.trials
+        for trial in self.trials:
+            if not trial.finished:
+                trial.state, trial.reason = "waiting", ""
+
+    def save(self) -> None:
+        """Write `trials.json`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        fields = {key: value for key, value in asdict(self).items() if key != "folder"}
+        write_json(self.folder / TRIALS, fields)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether trials wait or run."""
+        return any(trial.state in ("waiting", "running") for trial in self.trials)
+
+    @property
+    def best(self) -> Trial | None:
+        """The best of the trials that reached the last system; the first of equals."""
+        done = [trial for trial in self.trials if trial.state == "done"]
+        return min(done, key=lambda trial: self._cost(trial.measures[-1]), default=None)
+
+    @property
+    def best_first(self) -> list[Trial]:
+        """The trials in order: those that reached more systems first, and among equals the better ones first."""
+
+        def order(trial: Trial) -> tuple[int, float]:
+            return -len(trial.measures), self._cost(trial.measures[-1]) if trial.measures else math.inf
+
+        return sorted(self.trials, key=order)
+
+    def _cost(self, value: float) -> float:
+        """A number that is lower for a better measure."""
+        return -value if self.goal == "max" else value
+
+    @property
+    def best_config(self) -> Path:
+        """The place of the best trial's config; the name gives its run a folder of its own."""
+        return self.folder / f"{self.folder.name}-best.yaml"
+
+    @property
+    def counts(self) -> str:
+        """`12 trials: 5 done, 6 stopped, 1 failed`."""
+        states = [trial.state for trial in self.trials]
+        parts = [f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states, key=STATES.index))]
+        return f"{len(states)} trial{'s' if len(states) != 1 else ''}: {', '.join(parts)}"

@@ -1,0 +1,146 @@
+"""Tuning: Ray Tune over a recipe. A trial is the experiment with other numbers, as far as some systems' measures.
+
+A trial itself needs no CPU: its process runs steps as a driver does, and the steps ask Ray for processors. A step that
+several trials have in common runs once, as the store has one place for it, with a lock. Everything that a tuning knows
+is in the store and in `trials.json`. So repeat the command to resume; `run` can finish a trial that was stopped.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from workflows.distributed.cluster import Cluster, ray_session, read_cluster
+from workflows.distributed.nodes import check_nodes
+from workflows.running.tracking import open_tracker
+from workflows.stages.config import EvaluateConfig
+from workflows.store.dag import StepFailed
+from workflows.store.store import Store
+from workflows.tuning import report
+from workflows.tuning.config import TunedExperiment, read_tuning
+from workflows.tuning.monitor import Monitor
+from workflows.tuning.sampler import Sampler
+from workflows.tuning.search_space import Point, points
+from workflows.tuning.session import run_trials
+from workflows.tuning.share import Share, concurrent_trials, machine_capacity
+from workflows.tuning.trial import run_shared_steps, run_trial
+from workflows.tuning.trials import Trial, TrialTable
+
+SETTINGS = {
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends this command as it ends every other one
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial that failed reports no metric
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # what Tune saves for itself is never read again
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+}
+"""Environment variables for Ray Tune; those that this process's environment already has stay as they are."""
+
+
+def tune(arguments: argparse.Namespace, store: Store) -> Path:
+    """Run the trials that are not finished, and show the outcome; the best trial's config."""
+    tuned = read_tuning(arguments)
+    table = _empty_table(tuned)
+    table.resume()
+    draws = _add_known_trials(tuned, table)
+    if draws or any(not trial.finished for trial in table.trials):
+        cluster = read_cluster(arguments.cluster)
+        if cluster.mode == "ray" and cluster.address:
+            check_nodes(cluster, store.root)
+        table.save()
+        _run(tuned, table, store, cluster, draws)
+    table.save()
+    return _show(tuned, table)
+
+
+def _empty_table(tuned: TunedExperiment) -> TrialTable:
+    """A table without trials. Its identity is that of the config, the space and the measure, whatever `trials` says."""
+    tuning = tuned.tuning
+    section = tuning.model_dump(mode="json", exclude={"trials"})
+    results = tuned.experiment({}).outcome.results.fingerprint
+    digest = hashlib.sha256(json.dumps([section, results], sort_keys=True).encode()).hexdigest()
+    return TrialTable(
+        folder=tuned.run, measure=tuning.measure, systems=tuning.systems, split=tuning.split, goal=tuning.goal,
+        names=list(tuning.space), identity=digest[:12],
+    )  # fmt: skip
+
+
+def _add_known_trials(tuned: TunedExperiment, table: TrialTable) -> int:
+    """Add the trials that are known beforehand to the table; how many more Optuna is to draw while others run."""
+    tuning = tuned.tuning
+    own = _own_values(tuned)
+    known: list[tuple[Point, dict[str, Any]]] = [({}, own)] if tuning.baseline else []
+    if tuning.search == "random":
+        drawn = points(tuning.space, tuning.trials, tuning.seed)
+        known += [(point, point) for point in drawn if not (tuning.baseline and point == own)]
+        for point, _ in known:
+            tuned.measure_steps(tuned.experiment(point))  # a mistake in any point is an error before a trial runs
+        del table.trials[len(known) :]
+    for number, (point, values) in enumerate(known):
+        if number >= len(table.trials):
+            table.trials.append(Trial(number, point, values))
+    drawn_before = len(table.trials) - tuning.baseline
+    return max(0, tuning.trials - drawn_before) if tuning.search == "optuna" else 0
+
+
+def _own_values(tuned: TunedExperiment) -> dict[str, Any]:
+    """The values in the config at the keys of the space, for those that are there."""
+    tree, own = tuned.experiment({}).config.model_dump(mode="json"), {}
+    for name, values in tuned.tuning.space.items():
+        node: Any = tree
+        with contextlib.suppress(KeyError, IndexError, ValueError, TypeError):
+            for part in (values.sets or [name])[0].split("."):
+                node = node[int(part)] if isinstance(node, list) else node[part]
+            own[name] = node
+    return own
+
+
+def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Cluster, draws: int) -> None:
+    """Run the trials of the table that are not finished, and `draws` more."""
+    tuning = tuned.tuning
+    count = sum(not trial.finished for trial in table.trials) + draws
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    capacity = min(cluster.trials or machine_capacity(cluster.train.workers or 1), count)
+    ray_session(Share.of(cluster, parts=1, capacity=capacity))
+    logging.getLogger("ray.tune").setLevel(logging.ERROR)
+    concurrent = concurrent_trials(cluster, capacity, count)
+    task = {
+        "path": str(tuned.path), "tree": tuned.tree, "run": str(tuned.run), "store": str(store.root),
+        "cluster": cluster.model_dump(mode="json"), "concurrent": concurrent, "capacity": capacity,
+    }  # fmt: skip
+    optuna = tuned.optuna()
+    with open_tracker(table.folder, cluster) as tracker:
+        if count > 1:
+            run_shared_steps(tuned, store, Share.of(cluster, parts=1, capacity=capacity), tracker)
+        print(f"{count} trial{'s' if count > 1 else ''}, {concurrent} at a time", file=sys.stderr, flush=True)
+        sampler = Sampler(optuna, table, tuning.space, goal=tuning.goal, seed=tuning.seed) if optuna else None
+        monitor = Monitor(tuned, table, store, tracker)
+        with monitor.watching():
+            run_trials(
+                run_trial, task, table, tuning, draws=draws, sampler=sampler, concurrent=concurrent,
+                retries=cluster.retries, on_change=monitor.announce,
+            )  # fmt: skip
+
+
+def _show(tuned: TunedExperiment, table: TrialTable) -> Path:
+    """Print the table, and write the page and the best trial's config; StepFailed where no trial is done."""
+    best = table.best
+    if best is None:
+        reason = next((trial.reason for trial in table.trials if trial.reason), "none reached the last system")
+        raise StepFailed(f"no trial is done: {reason}")
+    config = tuned.experiment(best.point).config.model_dump(mode="json")
+    results_split = tuned.tree.get("evaluate", {}).get("split", EvaluateConfig().split)
+    path = report.write_best(table, config, tuned.path, results_split=results_split)
+    page = report.write_page(
+        table, title=tuned.path.stem, source=tuned.path, config=config, results_split=results_split,
+        log_keys={name for name, values in tuned.tuning.space.items() if values.loguniform},
+    )  # fmt: skip
+    print(report.format_table(table))
+    print(f"\nthe best:   {path}\nthe report: {page}\n")
+    return path
