@@ -103,16 +103,22 @@ def listing(names: Any) -> str:
     return ", ".join(str(name) for name in names) or "(none)"
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; UserError names the file and line of what is wrong."""
+def read_text(path: Path) -> str:
+    """The text of a file; UserError if there is no such file or it is not UTF-8."""
     try:
-        tree = _Strict(path.read_text(encoding="utf-8")).get_single_data()
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a directory, not a file") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; UserError names the file and line of what is wrong."""
+    try:
+        tree = _Strict(read_text(path)).get_single_data()
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         raise UserError(f"{path}:{line}: not YAML: {error.problem}") from None

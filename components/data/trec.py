@@ -1,5 +1,6 @@
 """Reading and writing TREC's text formats: rankings (run files) and qrels. Errors name the file and line."""
 
+import io
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.config import UserError
+from components.config import UserError, read_text
 from components.data.tables import QRELS, RANKING
 from components.files import replacing
 
@@ -62,17 +63,10 @@ def read_qrels(path: Path) -> pa.Table:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield number, line.split()
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: is a directory, not a file") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text ({error.reason})") from None
+    """The number and the words of each line that is not blank."""
+    for number, line in enumerate(io.StringIO(read_text(path)), 1):
+        if line.strip():
+            yield number, line.split()
 
 
 def write_ranking(table: pa.Table, path: Path, tag: str) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from components.config import parse
 from components.data.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING
@@ -190,18 +189,3 @@ def train_config(**options: Any) -> TrainConfig:
         "updates": 4, "batch": 4, "learning_rate": 1e-3, "precision": "fp32", "losses": [{"function": CROSS_ENTROPY}]
     }  # fmt: skip
     return parse(TrainConfig, {**defaults, **options}, where="test")
-
-
-def cut_off(monkeypatch: pytest.MonkeyPatch, worker: type, shards: int) -> list[str]:
-    """The files that a step's workers fill from now on; after so many of them there is a power cut."""
-    filled: list[str] = []
-    real = worker.__call__
-
-    def filling(self: Any, task: dict[str, Any], path: Path) -> Any:
-        if len(filled) == shards:
-            raise RuntimeError("power cut")
-        filled.append(path.name)
-        return real(self, task, path)
-
-    monkeypatch.setattr(worker, "__call__", filling)
-    return filled

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from components.data.batches import Batch
 from components.training import self_check
 from components.training.objective import Visit
 from tests.support import toy
+from tests.support.power_cut import PowerCut, cut_power
 
 
 def groups(count: int, *, negatives: int = 2, teacher: bool = False) -> list[dict[str, Any]]:
@@ -109,3 +110,26 @@ def assert_same(one: Path, other: Path) -> None:
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert lines(one) == lines(other)
+
+
+def updates_of_two_runs(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any]) -> tuple[list[int], list[int]]:
+    """The updates that a training step makes before a power cut in its third, and those when it is called again.
+
+    It saves a checkpoint after every update.
+    """
+    from components.training import loop
+    from workflows.steps import train
+
+    def update(objective: Any, optimizer: Any, config: Any, state: Any, **rest: Any) -> int:
+        number: int = state.update
+        return number
+
+    monkeypatch.setattr(train, "SAVE_SECONDS", -1.0)
+    with monkeypatch.context() as power:
+        first = cut_power(power, loop, "_update", after=2, note=update)
+        with pytest.raises(PowerCut):
+            run()
+    with monkeypatch.context() as counting:
+        second = cut_power(counting, loop, "_update", after=None, note=update)
+        run()
+    return first, second

@@ -16,7 +16,7 @@ from components.objectives.generator import GeneratorObjective
 from components.training.objective import ObjectiveInputs
 from components.training.self_check import SelfCheckError
 from tests.support import toy
-from tests.support.trainings import assert_same, break_gradients, checked, lines, visits
+from tests.support.trainings import assert_same, break_gradients, checked, lines, updates_of_two_runs, visits
 from tests.support.writers import KINDS, architecture, write_generator
 from workflows.steps.targets import targets
 from workflows.steps.tokenize import TokenizeConfig, tokenize
@@ -154,24 +154,11 @@ def test_it_learns_to_write_a_target(learning: Any, tmp_path: Path, kind: str) -
     assert found.texts == [[generator.tokenizer.decode(learnt, skip_special_tokens=True)]]
 
 
-def test_interrupted_it_goes_on_where_it_was(learning: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_training_resumes_from_its_checkpoint(
+    learning: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With embeddings that stand twice in the model and once in its files."""
-    from components.training import loop
-    from workflows.steps import train as module
-
-    monkeypatch.setattr(module, "SAVE_SECONDS", -1.0)
     trained(tmp_path / "a", learning("t5"))
-    real, calls = loop._update, []
-
-    def failing(objective: Any, optimizer: Any, config: Any, state: Any, **rest: Any) -> Any:
-        calls.append(state.update)
-        if len(calls) == 3:
-            raise RuntimeError("power cut")
-        return real(objective, optimizer, config, state, **rest)
-
-    monkeypatch.setattr(loop, "_update", failing)
-    with pytest.raises(RuntimeError, match="power cut"):
-        trained(tmp_path / "b", learning("t5"))
-    trained(tmp_path / "b", learning("t5"))
-    assert calls == [0, 1, 2, 2, 3]
+    runs = updates_of_two_runs(monkeypatch, lambda: trained(tmp_path / "b", learning("t5")))
+    assert runs == ([0, 1], [2, 3])
     assert_same(tmp_path / "a", tmp_path / "b")

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.support import toy
+from tests.support.power_cut import PowerCut, cut_power
 from workflows.distributed.cluster import Cluster
 from workflows.steps import encode as module
 from workflows.steps.encode import EncodeConfig, encode, encode_queries
@@ -99,27 +100,19 @@ def test_precision_of_the_pass_and_of_what_is_stored(tmp_path: Path, encoded: An
 def test_an_interrupted_encoding_does_only_what_is_left(
     tmp_path: Path, encoded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[int] = []
-    real = module.Encoder.vectors
-
-    def failing(self: Any, side: str, rows: np.ndarray) -> np.ndarray:
-        if len(seen) == 30:
-            raise RuntimeError("power cut")
-        seen.extend(int(row) for row in rows if side == "document")
-        return real(self, side, rows)
-
-    monkeypatch.setattr(module.Encoder, "vectors", failing)
     out = tmp_path / "out"
-    with pytest.raises(RuntimeError, match="power cut"):
-        encoded(out, shard=10)
+    with monkeypatch.context() as power:
+        cut_power(power, module.Encoder, "vectors", after=5)  # two shards of queries, three of documents
+        with pytest.raises(PowerCut):
+            encoded(out, shard=10)
     assert len(list(out.glob("documents-*.npy"))) == 3
     half = out / ".documents-00003.npy.0a1b2c3d"  # what a kill in the middle of a write leaves
     half.write_bytes(b"half")
-    seen.clear()
-    _, documents, _ = encoded(out, shard=10)
-    assert sorted(seen) == list(range(30, 40))
+    with monkeypatch.context() as counting:
+        calls = cut_power(counting, module.Encoder, "vectors", after=None, note=lambda self, side, rows: (side, rows))
+        _, documents, _ = encoded(out, shard=10)
+    assert sorted(int(row) for side, rows in calls for row in rows if side == "document") == list(range(30, 40))
     assert not half.exists()
-    monkeypatch.undo()
     _, wanted, _ = encoded(tmp_path / "wanted")
     np.testing.assert_allclose(documents, wanted, rtol=0, atol=1e-5)
 

@@ -15,6 +15,7 @@ from components.expansion import expansions
 from components.models.generator_configs import GenerateConfig, GeneratorConfig
 from tests.support import tiny, toy
 from tests.support.expanded import by_relevance, place
+from tests.support.power_cut import PowerCut, cut_power
 from tests.support.writers import write_generator
 from workflows.distributed.cluster import Cluster
 from workflows.steps import choose, expand
@@ -64,10 +65,10 @@ def test_an_interrupted_expansion_draws_only_what_is_left(
     monkeypatch.setattr(expand, "QUERIES_A_SHARD", 5)
     by_relevance(tmp_path / "wanted", toy.INLINE, data, found, ["train"])
     with monkeypatch.context() as power:
-        toy.cut_off(power, expand.Sampler, 1)
-        with pytest.raises(RuntimeError, match="power cut"):
+        cut_power(power, expand.Sampler, "__call__", after=1)
+        with pytest.raises(PowerCut):
             by_relevance(tmp_path / "out", toy.INLINE, data, found, ["train"])
-    filled = toy.cut_off(monkeypatch, expand.Sampler, 9)
+    filled = cut_power(monkeypatch, expand.Sampler, "__call__", after=None)
     by_relevance(tmp_path / "out", toy.INLINE, data, found, ["train"])
     assert len(filled) == 3  # of four
     ours, wanted = (tiny.contents(tmp_path / name) for name in ("out", "wanted"))

@@ -19,6 +19,7 @@ from components.neighbours import reranking
 from components.neighbours.reciprocal import inner_products, scores
 from tests.support import plain_neighbours as plain
 from tests.support import toy
+from tests.support.power_cut import PowerCut, cut_power
 from workflows.distributed.cluster import Cluster
 from workflows.steps import neighbours as step
 from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
@@ -170,22 +171,15 @@ def test_an_interrupted_reranking_does_only_what_is_left(
 ) -> None:
     wanted = reranked(name="wanted")
     monkeypatch.setattr(step, "QUERIES", 4)
-    seen: list[int] = []
-    real = step.list_scores
-
-    def failing(vectors: Any, lists: Any, *how: Any) -> np.ndarray:
-        if len(seen) >= 8:
-            raise RuntimeError("power cut")
-        seen.extend(lists.queries)
-        return real(vectors, lists, *how)
-
-    monkeypatch.setattr(step, "list_scores", failing)
-    with pytest.raises(RuntimeError, match="power cut"):
-        reranked()
-    seen.clear()
-    monkeypatch.setattr(step, "list_scores", lambda _, lists, *how: seen.extend(lists.queries) or real(_, lists, *how))
+    with monkeypatch.context() as power:
+        cut_power(power, step, "list_scores", after=2)
+        with pytest.raises(PowerCut):
+            reranked()
+    scored = cut_power(
+        monkeypatch, step, "list_scores", after=None, note=lambda _, lists, *options: list(lists.queries)
+    )
     assert same(reranked(), wanted)
-    assert len(seen) == 17 - 8
+    assert len(list(itertools.chain(*scored))) == 17 - 2 * 4
 
 
 def test_a_service_gets_the_same_scores(reranked: Any, data: Path, vectors: Path, found: dict[str, list[str]]) -> None:

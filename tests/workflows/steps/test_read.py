@@ -14,6 +14,7 @@ from components.config import UserError
 from components.data.tables import QUERIES
 from components.models.reader_configs import ReadConfig, ReaderConfig
 from tests.support import toy
+from tests.support.power_cut import PowerCut, cut_power
 from tests.support.writers import write_generator
 from workflows.distributed.cluster import Cluster
 from workflows.steps.read import ANSWERS, WRITTEN, Answerer, evaluate_answers, read_answers, reading_groups
@@ -74,10 +75,10 @@ def test_an_interrupted_reader_answers_only_what_is_left(
 ) -> None:
     wanted = said(tmp_path / "wanted", toy.INLINE, places)
     with monkeypatch.context() as power:
-        toy.cut_off(power, Answerer, 1)
-        with pytest.raises(RuntimeError, match="power cut"):
+        cut_power(power, Answerer, "__call__", after=1)
+        with pytest.raises(PowerCut):
             said(tmp_path / "out", toy.INLINE, places)
-    filled = toy.cut_off(monkeypatch, Answerer, 9)
+    filled = cut_power(monkeypatch, Answerer, "__call__", after=None)
     assert said(tmp_path / "out", toy.INLINE, places) == wanted
     assert len(filled) == 1
 

@@ -14,6 +14,7 @@ import torch
 
 from components.data.tables import GROUPS, RANKING, check
 from tests.support import toy
+from tests.support.power_cut import PowerCut, cut_power
 from workflows.steps import score as module
 from workflows.steps.score import RerankConfig, ScoreConfig, rerank, score_groups
 from workflows.steps.start import start
@@ -94,23 +95,14 @@ def test_shards_and_batches_do_not_matter_and_each_pair_is_scored_once(
 
 
 def test_an_interrupted_judging_does_only_what_is_left(judged: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    real = module.Scorer.scores
-
-    def failing(self: Any, rows: np.ndarray) -> np.ndarray:
-        if len(seen) >= 4:
-            raise RuntimeError("power cut")
-        seen.extend(range(len(rows)))
-        return real(self, rows)
-
-    monkeypatch.setattr(module.Scorer, "scores", failing)
-    with pytest.raises(RuntimeError, match="power cut"):
-        judged("out", ROWS, shard=2)
-    seen.clear()
-    monkeypatch.setattr(module.Scorer, "scores", lambda self, rows: seen.extend(rows) or real(self, rows))
-    found = judged("out", ROWS, shard=2)
-    assert len(seen) == 5
-    monkeypatch.undo()
+    with monkeypatch.context() as power:
+        cut_power(power, module.Scorer, "scores", after=2)
+        with pytest.raises(PowerCut):
+            judged("out", ROWS, shard=2)
+    with monkeypatch.context() as counting:
+        pairs = cut_power(counting, module.Scorer, "scores", after=None, note=lambda self, rows: len(rows))
+        found = judged("out", ROWS, shard=2)
+    assert sum(pairs) == 5
     for a, b in zip(found, judged("wanted", ROWS), strict=True):
         assert a["teacher"] == pytest.approx(b["teacher"], abs=1e-5)
 

@@ -15,6 +15,7 @@ from components.data.token_store import TokenStore
 from components.data.tokenizers import load_tokenizer
 from components.data.tokens import Tokens
 from tests.support import toy
+from tests.support.power_cut import PowerCut, cut_power
 from workflows.steps import tokenize as module
 from workflows.steps.tokenize import TokenizeConfig, tokenize
 
@@ -91,31 +92,20 @@ def test_a_tokenizer_of_two_towers_is_found(tmp_path: Path, data: Path, tokens: 
     assert np.array_equal(np.load(tmp_path / "out/documents.ids.npy"), np.load(tokens / "documents.ids.npy"))
 
 
-def test_an_interrupted_store_goes_on_where_it_was(
+def test_interrupted_tokenizing_does_only_what_is_left(
     tmp_path: Path, data: Path, tokens: Path, retriever: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done: list[Any] = []
-    real = module.Tokenizer.__call__
+    def part(worker: Any, task: dict[str, Any], path: Path) -> str:
+        return path.name[1:].rpartition(".")[0]  # without what marks it as half-written
 
-    def failing(self: Any, task: dict[str, Any], path: Path) -> None:
-        if len(done) == 2:
-            raise RuntimeError("power cut")
-        real(self, task, path)
-        done.append(task)
-
-    monkeypatch.setattr(module.Tokenizer, "__call__", failing)
-    with pytest.raises(RuntimeError, match="power cut"):
-        tokenize(tmp_path, toy.INLINE, data=data, model=retriever, config=TokenizeConfig())
-    first, again = list(done), list[Any]()
-
-    def counted(self: Any, task: dict[str, Any], path: Path) -> None:
-        again.append(task)
-        real(self, task, path)
-
-    monkeypatch.setattr(module.Tokenizer, "__call__", counted)
+    with monkeypatch.context() as power:
+        first = cut_power(power, module.Tokenizer, "__call__", after=2, note=part)
+        with pytest.raises(PowerCut):
+            tokenize(tmp_path, toy.INLINE, data=data, model=retriever, config=TokenizeConfig())
+    again = cut_power(monkeypatch, module.Tokenizer, "__call__", after=None, note=part)
     tokenize(tmp_path, toy.INLINE, data=data, model=retriever, config=TokenizeConfig())
-    assert len(first) == 2
-    assert again
+    assert first == ["part-documents-00000", "part-documents-00001"]
+    assert again == ["part-documents-00002", "part-queries-00000"]
     assert not any(task in again for task in first)
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in tokens.iterdir()}
     assert np.array_equal(np.load(tmp_path / "documents.ids.npy"), np.load(tokens / "documents.ids.npy"))

@@ -12,12 +12,10 @@ import torch
 from safetensors.torch import load_file
 
 from components.config import UserError
-from components.training import loop
 from components.training.config import TemperatureConfig
 from tests.support import toy
-from tests.support.trainings import lines
+from tests.support.trainings import lines, updates_of_two_runs
 from workflows.distributed.cluster import Cluster
-from workflows.steps import train as module
 from workflows.steps.train import train
 
 ROWS = [
@@ -62,23 +60,12 @@ def test_a_trained_model_is_there_and_begins_the_next_training(run: Any, tmp_pat
     assert names[objective] <= lines(tmp_path / "a")[0].keys()
 
 
-def test_interrupted_it_goes_on_where_it_was(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_training_resumes_from_its_checkpoint(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The step called again on the same place; the progress begins where the checkpoint is."""
-    monkeypatch.setattr(module, "SAVE_SECONDS", -1.0)
     run("a")
-    real, calls = loop._update, []
-
-    def failing(objective: Any, optimizer: Any, config: Any, state: Any, **rest: Any) -> Any:
-        calls.append(state.update)
-        if len(calls) == 3:
-            raise RuntimeError("power cut")
-        return real(objective, optimizer, config, state, **rest)
-
-    monkeypatch.setattr(loop, "_update", failing)
-    with pytest.raises(RuntimeError, match="power cut"):
-        run("b")
-    run("b")
-    assert calls == [0, 1, 2, 2, 3]
+    assert updates_of_two_runs(monkeypatch, lambda: run("b")) == ([0, 1], [2, 3])
     assert lines(tmp_path / "a") == lines(tmp_path / "b")
     a, b = (load_file(tmp_path / name / "model/model.safetensors") for name in "ab")
     assert all(torch.equal(a[key], b[key]) for key in a)
