@@ -1,4 +1,4 @@
-"""What is exported is tried in sentence-transformers where that is installed."""
+"""`export` and `evaluate`: other software reads what a run made, and finds the same."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import json
 import shutil
 from pathlib import Path
 
+import ir_measures
 import pytest
+import yaml
 
 from components.config import UserError
-from tests.support import toy
+from tests.support import tiny, toy
+from tests.support.tiny import Place, Said
 from workflows.commands import export
 
 
@@ -29,3 +32,41 @@ def test_other_vectors_than_ours_are_not_exported(
         export._compare(changed)
     monkeypatch.setattr(export, "find_spec", lambda name: None)
     export._compare(changed)
+
+
+def test_export_and_evaluate_agree_with_the_run(played: Place, tmp_path: Path, said: Said) -> None:
+    out = tmp_path / "not" / "there" / "out"
+    assert played("export", str(out)) == 0
+    assert said()[0].count("\n") == 4
+    assert {path.name for path in out.iterdir()} == {"retriever", "ranker", "rankings", "qrels.trec"}
+    values = {(row["system"], row["measure"]): row["value"] for row in played.metrics()["rows"]}
+    for system, file in (("BM25", "BM25"), ("retriever 1", "retriever-1"), ("control: ance", "control-ance")):
+        ranking, qrels = out / "rankings" / f"{file}.trec", out / "qrels.trec"
+        assert played("evaluate", str(ranking), str(qrels), "--measures", "RR@10", "R@100") == 0
+        assert said()[0] == f"RR@10\t{values[system, 'RR@10']:.4f}\nR@100\t{values[system, 'R@100']:.4f}\n"
+        theirs = ir_measures.calc_aggregate(
+            [ir_measures.parse_measure("RR@10")],
+            ir_measures.read_trec_qrels(str(qrels)),
+            ir_measures.read_trec_run(str(ranking)),
+        )
+        assert list(theirs.values()) == [pytest.approx(values[system, "RR@10"])]
+
+
+def test_export_overwrites_nothing(played: Place, tmp_path: Path, said: Said) -> None:
+    (tmp_path / "mine").write_text("precious")
+    for to in (tmp_path, tmp_path / "mine"):
+        assert played("export", str(to)) == 2
+        assert said()[1] == (
+            f"error: {to}: exists and is not empty; accepted: a directory that does not exist, or an empty one\n"
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    (tmp_path / "empty").mkdir()
+    assert played("export", str(tmp_path / "empty")) == 0
+    assert (tmp_path / "empty" / "qrels.trec").exists()
+
+
+def test_export_before_the_run(played: Place, tmp_path: Path, said: Said) -> None:
+    place = tiny.place(tmp_path / "new", yaml.safe_load(played.config.read_text()))
+    assert place("export", str(tmp_path / "out")) == 2
+    assert said()[1].startswith("error: the step 'results' is not done")
+    assert not (tmp_path / "out").exists()

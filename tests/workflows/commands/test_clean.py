@@ -1,0 +1,74 @@
+"""`clean`: what it frees, what it keeps, and that nothing is computed again for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import yaml
+
+from tests.support import tiny
+from tests.support.light import light
+from tests.support.tiny import Place, Said
+
+
+def test_clean_frees_what_no_one_needs_and_nothing_comes_back(played: Place, tmp_path: Path, said: Said) -> None:
+    place = played.copy(tmp_path / "clean")
+    before = tiny.contents(place.folder)
+    assert place("show") == 0
+    table = said()[0]
+    assert place("clean", "--dry-run") == 0
+    planned = said()[0].splitlines()
+    assert tiny.contents(place.folder) == before
+    assert place("clean") == 0
+    dropped = said()[0].splitlines()
+    assert [line.replace("would drop", "dropped") for line in planned[:-1]] == dropped[:-1]
+    assert [line.split("  ")[-1].partition(":")[0] for line in dropped[:-1]] == [
+        "start vectors", "warm retriever", "warm retriever vectors", "warm ranker", "control in-batch 1 vectors",
+        "control ance 1 vectors",
+    ]  # fmt: skip
+    assert tiny.results(place.store) == tiny.results(played.store)
+    assert place("plan") == 0
+    assert "done, documents-*.npy, queries.npy dropped" in said()[0]
+    assert place("clean") == 0
+    assert said()[0] == "0.0 MB freed\n"
+    again = light(place, "run")
+    assert again.startswith(table)
+    assert "nothing to run" in again
+    assert place("search", "barami", "--rank") == 0
+    assert place("export", str(tmp_path / "out")) == 0
+
+
+def test_clean_goes_on_where_it_was_killed(played: Place, tmp_path: Path, said: Said) -> None:
+    """Between the record that says so and the files."""
+    place = played.copy(tmp_path / "clean")
+    vectors = place.artifact("start vectors")
+    record = json.loads((vectors / "artifact.json").read_text())
+    (vectors / "artifact.json").write_text(json.dumps({**record, "dropped": ["documents-*.npy", "queries.npy"]}))
+    assert place("clean") == 0
+    assert "start vectors" in said()[0]
+    assert [path.name for path in vectors.glob("*.npy")] == []
+
+
+def test_what_was_dropped_comes_back_when_it_is_asked_for(played: Place, tmp_path: Path, said: Said) -> None:
+    """Another run's clean may take the vectors that this run searches."""
+    place = played.copy(tmp_path / "clean")
+    vectors = place.artifact("retriever 1 vectors")
+    record = json.loads((vectors / "artifact.json").read_text())
+    before = {path.name: path.read_bytes() for path in vectors.glob("*.npy")}
+    (vectors / "artifact.json").write_text(json.dumps({**record, "dropped": ["documents-*.npy"]}))
+    for path in vectors.glob("documents-*.npy"):
+        path.unlink()
+    assert place("search", "barami") == 2
+    assert said()[1].endswith(
+        "were dropped; make them again: python -m workflows run CONFIG --until 'retriever 1 vectors'\n"
+    )
+    assert place("run", "--until", "retriever 1 vectors") == 0
+    assert {path.name: path.read_bytes() for path in vectors.glob("*.npy")} == before
+    assert place("search", "barami") == 0
+
+
+def test_clean_of_an_unfinished_run(played: Place, tmp_path: Path, said: Said) -> None:
+    place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()))
+    assert place("clean") == 2
+    assert said()[1].startswith("error: the run is not finished")

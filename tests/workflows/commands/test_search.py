@@ -1,0 +1,154 @@
+"""`search`: what a run's models give for a query on the command line, by its own index and depth."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from tests.support import tiny
+from tests.support.tiny import Place, Said
+from workflows.distributed import cluster as clusters
+
+
+def test_search(played: Place, said: Said) -> None:
+    before = tiny.contents(played.store)
+    assert played("search", "barami comi", "-k", "3") == 0
+    lines = [line for line in said()[0].splitlines() if not line.startswith("   ")]
+    assert [bool(re.fullmatch(rf"{n}\. \S+  \(-?\d\.\d{{3}}\)  d\d+", line)) for n, line in enumerate(lines, 1)] == [
+        True
+    ] * 3
+    assert played("search", "barami comi", "-k", "3", "--rank") == 0
+    ranked = [float(score) for score in re.findall(r"ranker (-?\d+\.\d+)", said()[0])]
+    assert len(ranked) == 3
+    assert ranked == sorted(ranked, reverse=True)
+    assert tiny.contents(played.store) == before
+
+
+def test_search_needs_no_ray(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It computes in this process, whatever the profile says of runs."""
+    place = played.copy(tmp_path / "copy")
+    tiny.write(place.folder / "inline.yaml", {"mode": "ray", "device": "auto"})
+    monkeypatch.setattr(clusters, "ray_session", None)
+    assert place("search", "barami comi", "-k", "3") == 0
+
+
+def queries_of(place: Place) -> list[dict[str, Any]]:
+    """The queries of the test split."""
+    return list(pq.read_table(place.artifact("data") / "queries.parquet", filters=[("split", "=", "test")]).to_pylist())
+
+
+def ranked(place: Place, label: str, query: str) -> list[dict[str, Any]]:
+    """What the run's ranking of a label has for a query, best first."""
+    return list(
+        pq.read_table(place.artifact(label) / "ranking.parquet", filters=[("query_id", "=", query)]).to_pylist()
+    )
+
+
+HIT = re.compile(r"^\d+\. .*\((-?\d\.\d{3})(?:, ranker (-?\d+\.\d\d))?\)  (\S+)$", re.MULTILINE)
+"""A line of what was found: the retriever's score, the ranker's, the document."""
+
+
+@pytest.mark.parametrize(
+    ("search", "vectors"),
+    [
+        ({}, {"precision": "fp32", "vectors": "float32"}),
+        ({}, {"precision": "bf16", "vectors": "float16"}),
+        ({"index": "Flat"}, {"precision": "fp32", "vectors": "float32"}),
+        ({"index": "IVF8,Flat", "probes": 1}, {"precision": "fp32", "vectors": "float32"}),
+    ],
+)
+def test_search_finds_what_the_run_found(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said, search: dict[str, Any], vectors: dict[str, Any]
+) -> None:
+    """With all that a query is read with, such as a prompt, and by the run's index: of eight cells one is looked at."""
+    tree = tiny.dpr(beir, encoder)
+    tree["retriever"] |= {"query_prompt": "barami: ", "document_prompt": "comi "}
+    place = tiny.place(tmp_path, {**tree, "search": search, "encode": {"shard": 7, **vectors}})
+    assert place("run", "--until", "retriever ranking") == 0
+    said()
+    shortest = 20
+    for query in queries_of(place)[:3]:
+        assert place("search", query["text"], "-k", "20") == 0
+        hits = [(score, doc_id) for score, _, doc_id in HIT.findall(said()[0])]
+        wanted = [
+            (f"{row['score']:.3f}", row["doc_id"]) for row in ranked(place, "retriever ranking", query["query_id"])
+        ]
+        assert hits == wanted
+        shortest = min(shortest, len(hits))
+    assert (shortest < 20) == ("probes" in search)
+
+
+def test_search_with_an_index_needs_no_vectors(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
+    place = tiny.place(tmp_path, {**tiny.dpr(beir, encoder), "search": {"index": "Flat"}})
+    assert place("run", "--until", "retriever ranking") == 0
+    for path in place.artifact("retriever vectors").glob("*.npy"):
+        path.unlink()
+    assert place("search", "barami", "-k", "3") == 0
+    assert len(HIT.findall(said()[0])) == 3
+
+
+@pytest.mark.parametrize(("words", "depth"), [([], 10), (["--depth", "4"], 4), (["--depth", "1"], 1)])
+def test_search_reranks_as_the_run_does(played: Place, said: Said, words: list[str], depth: int) -> None:
+    """The run's own first ten, or as many as are asked for; the others follow in the retriever's order. Documents that
+    say the same are taken for one: rounding decides which comes first."""
+    documents = pq.read_table(played.artifact("data") / "documents.parquet").to_pylist()
+    texts = {row["doc_id"]: (row["title"], row["text"]) for row in documents}
+    for query in queries_of(played)[:3]:
+        assert played("search", query["text"], "--rank", "-k", "20", *words) == 0
+        hits = HIT.findall(said()[0])
+        before = [row["doc_id"] for row in ranked(played, "retriever 1 ranking", query["query_id"])]
+        after = ranked(played, "ranker over retriever 1", query["query_id"])
+        first = [row for row in after if row["doc_id"] in before[:depth]]
+        wanted = [row["doc_id"] for row in first] + before[depth:]
+        assert [texts[doc_id] for *_, doc_id in hits] == [texts[doc_id] for doc_id in wanted]
+        assert [float(score) for _, score, _ in hits[:depth]] == pytest.approx([r["score"] for r in first], abs=0.006)
+        assert [score for _, score, _ in hits[depth:]] == [""] * (20 - depth)
+
+
+def test_search_reranks_what_it_retrieves_beyond_what_it_shows(played: Place, said: Said) -> None:
+    query = queries_of(played)[0]
+    assert played("search", query["text"], "--rank", "-k", "2") == 0
+    wanted = [row["doc_id"] for row in ranked(played, "ranker over retriever 1", query["query_id"])[:2]]
+    assert [doc_id for *_, doc_id in HIT.findall(said()[0])] == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ["--rank", "--depth", "0"],
+            "--depth: got 0 documents for a query; accepted: 1 to 40, the size of the collection",
+        ),
+        (
+            ["--rank", "--depth", "41"],
+            "--depth: got 41 documents for a query; accepted: 1 to 40, the size of the collection",
+        ),
+        (["--depth", "4"], "--depth: says how many documents --rank reorders; accepted: together with --rank"),
+    ],
+)
+def test_a_depth_that_cannot_be(played: Place, said: Said, words: list[str], says: str) -> None:
+    assert played("search", "barami", *words) == 2
+    assert said()[1] == f"error: {says}\n"
+
+
+@pytest.mark.parametrize("k", ["0", "-1", "41"])
+def test_search_for_more_than_there_is(played: Place, said: Said, k: str) -> None:
+    assert played("search", "barami", "-k", k) == 2
+    assert said()[1] == f"error: -k: got {k} documents for a query; accepted: 1 to 40, the size of the collection\n"
+
+
+def test_search_before_the_run(played: Place, tmp_path: Path, said: Said) -> None:
+    place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()))
+    assert place("search", "barami") == 2
+    assert said()[1].startswith("error: the step 'retriever 1' is not done")
+
+
+def test_search_of_a_recipe_without_a_ranker(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
+    place = tiny.place(tmp_path, tiny.dpr(beir, encoder))
+    assert place("search", "barami", "--rank") == 2
+    assert said()[1] == "error: --rank: the recipe dpr trains no ranker\n"
