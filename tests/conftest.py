@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,9 @@ import pytest
 
 from tests.support import tiny, toy
 from workflows.distributed.cluster import Cluster, ray_session, stop_ray
+
+# A shell starts what it runs in the background with SIGINT ignored, and what tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest.register_assert_rewrite("tests.support.trainings")  # so that what it compares is shown where it differs
 

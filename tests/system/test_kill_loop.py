@@ -34,7 +34,7 @@ class Victim(NamedTuple):
 
 
 VICTIMS = {
-    "encoder": Victim(("ray::", "_fill"), 4, 1.0),
+    "encoder": Victim(("ray::", "fill_batch"), 4, 1.0),
     "train worker": Victim(("ray::", "RayTrainWorker"), 4, 10.0),
     "node": Victim(("--raylet_socket_name",), 2, 15.0),
     "head": Victim(("/gcs_server",), 1, 15.0),

@@ -112,13 +112,19 @@ run = subprocess.Popen([sys.executable, "-c", killing.ARMED, "slowly", "0", *sys
 
 def at_it(node, name):
     raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-    return any(name in " ".join(process.cmdline()) for process in raylet.children())
+    return any(name in command(process) for process in raylet.children())
+
+def command(process):
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # it has just ended
+        return ""
 
 def there(sign, name):
     return [node for node in cluster.worker_nodes if at_it(node, name)] if list(store.glob(sign)) else []
 
 store = Path(sys.argv[sys.argv.index("--store") + 1])
-for sign, name in (("encode-*/documents-*.npy", "_fill"), ("train-*/checkpoints/update-000002", "RayTrainWorker")):
+for sign, name in (("encode-*/documents-*.npy", "fill_batch"), ("train-*/checkpoints/update-000002", "RayTrainWorker")):
     while run.poll() is None and not there(sign, name):
         time.sleep(0.02)
     if run.poll() is None:
@@ -143,7 +149,7 @@ def test_a_run_survives_the_loss_of_nodes(
     place = tiny.place(tmp_path / "lost", tree, **profile)
     said = on_nodes(LOSING, place)
     assert [line for line in said.splitlines() if line.startswith("lost")] == [
-        "lost a node: _fill", "lost a node: RayTrainWorker",
+        "lost a node: fill_batch", "lost a node: RayTrainWorker",
     ]  # fmt: skip
     other = tiny.place(tmp_path / "undisturbed", tree, **{**profile, "address": None, "object_store_mb": 100})
     assert killing.run(other, "slowly") == 0
