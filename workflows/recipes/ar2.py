@@ -42,15 +42,16 @@ class Ranker(Part):
 
 
 class Controls(Part):
-    """Controls: the warm retriever trained on as many groups as in the game, with another loss and without a ranker."""
+    """Controls: the warm retriever trained on as many groups as in the game, with other losses and without a ranker."""
 
     include: list[Control] = []
-    """`in-batch`: negatives from the warm retriever's ranking in all rounds. `ance`: negatives from the control's own
-    ranking, refreshed as often as in the game (Zhang et al., 2022, Figure 4)."""
+    """`ance` differs from the game in one thing, the ranker's scores, which its losses do not read: its negatives come
+    from its own ranking, refreshed as often as in the game (Zhang et al., 2022, Figure 4). `in-batch` is more of the
+    warm-up: its loss, and negatives from the warm retriever's ranking in all rounds."""
     in_batch: list[LossTerm] = []
-    """Its losses; usually cross entropy over the batch."""
+    """Its losses: those of the retriever's warm-up."""
     ance: list[LossTerm] = []
-    """Its losses; usually cross entropy over the group."""
+    """Its losses: the game's, with cross entropy over the group in place of those that read the ranker's scores."""
 
     @model_validator(mode="after")
     def _trained(self) -> Self:
