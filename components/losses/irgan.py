@@ -20,7 +20,9 @@ def generator(scores: Scores, *, temperature: float = 1.0) -> Tensor:
 
     `-sum_i p_theta(d_i | q) log(1 + exp(z_i))` over all candidates, the positive among them. The expectation over the
     group is exact, so a baseline would not change the gradient. Unlike AR2's, this reward looks at each document alone:
-    a ranker that scores all of them high rewards them all.
+    a ranker that scores all of them high rewards them all, and one that scores all of them low rewards none. So the
+    ranker must learn by `discriminator`, in its warm-up too: a listwise loss does not change when all scores of a query
+    rise by the same, and leaves their level to chance.
 
     >>> import torch
     >>> from components.scores import Scores

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
+from components.losses.adversarial import expected_reward
 from components.losses.irgan import discriminator, generator
+from components.losses.listwise import cross_entropy, distillation
 from components.scores import Scores
+
+Loss = Callable[[Scores], Tensor]
 
 
 def rows(*values: list[float]) -> Tensor:
@@ -57,6 +62,59 @@ def test_a_ranker_that_pays_for_everything_moves_nothing() -> None:
     student = rows([0, 1, 0, 2]).requires_grad_()
     generator(game(student, rows([7, 7, 7, 7]))).sum().backward()
     assert student.grad.abs().max() < 1e-12
+
+
+def warm_ranker(loss: Loss, bias: float) -> Tensor:
+    """(Q, C) scores of a linear ranker that learnt a toy collection by a loss to its minimum, from a bias."""
+    rng = torch.Generator().manual_seed(1)
+    features = torch.randn(32, 8, 3, generator=rng, dtype=torch.float64)
+    features[:, 0] += 1.0  # the positive is a little unlike the others
+    weight = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    level = torch.tensor(bias, dtype=torch.float64, requires_grad=True)
+    tight = {"tolerance_grad": 1e-12, "tolerance_change": 1e-14}
+    optimizer = torch.optim.LBFGS([weight, level], max_iter=200, line_search_fn="strong_wolfe", **tight)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        value = loss(game(features @ weight + level)).mean()
+        value.backward()
+        return value.item()
+
+    optimizer.step(closure)
+    return (features @ weight + level).detach()
+
+
+def retriever_gradient(loss: Loss, teacher: Tensor) -> Tensor:
+    """(Q, C) the gradient of the same retriever's scores under a loss, taught by a ranker."""
+    rng = torch.Generator().manual_seed(2)
+    student = torch.randn(teacher.shape, generator=rng, dtype=torch.float64).requires_grad_()
+    loss(game(student, teacher)).mean().backward()
+    assert student.grad is not None
+    return student.grad
+
+
+def test_a_listwise_ranker_has_any_level_and_the_generators_gradient_follows_it() -> None:
+    """Two rankers of equal loss, 4 apart: the retriever's gradients are far apart. AR2's losses read no level."""
+    level, lower = (warm_ranker(cross_entropy, bias) for bias in (0.0, -4.0))
+    torch.testing.assert_close(lower, level - 4)
+    assert retriever_gradient(generator, lower).norm() < retriever_gradient(generator, level).norm() / 5
+    for loss in (expected_reward, distillation):
+        torch.testing.assert_close(retriever_gradient(loss, level), retriever_gradient(loss, lower))
+
+
+def test_a_pointwise_ranker_has_one_level_wherever_it_begins() -> None:
+    level, lower = (warm_ranker(discriminator, bias) for bias in (0.0, -4.0))
+    torch.testing.assert_close(level, lower, atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        retriever_gradient(generator, level), retriever_gradient(generator, lower), atol=1e-8, rtol=1e-5
+    )
+
+
+def test_the_discriminators_level_is_that_of_even_odds() -> None:
+    """Where nothing tells the positive from its negatives, both are as likely, however many there are: a score of 0."""
+    level = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
+    discriminator(game(level.expand(1, 8))).sum().backward()
+    assert level.grad == pytest.approx(2 * torch.sigmoid(torch.tensor(3.0, dtype=torch.float64)) - 1)  # 0 at 0 alone
 
 
 def test_the_discriminators_value_by_hand() -> None:

@@ -1,4 +1,4 @@
-"""The configs of AR2: what a control has in common with the game."""
+"""The configs of AR2: what a control has in common with the game, and which ranker suits the retriever's losses."""
 
 from __future__ import annotations
 
@@ -60,6 +60,35 @@ def test_ance_differs_from_the_game_in_the_rankers_scores_alone(name: str) -> No
 @pytest.mark.parametrize("name", [name for name in WITH_CONTROLS if "in-batch" in CONFIGS[name].controls.include])
 def test_in_batch_goes_on_with_the_warm_ups_loss(name: str) -> None:
     assert CONFIGS[name].controls.in_batch == CONFIGS[name].retriever.warm.train.losses
+
+
+def reads_level(term: LossTerm) -> bool:
+    """Whether the retriever's gradient changes when the ranker's scores all rise by the same."""
+    student, teacher = torch.tensor([[1.0, 0.5, -1.0, 0.0]]), torch.tensor([[3.0, -1.0, 1.0, 0.0]])
+    gradients = []
+    for shift in (0.0, -4.0):
+        leaf = student.clone().requires_grad_()
+        value(term, leaf, teacher + shift).sum().backward()
+        gradients.append(leaf.grad)
+    return not torch.allclose(*gradients, atol=1e-5)
+
+
+def has_level(term: LossTerm) -> bool:
+    """Whether a ranker's loss changes when its scores all rise by the same."""
+    student = torch.tensor([[3.0, -1.0, 1.0, 0.0]])
+    return not torch.allclose(value(term, student, None), value(term, student - 4.0, None), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_reward_that_reads_levels_has_a_ranker_with_one(name: str) -> None:
+    """IRGAN's has; AR2's losses read differences of scores, whatever their level."""
+    config = CONFIGS[name]
+    if any(reads_teacher(term) and reads_level(term) for term in config.retriever.game.train.losses):
+        assert name == "ar2/ablation-irgan.yaml"
+        for phase in (config.ranker.warm, config.ranker.game):
+            assert all(has_level(term) for term in phase.train.losses)
+    else:
+        assert name != "ar2/ablation-irgan.yaml"
 
 
 def test_the_configs_are_found() -> None:
