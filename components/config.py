@@ -132,8 +132,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def read_based(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The mapping in a YAML file, merged over that of its base: the file that its key `base` names, relative to it.
 
-    Mappings are merged key by key. A list, a value, and a mapping with another `format` or `function` than the base's
-    replace those of the base. UserError if a file is its own base.
+    UserError if a file is its own base.
     """
     if path.resolve() in above:
         raise UserError(f"{path}: base: the file is its own base, by way of {listing(above)}")
@@ -143,17 +142,19 @@ def read_based(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         return tree
     if not isinstance(base, str):
         raise UserError(f"{path}: base: expected the name of a file beside this one, got {base!r}")
-    return _merged(tree, read_based(path.parent / base, (*above, path.resolve())))
+    return merged(tree, read_based(path.parent / base, (*above, path.resolve())))
 
 
-def _merged(over: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+def merged(over: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+    """A mapping over another, key by key. A list, a value, and a mapping with another `format` or `function` than the
+    base's replace those of the base."""
     if any(key in over and over[key] != base.get(key) for key in ("format", "function")):
         return over
-    merged = dict(base)
+    both = dict(base)
     for key, value in over.items():
         below = base.get(key)
-        merged[key] = _merged(value, below) if isinstance(value, dict) and isinstance(below, dict) else value
-    return merged
+        both[key] = merged(value, below) if isinstance(value, dict) and isinstance(below, dict) else value
+    return both
 
 
 class _Strict(yaml.SafeLoader):

@@ -100,9 +100,10 @@ class CrossEncoderConfig(Pretrained):
     """A ranker made from a pre-trained encoder."""
 
     kind: Literal["cross_encoder"] = "cross_encoder"
-    pooling: Literal["cls", "mean"] = "cls"
-    """`cls`: the model's own classification head on the first token. `mean`: a linear layer on the mean over the
-    tokens."""
+    pooling: Literal["cls", "first", "mean"] = "cls"
+    """What the score is made of. `cls`: the first token's last state, through the model's own classification head
+    (BERT's, DeBERTa's and others' have a dense layer before the linear one). `first`: the same state, through a linear
+    layer alone. `mean`: the mean over the tokens, through a linear layer."""
     pair_tokens: int = Field(160, ge=6)
     """Maximum length of a query with its document in tokens, special tokens included."""
     seed: int = 0

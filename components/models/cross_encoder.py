@@ -18,7 +18,8 @@ from components.models.dual_encoder import pool
 
 
 class CrossEncoder(nn.Module):
-    """A sequence classifier with one label, or an encoder with a linear layer on the mean of its token states."""
+    """A sequence classifier with one label, or an encoder with a linear layer on its first token's last state or on the
+    mean of all."""
 
     def __init__(self, config: CrossEncoderConfig, backbone: Any, head: nn.Linear | None) -> None:
         super().__init__()
@@ -59,7 +60,7 @@ class CrossEncoder(nn.Module):
         if self.head is None:
             return self.backbone(**inputs).logits.float().squeeze(-1)
         states = self.backbone(**inputs).last_hidden_state
-        vectors = pool(states, batch.mask, "mean")
+        vectors = pool(states, batch.mask, _POOLING[self.config.pooling])
         return functional.linear(vectors, self.head.weight, self.head.bias).float().squeeze(-1)
 
     @property
@@ -93,7 +94,7 @@ class CrossEncoder(nn.Module):
             (folder / "1_Pooling").mkdir(exist_ok=True)
             write_json(
                 folder / "1_Pooling" / "config.json",
-                {"embedding_dimension": width, "pooling_mode": "mean", "include_prompt": True},
+                {"embedding_dimension": width, "pooling_mode": _POOLING[self.config.pooling], "include_prompt": True},
             )
             (folder / "2_Dense").mkdir(exist_ok=True)
             pretrained.save_weights(self.head, folder / "2_Dense" / "model.safetensors", prefix="linear.")
@@ -115,6 +116,9 @@ class CrossEncoder(nn.Module):
         about = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"}
         pretrained.save_modules(folder, modules, about, self.config)
 
+
+_POOLING = {"first": "cls", "mean": "mean"}
+"""What retrievers and sentence-transformers call the pooling before a linear layer."""
 
 _CLASSIFIER = {
     "transformer_task": "sequence-classification",

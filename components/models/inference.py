@@ -143,7 +143,7 @@ def ready(model: Model, *, device: torch.device, precision: str) -> Model:
 
 def first_only(model: DualEncoder | CrossEncoder) -> bool:
     """Whether all that counts of the last states is the first token's."""
-    return model.config.pooling == "cls"
+    return model.config.pooling in ("cls", "first")
 
 
 def fuse(model: nn.Module, *, first_only: bool = False) -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from components.data.batches import Batch
@@ -16,7 +17,8 @@ class QueryReranker(Ranker):
     """A ranker whose candidates are expansions, and whose targets are their ranks: the lower the score the better."""
 
     views = ("group",)
-    measures = ("RR", "accuracy")
+    measures = ("rank", "accuracy")
+    lowest = ("rank",)
 
     def __init__(self, inputs: ObjectiveInputs) -> None:
         super().__init__(inputs)
@@ -26,12 +28,12 @@ class QueryReranker(Ranker):
         return self._reading.batch(rows[:, 1])
 
     def judge(self, representations: Tensor, batch: RankerBatch) -> dict[str, Tensor]:
-        """`RR` and `accuracy` where the expansions of the lowest rank that any of a query's has are the right ones.
-
-        So `accuracy` is how often the chosen expansion is as good as the best.
-        """
+        """`rank`: that of the chosen expansion; the public code keeps the checkpoint whose mean is the lowest.
+        `accuracy`: whether the chosen expansion is as good as the best. Ties count against both."""
         rows = self._scores(representations, batch).rows()
-        return ranking_measures([(-predicted, (ranks == ranks.min()).to(ranks.dtype)) for predicted, ranks in rows])
+        chosen = torch.stack([ranks[predicted == predicted.min()].max() for predicted, ranks in rows])
+        right = [(-predicted, (ranks == ranks.min()).to(ranks.dtype)) for predicted, ranks in rows]
+        return {"rank": chosen.double(), "accuracy": ranking_measures(right)["accuracy"]}
 
 
 Objective = QueryReranker

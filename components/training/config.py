@@ -21,7 +21,8 @@ class Validation(Config):
     """What the model is judged by, one of the measures that the objective has. Rankings have `RR` (the reciprocal rank
     of the best target among a query's own candidates) and `accuracy` (whether it is first). All have `loss`, the
     held-out loss, whose lowest value is the best; CODER's is the divergence of its scores from the targets, which with
-    few judgements may tell better than a rank (Zerveas et al., 2023, section 5.2)."""
+    few judgements may tell better than a rank (Zerveas et al., 2023, section 5.2). Query rerankers have `rank`, the
+    mean rank that the chosen expansion retrieves at, whose lowest value is the best too."""
     split: str = "dev"
     """The split whose rows are used."""
     queries: int = Field(500, ge=1)

@@ -30,7 +30,7 @@ from components.training.log import MetricsLog
 from components.training.objective import Objective
 from components.training.schedule import learning_rate, noam_peak, visits_of_update
 from components.training.state import Best, TrainingState
-from components.training.validation import better, validate
+from components.training.validation import LOSS, better, validate
 
 
 def train(
@@ -169,7 +169,8 @@ def _validate(
     objective.eval()
     measures = validate(dev, config, seed=seed, device=device)
     asked = config.validate_on_dev.measure
-    if better(measures[asked], state.best.value if state.best else None, asked):
+    best = state.best.value if state.best else None
+    if better(measures[asked], best, lowest=asked in (LOSS, *objective.lowest)):
         state.best, state.looks_without_better = Best(measures[asked], state.update), 0
         if rank() == 0:
             checkpoints.write(_best(out, state), objective, None, state)

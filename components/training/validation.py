@@ -14,7 +14,7 @@ from components.training.gradients import autocast
 from components.training.objective import Objective, Visit
 
 LOSS = "loss"
-"""The measure of which the lowest value is the best."""
+"""The measure that every objective has. Its lowest value is the best."""
 
 
 @torch.no_grad()
@@ -54,6 +54,6 @@ def validate(dev: Objective, config: TrainConfig, *, seed: int, device: torch.de
     return measures
 
 
-def better(value: float, best: float | None, measure: str) -> bool:
-    """Whether a value of a measure is better than the best so far."""
-    return best is None or ((value < best if measure == LOSS else value > best) and not math.isnan(value))
+def better(value: float, best: float | None, *, lowest: bool) -> bool:
+    """Whether a value of a measure is better than the best so far; `lowest`: the lower the better."""
+    return best is None or ((value < best if lowest else value > best) and not math.isnan(value))

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from components.training.schedule import noam_peak
 from tests.support import tiny
 from tests.support.asking import asked
 from tests.support.tiny import Place
@@ -198,7 +199,7 @@ def test_folds_write_training_examples_alone(beir: Path, encoder: Path, tmp_path
     assert [node.label for node in found[f"{both} joined"].inputs["expanded"]] == [
         f"{whose} expansions (train)", "one expansions (dev)"
     ]  # fmt: skip
-    for split in ("train", "dev"):
+    for split in ("train, max rank 101", "dev"):
         assert found[f"one groups ({split})"].inputs["ranks"].label == f"{both} joined"
 
 
@@ -241,7 +242,6 @@ def test_all_expansions_are_those_of_the_generators_that_are_named(beir: Path, e
         ),
         ({"order": ["terms"]}, "order: terms; accepted: each of sentence, terms once"),
         ({"order": ["terms", "sentence", "terms"]}, "accepted: each of sentence, terms once"),
-        ({"max_rank": 20}, "max_rank: 20: an expansion that finds nothing"),
     ],
 )
 def test_what_does_not_fit_together_is_named(
@@ -250,6 +250,75 @@ def test_what_does_not_fit_together_is_named(
     place = tiny.place(tmp_path, {**tiny.ear(beir, encoder), **change})
     assert place("plan") == 2
     assert message in said()[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("rd.max_rank", "20", "rerankers: rd: max_rank: 20: an expansion that finds nothing"),
+        ("by_generator.terms.ri.max_rank", "20", "rerankers: ri: max_rank: 20: an expansion that finds nothing"),
+        ("by_generator.title.ri.max_rank", "250", "rerankers: by_generator: title; accepted: sentence, terms"),
+        ("by_generator.terms.rd", "null", "rerankers: by_generator: terms: ri; accepted: ri, rd"),
+        ("by_generator.terms.ri.train.batch", "0", "rerankers.by_generator.terms.ri.train.batch: "),
+        ("by_generator.terms.ri.maxrank", "1", "rerankers.by_generator.terms.ri.maxrank: unknown key; accepted: model"),
+        ("ri.train.validate_on_dev", "{every: 1, measure: RR}",
+         "rerankers.ri.train.validate_on_dev.measure: Input should be 'rank' or 'accuracy', got 'RR'"),
+    ],
+)  # fmt: skip
+def test_what_a_reranker_cannot_be_is_named(
+    beir: Path, encoder: Path, tmp_path: Path, said: tiny.Said, path: str, value: str, message: str
+) -> None:
+    place = tiny.place(tmp_path, tiny.ear(beir, encoder))
+    assert place("plan", "--set", f"rerankers.{path}={value}") == 2
+    assert message in said()[1]
+
+
+def test_a_generators_rerankers_differ_in_what_is_said_of_them(beir: Path, encoder: Path, tmp_path: Path) -> None:
+    """The rest is that of all generators, and steps are theirs alone only where something differs."""
+    tree = tiny.ear(beir, encoder)
+    reranker = {"model": {"model": str(encoder), "pair_tokens": 24},
+                "train": {**tree["rerankers"]["ri"]["train"], "validate_on_dev": {"every": 2}}}  # fmt: skip
+    tree["rerankers"] = {"ri": reranker, "rd": reranker}
+    tree["rerankers"]["by_generator"] = {
+        "terms": {"ri": {"max_rank": 250, "train": {"batch": 2}}, "rd": {"model": {"pair_tokens": 12}}}
+    }
+    found = nodes(tiny.place(tmp_path, tree))
+    assert found["terms ri reranker"].inputs["config"].batch == 2
+    assert found["sentence ri reranker"].inputs["config"].batch == 4
+    rows = {label: found[f"{label} reranker"].inputs["rows"] for label in ("terms ri", "terms rd", "sentence ri")}
+    assert {label: step.inputs["max_rank"] for label, step in rows.items()} == {
+        "terms ri": 250, "terms rd": 101, "sentence ri": 101
+    }  # fmt: skip
+    assert found["terms ri reranker"].inputs["dev"].fingerprint == found["terms rd reranker"].inputs["dev"].fingerprint
+    assert found["terms groups (dev)"].inputs["max_rank"] == 21  # k + 1
+    for label in (*rows, "sentence rd"):
+        inputs = found[f"{label} reranker"].inputs
+        whose, length = ("terms rd", 12) if label == "terms rd" else (label.rpartition(" ")[2], 24)
+        assert inputs["start"].label == f"start {whose} reranker"
+        assert inputs["start"].inputs["config"].pooling == "first"
+        assert inputs["start"].inputs["config"].pair_tokens == length
+        assert inputs["tokens"].inputs["model"].fingerprint == inputs["start"].fingerprint
+        assert inputs["config"].validate_on_dev.measure == "rank"
+
+
+def test_the_papers_numbers_of_natural_questions() -> None:
+    """Tables B.1 and B.2 of Chuang et al. (2023), with Noam's multiplier for the learning rate."""
+    config = experiments.read_config(tiny.ROOT / "configs/ear/nq.yaml", [])
+    wanted = {
+        ("ri", "answer"): (101, 8, 5e-3), ("ri", "sentence"): (250, 8, 2e-3), ("ri", "title"): (101, 4, 2e-3),
+        ("rd", "answer"): (101, 4, 2e-3), ("rd", "sentence"): (101, 4, 2e-3), ("rd", "title"): (250, 8, 2e-3),
+    }  # fmt: skip
+    assert {name for _, name in wanted} == set(config.measured())
+    for (kind, name), numbers in wanted.items():
+        reranker = config.rerankers.of(name)[kind]
+        training = reranker.train
+        multiplier = noam_peak(training, 0, 1)["noam_multiplier"]
+        assert (reranker.max_rank, training.batch, pytest.approx(multiplier)) == numbers
+        assert training.warmup * training.updates == pytest.approx(10_000, abs=0.01)
+        assert training.updates * training.batch == {"ri": 2, "rd": 3}[kind] * 58_880
+        assert training.validate_on_dev.every * training.batch * 10 == 58_880
+        assert training.validate_on_dev.measure == "rank"
+        assert (reranker.model.pooling, reranker.model.pair_tokens) == ("first", {"ri": 64, "rd": 256}[kind])
 
 
 @pytest.mark.parametrize(
@@ -371,7 +440,7 @@ def test_one_reranker_for_each_generator_is_chosen_on_that_generators_dev(whole:
     assert by_split == {"train": set(learnt["doc_id"].to_pylist()), "dev": set(own["doc_id"].to_pylist())}
     labels = [one["label"] for one in whole.metrics()["steps"]]
     assert "terms expansions (train)" not in labels
-    assert {"terms groups (dev)", "terms groups (train)", "sentence groups (dev)"} <= set(labels)
+    assert {"terms groups (dev)", "terms groups (train, max rank 101)", "sentence groups (dev)"} <= set(labels)
 
 
 def test_the_report_has_costs_lengths_and_examples(whole: Place) -> None:

@@ -20,7 +20,7 @@ DRAW = np.random.default_rng(1)
 LENGTHS = [(1, 1), (2, 5), (4, 30), (30, 4), (30, 30), (9, 12), (11, 10)]
 PAIRS = [(toy.some_text(DRAW, a), toy.some_text(DRAW, b)) for a, b in LENGTHS]
 KIND = pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "electra"])
-POOLING = pytest.mark.parametrize("pooling", ["cls", "mean"])
+POOLING = pytest.mark.parametrize("pooling", ["cls", "first", "mean"])
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,22 @@ def test_scores_are_the_same_in_sentence_transformers(
     assert found.shape == (len(PAIRS),)
     assert wanted.std() > 0.1
     np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5)
+
+
+@KIND
+def test_the_first_token_through_one_linear_layer(tmp_path: Path, encoders: dict[str, Path], kind: str) -> None:
+    """No dense layer, activation or dropout between the state and the score, which a classification head has."""
+    model, folder = exported(tmp_path, encoders[kind], pooling="first")
+    template = Template.of(load_tokenizer(folder))
+    batch = template.pairs(Tokens.of([[80, 81]]), Tokens.of([[90, 91, 92]]), np.array([[0, 0]]), 24)
+    segments = {} if batch.segments is None else {"token_type_ids": batch.segments}
+    assert isinstance(model.head, torch.nn.Linear)
+    with torch.no_grad():
+        states = model.eval().backbone(input_ids=batch.ids, attention_mask=batch.mask, **segments).last_hidden_state
+        wanted = states[0, 0] @ model.head.weight[0] + model.head.bias[0]
+        np.testing.assert_allclose(model(batch).item(), wanted.item(), rtol=1e-5)
+    ours = sum(each.numel() for each in model.parameters()) - sum(each.numel() for each in model.backbone.parameters())
+    assert ours == states.shape[-1] + 1
 
 
 @KIND
@@ -128,7 +144,7 @@ def test_a_pair_is_told_apart_by_its_segments(tmp_path: Path, encoders: dict[str
 
 def test_scores_do_not_depend_on_what_is_padded_beside_them(tmp_path: Path, encoders: dict[str, Path]) -> None:
     for kind, place in encoders.items():
-        for pooling in ("cls", "mean"):
+        for pooling in ("cls", "first", "mean"):
             model, folder = exported(tmp_path / kind / pooling, place, pooling=pooling)
             alone = np.concatenate([ours(model, folder, [pair]) for pair in PAIRS])
             np.testing.assert_allclose(
@@ -137,7 +153,7 @@ def test_scores_do_not_depend_on_what_is_padded_beside_them(tmp_path: Path, enco
 
 
 def test_half_precision_scores_come_in_fp32(tmp_path: Path, encoders: dict[str, Path]) -> None:
-    for pooling in ("cls", "mean"):
+    for pooling in ("cls", "first", "mean"):
         model, folder = exported(tmp_path / pooling, encoders["bert"], pooling=pooling)
         wanted = ours(model, folder, PAIRS)
         found = ours(model.to_dtype(torch.bfloat16), folder, PAIRS)

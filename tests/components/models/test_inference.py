@@ -64,7 +64,7 @@ def test_two_towers_are_both_fused(encoder: Path) -> None:
 
 
 @FUSES
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("pooling", ["cls", "first", "mean"])
 def test_a_rankers_scores_stay_fine(encoder: Path, pooling: str) -> None:
     """What makes the score is in fp32, so that documents hardly tie."""
     model = CrossEncoder.start(toy.ranker_config(encoder, pooling=pooling))[0].eval()

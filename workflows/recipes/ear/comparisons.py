@@ -9,7 +9,7 @@ Pairs = list[tuple[str, str]]
 
 def comparisons(config: Config, dense: str) -> Pairs:
     """Systems with their baselines; `dense` is what the dense retriever is called. The first is what a run is for."""
-    ears = [f"EAR-{kind.upper()}" for kind, _ in reversed(config.kinds())]
+    ears = [f"EAR-{kind.upper()}" for kind in reversed(config.kinds())]
     pairs = [(ear, other) for ear in ears for other in ("first expansion", "BM25")]
     pairs += pairwise(ears)
     pairs += [("first expansion", "BM25"), ("concat", "first expansion")]

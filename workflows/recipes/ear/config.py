@@ -1,11 +1,12 @@
 """What an EAR experiment says: generators, query rerankers, passage reranker, reader (Chuang et al., 2023, chapter
 3)."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from components.config import Config as Part
+from components.config import listing, merged
 from components.expansion.relevance_model import RelevanceConfig
 from components.expansion.targets import TargetConfig
 from components.models.configs import CrossEncoderConfig, DualEncoderConfig
@@ -13,7 +14,7 @@ from components.models.generator_configs import GenerateConfig, GeneratorConfig
 from components.models.reader_configs import ReadConfig, ReaderConfig
 from components.retrieval.fusion import FusionConfig
 from components.retrieval.screening import ScreenConfig
-from components.training.config import TrainConfig
+from components.training.config import TrainConfig, Validation
 from workflows.stages.config import RetrievalConfig, TrainingPhase
 from workflows.steps.expand import FileConfig
 from workflows.steps.lucene import RM3Config
@@ -82,31 +83,86 @@ class Generator(Part):
         return self
 
 
+class RerankerModel(CrossEncoderConfig):
+    """The model of a query reranker."""
+
+    pooling: Literal["first", "cls", "mean"] = "first"
+    """What the score is made of. `first`, as in the public code: the first token's last state, through one linear
+    layer. `cls`: the same, through the model's own classification head (DeBERTa's has a dense layer before the linear
+    one). `mean`: the mean over the tokens, through a linear layer."""
+
+
+class RerankerValidation(Validation):
+    """How a query reranker's checkpoint is chosen (Chuang et al., 2023, Appendix B.1)."""
+
+    measure: Literal["rank", "accuracy"] = "rank"
+    """`rank`, as in the public code: the lowest mean rank that the chosen expansions retrieve at, where one that
+    retrieves nothing right has the rank k + 1. `accuracy`: how often the chosen expansion is as good as the best."""
+
+
+class RerankerTraining(TrainConfig):
+    """How a query reranker is trained."""
+
+    validate_on_dev: RerankerValidation | None = None
+
+
 class Reranker(Part):
     """A query reranker: a model, and how it learns to predict ranks."""
 
-    model: CrossEncoderConfig
+    model: RerankerModel
     template: Literal["paper", "released"] = "paper"
     """How what it reads is put together (`components.expansion.query_reading`): as Chuang et al. (2023) says, or as the
     public code does."""
-    train: TrainConfig
+    max_rank: int = Field(101, ge=1)
+    """The rank of a training expansion that retrieves nothing right (the paper's MAX_RANK: 101 or 250); more than
+    `k`."""
+    train: RerankerTraining
     """Its loss is usually `components.losses.query_ranks.ranking`, its schedule `noam`."""
 
-    @model_validator(mode="after")
-    def _predicts_ranks(self) -> Self:
-        look = self.train.validate_on_dev
-        if look is not None and look.measure != "accuracy":
-            raise ValueError("train: validate_on_dev: measure: accepted for a query reranker: accuracy")
-        return self
 
-
-class Rerankers(Part):
+class RerankersOfGenerator(Part):
     """Which query rerankers there are."""
 
     ri: Reranker | None = None
     """Retrieval-independent: reads the expanded query alone (section 3.3.1)."""
     rd: Reranker | None = None
     """Retrieval-dependent: reads the first passage that it finds too (section 3.3.2)."""
+
+    def given(self) -> dict[Kind, Reranker]:
+        """The query rerankers that there are, by kind."""
+        both: dict[Kind, Reranker | None] = {"ri": self.ri, "rd": self.rd}
+        return {kind: reranker for kind, reranker in both.items() if reranker is not None}
+
+
+class Rerankers(RerankersOfGenerator):
+    """Which query rerankers there are, and what differs for some generators."""
+
+    by_generator: dict[str, RerankersOfGenerator] = {}
+    """By a generator's name, what is another for its rerankers (Chuang et al., 2023, Table B.2): keys of `ri` and `rd`,
+    each over that of all generators."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _merge(cls, tree: Any) -> Any:
+        if not isinstance(tree, dict) or not isinstance(tree.get("by_generator"), dict):
+            return tree
+        of_all = {key: value for key, value in tree.items() if key != "by_generator"}
+        own = {
+            name: merged(value, of_all) if isinstance(value, dict) else value
+            for name, value in tree["by_generator"].items()
+        }
+        return {**of_all, "by_generator": own}
+
+    @model_validator(mode="after")
+    def _all_generators_have_the_same_kinds(self) -> Self:
+        for name, own in self.by_generator.items():
+            if own.given().keys() != self.given().keys():
+                raise ValueError(f"by_generator: {name}: {listing(own.given())}; accepted: {listing(self.given())}")
+        return self
+
+    def of(self, generator: str) -> dict[Kind, Reranker]:
+        """The query rerankers of a generator's expansions, by kind."""
+        return self.by_generator.get(generator, self).given()
 
 
 class Passages(TrainingPhase):
@@ -170,8 +226,6 @@ class Config(RetrievalConfig):
     all of these choose from the same expansions."""
     relevant_by: Literal["answers", "qrels"] = "answers"
     """Which documents an expansion should retrieve: those that bear an answer, or those that are judged relevant."""
-    max_rank: int = Field(101, ge=1)
-    """The rank of an expansion that retrieves no such document (the paper's MAX_RANK); more than `k`."""
     include_question: bool = False
     """Whether the question without an expansion is a candidate too. In the paper and its code it is not."""
     rerankers: Rerankers
@@ -226,16 +280,24 @@ class Config(RetrievalConfig):
             raise ValueError("generators: of none the rankings are measured")
         if self.order is not None and sorted(self.order) != sorted(measured):
             raise ValueError(f"order: {', '.join(self.order)}; accepted: each of {', '.join(measured)} once")
-        if self.max_rank <= self.k:
-            raise ValueError(f"max_rank: {self.max_rank}: an expansion that finds nothing would be as good as one that "
-                             f"does; accepted: more than k, {self.k}")  # fmt: skip
+        unknown = [name for name in self.rerankers.by_generator if name not in measured]
+        if unknown:
+            raise ValueError(f"rerankers: by_generator: {listing(unknown)}; accepted: {listing(measured)}")
+        for name in measured:
+            for kind, reranker in self.rerankers.of(name).items():
+                if (rank := reranker.max_rank) <= self.k:
+                    raise ValueError(f"rerankers: {kind}: max_rank: {rank}: an expansion that finds nothing would be "
+                                     f"as good as one that does; accepted: more than k, {self.k}")  # fmt: skip
         return self
 
     def measured(self) -> list[str]:
         """The generators whose rankings are fused, in their order."""
         return self.order or [name for name, generator in self.generators.items() if generator.measured]
 
-    def kinds(self) -> list[tuple[Kind, Reranker]]:
-        """The query rerankers that there are."""
-        both: list[tuple[Kind, Reranker | None]] = [("ri", self.rerankers.ri), ("rd", self.rerankers.rd)]
-        return [(kind, reranker) for kind, reranker in both if reranker is not None]
+    def kinds(self) -> list[Kind]:
+        """The kinds of query rerankers that there are."""
+        return list(self.rerankers.given())
+
+    def reranker_trainings(self) -> list[TrainConfig]:
+        """How each query reranker is trained."""
+        return [one.train for name in self.measured() for one in self.rerankers.of(name).values()]

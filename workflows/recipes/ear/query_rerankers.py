@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-from workflows.recipes.ear.config import Kind, Reranker
+from workflows.recipes.ear.config import Kind
 from workflows.recipes.ear.generators import Expansions, Generators
 from workflows.recipes.ear.setting import Setting
 from workflows.steps.choose import rank_groups
@@ -33,48 +33,63 @@ class QueryRerankers:
     trained: Self | None = None
     """Those of another collection whose models predict here; None to train on this one."""
 
-    def predict(self, name: str, expansions: Expansions, kind: Kind, reranker: Reranker, seed: int) -> Prediction:
+    def predict(self, name: str, expansions: Expansions, kind: Kind, seed: int) -> Prediction:
         """Predict the ranks of a generator's expansions."""
-        view, tokens = self._reading(expansions, kind, reranker)
-        model = (self.trained or self).train(name, kind, reranker, seed)
+        view, tokens = self._reading(name, expansions, kind)
+        model = (self.trained or self).train(name, kind, seed)
         label = self.setting.label(f"{name} {kind} predicted", seed)
         return Prediction(tokens, step(
             label, predict, expanded=expansions.expanded, candidates=view, tokens=tokens, reranker=model,
             config=self.setting.config.predict,
         ))  # fmt: skip
 
-    def train(self, name: str, kind: Kind, reranker: Reranker, seed: int) -> Step:
+    def train(self, name: str, kind: Kind, seed: int) -> Step:
         """A query reranker that was trained on a generator's expansions of the training queries."""
         config, expansions = self.setting.config, self._training_expansions(name)
-
-        def groups(split: str, queries: int | None, candidates: int | None = None) -> Step:
-            return step(
-                self.setting.label(f"{name} groups ({split})", seed), rank_groups, data=self.setting.collection.data,
-                ranks=expansions.ranks, split=split, max_rank=config.max_rank, queries=queries, candidates=candidates,
-                seed=[seed, "query reranker"],
-            )  # fmt: skip
-
+        reranker = config.rerankers.of(name)[kind]
         look = reranker.train.validate_on_dev
-        view, tokens = self._reading(expansions, kind, reranker)
+        rows = step(
+            self.setting.label(f"{name} groups (train, max rank {reranker.max_rank})", seed), rank_groups,
+            data=self.setting.collection.data, ranks=expansions.ranks, split="train", max_rank=reranker.max_rank,
+            queries=config.training_queries, candidates=config.training_candidates, seed=[seed, "query reranker"],
+        )  # fmt: skip
+        # As in the public code, what checkpoints are chosen by does not depend on the maximum rank in training.
+        dev = step(
+            self.setting.label(f"{name} groups ({look.split})", seed), rank_groups,
+            data=self.setting.collection.data, ranks=expansions.ranks, split=look.split, max_rank=config.k + 1,
+            queries=look.queries, candidates=None, seed=[seed, "query reranker"],
+        ) if look is not None else None  # fmt: skip
+        view, tokens = self._reading(name, expansions, kind)
         return step(
             self.setting.label(f"{name} {kind} reranker", seed), train, objective="query_reranker",
-            dev=groups(look.split, look.queries) if look is not None else None,
-            rows=groups("train", config.training_queries, config.training_candidates), data=view, tokens=tokens,
-            start=step(f"start {kind} reranker", start, config=reranker.model),
+            dev=dev, rows=rows, data=view, tokens=tokens, start=self._start(name, kind),
             seed=[seed, "query reranker", name, kind], config=reranker.train,
             part="query reranking",
         )  # fmt: skip
 
-    def _reading(self, expansions: Expansions, kind: Kind, reranker: Reranker) -> tuple[Step, Step]:
-        """What a reranker reads of expansions, as a collection and as its tokens."""
-        begun = step(f"start {kind} reranker", start, config=reranker.model)
+    def _start(self, name: str, kind: Kind) -> Step:
+        """The model that a generator's reranker of a kind begins as."""
+        config = self.setting.config.rerankers
+        return step(f"start {self._whose(name, kind)} reranker", start, config=config.of(name)[kind].model)
+
+    def _whose(self, name: str, kind: Kind) -> str:
+        """A kind of reranker, with the generator where its reranker reads or begins otherwise than the others."""
+        config = self.setting.config.rerankers
+        own, others = config.of(name)[kind], config.given()[kind]
+        return kind if (own.model, own.template) == (others.model, others.template) else f"{name} {kind}"
+
+    def _reading(self, name: str, expansions: Expansions, kind: Kind) -> tuple[Step, Step]:
+        """What a generator's reranker reads of expansions, as a collection and as its tokens."""
+        reranker, whose = self.setting.config.rerankers.of(name)[kind], self._whose(name, kind)
         view = step(
-            f"{expansions.name} {kind} candidates",
+            f"{expansions.name} {whose} candidates",
             candidates if reranker.template == "paper" else candidates_released, data=self.setting.collection.data,
             expanded=expansions.expanded, ranking=expansions.ranking if kind == "rd" else None,
         )  # fmt: skip
-        label = f"{expansions.name} {kind} tokens"
-        return view, step(label, tokenize, data=view, model=begun, config=self.setting.config.tokens)
+        return view, step(
+            f"{expansions.name} {whose} tokens", tokenize, data=view, model=self._start(name, kind),
+            config=self.setting.config.tokens,
+        )  # fmt: skip
 
     def _training_expansions(self, name: str) -> Expansions:
         """The expansions that a generator's rerankers are trained and validated on.

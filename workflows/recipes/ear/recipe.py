@@ -20,7 +20,7 @@ from workflows.stages.retrieval import Retrieval
 from workflows.steps.study import study
 from workflows.store.dag import Step, graph, relabelled, step
 
-MODELS = ("generator_seed", "generators", "include_question", "max_rank", "negatives", "order", "passages", "reader",
+MODELS = ("generator_seed", "generators", "include_question", "negatives", "order", "passages", "reader",
           "rerankers", "retriever", "screen", "train", "training_candidates", "training_queries")  # fmt: skip
 """The keys that an experiment with `models_from` takes from that other experiment."""
 
@@ -51,8 +51,8 @@ class Ear:
         for seed in self.config.seeds:
             trained.append(self.dense.train(seed).step)
             for name in self.config.measured():
-                for kind, reranker in self.config.kinds():
-                    trained.append(self.rerankers.train(name, kind, reranker, seed))
+                for kind in self.config.kinds():
+                    trained.append(self.rerankers.train(name, kind, seed))
             trained += [part.train(seed).step for part in (self.passages, self.reader) if part is not None]
         return trained
 
@@ -135,11 +135,10 @@ class Seed:
         if config.to_dense:
             self._add_issued("first expansion", ear.setting.label("first", self.seed), firsts, retrieval)
         choices, rankings, several = {"first expansion": firsts}, {"first expansion": first}, {}
-        for kind, reranker in config.kinds():
+        for kind in config.kinds():
             system = f"EAR-{kind.upper()}"
             predictions = {
-                name: ear.rerankers.predict(name, one, kind, reranker, self.seed)
-                for name, one in self.expansions.items()
+                name: ear.rerankers.predict(name, one, kind, self.seed) for name, one in self.expansions.items()
             }
             choices[system], rankings[system] = self._add_reranked(system, predictions, retrieval)
             if config.passages is not None and config.passages.top_queries is not None:

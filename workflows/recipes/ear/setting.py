@@ -31,7 +31,7 @@ class Setting:
     @property
     def learning_splits(self) -> list[str]:
         """The splits that query rerankers learn from and are validated on."""
-        return splits_for(*(reranker.train for _, reranker in self.config.kinds()))
+        return splits_for(*self.config.reranker_trainings())
 
     def label(self, text: str, seed: int) -> str:
         """A step's label, with the seed where there are several."""
@@ -73,6 +73,6 @@ def setting(config: Config, *, training: bool) -> Setting:
     """A collection to measure on and, where models are trained on it, to learn from."""
     collection = Collection(config)
     retriever = collection.initial_model("start retriever", config.retriever)
-    trainings = [*(reranker.train for _, reranker in config.kinds()), config.train]
+    trainings = [*config.reranker_trainings(), config.train]
     splits = [*(splits_for(*trainings) if training else []), config.evaluate.split]
     return Setting(config, collection, retriever, collection.bm25(list(dict.fromkeys(splits))))
