@@ -120,8 +120,9 @@ class Texts(NamedTuple):
 def read_expansions(path: Path, field: str, separator: str | None = None) -> Texts:
     """Read a file of JSON lines, plain or .gz: `{"_id": query, "expansions": {field: text or list of texts}}`.
 
-    GAR's released files have the fields answers, sentences and titles with one text each; in a text of titles, they are
-    separated by ` *** `. With `separator` each part of a text is an expansion. UserError names the file and line.
+    Castorini's released outputs of GAR-T5, in this form, have the fields answers, sentences and titles with one text
+    each, in which ` *** ` stands between several titles or answers. With `separator` each part of a text is an
+    expansion. UserError names the file and line.
     """
     path = plain_or_gz(path)
     by_query: dict[str, list[str]] = {}

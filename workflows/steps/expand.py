@@ -39,14 +39,15 @@ TEXTS, COUNTS = "feedback.arrow", "frequencies.json"
 
 
 class FileConfig(Config):
-    """Expansions in a file, such as GAR's released ones."""
+    """Expansions in a file, such as those that Castorini released of their GAR-T5."""
 
     path: str
     """A file of JSON lines, plain or .gz: `{"_id": query, "expansions": {field: text or texts}}`."""
     field: str
-    """Which of a line's expansions: of GAR's, `answers`, `sentences` or `titles`."""
+    """Which of a line's expansions: of GAR-T5's, `answers`, `sentences` or `titles`."""
     separator: str | None = None
-    """What separates expansions in one text (GAR's titles: ` *** `). Null where a text is one expansion."""
+    """What separates expansions in one text. Null where a text is one expansion, as GAR-T5's are issued, though ` *** `
+    stands between several titles or answers in one."""
     number: int | None = Field(None, ge=1)
     """Only the first so many of a query; null for all."""
 

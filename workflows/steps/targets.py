@@ -12,7 +12,7 @@ from components.data.answers import Mode
 from components.data.groups import queries_of
 from components.data.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, read, write
 from components.expansion import expansions
-from components.expansion.targets import TargetConfig, sentence
+from components.expansion.targets import MOST_TITLES, TargetConfig, joined, sentence
 from workflows.distributed.cluster import Cluster
 from workflows.store.dag import Description
 
@@ -33,16 +33,18 @@ def targets(
         fold, folds = leave_out
         kept = [expansions.fold_of(query, folds) != fold for query in queries["query_id"].to_pylist()]
         queries = queries.filter(pa.array(kept, pa.bool_()))
-    documents = {} if config.kind == "answer" else _documents(data, _first(data, ranking, config))
+    named: dict[str, list[str]] = {} if config.kind == "answer" else _named(data, ranking, config)
+    documents = _documents(data, named, "title" if config.kind == "title" else "text")
     rows = []
     for query in queries.to_pylist():
+        of = [documents[name] for name in named.get(query["query_id"], []) if name in documents]
         if config.kind == "answer":
-            text = next(iter(query["answers"]), "")
+            text = joined(query["answers"], config.several)
+        elif config.kind == "title":
+            text = joined(of, config.several, MOST_TITLES)
         else:
-            document = documents.get(query["query_id"], {"title": "", "text": ""})
-            title = config.kind == "title"
-            text = document["title"] if title else sentence(document["text"], query["answers"], mode)
-        if text := " ".join(text.split()):
+            text = joined([sentence(text, query["answers"], mode) for text in of], "first")
+        if text:
             rows.append({"query_id": query["query_id"], "doc_id": f"{query['query_id']}#0", "text": text})
     if not rows:
         raise UserError(f"targets: kind: {config.kind}: no query of {', '.join(splits)} has one")
@@ -50,8 +52,8 @@ def targets(
     return {"targets": len(rows), "of": len(queries)}
 
 
-def _first(data: Path, ranking: Path | None, config: TargetConfig) -> pa.Table:
-    """(query_id, doc_id) of the document that each query's target comes from."""
+def _named(data: Path, ranking: Path | None, config: TargetConfig) -> dict[str, list[str]]:
+    """The ids of the documents that each query's target comes from: all of them for titles that are joined."""
     if config.documents == "judged":
         pairs = read(data / "qrels.parquet", QRELS, filters=[("relevance", ">", 0)])
     else:
@@ -59,19 +61,22 @@ def _first(data: Path, ranking: Path | None, config: TargetConfig) -> pa.Table:
             raise UserError("targets: documents: answering are found in a ranking, and there is none here")
         pairs = read(ranking / "ranking.parquet", ANSWERED, filters=[("hit", "=", True)])
         pairs = pairs.sort_by([("query_id", "ascending"), ("rank", "ascending")])
-    return pairs.group_by("query_id", use_threads=False).aggregate([("doc_id", "first")])
+    several = config.kind == "title" and config.several == "joined"
+    named: dict[str, list[str]] = {}
+    for query, document in zip(pairs["query_id"].to_pylist(), pairs["doc_id"].to_pylist(), strict=True):
+        if several or query not in named:
+            named.setdefault(query, []).append(document)
+    return named
 
 
-def _documents(data: Path, first: pa.Table) -> dict[str, dict[str, str]]:
-    """Title and text of each query's document; one pass over the collection."""
-    asked: dict[str, list[str]] = {}
-    for query, document in zip(first["query_id"].to_pylist(), first["doc_id_first"].to_pylist(), strict=True):
-        asked.setdefault(document, []).append(query)
-    documents = {}
-    wanted = pa.array(list(asked), pa.string())
-    for batch in pq.ParquetFile(data / "documents.parquet").iter_batches(columns=DOCUMENTS.names):
-        for row in batch.filter(pc.is_in(batch["doc_id"], value_set=wanted)).to_pylist():
-            documents.update(dict.fromkeys(asked[row["doc_id"]], row))
+def _documents(data: Path, named: dict[str, list[str]], column: str) -> dict[str, str]:
+    """The title or text of the documents that are named, by id; one pass over the collection."""
+    documents: dict[str, str] = {}
+    wanted = pa.array({name for of in named.values() for name in of}, pa.string())
+    if len(wanted):
+        for batch in pq.ParquetFile(data / "documents.parquet").iter_batches(columns=["doc_id", column]):
+            found = batch.filter(pc.is_in(batch["doc_id"], value_set=wanted))
+            documents.update(zip(found["doc_id"].to_pylist(), found[column].to_pylist(), strict=True))
     return documents
 
 

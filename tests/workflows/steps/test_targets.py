@@ -12,7 +12,7 @@ import pytest
 from components.config import UserError
 from components.data.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, check, write
 from components.expansion.expansions import fold_of
-from components.expansion.targets import TargetConfig
+from components.expansion.targets import MOST_TITLES, TargetConfig, joined
 from tests.support import toy
 from workflows.steps.targets import targets
 
@@ -56,21 +56,35 @@ def written(out: Path, places: dict[str, Path], leave_out: list[int] | None = No
 
 
 @pytest.mark.parametrize(
-    ("kind", "documents", "wanted"),
+    ("kind", "documents", "several", "wanted"),
     [
-        ("answer", "answering", {"q0": "Oslo", "q2": "Rome"}),
-        ("answer", "judged", {"q0": "Oslo", "q2": "Rome"}),
-        ("sentence", "answering", {"q0": "Its capital is Oslo.", "q2": "Rome is warm."}),
-        ("sentence", "judged", {"q0": "Oslo is not.", "q1": "Rome is warm."}),
-        ("title", "answering", {"q0": "Oslo", "q2": "Rome"}),
-        ("title", "judged", {"q0": "Bergen", "q1": "Rome"}),
+        ("answer", "answering", "joined", {"q0": "Oslo *** Christiania", "q2": "Rome"}),
+        ("answer", "judged", "joined", {"q0": "Oslo *** Christiania", "q2": "Rome"}),
+        ("answer", "answering", "first", {"q0": "Oslo", "q2": "Rome"}),
+        ("sentence", "answering", "joined", {"q0": "Its capital is Oslo.", "q2": "Rome is warm."}),
+        ("sentence", "answering", "first", {"q0": "Its capital is Oslo.", "q2": "Rome is warm."}),
+        ("sentence", "judged", "joined", {"q0": "Oslo is not.", "q1": "Rome is warm."}),
+        ("title", "answering", "joined", {"q0": "Oslo *** Bergen", "q2": "Rome"}),
+        ("title", "judged", "joined", {"q0": "Bergen *** Oslo", "q1": "Rome"}),
+        ("title", "answering", "first", {"q0": "Oslo", "q2": "Rome"}),
+        ("title", "judged", "first", {"q0": "Bergen", "q1": "Rome"}),
     ],
 )
-def test_each_kind_of_target(tmp_path: Path, kind: str, documents: str, wanted: dict[str, str]) -> None:
-    """The first document of the ranking that bears an answer, or the first that is relevant; of it the first sentence
-    that bears one."""
+def test_each_kind_of_target(tmp_path: Path, kind: str, documents: str, several: str, wanted: dict[str, str]) -> None:
+    """The documents of the ranking that bear an answer, or those that are relevant: of the first the first sentence
+    that bears one, or the titles of all."""
     places = write_places(tmp_path)
-    assert written(tmp_path / "out", places, kind=kind, documents=documents) == wanted
+    assert written(tmp_path / "out", places, kind=kind, documents=documents, several=several) == wanted
+
+
+def test_titles_are_different_ones_and_ten_at_most() -> None:
+    """As in the released texts; answers have no such limit."""
+    titles = ["Oslo", "", "Oslo ", *(f"Town  {n}" for n in range(12))]
+    kept = ["Oslo", *(f"Town {n}" for n in range(12))]
+    assert joined(titles, "joined", MOST_TITLES) == " *** ".join(kept[:10])
+    assert joined(titles, "joined") == " *** ".join(kept)
+    assert joined(titles, "first") == "Oslo"
+    assert joined([], "joined") == joined(["", " "], "first") == ""
 
 
 def test_a_generator_of_a_fold_has_seen_all_but_that_fold(tmp_path: Path) -> None:
