@@ -36,7 +36,7 @@ def test_every_step_of_our_recipes_has_a_part_of_its_own() -> None:
     [
         ("ar2/ablations.yaml", {
             "AR2: ranker 2 (seed 2)": "ranker training", "AR2: retriever 2 (seed 2)": "retriever training",
-            "warm retriever (seed 2)": "warm-up", "warm ranker (seed 2)": "warm-up",
+            "warm retriever (seed 2)": "warm-up", "AR2: warm ranker (seed 2)": "warm-up",
             "released: retriever 1 (seed 1)": "retriever training",
         }),
         ("demo.yaml", {
