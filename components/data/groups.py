@@ -9,9 +9,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from components.config import UserError, listing
-from components.data.tables import GROUPS, QRELS, QUERIES, read
+from components.data.tables import GROUPS, QRELS, QUERIES, TEXT, pieces, read
+from components.files import replacing
 from components.rng import keyed_sample
 from components.timing import timed
+
+CANDIDATES = 10_000_000
+"""Candidates of groups whose ids are in memory at once; changes no result."""
+NOTHING, NO_NUMBERS = np.empty(0, np.int64), np.empty(0, np.float32)
 
 
 class Group(NamedTuple):
@@ -24,32 +29,63 @@ class Group(NamedTuple):
 
 
 class Groups:
-    """A table of groups, with rows of a collection's tables instead of ids."""
+    """A table of groups, with rows of a collection's tables instead of ids. It is read in pieces: the ids of all
+    candidates may be more than fits in memory."""
 
     def __init__(self, path: Path, data: Path) -> None:
-        table = read(path, GROUPS).combine_chunks()
-        self.query_ids = table["query_id"]
-        self.queries = rows_of(table["query_id"], ids_of(data / "queries.parquet", "query_id"), what=str(path))
-        lists = table["doc_ids"].combine_chunks()
-        self._offsets = lists.offsets.to_numpy()
-        self._documents = rows_of(lists.values, ids_of(data / "documents.parquet", "doc_id"), what=str(path))
-        self._targets = table["targets"].combine_chunks().values.to_numpy(zero_copy_only=False)
-        has_teacher = table["teacher"].null_count == 0
-        self._teacher = table["teacher"].combine_chunks().values.to_numpy(zero_copy_only=False) if has_teacher else None
+        query_ids = ids_of(data / "queries.parquet", "query_id")
+        document_ids = ids_of(data / "documents.parquet", "doc_id")
+        queries, lengths, documents, targets, teacher = [NOTHING], [NOTHING], [NOTHING], [NO_NUMBERS], [NO_NUMBERS]
+        taught = True
+        for piece in pieces(path, GROUPS, rows=CANDIDATES):
+            queries.append(rows_of(piece["query_id"], query_ids, what=str(path)))
+            lists = piece["doc_ids"].combine_chunks()
+            lengths.append(lists.value_lengths().to_numpy())
+            documents.append(rows_of(lists.flatten(), document_ids, what=str(path)))
+            targets.append(flat(piece["targets"]))
+            taught = taught and not piece["teacher"].null_count
+            teacher.append(flat(piece["teacher"]) if taught else NO_NUMBERS)
+        self.queries = np.concatenate(queries)
+        """(G,) rows of the queries."""
+        self.offsets = np.r_[0, np.cumsum(np.concatenate(lengths))]
+        """(G + 1,) where each group's candidates begin among those of all groups."""
+        self.documents = np.concatenate(documents)
+        """(C,) rows of all candidates, one group after another."""
+        self.targets = np.concatenate(targets)
+        """(C,) their targets."""
+        self.teacher = np.concatenate(teacher) if taught else None
+        """(C,) a teacher's scores of them."""
 
     def __len__(self) -> int:
         return len(self.queries)
 
     def __getitem__(self, row: int) -> Group:
-        span = slice(self._offsets[row], self._offsets[row + 1])
-        teacher = self._teacher[span] if self._teacher is not None else None
-        return Group(int(self.queries[row]), self._documents[span], self._targets[span], teacher)
+        span = slice(self.offsets[row], self.offsets[row + 1])
+        teacher = self.teacher[span] if self.teacher is not None else None
+        return Group(int(self.queries[row]), self.documents[span], self.targets[span], teacher)
+
+
+def flat(lists: pa.ChunkedArray) -> np.ndarray:
+    """The numbers of all lists of a column, one list after another."""
+    return np.concatenate([NO_NUMBERS, *(chunk.flatten().to_numpy(zero_copy_only=False) for chunk in lists.chunks)])
+
+
+def write_lists(groups: Path, column: str, values: np.ndarray, to: Path) -> None:
+    """Write a table of groups again with other numbers for the candidates: (C,), one group after another."""
+    at, start = GROUPS.get_field_index(column), 0
+    with replacing(to) as path, pq.ParquetWriter(path, GROUPS) as writer:
+        for piece in pieces(groups, GROUPS, rows=CANDIDATES):
+            lengths = pc.list_value_length(piece["doc_ids"]).to_numpy()
+            offsets = np.r_[0, np.cumsum(lengths)]
+            own = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values[start : start + offsets[-1]]))
+            writer.write_table(piece.set_column(at, GROUPS.field(column), own))
+            start += offsets[-1]
 
 
 def ids_of(path: Path, column: str) -> pa.Array:
     """One id column of a Parquet table."""
     with timed("files"):
-        return pq.read_table(path, columns=[column])[column].combine_chunks()
+        return pq.read_table(path, columns=[column])[column].cast(TEXT).combine_chunks()
 
 
 def queries_of(data: Path, splits: list[str], columns: list[str]) -> pa.Table:
@@ -59,7 +95,7 @@ def queries_of(data: Path, splits: list[str], columns: list[str]) -> pa.Table:
     for split in splits:
         if split not in present:
             raise UserError(f"splits: there are no queries in {split!r}; accepted: {listing(present)}")
-    return table.filter(pc.is_in(table["split"], pa.array(splits, pa.string()))).select(columns)
+    return table.filter(pc.is_in(table["split"], pa.array(splits, TEXT))).select(columns)
 
 
 def check_k(k: int, data: Path, *, key: str = "k") -> int:

@@ -3,6 +3,7 @@
 Column names follow ir_datasets.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,35 +15,34 @@ import pyarrow.parquet as pq
 from components.files import replacing
 from components.timing import timed
 
-DOCUMENTS = pa.schema([("doc_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
+TEXT = pa.large_string()
+"""Ids and texts. An array of Arrow's `string` holds at most 2 GiB, which the ids of 80 million documents exceed."""
+
+DOCUMENTS = pa.schema([("doc_id", TEXT), ("title", TEXT), ("text", TEXT)])
 """A document. `title` may be empty; `text` does not repeat it."""
 
-QUERIES = pa.schema(
-    [("query_id", pa.string()), ("text", pa.string()), ("answers", pa.list_(pa.string())), ("split", pa.string())]
-)
+QUERIES = pa.schema([("query_id", TEXT), ("text", TEXT), ("answers", pa.large_list(TEXT)), ("split", TEXT)])
 """A query. `answers` may be empty; `split` is train, dev, test or another name."""
 
-QRELS = pa.schema(
-    [("query_id", pa.string()), ("doc_id", pa.string()), ("relevance", pa.int32()), ("split", pa.string())]
-)
+QRELS = pa.schema([("query_id", TEXT), ("doc_id", TEXT), ("relevance", pa.int32()), ("split", TEXT)])
 """A judgement. A relevance above 0 means relevant unless a measure says otherwise."""
 
-RANKING = pa.schema([("query_id", pa.string()), ("doc_id", pa.string()), ("rank", pa.int32()), ("score", pa.float32())])
+RANKING = pa.schema([("query_id", TEXT), ("doc_id", TEXT), ("rank", pa.int32()), ("score", pa.float32())])
 """A retrieved document. Ranks start at 1, scores descend, equal scores are in order of doc_id."""
 
 ANSWERED = RANKING.append(pa.field("hit", pa.bool_()))
 """A ranking; `hit` says whether the document contains an answer to the query."""
 
-SCREENED = RANKING.append(pa.field("reason", pa.string()))
+SCREENED = RANKING.append(pa.field("reason", TEXT))
 """A ranking; `reason` says why the document must not become a negative, or is empty if it may."""
 
 GROUPS = pa.schema(
     [
-        ("query_id", pa.string()),
+        ("query_id", TEXT),
         ("visit", pa.int32()),
-        ("doc_ids", pa.list_(pa.string())),
-        ("targets", pa.list_(pa.float32())),
-        ("teacher", pa.list_(pa.float32())),
+        ("doc_ids", pa.large_list(TEXT)),
+        ("targets", pa.large_list(pa.float32())),
+        ("teacher", pa.large_list(pa.float32())),
     ]
 )
 """One training example: a query, its candidates, the target of each, and optionally a teacher's score of each.
@@ -51,11 +51,11 @@ GROUPS = pa.schema(
 the group.
 """
 
-EXPANSIONS = pa.schema([*DOCUMENTS, ("query_id", pa.string()), ("number", pa.int32())])
+EXPANSIONS = pa.schema([*DOCUMENTS, ("query_id", TEXT), ("number", pa.int32())])
 """An expansion of a query, as a document with the id `query#number`. Numbers start at 1 and follow the order of
 generation, without those of duplicates. Number 0, with an empty text, stands for the query without expansion."""
 
-ANSWER_RANKS = pa.schema([("doc_id", pa.string()), ("query_id", pa.string()), ("rank", pa.int32())])
+ANSWER_RANKS = pa.schema([("doc_id", TEXT), ("query_id", TEXT), ("rank", pa.int32())])
 """The rank of the first document that contains an answer, for the query expanded by `doc_id`; null if none does."""
 
 
@@ -64,13 +64,20 @@ def document_text(title: str, text: str) -> str:
     return f"{title} {text}".strip()
 
 
+def as_relevance(value: Any) -> int | None:
+    """A relevance, out of a file, as an integer that the table of judgements holds; None where it is not one."""
+    if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,9}", value.strip()):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**9 else None
+
+
 def check(table: pa.Table, schema: pa.Schema, *, what: str) -> pa.Table:
     """The table with the schema's columns, in its order; ValueError names a column that is missing or mistyped."""
     for field in schema:
         if field.name not in table.column_names:
             raise ValueError(f"{what}: no column {field.name!r}; it has {', '.join(table.column_names)}")
         got = table.schema.field(field.name).type
-        if got != field.type and not _same_but_wider(got, field.type):
+        if got != field.type and not _is_castable(got, field.type):
             raise ValueError(f"{what}: column {field.name!r} is {got}, expected {field.type}")
     return table.select(schema.names).cast(schema)
 
@@ -93,18 +100,35 @@ def write(path: Path, table: pa.Table, schema: pa.Schema) -> None:
 def pieces(
     path: Path, schema: pa.Schema, *, columns: Iterable[str] | None = None, rows: int = 1_000_000
 ) -> Iterator[pa.Table]:
-    """Read a table that may not fit in memory, or some of its columns, in pieces of at most `rows` rows; ValueError if
-    it has another schema."""
+    """Read a table that may not fit in memory, or some of its columns, in pieces of at most `rows` rows, or of rows
+    with about so many list elements; ValueError if it has another schema."""
     wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     with pq.ParquetFile(path) as file:
         check(file.schema_arrow.empty_table(), wanted, what=str(path))
-        batches = file.iter_batches(batch_size=rows, columns=wanted.names)
+        each = max(1, _elements(file.metadata) // max(1, file.metadata.num_rows))
+        batches = file.iter_batches(batch_size=max(1, rows // each), columns=wanted.names)
         while True:
             with timed("files"):
                 batch = next(batches, None)
             if batch is None:
                 return
             yield check(pa.Table.from_batches([batch]), wanted, what=str(path))
+
+
+def of_queries(path: Path, schema: pa.Schema, queries: pa.Array) -> pa.Table:
+    """The rows of some queries. The file is read in pieces and never held in memory."""
+    parts = (piece.filter(pc.is_in(piece["query_id"], value_set=queries)) for piece in pieces(path, schema))
+    return pa.concat_tables([schema.empty_table(), *parts])
+
+
+def first(path: Path, schema: pa.Schema, rows: int) -> pa.Table:
+    """The first rows of a table that may not fit in memory."""
+    parts = [schema.empty_table()]
+    for piece in pieces(path, schema):
+        parts.append(piece)
+        if sum(map(len, parts)) >= rows:
+            break
+    return pa.concat_tables(parts).slice(0, rows)
 
 
 def by_query(path: Path, schema: pa.Schema, *, rows: int = 1_000_000) -> Iterator[pa.Table]:
@@ -132,18 +156,25 @@ def records(path: Path, key: str, ids: list[str]) -> dict[str, dict[str, Any]]:
     """The rows with some ids, by id. The file is scanned and never held in memory."""
     import pyarrow.dataset as ds  # heavy, and few callers need it
 
-    table = ds.dataset(path).to_table(filter=pc.field(key).isin(pa.array(ids, pa.string())))
+    table = ds.dataset(path).to_table(filter=pc.field(key).isin(pa.array(ids, TEXT)))
     return {record[key]: record for record in table.to_pylist()}
 
 
-def _same_but_wider(got: pa.DataType, expected: pa.DataType) -> bool:
-    """Whether `got` is another form of `expected`: large or dictionary strings, other number widths, null columns."""
-    if pa.types.is_list(expected):
+def _elements(metadata: pq.FileMetaData) -> int:
+    """Elements of the longest column: its rows, or where these are lists, what is in them."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    columns = range(metadata.num_columns)
+    return max((sum(group.column(column).num_values for group in groups) for column in columns), default=0)
+
+
+def _is_castable(got: pa.DataType, expected: pa.DataType) -> bool:
+    """Whether `got` is another form of `expected`: small or dictionary strings, other number widths, null columns."""
+    if pa.types.is_large_list(expected):
         if pa.types.is_list(got) or pa.types.is_large_list(got):
-            return got.value_type == expected.value_type or _same_but_wider(got.value_type, expected.value_type)
+            return got.value_type == expected.value_type or _is_castable(got.value_type, expected.value_type)
         return pa.types.is_null(got)
-    if pa.types.is_string(expected):
-        return pa.types.is_large_string(got) or pa.types.is_dictionary(got) or pa.types.is_null(got)
+    if pa.types.is_large_string(expected):
+        return pa.types.is_string(got) or pa.types.is_dictionary(got) or pa.types.is_null(got)
     if pa.types.is_integer(expected):
         return pa.types.is_integer(got)
     return pa.types.is_floating(expected) and (pa.types.is_floating(got) or pa.types.is_integer(got))

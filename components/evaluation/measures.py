@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.config import UserError
+from components.data.tables import TEXT
 from components.rng import keyed_rng
 
-PER_QUERY = pa.schema([("query_id", pa.string()), ("measure", pa.string()), ("value", pa.float64())])
+PER_QUERY = pa.schema([("query_id", TEXT), ("measure", TEXT), ("value", pa.float64())])
 """One query's value of one measure in a row."""
 
 ACCEPTED = (
@@ -123,7 +124,7 @@ def per_query(ranking: pa.Table, qrels: pa.Table, measures: Sequence[str]) -> pa
     queries = sorted(judged)
     if pc.any(pc.is_nan(ranking["score"])).as_py():
         raise ValueError("the ranking has scores that are NaN")
-    scores = _nested(ranking.filter(pc.is_in(ranking["query_id"], pa.array(queries, pa.string()))), "score")
+    scores = _nested(ranking.filter(pc.is_in(ranking["query_id"], pa.array(queries, TEXT))), "score")
     values: dict[tuple[str, str], float] = {}
     if scores:  # ir_measures may fail on an empty ranking
         parsed = [ir_measures.parse_measure(name) for name in names]

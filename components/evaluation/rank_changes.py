@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from components.data.tables import TEXT
+
 
 @dataclass(frozen=True)
 class Change:
@@ -45,7 +47,7 @@ def _first_relevant(
 ) -> dict[str, tuple[int | None, str | None, str | None]]:
     """query -> rank and id of its first relevant document, and the id of the document at rank 1."""
     firsts: dict[str, tuple[int | None, str | None, str | None]] = dict.fromkeys(relevant, (None, None, None))
-    kept = ranking.filter(pc.is_in(ranking["query_id"], pa.array(list(relevant), pa.string())))
+    kept = ranking.filter(pc.is_in(ranking["query_id"], pa.array(list(relevant), TEXT)))
     columns = (kept[name].to_pylist() for name in ("query_id", "doc_id", "rank"))
     for query, document, rank in zip(*columns, strict=True):
         best, first, top = firsts[query]

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.config import UserError, listing
-from components.data.tables import EXPANSIONS, QRELS, QUERIES, read, write
+from components.data.tables import EXPANSIONS, QRELS, QUERIES, TEXT, read, write
 from components.files import replacing
 from components.rng import keyed_int
 from components.sources.reading import plain_or_gz, read_objects
@@ -81,7 +81,7 @@ def write_collection(out: Path, data: Path, expansions: pa.Table) -> dict[str, A
         for question, expansion in zip(queries["text"].take(origin), expansions["text"], strict=True)
     ]
     expanded = pa.table(
-        {"query_id": expansions["doc_id"], "text": pa.array(texts, pa.string()),
+        {"query_id": expansions["doc_id"], "text": pa.array(texts, TEXT),
          "answers": queries["answers"].take(origin), "split": queries["split"].take(origin)},
     )  # fmt: skip
     write(out / "queries.parquet", expanded, QUERIES)

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.data import row_runs
-from components.data.tables import ANSWER_RANKS, ANSWERED, EXPANSIONS, RANKING, check
+from components.data.tables import ANSWER_RANKS, ANSWERED, EXPANSIONS, RANKING, TEXT, check
 from components.retrieval.fusion import FusionConfig, fuse_lists
 
-PREDICTIONS = pa.schema([("doc_id", pa.string()), ("score", pa.float32())])
+PREDICTIONS = pa.schema([("doc_id", TEXT), ("score", pa.float32())])
 """A query reranker's score of an expansion: the answer rank that it predicts, up to a constant."""
 
 CHOICE = EXPANSIONS.append(pa.field("score", pa.float64()))
@@ -68,6 +68,6 @@ def as_ranking(
         chosen = fuse_lists(chosen, choice.drop_null().to_numpy(), fusion)
     rest = otherwise.filter(pc.invert(pc.is_in(otherwise["query_id"], value_set=pc.unique(choices["query_id"]))))
     joined = pa.concat_tables([check(table, RANKING, what="ranking") for table in (chosen, rest)])
-    names = pc.unique(pa.chunked_array([*otherwise["query_id"].chunks, *chosen["query_id"].chunks], pa.string()))
+    names = pc.unique(pa.chunked_array([*otherwise["query_id"].chunks, *chosen["query_id"].chunks], TEXT))
     order = pc.index_in(joined["query_id"], value_set=names)
     return joined.append_column("order", order).sort_by([("order", "ascending"), ("rank", "ascending")]).drop(["order"])

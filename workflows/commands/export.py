@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from components.config import UserError
 from components.data import trec
+from components.data.tables import RANKING, of_queries
 from components.files import replacing
 from workflows.commands.opening import add_config, finished, opened
 from workflows.stages.experiments import Experiment
@@ -65,9 +66,8 @@ def write(experiment: Experiment, store: Store, to: Path) -> Iterator[str]:
         queries = pq.read_table(store.path(outcome.data) / "queries.parquet", columns=["query_id", "split"])
         wanted = queries["query_id"].filter(pc.equal(queries["split"], outcome.split)).combine_chunks()
         for system, step in outcome.rankings.items():
-            table = pq.read_table(store.path(step) / "ranking.parquet")
+            table = of_queries(store.path(step) / "ranking.parquet", RANKING, wanted)
             name = system.replace(": ", "-").replace(" ", "-")
-            table = table.filter(pc.is_in(table["query_id"], value_set=wanted))
             trec.write_ranking(table, folder / "rankings" / f"{name}.trec", tag=name)
         yield f"{to}/rankings: {len(outcome.rankings)} TREC run files"
         qrels = pq.read_table(store.path(outcome.data) / "qrels.parquet")

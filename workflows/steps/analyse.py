@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from components.config import UserError
 from components.data.groups import ids_of, measured_queries, positives, rows_of
-from components.data.tables import RANKING, read
+from components.data.tables import RANKING, TEXT, read
 from components.data.vectors import Vectors, query_rows
 from components.evaluation import embedding_space
 from components.evaluation.embedding_space import EmbeddingSpaceConfig
@@ -36,16 +36,16 @@ def analyse(
     first = read(ranking / "ranking.parquet", RANKING, columns=["query_id", "doc_id"], filters=[("rank", "==", 1)])
     top = dict(zip(first["query_id"].to_pylist(), first["doc_id"].to_pylist(), strict=True))
     chosen = [query for query in measured_queries(data, split, config.queries) if query in top]
-    rows = rows_of(pa.array(chosen, pa.string()), query_ids, what="queries")
+    rows = rows_of(pa.array(chosen, TEXT), query_ids, what="queries")
     chosen, rows = _judged(chosen, rows, relevant)
     if len(chosen) < 2:
         raise UserError(f"no two queries of the split {split!r} have a relevant document and a ranking")
     right = np.asarray([relevant[int(row)][0] for row in rows])
-    nearest = rows_of(pa.array([top[query] for query in chosen], pa.string()), document_ids, what=str(ranking))
+    nearest = rows_of(pa.array([top[query] for query in chosen], TEXT), document_ids, what=str(ranking))
     held = Vectors(vectors)
     same = np.load(tokens / "documents.same.npy", mmap_mode="r")
     told = embedding_space.analyse(
-        held.queries(query_rows(vectors, pa.array(chosen, pa.string()))), _documents(held, right),
+        held.queries(query_rows(vectors, pa.array(chosen, TEXT))), _documents(held, right),
         _documents(held, nearest), np.asarray(same[right]), config,
     )  # fmt: skip
     write_json(out / ANALYSIS, told)
@@ -58,7 +58,7 @@ def analyse(
 def _judged(ids: list[str], rows: np.ndarray, relevant: dict[int, np.ndarray]) -> tuple[list[str], np.ndarray]:
     """Those with a relevant document: a split that is measured by answers alone has queries without."""
     kept = np.asarray([int(row) in relevant for row in rows], bool)
-    return pc.filter(pa.array(ids, pa.string()), pa.array(kept)).to_pylist(), rows[kept]
+    return pc.filter(pa.array(ids, TEXT), pa.array(kept)).to_pylist(), rows[kept]
 
 
 def _documents(vectors: Vectors, rows: np.ndarray) -> np.ndarray:

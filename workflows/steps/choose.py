@@ -9,7 +9,18 @@ import pyarrow.compute as pc
 
 from components.config import UserError
 from components.data.groups import queries_of
-from components.data.tables import ANSWER_RANKS, ANSWERED, EXPANSIONS, GROUPS, QRELS, RANKING, pieces, read, write
+from components.data.tables import (
+    ANSWER_RANKS,
+    ANSWERED,
+    EXPANSIONS,
+    GROUPS,
+    QRELS,
+    RANKING,
+    of_queries,
+    pieces,
+    read,
+    write,
+)
 from components.expansion import query_choice
 from components.expansion.expansions import FILE
 from components.expansion.query_choice import CHOICE, PREDICTIONS
@@ -120,10 +131,9 @@ def _write(
     fusion: FusionConfig | None = None,
 ) -> None:  # fmt: skip
     """Write choices and the ranking of what was chosen."""
-    own = read(ranking / "ranking.parquet", RANKING, filters=[("query_id", "in", choices["doc_id"].to_pylist())])
-    plain = read(otherwise / "ranking.parquet", RANKING)
+    own = of_queries(ranking / "ranking.parquet", RANKING, choices["doc_id"].combine_chunks())
     of_split = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
-    plain = plain.filter(pc.is_in(plain["query_id"], value_set=of_split))
+    plain = of_queries(otherwise / "ranking.parquet", RANKING, of_split)
     write(out / CHOICES, choices, CHOICE)
     write(out / "ranking.parquet", query_choice.as_ranking(choices, own, plain, fusion), RANKING)
 

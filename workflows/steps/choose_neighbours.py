@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from components.compute.processor import configure_process
 from components.config import Config, UserError
 from components.data.groups import measured_queries, queries_of
-from components.data.tables import QRELS, RANKING, read, write
+from components.data.tables import QRELS, RANKING, TEXT, read, write
 from components.data.vectors import Vectors
 from components.evaluation.measures import canonical, needs_answers, per_query
 from components.files import remove, save_array, write_json
@@ -153,7 +153,7 @@ def _folds(queries: list[str], judged: list[str], config: ChooseConfig) -> list[
 
 def _in_order(table: pa.Table, queries: list[str]) -> pa.Table:
     """A ranking whose queries stand in the order of others."""
-    at = pc.index_in(table["query_id"], value_set=pa.array(queries, pa.string())).to_numpy()
+    at = pc.index_in(table["query_id"], value_set=pa.array(queries, TEXT)).to_numpy()
     return table.take(pa.array(np.lexsort((table["rank"].to_numpy(), at))))
 
 
@@ -171,7 +171,7 @@ class _TrialWorker:
         self._table = read(ranking / "ranking.parquet", RANKING)
 
     def ranked(self, queries: list[str]) -> Ranked:
-        wanted = pa.array(queries, pa.string())
+        wanted = pa.array(queries, TEXT)
         table = self._table.filter(pc.is_in(self._table["query_id"], value_set=wanted))
         return Ranked(table, self._data, self._place)
 
@@ -190,7 +190,7 @@ class TrialMeasurer(_TrialWorker):
         self._ranked, self._measure = self.ranked(self._judged), canonical(self._config.measure)
         by = self._config.split or self._split
         qrels = read(self._data / "qrels.parquet", QRELS, filters=[("split", "=", by)])
-        self._qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=pa.array(self._judged, pa.string())))
+        self._qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=pa.array(self._judged, TEXT)))
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         """Write a trial's measure of each judged query, in order of id."""

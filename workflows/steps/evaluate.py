@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from components.config import Config, UserError, listing
 from components.data.groups import measured_queries
-from components.data.tables import ANSWERED, QRELS, QUERIES, RANKING, read
+from components.data.tables import ANSWERED, QRELS, QUERIES, RANKING, TEXT, of_queries, read
 from components.evaluation.measures import (
     answer_hits_per_query,
     by_measure,
@@ -55,31 +55,33 @@ def evaluate(
     by_answer = [name for name in measures if needs_answers(name)]
     judged = [name for name in measures if name not in by_answer]
     schema = ANSWERED if by_answer else RANKING
-    documents = read(ranking / "ranking.parquet", schema)
-    sample = None if queries is None else pa.array(measured_queries(data, split, queries), pa.string())
+    sample = None if queries is None else pa.array(measured_queries(data, split, queries), TEXT)
 
     def asked_for(table: pa.Table) -> pa.Table:
         return table if sample is None else table.filter(pc.is_in(table["query_id"], value_set=sample))
 
+    judgements = asked_for(_judgements(data, split) if judged else QRELS.empty_table())
+    answerable = asked_for(_with_answers(data, split) if by_answer else QUERIES.empty_table())["query_id"]
+    wanted = pa.chunked_array([*judgements["query_id"].chunks, *answerable.chunks], TEXT)
+    documents = of_queries(ranking / "ranking.parquet", schema, pc.unique(wanted))
     tables = []
     if judged:
-        tables.append(per_query(documents, asked_for(_judgements(data, split)), judged))
+        tables.append(per_query(documents, judgements, judged))
     if by_answer:
-        answerable = asked_for(_with_answers(data, split))["query_id"].to_pylist()
-        tables.append(answer_hits_per_query(documents, answerable, by_answer))
+        tables.append(answer_hits_per_query(documents, answerable.to_pylist(), by_answer))
     values = pa.concat_tables(tables)
     pq.write_table(values, out / PER_QUERY)
 
     asked = pc.unique(values["query_id"])
-    of_queries = documents.filter(pc.is_in(documents["query_id"], asked))
+    ranked = documents.filter(pc.is_in(documents["query_id"], asked))
     summary: dict[str, Any] = {
         "measures": means(values),
         "queries": len(asked),
-        "without_results": len(asked) - len(pc.unique(of_queries["query_id"])),
+        "without_results": len(asked) - len(pc.unique(ranked["query_id"])),
     }
     if entropy is not None:
         first, temperature = entropy.documents, entropy.temperature
-        summary["entropy"] = mean_entropy(of_queries, documents=first, temperature=temperature)
+        summary["entropy"] = mean_entropy(ranked, documents=first, temperature=temperature)
         summary["entropy_documents"] = first
     return summary
 

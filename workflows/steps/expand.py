@@ -19,7 +19,7 @@ from pydantic import Field
 from components.compute.processor import configure_process
 from components.config import Config, UserError
 from components.data.groups import queries_of
-from components.data.tables import ANSWER_RANKS, EXPANSIONS, QRELS, QUERIES, RANKING, read, write
+from components.data.tables import ANSWER_RANKS, EXPANSIONS, QRELS, QUERIES, RANKING, TEXT, read, write
 from components.expansion import expansions, relevance_model
 from components.expansion.query_choice import CHOICE
 from components.expansion.relevance_model import Document, Frequencies, RelevanceConfig
@@ -292,7 +292,7 @@ def chosen_queries(out: Path, cluster: Cluster, *, data: Path, choices: Path, sp
         expansions.expand_query(text, texts[query]) if texts.get(query) else text
         for query, text in zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True)
     ]
-    write(out / "queries.parquet", queries.set_column(1, "text", pa.array(asked, pa.string())), QUERIES)
+    write(out / "queries.parquet", queries.set_column(1, "text", pa.array(asked, TEXT)), QUERIES)
     write(out / "qrels.parquet", read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)]), QRELS)
     with replacing(out / "documents.parquet") as path:
         expansions.link_or_copy(data / "documents.parquet", path)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.data.groups import queries_of
-from components.data.tables import EXPANSIONS, RANKING, pieces, read, write
+from components.data.tables import EXPANSIONS, RANKING, of_queries, pieces, read, write
 from components.expansion.expansions import FILE
 from components.retrieval import fusion
 from components.retrieval.fusion import FusionConfig
@@ -23,8 +23,8 @@ def fuse(
 ) -> dict[str, Any]:
     """Write `ranking.parquet`, the split's queries' rankings fused (`components.retrieval.fusion`)."""
     wanted = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
-    tables = [read(path / "ranking.parquet", RANKING) for path in rankings]
-    fused = fusion.fuse([table.filter(pc.is_in(table["query_id"], value_set=wanted)) for table in tables], config)
+    tables = [of_queries(path / "ranking.parquet", RANKING, wanted) for path in rankings]
+    fused = fusion.fuse(tables, config)
     write(out / "ranking.parquet", fused, RANKING)
     return {"queries": len(pc.unique(fused["query_id"])), "rows": len(fused)}
 
@@ -56,8 +56,7 @@ def fuse_expansions(
             last = pc.equal(rest["query_id"], rest["query_id"][-1])  # it may continue in the next piece
         done, rest = rest.filter(pc.invert(last)), rest.filter(last)
         fused.append(fusion.fuse_lists(done.select(RANKING.names), done["number"].to_numpy(), config))
-    plain = read(otherwise / "ranking.parquet", RANKING)
-    plain = plain.filter(pc.is_in(plain["query_id"], value_set=wanted))
+    plain = of_queries(otherwise / "ranking.parquet", RANKING, wanted)
     table = pa.concat_tables([RANKING.empty_table(), *fused])
     lacking = pc.invert(pc.is_in(plain["query_id"], value_set=pc.unique(table["query_id"])))
     write(out / "ranking.parquet", pa.concat_tables([table, plain.filter(lacking)]), RANKING)

@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
-
 from components.data.groups import queries_of
-from components.data.tables import RANKING, read, write
+from components.data.tables import RANKING, of_queries, write
 from components.retrieval.interpolation import InterpolationConfig, interpolated
 from workflows.distributed.cluster import Cluster
 from workflows.store.dag import Description
@@ -22,8 +20,7 @@ def interpolate(
     A query that only one of the rankings has keeps that one's order (`components.retrieval.interpolation`).
     """
     wanted = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
-    tables = [read(place / "ranking.parquet", RANKING) for place in (first, second)]
-    one, other = (table.filter(pc.is_in(table["query_id"], value_set=wanted)) for table in tables)
+    one, other = (of_queries(place / "ranking.parquet", RANKING, wanted) for place in (first, second))
     mixed = interpolated(one, other, config, k=k)
     write(out / "ranking.parquet", mixed, RANKING)
     return {"queries": len(mixed["query_id"].unique()), "documents": len(mixed)}

@@ -12,7 +12,7 @@ from pydantic import Field
 from components.charts.label_curves import Mark, by_rank, normalised, picture, softmax, training_curves
 from components.config import Config
 from components.data.groups import ids_of, rows_of
-from components.data.tables import GROUPS, read
+from components.data.tables import GROUPS, first
 from components.data.vectors import Lists, Vectors, query_rows
 from components.evaluation.measures import mean_and_deviation
 from components.files import write_json
@@ -43,7 +43,7 @@ def pictures(
     `groups` have the labels as they are, `labels` smoothed ones. `vectors` are those before the training, `trained`
     those with the queries of `model`; both have the groups' queries.
     """
-    table = read(groups / "groups.parquet", GROUPS).slice(0, config.queries).combine_chunks()
+    table = first(groups / "groups.parquet", GROUPS, config.queries).combine_chunks()
     lists = table["doc_ids"].combine_chunks()
     offsets = np.r_[0, np.cumsum(lists.value_lengths().to_numpy())].astype(np.int64)
     documents = rows_of(lists.flatten(), ids_of(data / "documents.parquet", "doc_id"), what=str(groups))
@@ -54,13 +54,13 @@ def pictures(
     later = _scores(own._replace(queries=query_rows(trained, table["query_id"])), Vectors(trained))
     heat = json.loads((model / "model" / "temperature.json").read_text())["temperature"]
     shown = slice(0, config.candidates)
-    first = int(there.sum(1).argmax())
-    one = slice(first, first + 1)
+    longest = int(there.sum(1).argmax())
+    one = slice(longest, longest + 1)
 
     predicted = {"before": softmax(before, there, heat), "after": softmax(later, there, heat)}
     shares = {"labels": by_rank(_to_one(own.padded(_flat(table, "targets"))), there)[shown]}
     if labels is not None:
-        smooth = read(labels / "groups.parquet", GROUPS).slice(0, config.queries).combine_chunks()
+        smooth = first(labels / "groups.parquet", GROUPS, config.queries).combine_chunks()
         shares["smoothed labels"] = by_rank(_to_one(own.padded(_flat(smooth, "targets"))), there)[shown]
     charts = [
         picture(

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from components.config import Config
-from components.data.tables import DOCUMENTS, EXPANSIONS, QRELS, QUERIES, RANKING, check, read, write
+from components.data.tables import DOCUMENTS, EXPANSIONS, QRELS, QUERIES, RANKING, TEXT, check, read, write
 from components.expansion.expansions import FILE
 from components.expansion.query_choice import PREDICTIONS
 from components.expansion.query_reading import PARTS, TOP
@@ -44,7 +44,7 @@ def candidates(out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranki
     names = read(expanded / FILE, EXPANSIONS, columns=["doc_id"])["doc_id"]
     asked = read(expanded / "queries.parquet", QUERIES, columns=["query_id", "text"])
     texts = asked["text"].take(pc.index_in(names, value_set=asked["query_id"].combine_chunks()))
-    titles = pa.array([""] * len(names), pa.string())
+    titles = pa.array([""] * len(names), TEXT)
     tables = [check(pa.table([names, titles, texts], names=DOCUMENTS.names), DOCUMENTS, what="expanded queries")]
     summary = {"expansions": len(names)}
     if ranking is not None:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from components.compute.processor import configure_process
 from components.config import UserError
 from components.data.groups import ids_of, measured_queries, queries_of, rows_of
-from components.data.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING, read, write
+from components.data.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING, TEXT, read, write
 from components.evaluation.exact_match import MEASURES, best_over_answers
 from components.evaluation.measures import PER_QUERY, means
 from components.files import remove, write_array
@@ -23,7 +23,7 @@ from workflows.distributed.shards import map_shards, row_shards
 from workflows.store.dag import Description
 
 ANSWERS = "answers.parquet"
-WRITTEN = pa.schema([("query_id", pa.string()), ("answer", pa.string())])
+WRITTEN = pa.schema([("query_id", TEXT), ("answer", TEXT)])
 """A reader's answer to a query; empty where it had nothing to read."""
 
 
@@ -74,7 +74,7 @@ def read_answers(
     has = pc.and_(pc.equal(asked["split"], split), pc.greater(pc.list_value_length(asked["answers"]), 0))
     names = asked.filter(has)["query_id"].combine_chunks()
     if config.queries is not None:
-        sample = pa.array(measured_queries(data, split, config.queries), pa.string())
+        sample = pa.array(measured_queries(data, split, config.queries), TEXT)
         names = names.filter(pc.is_in(names, value_set=sample))
     if not len(names):
         raise UserError(f"passages: a reader's answers are held against right ones, and no query of {split!r} has one")
@@ -128,7 +128,7 @@ class Answerer:
                 self._reader, self._readings, questions, new_tokens=self._config.new_tokens,
                 batch_tokens=self._batch_tokens, device=self._device,
             )  # fmt: skip
-        pq.write_table(pa.table({"answer": pa.array(texts, pa.string())}), path)
+        pq.write_table(pa.table({"answer": pa.array(texts, TEXT)}), path)
 
 
 @Description(part="evaluation")

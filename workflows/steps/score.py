@@ -10,8 +10,8 @@ from pydantic import Field
 
 from components.config import Config
 from components.data import row_runs
-from components.data.groups import ids_of, measured_queries, rows_of
-from components.data.tables import GROUPS, RANKING, read, write
+from components.data.groups import Groups, ids_of, measured_queries, rows_of, write_lists
+from components.data.tables import RANKING, TEXT, of_queries, write
 from components.files import remove, save_array, write_array
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import map_rows
@@ -41,18 +41,12 @@ def score_groups(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, groups: Path, ranker: Path, config: ScoreConfig
 ) -> dict[str, Any]:
     """The same groups with the ranker's scores as teacher."""
-    table = read(groups / "groups.parquet", GROUPS)
-    lists = table["doc_ids"].combine_chunks()
-    parents = pc.list_parent_indices(lists)
-    pairs = pa.table({"query_id": table["query_id"].take(parents), "doc_id": lists.flatten()})
-    scores, counted = _score(out, cluster, data, tokens, ranker, pairs, config)
-    teacher = pa.ListArray.from_arrays(
-        pa.array(lists.offsets.to_numpy() - lists.offsets[0].as_py(), pa.int32()), scores
-    )
-    at = table.schema.get_field_index("teacher")
-    write(out / "groups.parquet", table.set_column(at, "teacher", teacher), GROUPS)
+    unscored = Groups(groups / "groups.parquet", data)
+    queries = np.repeat(unscored.queries, np.diff(unscored.offsets))
+    scores, counted = _score(out, cluster, tokens, ranker, queries, unscored.documents, config)
+    write_lists(groups / "groups.parquet", "teacher", scores, out / "groups.parquet")
     remove(out, "pairs.npy", "part-*.npy")
-    return {"pairs": len(pairs), **counted}
+    return {"pairs": len(scores), **counted}
 
 
 @Description(part="scoring by the ranker", models="scoring")
@@ -64,17 +58,18 @@ def rerank(
 
     Documents beyond the depth follow in their old order, with scores below the ranker's lowest.
     """
-    table = read(ranking / "ranking.parquet", RANKING)
-    wanted = pa.array(measured_queries(data, split, config.queries), pa.string())
-    table = table.filter(pc.is_in(table["query_id"], value_set=wanted))
+    wanted = pa.array(measured_queries(data, split, config.queries), TEXT)
+    table = of_queries(ranking / "ranking.parquet", RANKING, wanted)
     first = pc.less_equal(table["rank"], config.depth)
     top, rest = table.filter(first), table.filter(pc.invert(first))
-    scores, counted = _score(out, cluster, data, tokens, ranker, top.select(["query_id", "doc_id"]), config)
-    lowest = float(pc.min(scores).as_py()) if len(scores) else 0.0
+    queries = rows_of(top["query_id"], ids_of(data / "queries.parquet", "query_id"), what=str(ranking))
+    documents = rows_of(top["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what=str(ranking))
+    scores, counted = _score(out, cluster, tokens, ranker, queries, documents, config)
+    lowest = float(scores.min()) if len(scores) else 0.0
     behind = pa.array(lowest - rest["rank"].to_numpy().astype(np.float32), pa.float32())
     table = pa.concat_tables(
         [
-            top.set_column(3, "score", scores).append_column("before", top["rank"]),
+            top.set_column(3, "score", pa.array(scores)).append_column("before", top["rank"]),
             rest.set_column(3, "score", behind).append_column("before", rest["rank"]),
         ]
     )
@@ -89,19 +84,19 @@ def rerank(
 
 
 def _score(
-    out: Path, cluster: Cluster, data: Path, tokens: Path, ranker: Path, pairs: pa.Table, config: ScoreConfig
-) -> tuple[pa.Array, dict[str, float]]:
-    """Scores of pairs in their order, and what the workers counted. A pair that occurs twice is scored once."""
-    queries = rows_of(pairs["query_id"], ids_of(data / "queries.parquet", "query_id"), what="pairs")
-    documents = rows_of(pairs["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what="pairs")
-    distinct, inverse = np.unique(np.stack([queries, documents], 1), axis=0, return_inverse=True)
-    write_array(out / "pairs.npy", distinct)
+    out: Path, cluster: Cluster, tokens: Path, ranker: Path, queries: np.ndarray, documents: np.ndarray,
+    config: ScoreConfig,
+) -> tuple[np.ndarray, dict[str, float]]:  # fmt: skip
+    """(N,) fp32 scores of (N,) pairs of rows, and what the workers counted. A pair that occurs twice is scored once."""
+    count = documents.max(initial=0) + 1
+    distinct, inverse = np.unique(queries * count + documents, return_inverse=True)
+    write_array(out / "pairs.npy", np.stack(np.divmod(distinct, count), 1))
     scores, counted = map_rows(
         Scorer, len(distinct), config.shard, out=out, cluster=cluster, pool=cluster.scoring_pool(), unit="pairs",
         tokens=tokens, model=ranker / "model", pairs=out / "pairs.npy", config=config,
         batch_tokens=cluster.batch_tokens(cuda=cluster.cuda()),
     )  # fmt: skip
-    return pa.array(scores[inverse.reshape(-1)], pa.float32()), counted
+    return scores[inverse], counted
 
 
 class Scorer:

@@ -12,8 +12,17 @@ from pydantic import Field
 from components.compute.processor import configure_process
 from components.config import Config, UserError
 from components.data import row_runs
-from components.data.groups import ids_of, measured_queries, positives, rows_of
-from components.data.tables import GROUPS, QUERIES, RANKING, read, write
+from components.data.groups import (
+    CANDIDATES,
+    NOTHING,
+    Groups,
+    ids_of,
+    measured_queries,
+    positives,
+    rows_of,
+    write_lists,
+)
+from components.data.tables import GROUPS, QUERIES, RANKING, TEXT, pieces, read
 from components.data.vectors import Lists, Vectors, query_rows
 from components.files import remove, replacing, save_array, write_array
 from components.neighbours.reciprocal import contexts_per_batch
@@ -60,7 +69,7 @@ def contexts(
     splits = read(data / "queries.parquet", QUERIES, columns=["split"])["split"]
     wanted = np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)).tolist()
     if config.queries is not None:
-        sample = pa.array(measured_queries(data, split, config.queries), pa.string())
+        sample = pa.array(measured_queries(data, split, config.queries), TEXT)
         wanted = rows_of(sample, query_ids, what=split).tolist()
     queries = [row for row in wanted if row in relevant and row in ranked]
     if not queries:
@@ -93,9 +102,13 @@ def contexts(
 
 def _ranked(ranking: Path, data: Path, size: int) -> dict[int, np.ndarray]:
     """Document rows of each query row, best first, to twice the depth that is wanted, as texts repeat."""
-    table = read(ranking / "ranking.parquet", RANKING, filters=[("rank", "<=", 2 * size)])
-    queries = rows_of(table["query_id"], ids_of(data / "queries.parquet", "query_id"), what=str(ranking))
-    documents = rows_of(table["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what=str(ranking))
+    query_ids, document_ids = ids_of(data / "queries.parquet", "query_id"), ids_of(data / "documents.parquet", "doc_id")
+    parts = [(NOTHING, NOTHING)]
+    for piece in pieces(ranking / "ranking.parquet", RANKING, rows=CANDIDATES):
+        first = piece.filter(pc.less_equal(piece["rank"], 2 * size))
+        asked = rows_of(first["query_id"], query_ids, what=str(ranking))
+        parts.append((asked, rows_of(first["doc_id"], document_ids, what=str(ranking))))
+    queries, documents = map(np.concatenate, zip(*parts, strict=True))
     starts = row_runs.starts(queries)
     return dict(zip(queries[starts].tolist(), np.split(documents, starts[1:]), strict=True)) if len(queries) else {}
 
@@ -110,22 +123,18 @@ def smooth(
     says how the targets are spread, on average over the groups that have some: the entropy (natural logarithm), how
     many candidates have a share, and the ground truth's.
     """
-    table = read(groups / "groups.parquet", GROUPS).combine_chunks()
-    lists = table["doc_ids"].combine_chunks()
-    offsets = lists.offsets.to_numpy().astype(np.int64) - lists.offsets[0].as_py()
-    documents = rows_of(lists.flatten(), ids_of(data / "documents.parquet", "doc_id"), what=str(groups))
-    truth = table["targets"].combine_chunks().flatten().to_numpy() > 0
-    Lists(query_rows(vectors, table["query_id"]), documents, offsets).save(out)
+    read_groups = Groups(groups / "groups.parquet", data)
+    offsets, truth = read_groups.offsets, read_groups.targets > 0
+    query_ids = ids_of(data / "queries.parquet", "query_id").take(pa.array(read_groups.queries))
+    Lists(query_rows(vectors, query_ids), read_groups.documents, offsets).save(out)
     write_array(out / "truth.npy", truth)
     targets, _ = map_rows(
-        Smoother, len(table), GROUPS_AT_ONCE, out=out, cluster=cluster, pool=cluster.map, unit="groups",
+        Smoother, len(read_groups), GROUPS_AT_ONCE, out=out, cluster=cluster, pool=cluster.map, unit="groups",
         work=out, vectors=vectors, config=config,
     )  # fmt: skip
-    at = table.schema.get_field_index("targets")
-    column = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(targets))
-    write(out / "groups.parquet", table.set_column(at, "targets", column), GROUPS)
+    write_lists(groups / "groups.parquet", "targets", targets, out / "groups.parquet")
     remove(out, "lists.*.npy", "part-*.npy", "truth.npy")
-    return {"groups": len(table), "candidates": len(targets), **_spread(targets, truth, offsets)}
+    return {"groups": len(read_groups), "candidates": len(targets), **_spread(targets, truth, offsets)}
 
 
 def _spread(targets: np.ndarray, truth: np.ndarray, offsets: np.ndarray) -> dict[str, float]:

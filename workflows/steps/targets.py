@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from components.config import UserError
 from components.data.answers import Mode
 from components.data.groups import queries_of
-from components.data.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, read, write
+from components.data.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, TEXT, read, write
 from components.expansion import expansions
 from components.expansion.targets import MOST_TITLES, TargetConfig, joined, sentence
 from workflows.distributed.cluster import Cluster
@@ -72,7 +72,7 @@ def _named(data: Path, ranking: Path | None, config: TargetConfig) -> dict[str, 
 def _documents(data: Path, named: dict[str, list[str]], column: str) -> dict[str, str]:
     """The title or text of the documents that are named, by id; one pass over the collection."""
     documents: dict[str, str] = {}
-    wanted = pa.array({name for of in named.values() for name in of}, pa.string())
+    wanted = pa.array({name for of in named.values() for name in of}, TEXT)
     if len(wanted):
         for batch in pq.ParquetFile(data / "documents.parquet").iter_batches(columns=["doc_id", column]):
             found = batch.filter(pc.is_in(batch["doc_id"], value_set=wanted))
@@ -94,7 +94,7 @@ def _write(out: Path, rows: pa.Table, queries: pa.Table) -> None:
         "groups": (
             GROUPS,
             {"query_id": rows["query_id"], "visit": [0] * count, "doc_ids": each,
-             "targets": [[1.0]] * count, "teacher": pa.nulls(count, pa.list_(pa.float32()))},
+             "targets": [[1.0]] * count, "teacher": pa.nulls(count, GROUPS.field("teacher").type)},
         ),
     }  # fmt: skip
     for name, (schema, columns) in tables.items():

@@ -11,7 +11,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from components.data.groups import Groups, ids_of, known_positives, measured_queries, positives, rows_of
+from components.data import groups as module
+from components.data.groups import (
+    Groups,
+    ids_of,
+    known_positives,
+    measured_queries,
+    positives,
+    rows_of,
+    write_lists,
+)
 from components.data.tables import GROUPS
 from tests.support import toy
 
@@ -37,6 +46,19 @@ def test_groups_in_several_row_groups_and_chunks(tmp_path: Path, data: Path) -> 
     pq.write_table(pa.Table.from_pylist(rows, schema=GROUPS), tmp_path / "groups.parquet", row_group_size=4)
     groups = Groups(tmp_path / "groups.parquet", data)
     assert [groups[i].documents.tolist() for i in range(15)] == [[5, 39, 0], [9], [7, 5]] * 5
+
+
+def test_groups_written_again_with_other_numbers(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CANDIDATES", 4)
+    place = toy.write_groups(tmp_path / "groups", [{**row, "teacher": None} for row in ROWS]) / "groups.parquet"
+    write_lists(place, "teacher", np.arange(6, dtype=np.float32), tmp_path / "taught.parquet")
+    before, after = Groups(place, data), Groups(tmp_path / "taught.parquet", data)
+    assert before.teacher is None
+    assert [group.teacher.tolist() for group in (after[i] for i in range(3)) if group.teacher is not None] == [
+        [0, 1, 2], [3], [4, 5],
+    ]  # fmt: skip
+    for name in ("queries", "offsets", "documents", "targets"):
+        np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
 
 
 def test_without_a_teacher_in_every_row_there_is_none(tmp_path: Path, data: Path) -> None:
@@ -103,6 +125,9 @@ def test_a_sample_is_of_queries_that_can_be_measured(tmp_path: Path, data: Path)
     assert set(judged) <= set(test)
     answers = [["a word"] if row["query_id"] in test[:2] else [] for row in table.to_pylist()]
     at = table.schema.get_field_index("answers")
-    pq.write_table(table.set_column(at, table.schema.field(at), [answers]), tmp_path / "queries.parquet")
+    pq.write_table(
+        table.set_column(at, table.schema.field(at), pa.array(answers, table.schema.field(at).type)),
+        tmp_path / "queries.parquet",
+    )
     pq.write_table(pq.read_table(data / "qrels.parquet").slice(0, 0), tmp_path / "qrels.parquet")
     assert measured_queries(tmp_path, "test", 3) == test[:2]

@@ -17,6 +17,8 @@ from components.data.tables import (
     by_query,
     check,
     document_text,
+    first,
+    of_queries,
     pieces,
     write,
 )  # fmt: skip
@@ -42,14 +44,14 @@ def test_a_missing_column_is_named_with_those_there_are() -> None:
 
 @pytest.mark.parametrize("values", [pa.array([1]), pa.array([b"x"]), pa.array([["x"]])])
 def test_a_column_of_another_kind_is_named(values: pa.Array) -> None:
-    with pytest.raises(ValueError, match=rf"run: column 'doc_id' is {values.type}, expected string"):
+    with pytest.raises(ValueError, match=rf"run: column 'doc_id' is {values.type}, expected large_string"):
         check(ranking().set_column(1, "doc_id", values), RANKING, what="run")
 
 
 @pytest.mark.parametrize(
     ("column", "values"),
     [
-        ("doc_id", pa.array(["d"], pa.large_string())),
+        ("doc_id", pa.array(["d"], pa.string())),
         ("doc_id", pa.array(["d"]).dictionary_encode()),
         ("rank", pa.array([1], pa.int64())),
         ("score", pa.array([0.5], pa.float64())),
@@ -65,7 +67,7 @@ def test_lists_of_other_widths_and_columns_of_nulls_are_taken() -> None:
         {
             "query_id": ["q"],
             "visit": pa.array([0], pa.int64()),
-            "doc_ids": pa.array([["d"]], pa.large_list(pa.string())),
+            "doc_ids": pa.array([["d"]], pa.list_(pa.string())),
             "targets": pa.array([[1.0]], pa.list_(pa.float64())),
             "teacher": pa.nulls(1),
         }
@@ -99,6 +101,27 @@ def test_pieces_never_cut_a_query(tmp_path: Path, rows: int) -> None:
     assert pa.concat_tables(pieces(tmp_path / "ranking.parquet", RANKING, rows=rows)) == whole
     with pytest.raises(ValueError, match="no column 'hit'"):
         next(pieces(tmp_path / "ranking.parquet", ANSWERED))
+
+
+def test_pieces_of_lists_are_counted_by_what_is_in_them(tmp_path: Path) -> None:
+    rows = [{"query_id": f"q{at}", "visit": 0, "doc_ids": ["d"] * 10, "targets": [0.0] * 10} for at in range(9)]
+    whole = pa.Table.from_pylist(rows, schema=GROUPS)
+    write(tmp_path / "groups.parquet", whole, GROUPS)
+    found = list(pieces(tmp_path / "groups.parquet", GROUPS, rows=40))
+    assert [len(piece) for piece in found] == [4, 4, 1]
+    assert pa.concat_tables(found) == whole
+    assert [len(piece) for piece in pieces(tmp_path / "groups.parquet", GROUPS, columns=["doc_ids"], rows=3)] == [1] * 9
+    for rows_wanted in (0, 5, 9, 20):
+        assert first(tmp_path / "groups.parquet", GROUPS, rows_wanted) == whole.slice(0, rows_wanted)
+
+
+def test_the_rows_of_some_queries(tmp_path: Path) -> None:
+    queries = ["a", "b", "b", "c", "a"]
+    columns = {"query_id": queries, "doc_id": queries, "rank": [1] * 5, "score": [float(at) for at in range(5)]}
+    write(tmp_path / "ranking.parquet", pa.table(columns, schema=RANKING), RANKING)
+    found = of_queries(tmp_path / "ranking.parquet", RANKING, pa.array(["a", "x", "c"]))
+    assert found["score"].to_pylist() == [0.0, 3.0, 4.0]
+    assert not len(of_queries(tmp_path / "ranking.parquet", RANKING, pa.array([], pa.string())))
 
 
 def test_a_document_reads_as_title_and_text() -> None:

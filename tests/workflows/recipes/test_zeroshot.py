@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -25,7 +26,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> dict[str, A
     for name in ("queries", "qrels"):  # query q3 is document d3 too
         text = pq.read_table(own / f"{name}.parquet")
         ids = [one.replace("q", "d") for one in text["query_id"].to_pylist()]
-        pq.write_table(text.set_column(0, text.schema.field(0), [ids]), own / f"{name}.parquet")
+        pq.write_table(text.set_column(0, "query_id", pa.array(ids)), own / f"{name}.parquet")
     places = {name: tiny.write_beir(folder / f"beir {name}", folder / name) for name in ("one", "two")}
     small = tiny.dpr(places["one"], encoder)
     data = {name: {"format": "beir", "path": str(path)} for name, path in places.items()}
