@@ -103,6 +103,14 @@ def listing(names: Any) -> str:
     return ", ".join(str(name) for name in names) or "(none)"
 
 
+def distinct(values: list[Any]) -> list[Any]:
+    """The same list, as a validator of a config's field; ValueError names a value that stands twice."""
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"{value!r} stands twice")
+    return values
+
+
 def read_text(path: Path) -> str:
     """The text of a file; UserError if there is no such file or it is not UTF-8."""
     try:
@@ -118,7 +126,7 @@ def read_text(path: Path) -> str:
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; UserError names the file and line of what is wrong."""
     try:
-        tree = _Strict(read_text(path)).get_single_data()
+        tree = _loaded(read_text(path))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         raise UserError(f"{path}:{line}: not YAML: {error.problem}") from None
@@ -174,6 +182,16 @@ _Strict.add_implicit_resolver(
 )
 
 
+def _loaded(text: str) -> Any:
+    """The value of a YAML text. YAMLError for one that is nested too deeply too, or for a number too long to read."""
+    try:
+        return _Strict(text).get_single_data()
+    except RecursionError:
+        raise yaml.YAMLError("nested too deeply") from None
+    except ValueError as error:
+        raise yaml.YAMLError(str(error)) from None
+
+
 def override(tree: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
     """A copy of the tree with assignments `key.path=value` applied. Values are YAML; UserError names a wrong one."""
     tree = copy.deepcopy(tree)
@@ -182,7 +200,7 @@ def override(tree: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
         if not equals or not path:
             raise UserError(f"--set {assignment}: expected key.path=value")
         try:
-            new = _Strict(value).get_single_data()
+            new = _loaded(value)
         except yaml.YAMLError as error:
             raise UserError(f"--set {assignment}: not YAML: {' '.join(str(error).split())}") from None
         node: Any = tree
@@ -214,6 +232,8 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
     """Validate a tree as a config. UserError names `where`, the key of the first mistake and what is accepted."""
     try:
         return cls.model_validate(tree)
+    except RecursionError:
+        raise UserError(f"{where}: nested too deeply") from None
     except ValidationError as error:
         mistakes = error.errors()
         # Unknown keys first: with a misspelt key, the right one is missing too.

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.config import UserError, read_text
-from components.data.tables import QRELS, RANKING
+from components.data.tables import QRELS, RANKING, as_relevance
 from components.files import replacing
 
 
@@ -52,10 +52,11 @@ def read_qrels(path: Path) -> pa.Table:
             continue
         if len(words) not in (3, 4):
             raise UserError(f"{path}:{number}: expected 4 columns (query 0 document relevance), got {len(words)}")
-        try:
-            relevance = int(words[-1])
-        except ValueError:
-            raise UserError(f"{path}:{number}: the relevance {words[-1]!r} is not an integer") from None
+        relevance = as_relevance(words[-1])
+        if relevance is None:
+            raise UserError(
+                f"{path}:{number}: the relevance {words[-1]!r:.40} is not an integer of at most nine digits"
+            )
         rows.append({"query_id": words[0], "doc_id": words[-2], "relevance": relevance, "split": ""})
     if not rows:
         raise UserError(f"{path}: the file has no judgements")

@@ -36,7 +36,7 @@ def locate_model(model: str) -> str:
     """The directory of a model, or its id on the hub. UserError if a directory or package does not exist."""
     if model.startswith("package:"):
         name = model.removeprefix("package:").replace("-", "_")
-        spec = importlib.util.find_spec(name)
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None  # `a.b` would import a
         if spec is None or not spec.submodule_search_locations:
             raise UserError(f"model: {model}: no package {name!r} is installed here")
         folder = Path(next(iter(spec.submodule_search_locations))) / "model"

@@ -63,7 +63,10 @@ def read_docstrings(package: str, *, query_words: int, text_words: int) -> Itera
         for name, node, text in _documented(path):
             sentence, rest = divide(text)
             if is_query(sentence, query_words) and is_prose(rest, text_words):
-                signature = _signature(node)
+                try:
+                    signature = _signature(node)
+                except RecursionError:  # a default value that is nested too deeply
+                    continue
                 yield Docstring(f"{module}.{name}", module, signature, sentence, rest, f"{path}:{node.lineno}")
 
 
@@ -79,6 +82,8 @@ def _documented(path: Path) -> Iterator[tuple[str, Definition, str]]:
         try:
             tree = ast.parse(source)
         except (SyntaxError, ValueError):  # templates and files for other Pythons
+            return
+        except (RecursionError, MemoryError):  # nested too deeply
             return
     waiting: list[tuple[str, ast.stmt]] = [("", node) for node in reversed(tree.body)]
     while waiting:

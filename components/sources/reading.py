@@ -143,6 +143,8 @@ class _Buffer:
                 raise UserError(f"{self.path}:{line}: not JSON: {error.msg}") from None
             except RecursionError:
                 raise UserError(f"{self.place}: not JSON: nested too deeply") from None
+            except ValueError as error:  # a number of thousands of digits
+                raise UserError(f"{self.place}: not JSON that can be read: {error}") from None
             self.skip(end)
             return value
 

@@ -3,9 +3,10 @@
 Each has its `place`, the file and line or row that it was read from, for error messages.
 """
 
-import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
+
+from components.data.tables import as_relevance
 
 
 class Bad(NamedTuple):
@@ -93,11 +94,10 @@ def judgement(query_id: Any, doc_id: Any, relevance: Any, split: str, place: str
         return query_name
     if isinstance(doc_name, Bad):
         return doc_name
-    if isinstance(relevance, str) and re.fullmatch(r"[+-]?[0-9]{1,9}", relevance.strip()):
-        relevance = int(relevance)
-    if not isinstance(relevance, int) or isinstance(relevance, bool) or abs(relevance) >= 2**31:
-        return Bad("relevance that is not an integer", place, f"got {relevance!r}", query_name)
-    return Judgement(query_name, doc_name, relevance, split, place)
+    integer = as_relevance(relevance)
+    if integer is None:
+        return Bad("relevance that is not an integer", place, f"got {relevance!r:.40}", query_name)
+    return Judgement(query_name, doc_name, integer, split, place)
 
 
 def first_splits(judgements: Iterable[Judgement | Bad]) -> dict[str, str]:

@@ -4,7 +4,6 @@ Topics and qrels are divided into HEAD, TORSO and TAIL by the frequency of the q
 document; DCTR labels, which only HEAD has, are grades from 1 to 3 by the rate of clicks, like those of TREC DL.
 """
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -16,9 +15,6 @@ from components.sources.reading import Line, plain_or_gz, read_lines
 from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 
 Labels = Literal["raw", "dctr"]
-_FIELD = re.compile(r"<(DOCNO|TITLE|URL|TEXT)>(.*?)(?:</\1>)?$")
-_NUMBER = re.compile(r"<num>\s*(?:Number:)?\s*(\S*?)\s*(?:</num>)?$")
-_TITLE = re.compile(r"<title>\s*(.*?)\s*(?:</title>)?$")
 
 
 class Source(base.Source):
@@ -91,9 +87,9 @@ def _documents(path: Path) -> Iterator[Document | Bad]:
             place, inside = "", False
         elif line.text.startswith("</TEXT>"):
             inside = False
-        elif not inside and (field := _FIELD.match(line.text)):
-            held[field[1]] = field[2] + "\n"
-            inside = field[1] == "TEXT" and not line.text.endswith("</TEXT>")
+        elif not inside and (name := _tag(line.text)) in ("DOCNO", "TITLE", "URL", "TEXT"):
+            held[name] = _content(line.text, name) + "\n"
+            inside = name == "TEXT" and not line.text.endswith("</TEXT>")
         elif inside:
             text, end, _ = line.text.partition("</TEXT>")
             held["TEXT"] += text + "\n"
@@ -116,13 +112,24 @@ def _queries(path: Path, split: str) -> Iterator[Query | Bad]:
         elif line.text.startswith("</top>"):
             yield query(number, " ".join(title).strip(), None, split, place or line.place)
             place, reading = "", False
-        elif match := _NUMBER.match(line.text):
-            number = match[1]
-        elif match := _TITLE.match(line.text):
-            title, reading = [match[1]], not line.text.rstrip().endswith("</title>")
+        elif _tag(line.text) == "num":
+            number = _content(line.text.rstrip(), "num").strip().removeprefix("Number:").strip()
+        elif _tag(line.text) == "title":
+            title = [_content(line.text.rstrip(), "title").strip()]
+            reading = not line.text.rstrip().endswith("</title>")
         elif line.text.startswith("<"):
             reading = False
         elif reading:
             title.append(line.text.strip())
     if place:
         yield Bad("record without an end", place, "no </top>", number)
+
+
+def _tag(line: str) -> str:
+    """The name of the element that begins a line; empty if none does."""
+    return line[1:].partition(">")[0] if line.startswith("<") else ""
+
+
+def _content(line: str, name: str) -> str:
+    """What a line has of the element that begins it."""
+    return line.removeprefix(f"<{name}>").removesuffix(f"</{name}>")

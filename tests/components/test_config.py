@@ -200,6 +200,8 @@ class TestYaml:
             (b"a: caf\xe9\n", r"some\.yaml: not UTF-8 text"),
             ("a: !!python/object/apply:os.system [ls]\n", r"some\.yaml:1: not YAML"),
             ("a: {b: 1, b: 2}\n", r"some\.yaml:1: not YAML: the key 'b' is given twice"),
+            ("a: " + "[" * 5_000, r"some\.yaml: not YAML: nested too deeply"),
+            ("a: " + "9" * 5_000, r"some\.yaml: not YAML: Exceeds the limit"),
         ],
     )
     def test_what_is_wrong_with_a_file_is_named(self, tmp_path: Path, text: str | bytes, message: str) -> None:
@@ -252,6 +254,8 @@ class TestOverriding:
             ("text.c=1", "'text' holds a value, not keys"),
             ("a.b=[1", "YAML"),
             ("a.b={x: 1, x: 2}", "YAML"),
+            ("a.b=" + "[" * 5_000, "YAML: nested too deeply"),
+            ("a.b=" + "9" * 5_000, "YAML: Exceeds the limit"),
         ],
     )
     def test_a_path_that_leads_nowhere_is_named(self, assignment: str, message: str) -> None:

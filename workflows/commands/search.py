@@ -24,6 +24,9 @@ from workflows.steps.score import RerankConfig
 from workflows.steps.search import INDEX
 from workflows.store.store import Store
 
+CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")
+"""Control characters, and what is printed in their place: a terminal would obey those in a document."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
@@ -52,8 +55,9 @@ def call(arguments: argparse.Namespace) -> None:
     cluster = clusters.read_cluster(arguments.cluster)
     for number, hit in enumerate(search(experiment, store, cluster, arguments.query, k=arguments.k, depth=depth), 1):
         scores = f"{hit.score:.3f}" + (f", ranker {hit.ranker:.2f}" if hit.ranker is not None else "")
-        print(f"{number}. {hit.title or hit.doc_id}  ({scores})  {hit.doc_id}")
-        print(textwrap.indent(textwrap.fill(textwrap.shorten(hit.text, 280, placeholder=" ..."), 100), "   "))
+        title, doc_id, text = (part.translate(CONTROLS) for part in (hit.title, hit.doc_id, hit.text))
+        print(f"{number}. {title or doc_id}  ({scores})  {doc_id}")
+        print(textwrap.indent(textwrap.fill(textwrap.shorten(text, 280, placeholder=" ..."), 100), "   "))
 
 
 @dataclass(frozen=True)

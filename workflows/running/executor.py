@@ -42,9 +42,13 @@ def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], 
         except UserError as error:
             raise UserError(f"{node.label}: {error}") from None
         except Exception as error:
-            (out / FAILURE).write_text(traceback.format_exc())
             reason = str(error).strip().splitlines() or [type(error).__name__]
-            raise StepFailed(f"step {node.label!r} failed: {reason[-1]} (traceback: {out / FAILURE})") from error
+            try:
+                (out / FAILURE).write_text(traceback.format_exc())
+                place = str(out / FAILURE)
+            except OSError as lost:  # such as a full disk, which may be why the step failed
+                place = f"not written: {lost}"
+            raise StepFailed(f"step {node.label!r} failed: {reason[-1]} (traceback: {place})") from error
 
 
 def resolve_inputs(value: Any, store: Store) -> Any:

@@ -46,8 +46,7 @@ def tokenize(out: Path, cluster: Cluster, *, data: Path, model: Path, config: To
     )  # fmt: skip
     summary: dict[str, Any] = {}
     for table in ("documents", "queries"):
-        parts = [out / shard.file for shard in shards if shard.task["table"] == table]
-        _join(out, table, parts)
+        _join(out, table, [out / shard.file for shard in shards if shard.task["table"] == table])
         offsets = np.load(out / f"{table}.offsets.npy", mmap_mode="r")
         summary[table] = {"texts": len(offsets) - 1, "tokens": int(offsets[-1])}
         _same(out, table)
@@ -119,11 +118,11 @@ class Tokenizer:
 
 def _join(out: Path, table: str, parts: list[Path]) -> None:
     """One memory-mapped column of ids, and where each text begins, out of the parts."""
-    lengths = np.concatenate([np.load(part / "lengths.npy") for part in parts])
+    lengths = np.concatenate([np.empty(0, np.int64), *(np.load(part / "lengths.npy") for part in parts)])
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     write_array(out / f"{table}.offsets.npy", offsets)
     with replacing(out / f"{table}.ids.npy") as path:
-        dtype = np.load(parts[0] / "ids.npy", mmap_mode="r").dtype
+        dtype = np.load(parts[0] / "ids.npy", mmap_mode="r").dtype if parts else np.uint16
         joined = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(int(offsets[-1]),))
         start = 0
         for part in parts:

@@ -137,7 +137,9 @@ def test_qrels_of_beir_are_read(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("q 0 a 1\nq a\n", r"qrels\.txt:2: expected 4 columns .* got 2"),
-        ("q 0 a 1\nq 0 b yes\n", r"qrels\.txt:2: the relevance 'yes' is not an integer"),
+        ("q 0 a 1\nq 0 b yes\n", r"qrels\.txt:2: the relevance 'yes' is not an integer of at most nine digits"),
+        ("q 0 a 99999999999\n", r"qrels\.txt:1: the relevance '99999999999' is not an integer of at most nine digits"),
+        (f"q 0 a {'9' * 5000}\n", r"qrels\.txt:1: the relevance '9{20,40} is not an integer of at most nine digits"),
         ("\n", r"qrels\.txt: the file has no judgements"),
     ],
 )

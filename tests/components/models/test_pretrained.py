@@ -147,6 +147,9 @@ def test_a_directory_without_a_model_is_named(tmp_path: Path, encoder: Path) -> 
 def test_a_package_that_is_not_installed_is_named() -> None:
     with pytest.raises(UserError, match="no package 'surely_not_there' is installed"):
         configs.locate_model("package:surely-not-there")
+    for name in ("a.b", "pyarrow.compute", "", ".", "a b"):
+        with pytest.raises(UserError, match=rf"no package '{name}' is installed"):
+            configs.locate_model(f"package:{name}")
     with pytest.raises(UserError, match="the package has no model"):
         configs.locate_model("package:pyarrow")
 

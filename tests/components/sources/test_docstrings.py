@@ -132,6 +132,14 @@ def test_splits_are_eight_one_and_one_tenths() -> None:
     assert splits.count("test") / 5000 == pytest.approx(0.1, abs=0.02)
 
 
+def test_a_file_that_is_nested_too_deeply_is_skipped(package: Package) -> None:
+    """Python cannot parse one of them, and cannot write the other's signature."""
+    deep = function("deep", "Close the box of apples.", BODY.format(thing="apple"), arguments="x=" + "-" * 900 + "1")
+    parsed = "x = " + "(" * 5_000 + ")" * 5_000 + "\n" + function("lost", "Close the lid of pears.")
+    fine = function("shut", "Close the box of quinces.", BODY.format(thing="quince"))
+    assert names(package(deep=deep, parsed=parsed, shut=fine))[-1] == "boxes.shut.shut"
+
+
 def test_packages_that_are_not_there_are_named() -> None:
     with pytest.raises(UserError, match="not installed: the package nonesuch, the package no/such"):
         harvest(Source(format="docstrings", packages=["stdlib", "nonesuch", "no/such"]))

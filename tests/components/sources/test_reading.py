@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from components.config import UserError
-from components.sources.reading import Item, fields, read_array, read_lines
+from components.sources.reading import Item, fields, read_array, read_lines, read_objects
 from components.sources.records import Bad
 
 
@@ -31,6 +31,8 @@ def test_an_array_is_read_piece_by_piece(tmp_path: Path, chunk_chars: int) -> No
         ('[{"a": 1}\n {"a": 2}]', ":2: not JSON: expected , or ]"),
         ('[{"a": 1}', ":1: not JSON: expected , or ]"),
         ('[{"a": nope}, ' + " " * 100 + "]", ":1: not JSON: Expecting value"),
+        ('[{"a": ' + "9" * 5_000 + "}]", ":1: not JSON that can be read: Exceeds the limit"),
+        ("[" * 200_000, ":1: not JSON: nested too deeply"),
     ],
 )
 def test_a_broken_array_names_its_line(tmp_path: Path, text: str, message: str) -> None:
@@ -39,6 +41,16 @@ def test_a_broken_array_names_its_line(tmp_path: Path, text: str, message: str) 
     with pytest.raises(UserError) as caught:
         list(read_array(path, chunk_chars=8))
     assert str(caught.value).startswith(f"{path}{message}")
+
+
+@pytest.mark.parametrize("value", ["9" * 5_000, "[" * 200_000])
+def test_a_line_that_python_cannot_read_is_bad(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"a": {value}}}\n{{"a": 1}}\n')
+    bad, item = read_objects(path)
+    assert isinstance(bad, Bad)
+    assert (bad.reason, bad.place) == ("line that is not JSON", f"{path}:1")
+    assert isinstance(item, Item)
 
 
 def test_an_array_of_other_things(tmp_path: Path) -> None:

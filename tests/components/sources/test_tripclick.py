@@ -81,3 +81,15 @@ def test_what_is_cut_off_or_has_wrong_columns_is_told_with_its_place(tmp_path: P
         f"{folder}/topics/topics.head.val.txt:1: record without an end '4' (no </top>)",
         f"{folder}/qrels/qrels.raw.head.val.txt:1: wrong columns (expected query, 0, document, score, got 3)",
     ]
+
+
+def test_white_space_of_any_length_is_read_in_one_pass(tmp_path: Path) -> None:
+    """Patterns that try every way to divide it would never end."""
+    folder, blank = tripclick(tmp_path), " " * 200_000
+    bad_topic = ["<top>", f"<num>{blank}4{blank}5", f"<title>{blank}a{blank}b", "</top>"]
+    topic = ["<top>", f"<num> Number:{blank}6{blank}</num>", f"<title>{blank}gout{blank}</title>{blank}", "</top>"]
+    write(folder / "topics/topics.head.val.txt", *bad_topic, *topic)
+    bad, found = source(format="tripclick", path=str(folder), splits={"dev": ["head.val"]}).read_queries()
+    assert isinstance(bad, Bad)
+    assert bad.reason == "query id with white space"
+    assert found[:2] == ("6", "gout")

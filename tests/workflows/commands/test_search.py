@@ -12,6 +12,7 @@ import yaml
 
 from tests.support import tiny
 from tests.support.tiny import Place, Said
+from workflows.commands import search
 from workflows.distributed import cluster as clusters
 
 
@@ -35,6 +36,15 @@ def test_search_needs_no_ray(played: Place, tmp_path: Path, monkeypatch: pytest.
     tiny.write(place.folder / "inline.yaml", {"mode": "ray", "device": "auto"})
     monkeypatch.setattr(clusters, "ray_session", None)
     assert place("search", "barami comi", "-k", "3") == 0
+
+
+def test_control_characters_of_documents_do_not_reach_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, played: Place, said: Said
+) -> None:
+    hit = search.Hit("d\x1b[2J1", "a \x1b]0;title\x07 b", "one\x9b31m\ntwo \x1b[31m\u202bred", 1.0)
+    monkeypatch.setattr(search, "search", lambda *_, **__: [hit])
+    assert played("search", "barami") == 0
+    assert said()[0] == "1. a  ]0;title  b  (1.000)  d [2J1\n   one 31m two [31m\u202bred\n"
 
 
 def queries_of(place: Place) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 import subprocess
@@ -42,6 +43,23 @@ def test_a_failure_is_one_line_that_names_the_file_with_the_traceback(store: Sto
     (tmp_path / "go").touch()
     assert run([node], store) == ["a step"]
     assert not failure.exists()
+
+
+def test_a_disk_without_space_for_the_traceback_does_not_hide_the_step(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_text = Path.write_text
+
+    def full(path: Path, *arguments: Any, **options: Any) -> int:
+        if path.name == FAILURE:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return write_text(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(
+        StepFailed, match=r"^step 'a step' failed: the reason \(traceback: not written: .*No space left"
+    ):
+        run([step("a step", steps.fail, kind="other", until=str(tmp_path / "go"))], store)
 
 
 def test_an_error_without_a_message_is_named_by_its_type(store: Store) -> None:

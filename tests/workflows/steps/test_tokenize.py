@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
-from components.data.tables import document_text
+from components.data.tables import QRELS, QUERIES, document_text
 from components.data.token_store import TokenStore
 from components.data.tokenizers import load_tokenizer
 from components.data.tokens import Tokens
@@ -30,6 +31,20 @@ def test_tokens_are_those_of_the_models_tokenizer(data: Path, tokens: Path, retr
         assert len(store) == len(texts)
         for i, text in enumerate(texts):
             assert store[i].tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_a_collection_without_queries(tmp_path: Path, data: Path, tokens: Path, retriever: Path) -> None:
+    """Documents are tokenised as with queries."""
+    shutil.copytree(data, tmp_path / "data")
+    for name, schema in (("queries", QUERIES), ("qrels", QRELS)):
+        pq.write_table(schema.empty_table(), tmp_path / "data" / f"{name}.parquet")
+    out = tmp_path / "out"
+    out.mkdir()
+    summary = tokenize(out, toy.INLINE, data=tmp_path / "data", model=retriever, config=TokenizeConfig())
+    assert summary["queries"] == {"texts": 0, "tokens": 0}
+    assert len(Tokens.open(out, "queries")) == 0
+    for part in ("ids", "offsets", "same"):
+        np.testing.assert_array_equal(np.load(out / f"documents.{part}.npy"), np.load(tokens / f"documents.{part}.npy"))
 
 
 def test_prompts_stand_before_the_texts(tmp_path: Path, data: Path, encoder: Path) -> None:
