@@ -3,11 +3,12 @@ ranker takes for relevant, and the ranker learns to tell them from those that ar
 1, and "line" in this file is a line of it."""
 
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from components.config import Config as Part
+from components.config import distinct
 from components.models.configs import CrossEncoderConfig, DualEncoderConfig
 from components.training.terms import LossTerm
 from workflows.stages.collection import Collection, Model
@@ -44,7 +45,7 @@ class Ranker(Part):
 class Controls(Part):
     """Controls: the warm retriever trained on as many groups as in the game, with other losses and without a ranker."""
 
-    include: list[Control] = []
+    include: Annotated[list[Control], AfterValidator(distinct)] = []
     """`ance` differs from the game in one thing, the ranker's scores, which its losses do not read: its negatives come
     from its own ranking, refreshed as often as in the game (Zhang et al., 2022, Figure 4). `in-batch` is more of the
     warm-up: its loss, and negatives from the warm retriever's ranking in all rounds."""
@@ -55,8 +56,6 @@ class Controls(Part):
 
     @model_validator(mode="after")
     def _trained(self) -> Self:
-        if len(set(self.include)) < len(self.include):
-            raise ValueError(f"include: a control stands twice: {', '.join(self.include)}")
         for name in self.include:
             if not self.losses(name):
                 raise ValueError(f"{name} is included, and {name.replace('-', '_')} names no losses")

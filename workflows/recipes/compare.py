@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from components.config import Config as Part
-from components.config import listing
+from components.config import distinct, listing
 from workflows.stages import experiments
 from workflows.stages.results import Outcome, System, gathered, system_names
 from workflows.steps.pictures import along
@@ -37,9 +37,9 @@ class Config(Part):
     """The experiment that the others are compared with."""
     against: dict[str, str | Annotated[list[str], Field(min_length=1)]] = {}
     """By name, experiments that are compared with another than the baseline, or with several."""
-    systems: list[str] = Field(min_length=1)
+    systems: Annotated[list[str], AfterValidator(distinct)] = Field(min_length=1)
     """The systems of each experiment that are compared. Tables call them `experiment: system`."""
-    other_systems: list[str] = []
+    other_systems: Annotated[list[str], AfterValidator(distinct)] = []
     """Further systems of the baseline, which it is compared with too."""
     sets: list[str] = []
     """`key.path=value` for every experiment, as `--set` has it: `seeds=[1, 2, 3]`."""

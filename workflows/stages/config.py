@@ -1,8 +1,10 @@
 """What the configs of retrieval recipes have in common."""
 
-from pydantic import Field, ValidationInfo, field_validator
+from typing import Annotated
 
-from components.config import Config, UserError
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+
+from components.config import Config, UserError, distinct
 from components.evaluation.embedding_space import EmbeddingSpaceConfig
 from components.evaluation.measures import at_level
 from components.retrieval.screening import ScreenConfig
@@ -54,7 +56,7 @@ class CollectionConfig(Config):
     """One collection: how it is read, searched and measured."""
 
     data: AnySource
-    seeds: list[int] = Field([1], min_length=1)
+    seeds: Annotated[list[int], AfterValidator(distinct)] = Field([1], min_length=1)
     """One whole training for each. Tables show the mean over them, and comparisons are between means."""
     k: int = Field(100, ge=1)
     """Documents retrieved for a query."""
@@ -67,13 +69,6 @@ class CollectionConfig(Config):
     analyse: EmbeddingSpaceConfig | None = None
     """What the embedding space of each measured retriever looks like: numbers and pictures in the report. Null for
     none."""
-
-    @field_validator("seeds")
-    @classmethod
-    def _different(cls, seeds: list[int]) -> list[int]:
-        if len(set(seeds)) < len(seeds):
-            raise ValueError(f"a seed stands twice: {seeds}")
-        return seeds
 
 
 class RetrievalConfig(CollectionConfig):

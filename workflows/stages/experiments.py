@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import json
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -77,11 +78,21 @@ def _validated(tree: dict[str, Any], path: Path) -> tuple[ModuleType, Any]:
 
 
 def _built(recipe: ModuleType, config: Any, path: Path) -> Outcome:
+    above = _being_built.get()
+    if path.resolve() in above:
+        raise UserError(f"{path}: the experiment builds on itself, by way of {listing(above)}")
+    token = _being_built.set((*above, path.resolve()))
     try:
         outcome: Outcome = recipe.build(config)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from None
+    finally:
+        _being_built.reset(token)
     return outcome
+
+
+_being_built: ContextVar[tuple[Path, ...]] = ContextVar("being_built", default=())
+"""The experiments that build on each other, the outermost first."""
 
 
 def _recipe(name: Any, path: Path) -> ModuleType:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from components.config import listing
 from components.evaluation.measures import needs_answers
 from components.models import card
 from workflows.stages.collection import Collection
@@ -123,8 +124,17 @@ class Results:
 def gathered(systems: Sequence[System], comparisons: list[tuple[str, str]], *, average: bool = False) -> Step:
     """Measures, and comparisons of a system with its baseline, as `metrics.json` has them.
 
-    With `average` each system's averages over the collections too, as if that were one more collection.
+    With `average` each system's averages over the collections too, as if that were one more collection. ValueError
+    where two systems have one name, or a comparison names none.
     """
+    of = [(system.name, system.collection, system.split, system.seed) for system in systems]
+    for name, collection, split, seed in of:
+        if of.count((name, collection, split, seed)) > 1:
+            raise ValueError(f"two systems are called {name!r} on {collection} ({split}, seed {seed}); rename one")
+    names = system_names(systems)
+    for name in (name for pair in comparisons for name in pair):
+        if name not in names:
+            raise ValueError(f"a comparison names {name!r}; the systems are {listing(names)}")
     return step(
         "results", averages if average else results, systems=[system.inputs() for system in systems],
         comparisons=[{"system": system, "baseline": baseline} for system, baseline in comparisons],

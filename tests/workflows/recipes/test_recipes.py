@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from components.config import UserError
 from tests.support import tiny
 from tests.support.tiny import ROOT
 from workflows.stages import experiments
+from workflows.stages.results import gathered
 from workflows.store.dag import Step, graph
 
 BEIR, ENCODER = Path("data/toy"), Path("models/toy")
@@ -434,11 +436,50 @@ def test_a_grid_is_one_experiment_with_other_numbers(tmp_path: Path, ar2: dict[s
         ({"against": {"fewer": []}}, "against.fewer"),
         ({"systems": ["retriever 7"]}, r"'AR2' \(.*one\.yaml\) has no 'retriever 7'; it has BM25, start model, warm"),
         ({"other_systems": ["retriever 7"]}, r"'AR2' \(.*one\.yaml\) has no 'retriever 7'"),
+        ({"systems": ["retriever 1", "retriever 1"]}, "systems: 'retriever 1' stands twice"),
     ],
 )
 def test_what_there_is_not_cannot_be_compared(tmp_path: Path, ar2: dict[str, Any], more: Any, says: str) -> None:
     with pytest.raises(UserError, match=says):
         read(tmp_path, side_by_side(tmp_path, ar2, **more))
+
+
+def test_two_systems_of_one_name_are_refused_before_anything_runs(tmp_path: Path, ar2: dict[str, Any]) -> None:
+    """As where other judgements have the name of the collection itself."""
+    system = next(one for one in read(tmp_path, ar2).outcome.systems if one.name == "BM25")
+    assert gathered([system, replace(system, seed=2), replace(system, collection="other")], [])
+    with pytest.raises(ValueError, match=r"^two systems are called 'BM25' on toy \(test, seed 1\); rename one"):
+        gathered([system, replace(system, seed=2), system], [])
+    with pytest.raises(ValueError, match=r"^a comparison names 'RM3'; the systems are BM25$"):
+        gathered([system], [("BM25", "RM3")])
+    with pytest.raises(UserError, match=r"two systems are called 'BM25' on toy"):
+        read(tmp_path, {**ar2, "evaluate": {"other_qrels": {"toy": ar2["data"]}}})
+
+
+@pytest.mark.parametrize(
+    ("mistake", "says"),
+    [
+        ("fewer_expansions=[5, 3, 5]", r"fewer_expansions: 5 stands twice$"),
+        ("fewer_expansions=[0]", r"fewer_expansions\.0: .*greater than 0, got 0$"),
+        ("seeds=[2, 2]", r"seeds: 2 stands twice$"),
+    ],
+)
+def test_a_number_that_names_a_system_stands_once(tmp_path: Path, mistake: str, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        read(tmp_path, tiny.ear(BEIR, ENCODER), mistake)
+
+
+@pytest.mark.parametrize("by_way", [False, True])
+def test_an_experiment_does_not_build_on_itself(tmp_path: Path, ar2: dict[str, Any], by_way: bool) -> None:
+    tree = side_by_side(tmp_path, ar2)
+    own = tmp_path / "itself.yaml"
+    tree["experiments"]["itself"] = str(own)
+    if by_way:
+        other = {**tree, "experiments": {**tree["experiments"], "itself": str(own)}}
+        tree["experiments"]["itself"] = str(tiny.write(tmp_path / "between.yaml", other))
+    tiny.write(own, tree)
+    with pytest.raises(UserError, match=r"itself\.yaml: the experiment builds on itself, by way of .*itself\.yaml"):
+        experiments.read(own, [], Path("runs"))
 
 
 def test_masking_copies_is_all_that_two_of_the_samtone_experiments_differ_in() -> None:

@@ -1,12 +1,12 @@
 """What an EAR experiment says: generators, query rerankers, passage reranker, reader (Chuang et al., 2023, chapter
 3)."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from components.config import Config as Part
-from components.config import listing, merged
+from components.config import distinct, listing, merged
 from components.expansion.relevance_model import RelevanceConfig
 from components.expansion.targets import TargetConfig
 from components.models.configs import CrossEncoderConfig, DualEncoderConfig
@@ -192,7 +192,7 @@ class Reading(Part):
     """The first so many of a ranking that it learns from."""
     visits: int = Field(1, ge=1)
     """How often each question is among the training rows, each time with a draw of its answers."""
-    depths: list[int] = Field([10, 100], min_length=1)
+    depths: Annotated[list[PositiveInt], AfterValidator(distinct)] = Field([10, 100], min_length=1)
     """How many passages it is given when it is measured (Table 3.5: 100 and 10)."""
     read: ReadConfig = ReadConfig()
     """How it is asked; `passages` is each of the depths in turn."""
@@ -235,7 +235,7 @@ class Config(RetrievalConfig):
     """Only so many expansions of a training query are learnt from, drawn from all; null for all (the paper). Half of
     them tell about as much of how to rank in half the time, so that twice as many queries can be learnt from."""
     predict: PredictConfig = PredictConfig()
-    fewer_expansions: list[int] = []
+    fewer_expansions: Annotated[list[PositiveInt], AfterValidator(distinct)] = []
     """Also choose among only the first so many expansions, for each of these numbers (Table 3.8)."""
     fusion: FusionConfig = FusionConfig()
     """Of the generators' rankings."""
