@@ -1,5 +1,5 @@
-"""The vectors that the step `encode` writes: `documents-*.npy` in the order of the documents, `queries.npy` and the ids
-of its rows in `queries.json`."""
+"""The vectors that the step `encode` writes: `documents-*.npy`, whose order `documents.json` has, `queries.npy` and the
+ids of its rows in `queries.json`."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -12,10 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.config import UserError
+from components.data.tables import TEXT
 from components.files import write_array
 
 MAX_NUMBERS = 2**26
 """The most numbers (floats) of document vectors held in memory at once. It changes memory and speed, not results."""
+
+SHARDS = "documents.json"
+"""The names of the files of documents' vectors, in the order of the documents. Sorted by name, the 100,000th file would
+come before the second."""
 
 Rows = npt.NDArray[np.int64]
 
@@ -38,10 +43,7 @@ class Shards(Sequence[npt.NDArray]):
 
 def document_shards(folder: Path) -> Shards:
     """The documents' vectors, in the order of the documents."""
-    paths = sorted(folder.glob("documents-*.npy"))
-    if not paths:
-        raise FileNotFoundError(f"{folder}: no documents-*.npy")
-    return Shards(paths)
+    return Shards([folder / name for name in json.loads((folder / SHARDS).read_text())])
 
 
 class Vectors:
@@ -95,7 +97,7 @@ class Vectors:
 
 def query_rows(folder: Path, ids: pa.Array | pa.ChunkedArray) -> Rows:
     """int64 rows of `queries.npy` for ids of queries; UserError names a query that was not encoded."""
-    encoded = pa.array(json.loads((folder / "queries.json").read_text()), pa.string())
+    encoded = pa.array(json.loads((folder / "queries.json").read_text()), TEXT)
     rows = pc.index_in(ids, value_set=encoded)
     if rows.null_count:
         missing = pc.filter(ids, pc.is_null(rows))[0]

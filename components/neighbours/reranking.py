@@ -67,6 +67,8 @@ def list_scores(vectors: Vectors, lists: Lists, config: NeighboursConfig, device
     >>> folder = Path(tempfile.mkdtemp())
     >>> np.save(folder / "queries.npy", np.eye(2, dtype=np.float32))
     >>> np.save(folder / "documents-0.npy", np.array([[0, 1], [2, 0], [3, 3]], np.float32))
+    >>> (folder / "documents.json").write_text('["documents-0.npy"]')
+    19
     >>> lists = Lists(np.array([0, 1]), np.array([1, 2, 0, 2]), np.array([0, 2, 4]))  # two documents for each query
     >>> list_scores(Vectors(folder), lists, NeighboursConfig(mix=1.0), "cpu")
     array([[2., 3.],

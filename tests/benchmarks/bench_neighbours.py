@@ -22,6 +22,7 @@ from components.neighbours.reciprocal import NeighboursConfig, contexts_per_batc
 from tests.benchmarks.conftest import DEVICE
 from tests.benchmarks.measure import by_turns, figure
 from tests.benchmarks.table import machine, write
+from tests.support import toy
 from tests.support.tiny import ROOT
 from workflows.distributed.cluster import Cluster, Pool
 from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
@@ -146,9 +147,8 @@ def written(data: Path, vectors: Path, ranking: Path, documents: int, queries: i
     pq.write_table(pa.table({"doc_id": doc_ids, **nothing}, schema=DOCUMENTS), data / "documents.parquet")
     table = {"query_id": query_ids, "text": [""] * queries, "answers": [[]] * queries, "split": ["test"] * queries}
     pq.write_table(pa.table(table, schema=QUERIES), data / "queries.parquet")
-    for number, start in enumerate(range(0, documents, 2000)):
-        shape = (min(2000, documents - start), WIDTH)
-        np.save(vectors / f"documents-{number:05d}.npy", rng.standard_normal(shape, np.float32).astype(np.float16))
+    shapes = ((min(2000, documents - start), WIDTH) for start in range(0, documents, 2000))
+    toy.write_document_vectors(vectors, (rng.standard_normal(shape, np.float32).astype(np.float16) for shape in shapes))
     np.save(vectors / "queries.npy", rng.standard_normal((queries, WIDTH), np.float32).astype(np.float16))
     (vectors / "queries.json").write_text(json.dumps(query_ids))
     found = rng.integers(0, documents, (queries, candidates))

@@ -22,12 +22,14 @@ import pyarrow.parquet as pq
 
 from components.compute.processor import configure_process
 from components.data.tables import DOCUMENTS, QUERIES
+from components.data.vectors import document_shards
 from components.retrieval import topk
 from tests.benchmarks.conftest import DOCUMENTS as ENCODED
 from tests.benchmarks.conftest import World
 from tests.benchmarks.measure import HEAD, by_turns
 from tests.benchmarks.processes import watched
 from tests.benchmarks.table import machine, write
+from tests.support import toy
 from workflows.distributed.cluster import cores
 from workflows.steps.encode import EncodeConfig, Encoder
 
@@ -59,7 +61,7 @@ def test_topk(world: World) -> None:
     configure_process(cores())
     faiss.omp_set_num_threads(cores())
     device = "cuda" if world.cluster.cuda() else "cpu"
-    documents = [np.load(path, mmap_mode="c") for path in sorted(place.glob("documents-*.npy"))]
+    documents = list(document_shards(place))
     queries = np.load(place / "queries.npy")
     index = faiss.IndexFlatIP(queries.shape[1])
     for shard in documents:
@@ -120,9 +122,8 @@ def _collection(world: World) -> Path:
     )  # fmt: skip
     base = encoder.vectors("document", rows)[0]
     kind = np.float16 if world.cluster.cuda() else np.float32
-    for number, start in enumerate(range(0, COUNT, SHARD)):
-        mixed = _mixed(base, min(SHARD, COUNT - start), 0, start)
-        np.save(place / f"documents-{number:05d}.npy", mixed.astype(kind))
+    parts = (_mixed(base, min(SHARD, COUNT - start), 0, start).astype(kind) for start in range(0, COUNT, SHARD))
+    toy.write_document_vectors(place, parts)
     np.save(place / "queries.npy", _mixed(encoder.vectors("query", rows)[0], ASKED, 1, 0))
     ids = [f"q{at}" for at in range(ASKED)]
     (place / "queries.json").write_text(json.dumps(ids))
@@ -143,8 +144,10 @@ def _mixed(base: np.ndarray, count: int, *seed: int) -> np.ndarray:
 def _first(place: Path, count: int, world: World) -> Path:
     """The first documents of a collection."""
     part = world.place("part")
-    for path in [*sorted(place.glob("documents-*.npy"))[: -(-count // SHARD)], *place.glob("queries.*")]:
+    names = json.loads((place / "documents.json").read_text())[: -(-count // SHARD)]
+    for path in [*(place / name for name in names), *place.glob("queries.*")]:
         (part / path.name).symlink_to(path)
+    (part / "documents.json").write_text(json.dumps(names))
     ids = [f"d{at}" for at in range(count)]
     pq.write_table(pa.table({"doc_id": ids, "title": ids, "text": ids}, schema=DOCUMENTS), part / "documents.parquet")
     return part

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import string
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,16 @@ def write_encoder(
 def some_text(rng: np.random.Generator, words: int) -> str:
     """Toy words, now and then one that falls to pieces."""
     return " ".join("xq7" if rng.random() < 0.1 else WORDS[rng.integers(len(WORDS))] for _ in range(words))
+
+
+def write_document_vectors(folder: Path, parts: Iterable[np.ndarray]) -> Path:
+    """The vectors of a collection's documents as `encode` writes them, a file a part."""
+    names = []
+    for number, part in enumerate(parts):
+        names.append(f"documents-{number:05d}.npy")
+        np.save(folder / names[-1], part)
+    (folder / "documents.json").write_text(json.dumps(names))
+    return folder
 
 
 def write_data(folder: Path, *, documents: int = 40, queries: int = 24, row_group: int = 16) -> Path:

@@ -1,5 +1,6 @@
 """Encode a collection's documents, and the queries of some splits, shard by shard on Ray Data."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -11,6 +12,7 @@ from pydantic import Field
 
 from components.config import Config
 from components.data.tables import QUERIES, read
+from components.data.vectors import SHARDS
 from components.files import remove, replacing, save_array, write_array, write_json
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import Shard, map_shards, row_shards
@@ -35,7 +37,8 @@ class EncodeConfig(Config):
 def encode(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, retriever: Path, splits: list[str], config: EncodeConfig
 ) -> dict[str, Any]:
-    """`documents-00000.npy ...` in the order of the documents table, and `queries.npy` with `queries.json`.
+    """`documents-00000.npy ...`, their names in the order of the documents table (`documents.json`), and `queries.npy`
+    with `queries.json`.
 
     Each document is encoded once, whatever the number of shards or workers.
     """
@@ -43,6 +46,7 @@ def encode(
     shards = row_shards(documents, config.shard, "documents-{:05d}.npy", side="document")
     queries, counted = _encoded(out, cluster, shards, data, tokens, retriever, splits, config)
     width = int(np.load(out / shards[0].file, mmap_mode="r").shape[1])
+    write_json(out / SHARDS, [shard.file for shard in shards])
     size = sum((out / shard.file).stat().st_size for shard in shards)
     return {"documents": documents, "queries": queries, "width": width, "bytes": size, **counted}
 
@@ -54,13 +58,13 @@ def encode_queries(
 ) -> dict[str, Any]:  # fmt: skip
     """The same for a retriever of which only the query tower was trained: `documents` is the artifact that has the
     documents' vectors. Their files are linked, or copied where the filesystem has no links."""
-    for file in sorted(documents.glob("documents-*.npy")):
-        if not (out / file.name).exists():
-            with replacing(out / file.name) as path:
+    for name in [SHARDS, *json.loads((documents / SHARDS).read_text())]:
+        if not (out / name).exists():
+            with replacing(out / name) as path:
                 try:
-                    os.link(file, path)
+                    os.link(documents / name, path)
                 except OSError:  # no links here, or not between these places
-                    shutil.copyfile(file, path)
+                    shutil.copyfile(documents / name, path)
     queries, counted = _encoded(out, cluster, [], data, tokens, retriever, splits, config)
     return {"queries": queries, **counted}
 

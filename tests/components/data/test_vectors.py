@@ -12,15 +12,15 @@ import pytest
 
 from components.config import UserError
 from components.data import vectors as module
-from components.data.vectors import Lists, Vectors, query_rows
+from components.data.vectors import Lists, Vectors, document_shards, query_rows
+from tests.support import toy
 
 DOCUMENTS = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float16)
 QUERIES = np.random.default_rng(1).standard_normal((6, 4)).astype(np.float16)
 
 
 def write(folder: Path, documents: np.ndarray = DOCUMENTS, cuts: tuple[int, ...] = (20, 27)) -> Path:
-    for number, part in enumerate(np.split(documents, cuts)):
-        np.save(folder / f"documents-{number:05d}.npy", part)
+    toy.write_document_vectors(folder, np.split(documents, cuts))
     np.save(folder / "queries.npy", QUERIES)
     (folder / "queries.json").write_text(json.dumps([f"q{i}" for i in range(len(QUERIES))]))
     return folder
@@ -36,6 +36,17 @@ def test_rows_come_from_whichever_file_has_them(tmp_path: Path) -> None:
     np.testing.assert_array_equal(vectors.queries(np.array([5, 0, 5])), QUERIES[[5, 0, 5]])
     with pytest.raises(IndexError, match="row 50 of the vectors of 50 documents"):
         vectors.documents(np.array([3, 50]))
+
+
+def test_files_come_in_the_order_of_the_record_not_of_their_names(tmp_path: Path) -> None:
+    """From the 100,000th on, names have a digit more: as text 100000 comes before 99999."""
+    write(tmp_path)
+    names = ["documents-99999.npy", "documents-100000.npy", "documents-00000.npy"]
+    for name, part in zip(names, np.split(DOCUMENTS, (20, 27)), strict=True):
+        np.save(tmp_path / name, part)
+    (tmp_path / "documents.json").write_text(json.dumps(names))
+    np.testing.assert_array_equal(np.concatenate(list(document_shards(tmp_path))), DOCUMENTS)
+    np.testing.assert_array_equal(Vectors(tmp_path).documents(np.arange(50)), DOCUMENTS)
 
 
 def test_files_without_asked_rows_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +88,7 @@ def test_queries_are_found_by_id_and_one_that_is_missing_is_named(tmp_path: Path
 
 
 def test_no_vectors_is_an_error_with_the_place(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no documents-\*\.npy"):
+    with pytest.raises(FileNotFoundError, match=r"documents\.json"):
         Vectors(tmp_path)
 
 

@@ -32,9 +32,7 @@ def vectors(tmp_path: Path) -> Path:
     """In two files, half precision, not of length 1."""
     (folder := tmp_path / "vectors").mkdir()
     numbers = np.random.default_rng(3).standard_normal((40, 32)).astype(np.float16)
-    np.save(folder / "documents-00000.npy", numbers[:17])
-    np.save(folder / "documents-00001.npy", numbers[17:])
-    return folder
+    return toy.write_document_vectors(folder, [numbers[:17], numbers[17:]])
 
 
 @pytest.fixture

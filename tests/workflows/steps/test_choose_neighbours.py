@@ -25,7 +25,7 @@ SMALL = {"trials": 6, "k": (2, 5), "k_exp": (1, 3), "context": [6, 9], "measure"
 def vectors(toys: Path, data: Path) -> Path:
     (folder := toys / "choose-vectors").mkdir()
     rng = np.random.default_rng(5)
-    np.save(folder / "documents-00000.npy", rng.standard_normal((40, 6)).astype(np.float32))
+    toy.write_document_vectors(folder, [rng.standard_normal((40, 6)).astype(np.float32)])
     queries = pq.read_table(data / "queries.parquet")["query_id"].to_pylist()
     np.save(folder / "queries.npy", rng.standard_normal((24, 6)).astype(np.float32))
     (folder / "queries.json").write_text(json.dumps(queries))

@@ -49,8 +49,7 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, draw = tmp_path_factory.mktemp("vectors"), np.random.default_rng(1)
     documents = draw.integers(-2, 4, (DOCS, WIDTH)).astype(np.float16)
     documents[50:60] = documents[:10]
-    for number, start in enumerate(range(0, DOCS, 17)):
-        np.save(folder / f"documents-{number:05d}.npy", documents[start : start + 17])
+    toy.write_document_vectors(folder, [documents[start : start + 17] for start in range(0, DOCS, 17)])
     ids = [f"q{i}" for i in draw.permutation(ASKED).tolist() if i % 3 != 2]
     np.save(folder / "queries.npy", draw.integers(-2, 4, (len(ids), WIDTH)).astype(np.float16))
     (folder / "queries.json").write_text(json.dumps(ids))

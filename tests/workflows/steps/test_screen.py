@@ -149,7 +149,7 @@ def test_reciprocal_neighbours_of_relevant_documents_found_or_not(screened: Any,
     vectors = tmp_path / "vectors"
     vectors.mkdir()
     turned = [[np.cos(angle[f"d{i}"]), np.sin(angle[f"d{i}"])] for i in range(40)]
-    np.save(vectors / "documents-00000.npy", np.asarray(turned, np.float32))
+    toy.write_document_vectors(vectors, [np.asarray(turned, np.float32)])
     ids = [f"q{i}" for i in range(24)]
     np.save(vectors / "queries.npy", np.zeros((24, 2), np.float32))
     (vectors / "queries.json").write_text(json.dumps(ids))

@@ -13,6 +13,7 @@ from components.config import UserError
 from components.data.tables import DOCUMENTS, QUERIES, RANKING
 from components.data.vectors import document_shards
 from components.retrieval import topk
+from tests.support import toy
 from workflows.distributed.cluster import Cluster, Pool
 from workflows.steps import search as step
 from workflows.steps.search import SearchConfig, faiss_index, search
@@ -45,8 +46,7 @@ def write_vectors(folder, data, dtype, shard, low=-2, high=3):
     documents = rng.integers(low, high, (DOCS, WIDTH)).astype(dtype)
     table = pq.read_table(data / "queries.parquet")
     query_ids = [query["query_id"] for query in table.to_pylist() if query["split"] != "train"]
-    for number, start in enumerate(range(0, DOCS, shard)):
-        np.save(folder / f"documents-{number:05d}.npy", documents[start : start + shard])
+    toy.write_document_vectors(folder, [documents[start : start + shard] for start in range(0, DOCS, shard)])
     np.save(folder / "queries.npy", rng.integers(low, high, (len(query_ids), WIDTH)).astype(dtype))
     (folder / "queries.json").write_text(json.dumps(query_ids))
     return folder
@@ -212,7 +212,8 @@ def test_vectors_of_another_collection_are_refused(data, vectors, tmp_path):
     (tmp_path / "vectors").mkdir()
     (tmp_path / "out").mkdir()
     other = write_vectors(tmp_path / "vectors", data, np.float32, 100)
-    (other / "documents-00004.npy").unlink()
+    names = json.loads((other / "documents.json").read_text())
+    (other / "documents.json").write_text(json.dumps(names[:-1]))
     with pytest.raises(ValueError, match="vectors of 400 documents, and the collection has 500"):
         search(
             tmp_path / "out", INLINE, data=data, vectors=other, splits=["dev"], k=5, config=SearchConfig()

@@ -43,8 +43,7 @@ def vectors(toys: Path, data: Path) -> Path:
         rows = rng.standard_normal((count, 8))
         return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
-    for number, start in enumerate(range(0, 40, 15)):
-        np.save(folder / f"documents-{number:05d}.npy", unit(min(15, 40 - start)))
+    toy.write_document_vectors(folder, [unit(min(15, 40 - start)) for start in range(0, 40, 15)])
     np.save(folder / "queries.npy", unit(len(queries)))
     (folder / "queries.json").write_text(json.dumps(queries))
     return folder

@@ -101,8 +101,7 @@ def coder(tmp_path: Path, data: Path, tokens: Path, retriever: Path, vectors: Pa
 @pytest.fixture
 def vectors(tmp_path: Path) -> Path:
     (folder := tmp_path / "vectors").mkdir()
-    np.save(folder / "documents-00000.npy", np.random.default_rng(0).standard_normal((40, 32)).astype(np.float16))
-    return folder
+    return toy.write_document_vectors(folder, [np.random.default_rng(0).standard_normal((40, 32)).astype(np.float16)])
 
 
 def test_two_workers_train_queries_alone_as_one(coder: Any, tmp_path: Path, ray: Cluster) -> None:
