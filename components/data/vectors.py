@@ -1,5 +1,6 @@
-"""The vectors that the step `encode` writes: `documents-*.npy`, whose order `documents.json` has, `queries.npy` and the
-ids of its rows in `queries.json`."""
+"""Vectors as they are stored: of a collection's documents, `documents-*.npy`, whose order `documents.json` has
+(`encode_documents`), and of a split's queries, `queries.npy` with the ids of its rows in `queries.json`
+(`encode_queries`)."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -46,63 +47,93 @@ def document_shards(folder: Path) -> Shards:
     return Shards([folder / name for name in json.loads((folder / SHARDS).read_text())])
 
 
-class Vectors:
-    """The vectors of a collection, from which rows are read on demand."""
+class DocumentVectors:
+    """The vectors of a collection's documents, from which rows are read on demand."""
 
     def __init__(self, folder: Path) -> None:
-        self._queries = folder / "queries.npy"
-        self._documents = document_shards(folder)
-        self._starts = np.cumsum([0, *(len(shard) for shard in self._documents)])
+        self._shards = document_shards(folder)
+        self._starts = np.cumsum([0, *(len(shard) for shard in self._shards)])
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
     @property
     def width(self) -> int:
-        """The dimension of a document's vector."""
-        return int(self._documents[0].shape[1])
+        """The dimension of a vector."""
+        return int(self._shards[0].shape[1])
 
-    def queries(self, rows: Rows) -> npt.NDArray:
-        """(n, d) the vectors of some queries, in their stored precision."""
-        return np.load(self._queries, mmap_mode="r")[rows]
-
-    def documents(self, rows: Rows) -> npt.NDArray:
+    def __getitem__(self, rows: Rows) -> npt.NDArray:
         """(n, d) the vectors of some documents, in their stored precision; `rows` must ascend."""
         if len(rows) and rows[-1] >= len(self):
             raise IndexError(f"row {rows[-1]} of the vectors of {len(self)} documents")
         cuts = np.searchsorted(rows, self._starts)
         shards = np.flatnonzero(np.diff(cuts))
-        return np.concatenate([self._documents[i][rows[cuts[i] : cuts[i + 1]] - self._starts[i]] for i in shards])
+        return np.concatenate([self._shards[i][rows[cuts[i] : cuts[i + 1]] - self._starts[i]] for i in shards])
 
-    def contexts(self, queries: Rows, documents: Rows, batch: int) -> Iterator[tuple[slice, npt.NDArray, npt.NDArray]]:
-        """Batches of queries with their lists of documents: the slice of queries, their vectors (B, d), and their
-        documents' vectors (B, N, d).
+    def lists(self, documents: Rows, batch: int) -> Iterator[tuple[slice, npt.NDArray]]:
+        """Batches of lists: the slice of lists, and their documents' vectors (B, N, d).
 
-        `queries` (Q,) and `documents` (Q, N) are rows, B is at most `batch`. Vectors are read for more than one batch
-        at a time, up to `MAX_NUMBERS`, and a document of several queries is read once.
+        `documents` (Q, N) are rows, B is at most `batch`. Vectors are read for more than one batch at a time, up to
+        `MAX_NUMBERS`, and a document of several lists is read once.
         """
-        width = np.load(self._queries, mmap_mode="r").shape[-1]
-        step = max(1, MAX_NUMBERS // max(1, documents.shape[1] * width))
-        for start in range(0, len(queries), step):
+        step = max(1, MAX_NUMBERS // max(1, documents.shape[1] * self.width))
+        for start in range(0, len(documents), step):
             rows, columns = np.unique(documents[start : start + step], return_inverse=True)
-            document_vectors, query_vectors = self.documents(rows), self.queries(queries[start : start + step])
-            for name, vectors in {"queries": query_vectors, "documents": document_vectors}.items():
-                if not np.isfinite(vectors).all():
-                    raise ValueError(f"the vectors of the {name} hold values that are not finite numbers")
-            columns = columns.reshape(len(query_vectors), -1)
-            for i in range(0, len(query_vectors), batch):
-                stop = min(i + batch, len(query_vectors))
-                yield slice(start + i, start + stop), query_vectors[i:stop], document_vectors[columns[i:stop]]
+            vectors, count = _finite(self[rows], "documents"), len(documents[start : start + step])
+            columns = columns.reshape(count, -1)
+            for i in range(0, count, batch):
+                stop = min(i + batch, count)
+                yield slice(start + i, start + stop), vectors[columns[i:stop]]
 
 
-def query_rows(folder: Path, ids: pa.Array | pa.ChunkedArray) -> Rows:
-    """int64 rows of `queries.npy` for ids of queries; UserError names a query that was not encoded."""
-    encoded = pa.array(json.loads((folder / "queries.json").read_text()), TEXT)
-    rows = pc.index_in(ids, value_set=encoded)
-    if rows.null_count:
-        missing = pc.filter(ids, pc.is_null(rows))[0]
-        raise UserError(f"query {missing} was not encoded; its split is not one of those encoded")
-    return np.asarray(rows.to_numpy(), np.int64)
+class QueryVectors:
+    """The vectors of some splits' queries, from which rows are read on demand. Rows count on from split to split."""
+
+    def __init__(self, *folders: Path) -> None:
+        self._folders = folders
+        self._starts = np.cumsum([0, *map(len, self._open())])
+
+    def rows(self, ids: pa.Array | pa.ChunkedArray) -> Rows:
+        """int64 rows for ids of queries; UserError names a query that was not encoded."""
+        rows = pc.index_in(ids, value_set=pa.concat_arrays([read_query_ids(folder) for folder in self._folders]))
+        if rows.null_count:
+            missing = pc.filter(ids, pc.is_null(rows))[0]
+            raise UserError(f"query {missing} was not encoded; its split is not one of those encoded")
+        return np.asarray(rows.to_numpy(), np.int64)
+
+    def __getitem__(self, rows: Rows) -> npt.NDArray:
+        """(n, d) the vectors of some queries, in their stored precision."""
+        split, files = np.searchsorted(self._starts, rows, side="right") - 1, self._open()
+        vectors = np.empty((len(rows), files[0].shape[1]), files[0].dtype)
+        for i, file in enumerate(files):
+            vectors[split == i] = file[rows[split == i] - self._starts[i]]
+        return vectors
+
+    def _open(self) -> list[npt.NDArray]:
+        return [np.load(folder / "queries.npy", mmap_mode="r") for folder in self._folders]
+
+
+def read_query_ids(folder: Path) -> pa.Array:
+    """The ids of the queries whose vectors are in a folder, in their order."""
+    return pa.array(json.loads((folder / "queries.json").read_text()), TEXT)
+
+
+def context_vectors(
+    queries: QueryVectors, documents: DocumentVectors, rows: Rows, lists: Rows, batch: int
+) -> Iterator[tuple[slice, npt.NDArray, npt.NDArray]]:
+    """Batches of queries with their lists of documents: the slice of queries, their vectors (B, d), and their
+    documents' vectors (B, N, d).
+
+    `rows` (Q,) are the queries', `lists` (Q, N) the documents'; B is at most `batch`.
+    """
+    for part, vectors in documents.lists(lists, batch):
+        yield part, _finite(queries[rows[part]], "queries"), vectors
+
+
+def _finite(vectors: npt.NDArray, name: str) -> npt.NDArray:
+    if not np.isfinite(vectors).all():
+        raise ValueError(f"the vectors of the {name} hold values that are not finite numbers")
+    return vectors
 
 
 class Lists(NamedTuple):

@@ -10,24 +10,24 @@ import pyarrow as pa
 
 from components.data.groups import id_order, ids_of, rows_of
 from components.data.tables import RANKING, check
-from components.data.vectors import Lists, Vectors, query_rows
+from components.data.vectors import DocumentVectors, Lists, QueryVectors, context_vectors
 from components.neighbours.reciprocal import NeighboursConfig, contexts_per_batch
 
 
 class Ranked:
     """A ranking with the rows at which its queries' and documents' vectors are stored.
 
-    `table` is a ranking, `data` a collection's folder and `vectors` what `encode` wrote.
+    `table` is a ranking, `data` a collection's folder and `queries` the vectors of the ranking's queries.
     """
 
-    def __init__(self, table: pa.Table, data: Path, vectors: Path) -> None:
+    def __init__(self, table: pa.Table, data: Path, queries: QueryVectors) -> None:
         self._table = table
         doc_ids = ids_of(data / "documents.parquet", "doc_id")
         self._rows = rows_of(table["doc_id"], doc_ids, what="ranking")
         self._places = id_order(doc_ids)[1][self._rows]
         self._ranks = table["rank"].to_numpy()
         self._begins, self._number = np.flatnonzero(self._ranks == 1), np.cumsum(self._ranks == 1) - 1
-        self._queries = query_rows(vectors, table["query_id"].take(self._begins))
+        self._queries = queries.rows(table["query_id"].take(self._begins))
 
     def __len__(self) -> int:
         return len(self._begins)
@@ -58,7 +58,9 @@ class Ranked:
         return check(pa.table(columns, names=RANKING.names), RANKING, what="ranking"), changed
 
 
-def list_scores(vectors: Vectors, lists: Lists, config: NeighboursConfig, device: str) -> npt.NDArray[np.float32]:
+def list_scores(
+    queries: QueryVectors, documents: DocumentVectors, lists: Lists, config: NeighboursConfig, device: str
+) -> npt.NDArray[np.float32]:
     """(Q, N) similarity of each query to the documents of its list (Eq. 1), read from disk a batch at a time.
 
     N is the length of the longest list; what stands beyond the end of a shorter one is meaningless.
@@ -69,8 +71,11 @@ def list_scores(vectors: Vectors, lists: Lists, config: NeighboursConfig, device
     >>> np.save(folder / "documents-0.npy", np.array([[0, 1], [2, 0], [3, 3]], np.float32))
     >>> (folder / "documents.json").write_text('["documents-0.npy"]')
     19
+    >>> (folder / "queries.json").write_text('["q0", "q1"]')
+    12
+    >>> vectors = QueryVectors(folder), DocumentVectors(folder)
     >>> lists = Lists(np.array([0, 1]), np.array([1, 2, 0, 2]), np.array([0, 2, 4]))  # two documents for each query
-    >>> list_scores(Vectors(folder), lists, NeighboursConfig(mix=1.0), "cpu")
+    >>> list_scores(*vectors, lists, NeighboursConfig(mix=1.0), "cpu")
     array([[2., 3.],
            [1., 3.]], dtype=float32)
     """
@@ -78,10 +83,10 @@ def list_scores(vectors: Vectors, lists: Lists, config: NeighboursConfig, device
 
     from components.neighbours.reciprocal import scores
 
-    mask, documents = torch.from_numpy(lists.mask).to(device), lists.padded(lists.documents)
-    parts = []
+    mask, padded = torch.from_numpy(lists.mask).to(device), lists.padded(lists.documents)
+    parts, batch = [], contexts_per_batch(padded.shape[1], device)
     with torch.inference_mode():
-        for part, *arrays in vectors.contexts(lists.queries, documents, contexts_per_batch(documents.shape[1], device)):
+        for part, *arrays in context_vectors(queries, documents, lists.queries, padded, batch):
             query_vectors, document_vectors = (torch.from_numpy(array).to(device).float() for array in arrays)
             parts.append(scores(query_vectors, document_vectors, config, mask[part]))
     return torch.cat(parts).cpu().numpy() if parts else np.empty((0, 0), np.float32)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from components.compute.roofline import MatrixProducts
 from components.data.batches import Batch
 from components.data.token_store import TokenStore
-from components.data.vectors import Vectors
+from components.data.vectors import DocumentVectors
 from components.files import write_json
 from components.models.dual_encoder import DualEncoder
 from components.scores import Scores
@@ -67,7 +67,7 @@ class Queries(nn.Module):
 class Coder(GroupObjective):
     """Inner products of queries with given vectors, over each query's own candidates.
 
-    `vectors` is an artifact of `encode`, made by the retriever that the training starts from.
+    `vectors` are the documents', made by the retriever that the training starts from.
     """
 
     views = ("group",)
@@ -77,7 +77,7 @@ class Coder(GroupObjective):
         super().__init__(inputs)
         self.model = Queries(DualEncoder.load(inputs.model), _begun(inputs.model, temperature), temperature)
         self._products = MatrixProducts(self.model.encoder.tower("query"))
-        self._tokens, self._vectors = TokenStore(inputs.tokens, inputs.model), Vectors(vectors)
+        self._tokens, self._vectors = TokenStore(inputs.tokens, inputs.model), DocumentVectors(vectors)
         width = self.model.encoder.config.projection or self.model.encoder.width
         if self._vectors.width != width:
             raise ValueError(
@@ -95,7 +95,7 @@ class Coder(GroupObjective):
         limit, template = self.model.encoder.max_tokens("query"), self._tokens.template
         return CoderBatch(
             queries=template.texts(self._tokens.queries, queries, limit),
-            vectors=torch.from_numpy(self._vectors.documents(documents)),
+            vectors=torch.from_numpy(self._vectors[documents]),
             columns=torch.from_numpy(columns),
             target=padded.targets(),
             where=torch.from_numpy(padded.where & _first(columns, padded.where)),

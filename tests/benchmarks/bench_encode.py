@@ -21,7 +21,7 @@ from tests.benchmarks.conftest import LENGTH, QUERY_LENGTH, ROOT, World
 from tests.benchmarks.measure import HEAD, PAIRS, Compared, by_turns, seconds_of
 from tests.benchmarks.table import machine, write
 from workflows.distributed.cluster import cores
-from workflows.steps.encode import EncodeConfig, Encoder, encode
+from workflows.steps.encode import EncodeConfig, Encoder, encode_documents, encode_queries
 from workflows.steps.search import SearchConfig, search
 from workflows.steps.tokenize import TokenizeConfig, tokenize
 
@@ -84,10 +84,9 @@ def share_of_roofline(encoder: Encoder, ours: Callable[[], Any], rows: np.ndarra
 
 def an_encoder(world: World) -> Encoder:
     """The worker of the step that encodes."""
-    np.save(world.root / "rows.npy", np.empty(0, np.int64))
     cuda = world.cluster.cuda()
     return Encoder(
-        tokens=world.tokens, model=world.retriever / "model", rows=world.root / "rows.npy", config=EncodeConfig(),
+        tokens=world.tokens, model=world.retriever / "model", rows=None, config=EncodeConfig(),
         batch_tokens=world.cluster.batch_tokens(cuda=cuda), cuda=cuda, threads=cores(),
     )  # fmt: skip
 
@@ -105,21 +104,21 @@ def test_refresh(few_of_each: tuple[str, World]) -> None:
 
     name, few = few_of_each
     faiss.omp_set_num_threads(cores())
-    splits, config = ["train"], EncodeConfig()
     table = pq.read_table(few.data / "queries.parquet", filters=[("split", "=", "train")])
     queries, documents = table["text"].to_pylist(), few.documents()
     doc_ids = pq.read_table(few.data / "documents.parquet", columns=["doc_id"])["doc_id"]
 
-    def encoding() -> Any:
-        out = few.place("vectors")
-        encode(
-            out, few.cluster, data=few.data, tokens=few.tokens, retriever=few.retriever, splits=splits, config=config
-        )
-        return out
+    inputs = {"data": few.data, "tokens": few.tokens, "retriever": few.retriever, "config": EncodeConfig()}
+
+    def encoding() -> dict[str, Any]:
+        vectors, asked = few.place("vectors"), few.place("queries")
+        encode_documents(vectors, few.cluster, **inputs)
+        encode_queries(asked, few.cluster, split="train", **inputs)
+        return {"vectors": vectors, "queries": asked}
 
     def refresh() -> Any:
-        vectors, out = encoding(), few.place("ranking")
-        search(out, few.cluster, data=few.data, vectors=vectors, splits=splits, k=K, config=SearchConfig())
+        made, out = encoding(), few.place("ranking")
+        search(out, few.cluster, data=few.data, **made, k=K, config=SearchConfig())
         return out / "ranking.parquet"
 
     model = theirs(few)

@@ -30,13 +30,15 @@ REFRESH = """
 import sys
 from pathlib import Path
 from workflows.distributed.cluster import Cluster, stop_ray
-from workflows.steps.encode import EncodeConfig, encode
+from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
 from workflows.steps.search import SearchConfig, search
 
-data, tokens, retriever, vectors, ranking = map(Path, sys.argv[2:])
-cluster, asked = Cluster(device=sys.argv[1]), {"data": data, "splits": ["test"]}
-encode(vectors, cluster, tokens=tokens, retriever=retriever, config=EncodeConfig(), **asked)
-search(ranking, cluster, vectors=vectors, k=100, config=SearchConfig(), **asked)
+data, tokens, retriever, vectors, queries, ranking = map(Path, sys.argv[2:])
+cluster = Cluster(device=sys.argv[1])
+inputs = {"data": data, "tokens": tokens, "retriever": retriever, "config": EncodeConfig()}
+encode_documents(vectors, cluster, **inputs)
+encode_queries(queries, cluster, split="test", **inputs)
+search(ranking, cluster, data=data, vectors=vectors, queries=queries, k=100, config=SearchConfig())
 stop_ray()
 """
 
@@ -52,12 +54,12 @@ def test_memory(docstrings: Path, tmp_path: Path) -> None:
     peaks, rows = [], []
     for count in (LARGE // 10, LARGE):
         data = repeated(docstrings, tmp_path / f"data-{count}", count, characters=CHARACTERS)
-        places = [tmp_path / f"{name}-{count}" for name in ("tokens", "vectors", "ranking")]
+        places = [tmp_path / f"{name}-{count}" for name in ("tokens", "vectors", "queries", "ranking")]
         for place in places:
             place.mkdir()
-        tokens, vectors, ranking = places
+        tokens, vectors, queries, ranking = places
         tokenize(tokens, inline, data=data, model=retriever, config=TokenizeConfig())
-        arguments = [DEVICE, *map(str, (data, tokens, retriever, vectors, ranking))]
+        arguments = [DEVICE, *map(str, (data, tokens, retriever, vectors, queries, ranking))]
         seconds, peak = watched([sys.executable, "-c", REFRESH, *arguments], cwd=ROOT)
         peaks.append(peak)
         rows.append([f"{count:,}", f"{peak / 2**20:,.0f} MiB", f"{seconds:,.0f}"])

@@ -121,7 +121,7 @@ def test_neighbours_step(tmp_path: Path, documents: int) -> None:
         def step() -> None:
             (out := tmp_path / f"out-{len(list(tmp_path.iterdir()))}").mkdir()
             rerank_by_neighbours(
-                out, cluster, data=data, vectors=vectors, ranking=ranking, splits=["test"], config=config
+                out, cluster, data=data, vectors=vectors, queries=vectors, ranking=ranking, config=config
             )
 
         return step

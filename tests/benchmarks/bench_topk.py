@@ -50,7 +50,7 @@ from workflows.steps.search import SearchConfig, search
 
 place, out = Path(sys.argv[1]), Path(sys.argv[2])
 cluster = Cluster(mode="inline", device="cpu", map=Pool(workers=1, threads=int(sys.argv[3])))
-search(out, cluster, data=place, vectors=place, splits=["test"], k=int(sys.argv[4]), config=SearchConfig())
+search(out, cluster, data=place, vectors=place, queries=place, k=int(sys.argv[4]), config=SearchConfig())
 """
 
 
@@ -115,9 +115,8 @@ def _collection(world: World) -> Path:
         return place
     place.mkdir()
     rows = np.arange(ENCODED)
-    np.save(world.root / "mixed.npy", rows)
     encoder = Encoder(
-        tokens=world.tokens, model=world.retriever / "model", rows=world.root / "mixed.npy", config=EncodeConfig(),
+        tokens=world.tokens, model=world.retriever / "model", rows=None, config=EncodeConfig(),
         batch_tokens=world.cluster.batch_tokens(cuda=False), cuda=False, threads=cores(),
     )  # fmt: skip
     base = encoder.vectors("document", rows)[0]

@@ -14,7 +14,7 @@ import torch
 from components.data.batches import Batch
 from tests.support import toy
 from workflows.distributed.cluster import Cluster
-from workflows.steps.encode import EncodeConfig, encode
+from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
 from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
 from workflows.steps.score import RerankConfig, rerank
 from workflows.steps.search import SearchConfig, search
@@ -39,26 +39,36 @@ def on_both(tmp_path: Path, step: Any, **inputs: Any) -> dict[str, Path]:
 
 
 @pytest.fixture
-def vectors(tmp_path: Path, data: Path, tokens: Path, retriever: Path) -> dict[str, Path]:
+def encoding(data: Path, tokens: Path, retriever: Path) -> dict[str, Any]:
     config = EncodeConfig(precision="fp32", vectors="float32")
-    return on_both(
-        tmp_path, encode, data=data, tokens=tokens, retriever=retriever, splits=["train", "test"], config=config
-    )
+    return {"data": data, "tokens": tokens, "retriever": retriever, "config": config}
 
 
-def test_vectors(vectors: dict[str, Path]) -> None:
-    for name in ("documents-00000.npy", "queries.npy"):
-        cpu, gpu = (np.load(vectors[where] / name) for where in BOTH)
+@pytest.fixture
+def vectors(tmp_path: Path, encoding: dict[str, Any]) -> dict[str, Path]:
+    return on_both(tmp_path, encode_documents, **encoding)
+
+
+@pytest.fixture
+def queries(tmp_path: Path, encoding: dict[str, Any]) -> dict[str, Path]:
+    return on_both(tmp_path, encode_queries, split="train", **encoding)
+
+
+def test_vectors(vectors: dict[str, Path], queries: dict[str, Path]) -> None:
+    for name, places in {"documents-00000.npy": vectors, "queries.npy": queries}.items():
+        cpu, gpu = (np.load(places[where] / name) for where in BOTH)
         np.testing.assert_allclose(gpu, cpu, atol=1e-5)
 
 
-def test_rankings(tmp_path: Path, data: Path, tokens: Path, ranker: Path, vectors: dict[str, Path]) -> None:
-    same = dict.fromkeys(BOTH, vectors["cpu"])
-    found = on_both(tmp_path, search, data=data, vectors=same, splits=["test"], k=10, config=SearchConfig())
+def test_rankings(
+    tmp_path: Path, data: Path, tokens: Path, ranker: Path, vectors: dict[str, Path], queries: dict[str, Path]
+) -> None:
+    same = {"vectors": dict.fromkeys(BOTH, vectors["cpu"]), "queries": dict.fromkeys(BOTH, queries["cpu"])}
+    found = on_both(tmp_path, search, data=data, **same, k=10, config=SearchConfig())
     cpu, gpu = (pq.read_table(found[where] / "ranking.parquet") for where in BOTH)
     assert cpu["doc_id"].equals(gpu["doc_id"])
     again = on_both(
-        tmp_path, rerank, data=data, tokens=tokens, ranking=dict.fromkeys(BOTH, found["cpu"]), split="test",
+        tmp_path, rerank, data=data, tokens=tokens, ranking=dict.fromkeys(BOTH, found["cpu"]), split="train",
         ranker=ranker, config=RerankConfig(precision="fp32", depth=10),
     )  # fmt: skip
     cpu, gpu = (pq.read_table(again[where] / "ranking.parquet") for where in BOTH)
@@ -66,13 +76,15 @@ def test_rankings(tmp_path: Path, data: Path, tokens: Path, ranker: Path, vector
     np.testing.assert_allclose(gpu["score"].to_numpy(), cpu["score"].to_numpy(), atol=1e-4)
 
 
-def test_neighbours_and_soft_labels(tmp_path: Path, data: Path, tokens: Path, vectors: dict[str, Path]) -> None:
+def test_neighbours_and_soft_labels(
+    tmp_path: Path, data: Path, tokens: Path, vectors: dict[str, Path], queries: dict[str, Path]
+) -> None:
     """All elements are neighbours: which of two copies of a text is nearer, rounding decides, here and there."""
     (found := tmp_path / "found").mkdir()
-    inputs: dict[str, Any] = {"data": data, "vectors": vectors["cpu"]}
-    search(found, toy.INLINE, **inputs, splits=["train"], k=20, config=SearchConfig())
+    inputs: dict[str, Any] = {"data": data, "vectors": vectors["cpu"], "queries": queries["cpu"]}
+    search(found, toy.INLINE, **inputs, k=20, config=SearchConfig())
     again = on_both(
-        tmp_path, rerank_by_neighbours, **inputs, ranking=found, splits=["train"],
+        tmp_path, rerank_by_neighbours, **inputs, ranking=found,
         config=NeighboursRerankConfig(k=20, k_exp=1, context=12),
     )  # fmt: skip
     cpu, gpu = (pq.read_table(again[where] / "ranking.parquet") for where in BOTH)

@@ -25,21 +25,21 @@ class Config(CollectionConfig):
 
 def build(config: Config) -> Outcome:
     """Pre-train one retriever a seed; measure it beside BM25 and the start model."""
-    collection, test = Collection(config), [config.evaluate.split]
+    collection, split = Collection(config), config.evaluate.split
     start = collection.initial_model("start retriever", config.retriever)
-    results, bm25 = Results(collection, config), collection.bm25(test)
-    untrained = last = refresh("start", collection, start, config, splits=test)
+    results, bm25 = Results(collection, config), collection.bm25(split)
+    untrained = last = refresh("start", collection, start, config)
     check_training(config.objective, config.train, "retriever")
     for seed in config.seeds:
         results.add("BM25", bm25, seed=seed)
-        results.add("start model", untrained.ranking, retrieval=untrained, seed=seed)
+        results.add("start model", untrained.ranking(split), retrieval=untrained, seed=seed)
         pretrained = step(
             f"retriever {seed}", train, objective=config.objective, rows=collection.data, dev=None,
             data=collection.data, tokens=start.tokens, start=start.step, seed=[seed], config=config.train,
         )  # fmt: skip
-        last = refresh(f"retriever {seed}", collection, start.after(pretrained), config, splits=test)
-        results.add("retriever", last.ranking, retrieval=last, seed=seed)
+        last = refresh(f"retriever {seed}", collection, start.after(pretrained), config)
+        results.add("retriever", last.ranking(split), retrieval=last, seed=seed)
     return Outcome(
         results=results.gather([("retriever", "start model")]), data=collection.data, systems=results.systems,
-        retrieval=last, ranker=None, split=config.evaluate.split, note=note_on(config.retriever.model),
+        retrieval=last, ranker=None, split=split, note=note_on(config.retriever.model),
     )  # fmt: skip

@@ -21,6 +21,11 @@ def write(out: Path, cluster: Any, *, text: str, size: int = 0) -> dict[str, Any
     return {"characters": len(text)}
 
 
+def follow(out: Path, cluster: Any, *, text: str, before: Path | None) -> None:
+    """A step that may carry on from another of its kind."""
+    write(out, cluster, text=text)
+
+
 def join(out: Path, cluster: Any, *, parts: list[Path], options: Any) -> None:
     """The texts of other steps, one after the other, of which nothing may have been dropped."""
     _called(out)

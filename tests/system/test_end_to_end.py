@@ -33,8 +33,12 @@ def value(place: Place, system: str, measure: str) -> float:
 
 def copy_of_beginning(played: Place, place: Place, *more: str) -> None:
     """What needs Java is done already: it is the same in every run of the collection."""
-    for label in ("data", "bm25 index", "bm25 ranking", *more):
+    for label in ("data", "bm25 index", *more):
         shutil.copytree(played.artifact(label), place.store / played.artifact(label).name)
+    wanted = {node.name for node in graph(experiments.read(place.config, [], place.runs).wanted)}
+    for ranking in played.store.glob("lucene_search-*"):
+        if ranking.name in wanted:
+            shutil.copytree(ranking, place.store / ranking.name)
 
 
 def predictions(place: Place, ranker: str, group: dict[str, Any]) -> list[float]:
@@ -57,7 +61,8 @@ def test_what_has_a_gpu(played: Place, monkeypatch: pytest.MonkeyPatch, tmp_path
     """Where models run, and where vectors are compared; never where texts are read or Java runs."""
     assert asked("demo.yaml", monkeypatch, tmp_path, played) == {
         "tokenize": ("map", False), "lucene_index": ("its own", False), "lucene_search": ("java", False),
-        "encode": ("map", True), "search": ("map", True), "score_groups": ("score", True), "rerank": ("score", True),
+        "encode_documents": ("map", True), "encode_queries": ("map", True), "search": ("map", True),
+        "score_groups": ("score", True), "rerank": ("score", True),
         "train": ("train", True),
     }  # fmt: skip
 
@@ -108,7 +113,7 @@ def test_unlike_players_play(played: Place, beir: Path, toys: Path, tmp_path: Pa
 def test_bm25_finds_documents_by_their_words(played: Place) -> None:
     """Queries are the first words of their documents: Lucene must find most of them."""
     assert value(played, "BM25", "RR@10") > 0.4
-    ranking = pq.read_table(played.artifact("bm25 ranking") / "ranking.parquet").to_pydict()
+    ranking = pq.read_table(played.artifact("bm25 ranking (test)") / "ranking.parquet").to_pydict()
     assert set(ranking["query_id"]) <= {f"q{i}" for i in range(24)}
     assert max(ranking["rank"]) <= 20
 
@@ -190,7 +195,7 @@ def test_in_the_papers_order_the_retriever_learns_before_the_ranker(played: Plac
     tiny.write(place.config, {**tree, "order": "paper", "controls": {}})
     assert place("run") == 0
     executed = [one["label"] for one in place.metrics()["steps"] if one["executed"]]
-    assert executed.index("retriever 1 ranking") < executed.index("ranker 1 groups")
+    assert executed.index("retriever 1 ranking (train)") < executed.index("ranker 1 groups")
     assert executed.index("judged 1") < executed.index("ranker 1")
     # In both orders the retriever's groups are the same, drawn from the warm ranking; their teacher is not.
     assert "retriever 1 groups" not in executed
@@ -201,7 +206,7 @@ def test_in_the_papers_order_the_retriever_learns_before_the_ranker(played: Plac
     # The ranker's groups are of another ranking than in the released order.
     groups = [pq.read_table(one.artifact("ranker 1 groups") / "groups.parquet") for one in (played, place)]
     assert groups[0] != groups[1]
-    ranking = pq.read_table(place.artifact("retriever 1 ranking") / "ranking.parquet").to_pylist()
+    ranking = pq.read_table(place.artifact("retriever 1 ranking (train)") / "ranking.parquet").to_pylist()
     listed = {(row["query_id"], row["doc_id"]) for row in ranking if row["rank"] <= 12}  # 10 and a query's positives
     for row in groups[1].to_pylist():
         mined = [doc for doc, target in zip(row["doc_ids"], row["targets"], strict=True) if target == 0]
@@ -224,7 +229,8 @@ def test_experiments_on_one_board(played: Place, tmp_path: Path) -> None:
     executed = {one["label"] for one in place.metrics()["steps"] if one["executed"]}
     assert executed - {"results"} == {
         f"fewer: {label}" for label in ("retriever 1 groups", "judged 1", "retriever 1", "retriever 1 vectors",
-                                        "retriever 1 ranking", "retriever 1 measures")
+                                        "retriever 1 queries (test)", "retriever 1 ranking (test)",
+                                        "retriever 1 measures")
     }  # fmt: skip
 
 
@@ -246,7 +252,7 @@ def test_dpr_through_ray_is_the_same(
         copy_of_beginning(played, one, "start retriever", "tokens")
         assert one("run", "--until", "retriever vectors") == 0
     names = [path.name for path in inline.store.glob("[et][nr]*")]
-    assert sorted(name.partition("-")[0] for name in names) == ["encode", "train"]
+    assert sorted(name.partition("-")[0] for name in names) == ["encode_documents", "train"]
     for name in names:
         ours, theirs = tiny.contents(place.store / name), tiny.contents(inline.store / name)
         same = [file for file in theirs if file.endswith((".npy", ".safetensors"))]

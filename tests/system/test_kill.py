@@ -17,7 +17,7 @@ import yaml
 from tests.support import killing, tiny
 from tests.support.tiny import ROOT, Place
 
-BEGUN = ("data", "bm25 index", "bm25 ranking", "start retriever", "start ranker", "tokens")
+BEGUN = ("data", "bm25 index", "bm25 ranking (test)", "start retriever", "start ranker", "tokens")
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def updates(log: Path) -> list[int]:
 def test_a_driver_killed_again_and_again(begun: Place, played: Place) -> None:
     """In the middle of encoding, after a checkpoint, and between a training's last file and its record."""
     assert killing.run(begun, "shard", 4) == -signal.SIGKILL
-    encoding = {path.parent.name for path in begun.store.glob("encode-*/documents-*.npy")}
+    encoding = {path.parent.name for path in begun.store.glob("encode_documents-*/documents-*.npy")}
     assert len(encoding) == 1
     assert not (begun.store / encoding.pop() / "artifact.json").exists()
 

@@ -149,8 +149,8 @@ def test_nodes_that_share_nothing(cache: Path, disk: Place, tmp_path: Path) -> N
     assert alike
     assert {name: found[name] for name in alike} == {name: wanted[name] for name in alike}
     for label in ("start vectors", "retriever vectors"):
-        mine, theirs = (sorted(folder.glob("*.npy")) for folder in (
-            next(store.glob(f"encode-{records[label]['fingerprint'][:12]}")), disk.artifact(label)))  # fmt: skip
+        name = f"encode_documents-{records[label]['fingerprint'][:12]}"
+        mine, theirs = (sorted(folder.glob("*.npy")) for folder in (next(store.glob(name)), disk.artifact(label)))
         for one, other in zip(mine, theirs, strict=True):
             np.testing.assert_allclose(np.load(one), np.load(other), atol=1e-4)
     assert len(list(tmp_path.glob("cache*"))) == 4
@@ -179,9 +179,9 @@ def test_clean_deletes_parts_on_s3_too(place: Remote, disk: Place, cache: Path, 
     assert place("run") == 0
     assert "nothing to run" in said()[0]
     assert place("run", "--until", "start vectors") == 0
-    assert f"start vectors: {place.where}/encode-" in said()[0]
+    assert f"start vectors: {place.where}/encode_documents-" in said()[0]
     back = gone - (before - place.names())
-    assert {name.partition("-")[0] for name in back} >= {"encode"}
+    assert {name.partition("-")[0] for name in back} >= {"encode_documents"}
 
 
 @pytest.mark.kill
@@ -191,7 +191,7 @@ def test_a_driver_that_vanished_with_its_machine(
     """Killed while it encodes, after a checkpoint, and before a record; each time its cache is lost too."""
     monkeypatch.setenv("SPARRING_TEST_STALE", "1.5")
     assert killing.run(place, "shard", 9) == -signal.SIGKILL
-    shards = {name for name in place.names() if re.match(r"encode-.*/documents-", name)}
+    shards = {name for name in place.names() if re.match(r"encode_documents-.*/documents-", name)}
     assert 0 < len(shards) < 6
     dates = place.dates(shards)
     shutil.rmtree(cache)

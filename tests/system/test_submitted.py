@@ -180,7 +180,7 @@ def test_a_run_of_the_images_own_code(place: Place, head: Head) -> None:
     entrypoint = f"cd {ROOT} && python -m workflows {shlex.join(run)}"
     said = ray(head, "ray", "job", "submit", "--address", head.address, "--", "sh", "-c", entrypoint)
     assert "succeeded" in said.lower(), said
-    assert list(place.store.glob("encode-*/artifact.json"))
+    assert list(place.store.glob("encode_documents-*/artifact.json"))
 
 
 def test_a_tuning(place: Place, head: Head) -> None:

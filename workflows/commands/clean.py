@@ -15,17 +15,15 @@ def superseded(experiment: Experiment, store: Store) -> Iterator[tuple[Step, lis
     """Steps, the files of them that may go (glob patterns), and their bytes.
 
     Those are what a step's function calls droppable, such as vectors and indexes, unless it belongs to the last
-    retrieval, and what a later step supersedes, such as the optimizer's state that a later training took up.
+    retrieval, and what only a later step could carry on from, such as the optimizer's state of an earlier training.
     """
     retrieval = experiment.outcome.retrieval
     last = {node.fingerprint for node in (retrieval.vectors, retrieval.index) if node is not None}
     nodes = graph(experiment.wanted)
-    taken_up = {
-        node.inputs[name].fingerprint: files for node in nodes for name, files in node.description.supersedes.items()
-    }
+    carried_on = {node.inputs[name].fingerprint for node in nodes for name in node.description.carries}
     for node in nodes:
         droppable = () if node.fingerprint in last else node.description.droppable
-        files = [*droppable, *taken_up.get(node.fingerprint, ())]
+        files = [*droppable, *(node.description.carried if node.fingerprint in carried_on else ())]
         if files and store.is_done(node):
             (size,) = store.sizes([node], *files)
             if size:

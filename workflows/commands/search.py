@@ -104,7 +104,7 @@ def _own_rerank(experiment: Experiment) -> RerankConfig | None:
 def _own_depth(experiment: Experiment, k: int) -> int:
     """How many documents of a query the run itself reranks; where it reranks none, as many as are shown."""
     own = _own_rerank(experiment)
-    return k if own is None else min(own.depth, int(experiment.outcome.retrieval.ranking.inputs["k"]))
+    return k if own is None else min(own.depth, experiment.outcome.retrieval.k)
 
 
 def _fetch(experiment: Experiment, store: Store, *, k: int, depth: int | None) -> None:
@@ -129,14 +129,14 @@ def _fetch(experiment: Experiment, store: Store, *, k: int, depth: int | None) -
 
 
 def _encoded(retriever: Retrieval, store: Store, query: str, options: dict[str, Any]) -> np.ndarray:
-    """(1, d) a query's vector, as the step `encode` stores it."""
+    """(1, d) a query's vector, as the step `encode_queries` stores it."""
     from components.data.template import Template
     from components.data.tokenizers import load_tokenizer
     from components.data.tokens import Tokens
     from components.models.dual_encoder import DualEncoder
     from components.models.inference import Inference, Texts
 
-    config = retriever.vectors.inputs["config"]
+    config = retriever.encode
     folder = store.path(retriever.retriever) / "model"
     inference, tokenizer = Inference(DualEncoder, folder, precision=config.precision, **options), load_tokenizer(folder)
     text = inference.config.query_prompt + query
@@ -157,7 +157,7 @@ def _retrieved(
     else:
         from components.retrieval import index
 
-        config, path = retriever.ranking.inputs["config"], store.path(retriever.index) / INDEX
+        config, path = retriever.search, store.path(retriever.index) / INDEX
         opened = index.read(path, probes=config.probes, ef=config.ef, threads=options["threads"], gpu=options["cuda"])
         keys = index.search(opened, vector, order, k)[0]
     keys = keys[keys != topk.NO_DOCUMENT]

@@ -15,9 +15,9 @@ from workflows.stages.collection import Collection, Model
 from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
 from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import Retrieval, refresh, reranked
-from workflows.stages.training import ScreenInputs, mine_groups, phase, splits_for, train_model
+from workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
 from workflows.steps.score import RerankConfig, ScoreConfig, score_groups
-from workflows.store.dag import Step, step
+from workflows.store.dag import step
 
 Control = Literal["in-batch", "ance"]
 
@@ -110,20 +110,16 @@ def build(config: Config) -> Outcome:
     retriever = collection.initial_model("start retriever", config.retriever.model)
     ranker = collection.initial_model("start ranker", config.ranker.model, objective="ranker")
     results = Results(collection, config)
-    test = [config.evaluate.split]
-
-    warm = config.retriever.warm
-    with_bm25 = warm.mine.negatives > 0  # as DPR's hard negatives
-    bm25 = collection.bm25([*splits_for(warm.train), *test] if with_bm25 else test)
-    untrained = refresh("start", collection, retriever, config, splits=test)
+    split = config.evaluate.split
+    untrained = refresh("start", collection, retriever, config)
     for seed in config.seeds:
-        results.add("BM25", bm25, seed=seed)
-        results.add("start model", untrained.ranking, retrieval=untrained, seed=seed)
+        results.add("BM25", collection.bm25(split), seed=seed)
+        results.add("start model", untrained.ranking(split), retrieval=untrained, seed=seed)
         game = Game(config, collection, results, seed)
-        last_retrieval, last_ranker = game.play(retriever, ranker, bm25 if with_bm25 else None)
+        last_retrieval, last_ranker = game.play(retriever, ranker)
     return Outcome(
         results=results.gather(comparisons(config)), data=collection.data, systems=results.systems,
-        retrieval=last_retrieval, ranker=last_ranker.step, split=config.evaluate.split,
+        retrieval=last_retrieval, ranker=last_ranker.step, split=split,
         note=note_on(config.retriever.model.model), examples=(f"retriever {config.rounds}", "warm retriever"),
     )  # fmt: skip
 
@@ -151,10 +147,10 @@ class Game:
     results: Results
     seed: int
 
-    def play(self, retriever: Model, ranker: Model, bm25: Step | None) -> tuple[Retrieval, Model]:
+    def play(self, retriever: Model, ranker: Model) -> tuple[Retrieval, Model]:
         """Play Algorithm 1 from two start models (line 1); what the last retriever retrieves, and the last ranker."""
         config = self.config
-        retriever = self.warm_up_retriever(retriever, bm25)  # line 2
+        retriever = self.warm_up_retriever(retriever)  # line 2
         retrieval = warm_retrieval = self.refresh("warm retriever", retriever, round=0)  # lines 3 and 4
         ranker = warm_ranker = self.warm_up_ranker(ranker, retrieval)  # line 5
         self.rerank("warm ranker over warm retriever", ranker, retrieval, round=0)
@@ -177,17 +173,19 @@ class Game:
             self.control(name, warm_retrieval)
         return retrieval, ranker
 
-    def warm_up_retriever(self, start: Model, bm25: Step | None) -> Model:
+    def warm_up_retriever(self, start: Model) -> Model:
         """Line 2: train as DPR is trained, with negatives from BM25's ranking where the config asks for some."""
+        warm = self.config.retriever.warm
         return phase(
-            self.label("warm retriever"), self.collection, start, ranking=bm25, seed=[self.seed, "warm retriever"],
-            config=self.config.retriever.warm, part="warm-up",
+            self.label("warm retriever"), self.collection, start,
+            rankings=self.collection.bm25 if warm.mine.negatives > 0 else None, seed=[self.seed, "warm retriever"],
+            config=warm, part="warm-up",
         )  # fmt: skip
 
     def warm_up_ranker(self, start: Model, retrieval: Retrieval) -> Model:
         """Line 5: train on negatives that the warm retriever retrieved."""
         return phase(
-            self.label("warm ranker"), self.collection, start, ranking=retrieval.ranking,
+            self.label("warm ranker"), self.collection, start, rankings=retrieval.ranking,
             seed=[self.seed, "warm ranker"], config=self.config.ranker.warm,
             inputs=ScreenInputs(vectors=retrieval.vectors), part="warm-up",
         )  # fmt: skip
@@ -200,7 +198,7 @@ class Game:
         config = in_round(i, self.config.retriever.game, self.config.rounds)
         seed = [self.seed, "retriever", i]
         groups = mine_groups(
-            self.label(f"retriever {i} groups"), self.collection, ranking=retrieval.ranking, seed=seed, config=config,
+            self.label(f"retriever {i} groups"), self.collection, rankings=retrieval.ranking, seed=seed, config=config,
             inputs=ScreenInputs(ranker, retrieval.vectors),
         )  # fmt: skip
         judged = step(
@@ -208,31 +206,30 @@ class Game:
             ranker=ranker.step, config=self.config.score,
         )  # fmt: skip
         return train_model(
-            self.label(f"retriever {i}"), self.collection, retriever, rows=judged, ranking=retrieval.ranking,
+            self.label(f"retriever {i}"), self.collection, retriever, rows=judged, rankings=retrieval.ranking,
             seed=seed, config=config.train,
         )  # fmt: skip
 
     def train_ranker(self, i: int, ranker: Model, retrieval: Retrieval) -> Model:
         """Lines 12 to 15: tell the relevant documents from the hard negatives that were retrieved."""
         return phase(
-            self.label(f"ranker {i}"), self.collection, ranker, ranking=retrieval.ranking,
+            self.label(f"ranker {i}"), self.collection, ranker, rankings=retrieval.ranking,
             seed=[self.seed, "ranker", i], config=in_round(i, self.config.ranker.game, self.config.rounds),
             inputs=ScreenInputs(ranker, retrieval.vectors),
         )  # fmt: skip
 
     def refresh(self, label: str, retriever: Model, *, round: int) -> Retrieval:
         """Line 11 (3 and 4 before the game): rank the collection anew for both models, and measure the ranking."""
-        config = self.config
-        trainings = (config.ranker.warm.train, config.ranker.game.train, config.retriever.game.train)
-        splits = [*splits_for(*trainings), config.evaluate.split]
-        retrieval = refresh(self.label(label), self.collection, retriever, config, splits=splits)
-        self.results.add(label, retrieval.ranking, retrieval=retrieval, seed=self.seed, round=round, entropy=True)
+        retrieval, split = refresh(self.label(label), self.collection, retriever, self.config), self.split
+        self.results.add(
+            label, retrieval.ranking(split), retrieval=retrieval, seed=self.seed, round=round, entropy=True
+        )
         return retrieval
 
     def rerank(self, system: str, ranker: Model, retrieval: Retrieval, *, round: int | None = None) -> None:
         """Rerank what a retriever retrieved, and measure it."""
-        depth = self.config.rerank
-        ranking = reranked(self.label(system), self.collection, retrieval.ranking, ranker, self.config, depth)
+        depth, ranking = self.config.rerank, retrieval.ranking(self.split)
+        ranking = reranked(self.label(system), self.collection, ranking, ranker, self.config, depth)
         self.results.add(
             system, ranking, retrieval=retrieval, ranker=ranker.step, seed=self.seed, round=round, queries=depth.queries
         )
@@ -247,18 +244,23 @@ class Game:
         for i in range(1, config.rounds + 1):
             label, last = self.label(f"control {name} {i}"), i == config.rounds
             retriever = phase(
-                label, self.collection, retriever, ranking=retrieval.ranking, seed=[self.seed, "retriever", i],
+                label, self.collection, retriever, rankings=retrieval.ranking, seed=[self.seed, "retriever", i],
                 config=in_round(i, training, config.rounds), inputs=ScreenInputs(vectors=retrieval.vectors),
                 part="training of controls",
             )  # fmt: skip
             if last or (name == "ance" and config.refreshes_after(i)):
-                splits = [*splits_for(train), config.evaluate.split]
-                retrieval = refresh(label, self.collection, retriever, config, splits=splits)
+                retrieval = refresh(label, self.collection, retriever, config)
                 on_curve = i if name == "ance" and config.rounds > 1 else None
                 system = f"control: {name}" if last else f"control: {name} {i}"
                 self.results.add(
-                    system, retrieval.ranking, retrieval=retrieval, seed=self.seed, round=on_curve, entropy=True
-                )
+                    system, retrieval.ranking(self.split), retrieval=retrieval, seed=self.seed, round=on_curve,
+                    entropy=True,
+                )  # fmt: skip
+
+    @property
+    def split(self) -> str:
+        """The split that is measured."""
+        return self.config.evaluate.split
 
     def label(self, text: str) -> str:
         """A step's label, with the seed where there are several."""

@@ -5,7 +5,7 @@ a share of the target distribution, and the query encoder learns that distributi
 `Training.run` is the paper's Algorithm 1, and "line" in this file is a line of it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -18,13 +18,11 @@ from workflows.stages.collection import Collection, Model
 from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
 from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import Retrieval, refresh
-from workflows.stages.training import phase, splits_for
+from workflows.stages.training import phase
 from workflows.steps.choose_neighbours import ChooseConfig, chosen
-from workflows.steps.encode import encode_queries
 from workflows.steps.interpolate import interpolate
 from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
 from workflows.steps.pictures import PicturesConfig, pictures
-from workflows.steps.search import search
 from workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
 from workflows.steps.train import train
 from workflows.store.dag import Step, step
@@ -79,13 +77,10 @@ def build(config: Config) -> Outcome:
     collection = Collection(config)
     start = collection.initial_model("start retriever", config.retriever)
     results = Results(collection, config)
-    test = [config.evaluate.split]
-    with_bm25 = config.warm is not None and config.warm.mine.negatives > 0
-    bm25 = collection.bm25([*splits_for(config.warm.train if config.warm else None), *test] if with_bm25 else test)
     figures: list[Step] = []
     for seed in config.seeds:
-        results.add("BM25", bm25, seed=seed)
-        last = Training(config, collection, results, seed, figures).run(start, bm25 if with_bm25 else None)
+        results.add("BM25", collection.bm25(config.evaluate.split), seed=seed)
+        last = Training(config, collection, results, seed, figures).run(start)
     return Outcome(
         results=results.gather(comparisons(config)), data=collection.data, systems=results.systems, retrieval=last,
         ranker=None, split=config.evaluate.split, note=note_on(config.retriever.model),
@@ -122,10 +117,10 @@ class Training:
     figures: list[Step]
     """Those of the seeds so far; this one's are added."""
 
-    def run(self, start: Model, bm25: Step | None) -> Retrieval:
+    def run(self, start: Model) -> Retrieval:
         """Algorithm 1 from a start model; what the last retriever retrieves."""
         config, base = self.config, base_name(self.config)
-        retrieval = self.retrieve_with_base_model(start, bm25)  # lines 1 to 3
+        retrieval = self.retrieve_with_base_model(start)  # lines 1 to 3
         base_rankings = self.measure(base, retrieval)
         if config.train is None:
             return retrieval
@@ -147,22 +142,23 @@ class Training:
                 self.results.add(system, mixed, seed=self.seed)
         return retrieval
 
-    def retrieve_with_base_model(self, start: Model, bm25: Step | None) -> Retrieval:
-        """Lines 1 to 3: the base model's vectors, and its ranking for every query."""
+    def retrieve_with_base_model(self, start: Model) -> Retrieval:
+        """Lines 1 to 3: the base model, and what it retrieves."""
         config, label, model = self.config, base_name(self.config), start
         if config.warm is not None:
             label = self.label(label)
+            rankings = self.collection.bm25 if config.warm.mine.negatives > 0 else None
             model = phase(
-                label, self.collection, start, ranking=bm25, seed=[self.seed, "warm retriever"], config=config.warm,
-                part="warm-up",
+                label, self.collection, start, rankings=rankings, seed=[self.seed, "warm retriever"],
+                config=config.warm, part="warm-up",
             )  # fmt: skip
-        return refresh(label, self.collection, model, config, splits=self.splits())
+        return refresh(label, self.collection, model, config)
 
     def contexts(self, i: int, retrieval: Retrieval) -> Step:
         """Line 3: the training queries' contexts, with the labels as they are."""
         return step(
             self.label(f"contexts {i}"), contexts, data=self.collection.data, tokens=self.collection.tokens,
-            ranking=retrieval.ranking, split="train", config=self.config.context,
+            ranking=retrieval.ranking("train"), split="train", config=self.config.context,
         )  # fmt: skip
 
     def smoothed(self, i: int, retrieval: Retrieval, groups: Step) -> Step:
@@ -170,8 +166,8 @@ class Training:
         if self.config.smooth is None:
             return groups
         return step(
-            self.label(f"labels {i}"), smooth, data=self.collection.data, vectors=retrieval.vectors, groups=groups,
-            config=self.config.smooth,
+            self.label(f"labels {i}"), smooth, data=self.collection.data, vectors=retrieval.vectors,
+            queries=retrieval.queries("train"), groups=groups, config=self.config.smooth,
         )  # fmt: skip
 
     def fine_tune(self, i: int, retrieval: Retrieval, groups: Step) -> Model:
@@ -181,7 +177,7 @@ class Training:
         if (look := config.train.validate_on_dev) is not None:
             dev = step(
                 self.label(f"{look.split} contexts {i}"), contexts, data=self.collection.data,
-                tokens=self.collection.tokens, ranking=retrieval.ranking, split=look.split,
+                tokens=self.collection.tokens, ranking=retrieval.ranking(look.split), split=look.split,
                 config=ContextConfig(size=look.negatives + 1, queries=look.queries),
             )  # fmt: skip
         objective = "coder" if config.documents == "fixed" else model.objective
@@ -198,20 +194,10 @@ class Training:
 
     def refresh(self, i: int, before: Retrieval, retriever: Model) -> Retrieval:
         """What the retriever retrieves now. Documents whose vectors are fixed are not encoded again."""
-        config, label = self.config, self.label(f"CODER {i}")
-        splits = self.splits() if i < config.rounds else self.splits(trained=True)
-        if config.documents == "learned":
-            return refresh(label, self.collection, retriever, config, splits=splits)
-        encoded = self.splits() if config.pictures is not None else splits  # pictures look at training queries too
-        vectors = step(
-            f"{label} vectors", encode_queries, data=self.collection.data, tokens=retriever.tokens,
-            retriever=retriever.step, documents=before.vectors, splits=encoded, config=config.encode,
-        )  # fmt: skip
-        ranking = step(
-            f"{label} ranking", search, data=self.collection.data, vectors=vectors, index=before.index, splits=splits,
-            k=config.k, config=config.search,
-        )  # fmt: skip
-        return Retrieval(retriever, vectors, before.index, ranking)
+        label = self.label(f"CODER {i}")
+        if self.config.documents == "learned":
+            return refresh(label, self.collection, retriever, self.config)
+        return replace(before, label=label, model=retriever)
 
     def draw(self, before: Retrieval, groups: Step, labels: Step, after: Retrieval) -> None:
         """Figures 2 and 11 to 13, of the last round."""
@@ -220,25 +206,28 @@ class Training:
         similarity = config.smooth.similarity if config.smooth is not None else NeighboursConfig(mix=1.0)
         self.figures.append(
             step(
-                self.label("pictures"), pictures, data=self.collection.data, vectors=before.vectors, groups=groups,
-                labels=labels if labels is not groups else None, model=after.retriever, trained=after.vectors,
-                similarity=similarity, config=config.pictures,
+                self.label("pictures"), pictures, data=self.collection.data, vectors=before.vectors,
+                queries=before.queries("train"), groups=groups, labels=labels if labels is not groups else None,
+                model=after.retriever, trained=after.queries("train"), similarity=similarity, config=config.pictures,
             )
         )  # fmt: skip
 
     def measure(self, system: str, retrieval: Retrieval) -> dict[str, Step]:
         """Measure a retriever's ranking, as it is (key "") and reranked by neighbours; these rankings."""
         config, data, split = self.config, self.collection.data, self.config.evaluate.split
-        rankings = {"": retrieval.ranking}
+        ranking, queries = retrieval.ranking(split), retrieval.queries(split)
+        rankings = {"": ranking}
         if config.rerank is not None:
             rankings[BY_NEIGHBOURS] = step(
                 self.label(f"{system} {BY_NEIGHBOURS}"), rerank_by_neighbours, data=data, vectors=retrieval.vectors,
-                ranking=retrieval.ranking, splits=[split], config=config.rerank,
+                queries=queries, ranking=ranking, config=config.rerank,
             )  # fmt: skip
         if config.rerank_chosen is not None:
+            splits = dict.fromkeys([split, config.rerank_chosen.split or split])
             rankings[f"{BY_NEIGHBOURS}, chosen"] = step(
                 self.label(f"{system} {BY_NEIGHBOURS}, chosen"), chosen, data=data, vectors=retrieval.vectors,
-                ranking=retrieval.ranking, split=split, config=config.rerank_chosen,
+                queries=[retrieval.queries(one) for one in splits],
+                rankings=[retrieval.ranking(one) for one in splits], split=split, config=config.rerank_chosen,
             )  # fmt: skip
         for kind, ranking in rankings.items():
             self.results.add(
@@ -246,18 +235,6 @@ class Training:
                 entropy=not kind,
             )  # fmt: skip
         return rankings
-
-    def splits(self, *, trained: bool = False) -> list[str]:
-        """The splits that a refresh is for: those of the training until it is over, those that numbers are chosen by,
-        those that are measured."""
-        config = self.config
-        training = splits_for(config.train) if config.train is not None and not trained else []
-        choosing = (
-            [config.rerank_chosen.split]
-            if config.rerank_chosen is not None and config.rerank_chosen.split is not None
-            else []
-        )
-        return list(dict.fromkeys([*training, *choosing, config.evaluate.split]))
 
     def label(self, text: str) -> str:
         """A step's label, with the seed where there are several."""

@@ -11,7 +11,7 @@ from workflows.stages.collection import Collection
 from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
 from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import refresh
-from workflows.stages.training import phase, splits_for
+from workflows.stages.training import phase
 from workflows.steps.mine import MineConfig
 
 
@@ -42,30 +42,27 @@ def build(config: Config) -> Outcome:
     collection = Collection(config)
     start = collection.initial_model("start retriever", config.retriever)
     results = Results(collection, config)
-    test = [config.evaluate.split]
-
-    with_bm25 = config.train is not None and config.negatives.negatives > 0
-    bm25 = collection.bm25([*splits_for(config.train, config.second_stage), *test] if with_bm25 else test)
-    untrained = last = refresh("start", collection, start, config, splits=test)
+    split = config.evaluate.split
+    untrained = last = refresh("start", collection, start, config)
     for seed in config.seeds:
-        results.add("BM25", bm25, seed=seed)
-        results.add("start model", untrained.ranking, retrieval=untrained, seed=seed, entropy=True)
+        results.add("BM25", collection.bm25(split), seed=seed)
+        results.add("start model", untrained.ranking(split), retrieval=untrained, seed=seed, entropy=True)
         if config.train is not None:
             retriever = start
             for stage, training in {"retriever": config.train, "retriever, second stage": config.second_stage}.items():
                 if training is not None:
                     retriever = phase(
-                        seeded(stage, seed, config), collection, retriever, ranking=bm25 if with_bm25 else None,
-                        seed=[seed, stage],
+                        seeded(stage, seed, config), collection, retriever,
+                        rankings=collection.bm25 if config.negatives.negatives > 0 else None, seed=[seed, stage],
                         config=TrainingPhase(screen=config.screen, mine=config.negatives, train=training),
                     )  # fmt: skip
-            last = refresh(seeded("retriever", seed, config), collection, retriever, config, splits=test)
-            results.add("retriever", last.ranking, retrieval=last, seed=seed, entropy=True)
+            last = refresh(seeded("retriever", seed, config), collection, retriever, config)
+            results.add("retriever", last.ranking(split), retrieval=last, seed=seed, entropy=True)
 
     comparisons = [("start model", "BM25")]
     if config.train is not None:
         comparisons += [("retriever", "BM25"), ("retriever", "start model")]
     return Outcome(
         results=results.gather(comparisons), data=collection.data, systems=results.systems, retrieval=last,
-        ranker=None, split=config.evaluate.split, note=note_on(config.retriever.model),
+        ranker=None, split=split, note=note_on(config.retriever.model),
     )  # fmt: skip

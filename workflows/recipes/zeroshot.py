@@ -92,9 +92,9 @@ def build(config: Config) -> Outcome:
         else:
             assert config.retriever is not None
             retriever = collection.initial_model("retriever", config.retriever)
-        bm25 = collection.bm25([asked.split])
-        retrieval = refresh("retriever", collection, retriever, own, splits=[asked.split])
-        rankings = {"BM25": bm25, "retriever": retrieval.ranking}
+        bm25 = collection.bm25(asked.split)
+        retrieval = refresh("retriever", collection, retriever, own)
+        rankings = {"BM25": bm25, "retriever": retrieval.ranking(asked.split)}
         if asked.same_id == "drop":
             rankings = {
                 system: step(f"{system} without the queries", exclude, ranking=ranking, k=config.k)

@@ -70,16 +70,16 @@ class Collection:
         """The index that BM25 searches."""
         return step("bm25 index", lucene_index, data=self.data, config=self._config.bm25.index)
 
-    def bm25(self, splits: list[str]) -> Step:
+    def bm25(self, *splits: str) -> Step:
         """BM25's ranking of the queries of some splits."""
         return step(
-            "bm25 ranking", lucene_search, data=self.data, index=self.bm25_index, splits=splits, k=self._config.k,
-            config=self._config.bm25.search,
+            f"bm25 ranking ({', '.join(splits)})", lucene_search, data=self.data, index=self.bm25_index,
+            splits=list(splits), k=self._config.k, config=self._config.bm25.search,
         )  # fmt: skip
 
     def answering(self, ranking: Step, splits: list[str]) -> Step:
         """A ranking of the queries of some splits that says which documents bear an answer."""
         return step(
-            f"{ranking.label} answers ({', '.join(splits)})", answering, data=self.data, ranking=ranking,
+            f"{ranking.label} answers", answering, data=self.data, ranking=ranking,
             splits=splits, config=self._config.answers,
         )  # fmt: skip

@@ -90,7 +90,8 @@ class Results:
         if self.config.analyse is not None and retrieval is not None and ranker is None:
             analysis = step(
                 f"{whose} analysis", analyse, data=collection.data, tokens=collection.tokens,
-                vectors=retrieval.vectors, ranking=ranking, split=asked.split, config=self.config.analyse,
+                vectors=retrieval.vectors, queries=retrieval.queries(asked.split), ranking=ranking,
+                split=asked.split, config=self.config.analyse,
             )  # fmt: skip
         measured = System(
             name, round, self._collection, asked.split, seed, metrics, collection.data, ranking, retrieval, ranker,

@@ -4,43 +4,65 @@ from dataclasses import dataclass
 
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import CollectionConfig
-from workflows.steps.encode import encode
+from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
 from workflows.steps.score import RerankConfig, rerank
-from workflows.steps.search import faiss_index, search
+from workflows.steps.search import SearchConfig, faiss_index, search
 from workflows.store.dag import Step, step
 
 
 @dataclass(frozen=True)
 class Retrieval:
-    """A retriever with the vectors it made, an index over them where one is asked for, and its ranking."""
+    """A retriever with the documents' vectors, an index over them where one is asked for, and its rankings.
 
+    Each split's queries are encoded and ranked by steps of their own, so that what depends on one split's ranking, such
+    as a training, does not depend on which others are ranked. Only rankings that something takes are made.
+    """
+
+    label: str
+    """How the labels of its steps begin."""
+    data: Step
+    """The collection."""
     model: Model
     vectors: Step
+    """The documents'."""
     index: Step | None
-    ranking: Step
+    k: int
+    """Documents retrieved for a query."""
+    encode: EncodeConfig
+    search: SearchConfig
 
     @property
     def retriever(self) -> Step:
         """The step that wrote the retriever."""
         return self.model.step
 
+    def queries(self, split: str) -> Step:
+        """The vectors of a split's queries."""
+        return step(
+            f"{self.label} queries ({split})", encode_queries, data=self.data, tokens=self.model.tokens,
+            retriever=self.model.step, split=split, config=self.encode,
+        )  # fmt: skip
 
-def refresh(
-    label: str, collection: Collection, retriever: Model, config: CollectionConfig, *, splits: list[str]
-) -> Retrieval:
-    """Encode the collection anew, and retrieve for the queries of some splits (Zhang et al., 2022, section 3.3)."""
+    def ranking(self, split: str) -> Step:
+        """The ranking of a split's queries."""
+        return step(
+            f"{self.label} ranking ({split})", search, data=self.data, vectors=self.vectors,
+            queries=self.queries(split), index=self.index, k=self.k, config=self.search,
+        )  # fmt: skip
+
+
+def refresh(label: str, collection: Collection, retriever: Model, config: CollectionConfig) -> Retrieval:
+    """Encode the collection anew, to retrieve from it (Zhang et al., 2022, section 3.3)."""
     vectors = step(
-        f"{label} vectors", encode, data=collection.data, tokens=retriever.tokens, retriever=retriever.step,
-        splits=splits, config=config.encode,
+        f"{label} vectors", encode_documents, data=collection.data, tokens=retriever.tokens, retriever=retriever.step,
+        config=config.encode,
     )  # fmt: skip
     index = None
     if config.search.index is not None:
         index = step(f"{label} index", faiss_index, vectors=vectors, factory=config.search.index)
-    ranking = step(
-        f"{label} ranking", search, data=collection.data, vectors=vectors, index=index, splits=splits, k=config.k,
-        config=config.search,
-    )  # fmt: skip
-    return Retrieval(retriever, vectors, index, ranking)
+    return Retrieval(
+        label, collection.data, retriever, vectors, index, k=config.k, encode=config.encode, search=config.search
+    )
 
 
 def reranked(

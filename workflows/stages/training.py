@@ -1,5 +1,6 @@
 """A phase of training: mine groups from a ranking, perhaps screened, and train a model on them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,13 @@ from workflows.steps.screen import screen
 from workflows.steps.train import train
 from workflows.store.dag import Step, step
 
+Rankings = Callable[[str], Step]
+"""The ranking of a split's queries."""
+
 
 @dataclass(frozen=True)
 class ScreenInputs:
-    """What candidates can be screened with: a ranker, and the vectors that made the ranking."""
+    """What candidates can be screened with: a ranker, and the documents' vectors that made the ranking."""
 
     ranker: Model | None = None
     vectors: Step | None = None
@@ -27,21 +31,22 @@ NO_INPUTS = ScreenInputs()
 
 
 def phase(
-    label: str, collection: Collection, model: Model, *, ranking: Step | None, seed: list[Any], config: TrainingPhase,
-    inputs: ScreenInputs = NO_INPUTS, part: str | None = None,
+    label: str, collection: Collection, model: Model, *, rankings: Rankings | None, seed: list[Any],
+    config: TrainingPhase, inputs: ScreenInputs = NO_INPUTS, part: str | None = None,
 ) -> Model:  # fmt: skip
     """Mine as many groups as the training takes, and train the model on them."""
-    groups = mine_groups(f"{label} groups", collection, ranking=ranking, seed=seed, config=config, inputs=inputs)
+    groups = mine_groups(f"{label} groups", collection, rankings=rankings, seed=seed, config=config, inputs=inputs)
     return train_model(
-        label, collection, model, rows=groups, ranking=ranking, seed=seed, config=config.train, part=part
+        label, collection, model, rows=groups, rankings=rankings, seed=seed, config=config.train, part=part
     )
 
 
 def mine_groups(
-    label: str, collection: Collection, *, ranking: Step | None, seed: list[Any], config: TrainingPhase,
+    label: str, collection: Collection, *, rankings: Rankings | None, seed: list[Any], config: TrainingPhase,
     inputs: ScreenInputs = NO_INPUTS,
 ) -> Step:  # fmt: skip
-    """Mine one group for each visit of a training query. Without a ranking all negatives are random."""
+    """Mine one group for each visit of a training query. Without rankings all negatives are random."""
+    ranking = rankings("train") if rankings is not None else None
     if config.mine.positives == "answering" or (config.screen is not None and config.screen.answering):
         if ranking is None:
             raise UserError("mine: positives and negatives by answer are found in a ranking, and there is none here")
@@ -77,19 +82,20 @@ def screened(
 
 
 def train_model(
-    label: str, collection: Collection, model: Model, *, rows: Step, ranking: Step | None, seed: list[Any],
+    label: str, collection: Collection, model: Model, *, rows: Step, rankings: Rankings | None, seed: list[Any],
     config: TrainConfig, part: str | None = None,
 ) -> Model:  # fmt: skip
-    """Train the model on groups. Where the config asks for it, validate on others that are mined from the ranking.
+    """Train the model on groups. Where the config asks for it, validate on others that are mined from rankings.
 
     `part` is the part of a run that the training belongs to, by default `<objective> training`.
     """
     check_training(model.objective, config, label)
     dev = None
     if (look := config.validate_on_dev) is not None:
-        negatives = {"negatives": look.negatives} if ranking is not None else {"negatives": 0, "random": look.negatives}
+        asked = rankings(look.split) if rankings is not None else None
+        negatives = {"negatives": look.negatives} if asked is not None else {"negatives": 0, "random": look.negatives}
         dev = step(
-            f"{label} {look.split} groups", mine, data=collection.data, tokens=collection.tokens, ranking=ranking,
+            f"{label} {look.split} groups", mine, data=collection.data, tokens=collection.tokens, ranking=asked,
             split=look.split, groups=look.queries, seed=[*seed, look.split], config=MineConfig(**negatives),
         )  # fmt: skip
     return model.after(

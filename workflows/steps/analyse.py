@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from components.config import UserError
 from components.data.groups import ids_of, measured_queries, positives, rows_of
 from components.data.tables import RANKING, TEXT, read
-from components.data.vectors import Vectors, query_rows
+from components.data.vectors import DocumentVectors, QueryVectors
 from components.evaluation import embedding_space
 from components.evaluation.embedding_space import EmbeddingSpaceConfig
 from components.files import write_json
@@ -22,13 +22,13 @@ ANALYSIS = "analysis.json"
 
 @Description(part="evaluation", shows=(ANALYSIS,))
 def analyse(
-    out: Path, cluster: Cluster, *, data: Path, tokens: Path, vectors: Path, ranking: Path, split: str,
+    out: Path, cluster: Cluster, *, data: Path, tokens: Path, vectors: Path, queries: Path, ranking: Path, split: str,
     config: EmbeddingSpaceConfig,
 ) -> dict[str, Any]:  # fmt: skip
     """Write `analysis.json` of the split's judged queries (`components.evaluation.embedding_space`).
 
-    The summary has its numbers. Each query is looked at with its first relevant document, and with the first document
-    of the ranking.
+    `vectors` are the documents', `queries` those of the split's queries. The summary has the analysis'
+    numbers. Each query is looked at with its first relevant document, and with the first document of the ranking.
     """
     query_ids = ids_of(data / "queries.parquet", "query_id")
     document_ids = ids_of(data / "documents.parquet", "doc_id")
@@ -42,10 +42,10 @@ def analyse(
         raise UserError(f"no two queries of the split {split!r} have a relevant document and a ranking")
     right = np.asarray([relevant[int(row)][0] for row in rows])
     nearest = rows_of(pa.array([top[query] for query in chosen], TEXT), document_ids, what=str(ranking))
-    held = Vectors(vectors)
+    asked, held = QueryVectors(queries), DocumentVectors(vectors)
     same = np.load(tokens / "documents.same.npy", mmap_mode="r")
     told = embedding_space.analyse(
-        held.queries(query_rows(vectors, pa.array(chosen, TEXT))), _documents(held, right),
+        asked[asked.rows(pa.array(chosen, TEXT))], _documents(held, right),
         _documents(held, nearest), np.asarray(same[right]), config,
     )  # fmt: skip
     write_json(out / ANALYSIS, told)
@@ -61,7 +61,7 @@ def _judged(ids: list[str], rows: np.ndarray, relevant: dict[int, np.ndarray]) -
     return pc.filter(pa.array(ids, TEXT), pa.array(kept)).to_pylist(), rows[kept]
 
 
-def _documents(vectors: Vectors, rows: np.ndarray) -> np.ndarray:
+def _documents(vectors: DocumentVectors, rows: np.ndarray) -> np.ndarray:
     """(n, d) those of rows in any order."""
     distinct, at = np.unique(rows, return_inverse=True)
-    return np.asarray(vectors.documents(distinct)[at])
+    return np.asarray(vectors[distinct][at])

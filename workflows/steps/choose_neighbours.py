@@ -16,7 +16,7 @@ from components.compute.processor import configure_process
 from components.config import Config, UserError
 from components.data.groups import measured_queries, queries_of
 from components.data.tables import QRELS, RANKING, TEXT, read, write
-from components.data.vectors import Vectors
+from components.data.vectors import DocumentVectors, QueryVectors
 from components.evaluation.measures import canonical, needs_answers, per_query
 from components.files import remove, save_array, write_json
 from components.neighbours.reciprocal import NeighboursConfig, Normalise, Weight
@@ -93,14 +93,19 @@ class ChooseConfig(Config):
 
 @Description(part="reranking by neighbours")
 def chosen(
-    out: Path, cluster: Cluster, *, data: Path, vectors: Path, ranking: Path, split: str, config: ChooseConfig
+    out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: list[Path], rankings: list[Path], split: str,
+    config: ChooseConfig,
 ) -> dict[str, Any]:  # fmt: skip
-    """Write `ranking.parquet`, the split's queries reranked; `trials.json` and `chosen.json` say by which numbers."""
-    queries, judged = _queries(data, split), _judged(data, config, split)
-    trials, folds = config.drawn(), _folds(queries, judged, config)
+    """Write `ranking.parquet`, the split's queries reranked; `trials.json` and `chosen.json` say by which numbers.
+
+    `vectors` are the documents'. `queries` are the queries' vectors and `rankings` their rankings: the split's and,
+    where numbers are chosen on another split, that one's.
+    """
+    measured, judged = _queries(data, split), _judged(data, config, split)
+    trials, folds = config.drawn(), _folds(measured, judged, config)
     how: dict[str, Any] = {
         "out": out, "cluster": cluster, "pool": cluster.map, "gpu": cluster.cuda(), "data": data, "vectors": vectors,
-        "ranking": ranking, "split": split, "config": config, "cuda": cluster.cuda(),
+        "queries": queries, "rankings": rankings, "split": split, "config": config, "cuda": cluster.cuda(),
     }  # fmt: skip
     tried = [Shard(f"values-{i:05d}.npy", 1, {"trial": trial}) for i, trial in enumerate(trials)]
     map_shards(TrialMeasurer, tried, **how, unit="trials")
@@ -114,10 +119,10 @@ def chosen(
         parts.append(Shard(f"part-{fold:05d}.parquet", len(own), {"trial": trials[best], "fold": fold}))
     map_shards(TrialApplier, parts, **how, unit="queries")
     reranked = pa.concat_tables([read(out / part.file, RANKING) for part in parts])
-    write(out / "ranking.parquet", _in_order(reranked, queries), RANKING)
+    write(out / "ranking.parquet", _in_order(reranked, measured), RANKING)
     write_json(out / "chosen.json", [{**part.task["trial"], "queries": part.size} for part in parts])
     remove(out, "values-*", "part-*")
-    return {"trials": len(trials), "queries": len(queries), "before": means[0], "best": max(means)}
+    return {"trials": len(trials), "queries": len(measured), "before": means[0], "best": max(means)}
 
 
 def _queries(data: Path, split: str) -> list[str]:
@@ -161,24 +166,25 @@ class _TrialWorker:
     """Reranks some queries' ranking with the numbers of a trial."""
 
     def __init__(
-        self, *, data: Path, vectors: Path, ranking: Path, split: str, config: ChooseConfig, cuda: bool, threads: int
-    ) -> None:
+        self, *, data: Path, vectors: Path, queries: list[Path], rankings: list[Path], split: str,
+        config: ChooseConfig, cuda: bool, threads: int,
+    ) -> None:  # fmt: skip
         configure_process(threads)
-        self._data, self._place, self._device = data, vectors, "cuda" if cuda else "cpu"
+        self._data, self._device = data, "cuda" if cuda else "cpu"
         self._split, self._config = split, config
         self._judged = _judged(data, config, split)
-        self._vectors = Vectors(vectors)
-        self._table = read(ranking / "ranking.parquet", RANKING)
+        self._queries, self._documents = QueryVectors(*queries), DocumentVectors(vectors)
+        self._table = pa.concat_tables([read(ranking / "ranking.parquet", RANKING) for ranking in rankings])
 
     def ranked(self, queries: list[str]) -> Ranked:
         wanted = pa.array(queries, TEXT)
         table = self._table.filter(pc.is_in(self._table["query_id"], value_set=wanted))
-        return Ranked(table, self._data, self._place)
+        return Ranked(table, self._data, self._queries)
 
     def reranked(self, ranked: Ranked, trial: Trial) -> pa.Table:
         lists = ranked.lists(trial["context"])
         numbers = NeighboursConfig(**{key: value for key, value in trial.items() if key != "context"})
-        scores = list_scores(self._vectors, lists, numbers, self._device)[lists.mask]
+        scores = list_scores(self._queries, self._documents, lists, numbers, self._device)[lists.mask]
         return ranked.reordered(scores, trial["context"])[0]
 
 

@@ -3,13 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
 from pydantic import Field
 
 from components.compute.processor import configure_process
-from components.data.groups import queries_of
 from components.data.tables import RANKING, read, write
-from components.data.vectors import Lists, Vectors
+from components.data.vectors import DocumentVectors, Lists, QueryVectors
 from components.files import remove, save_array
 from components.neighbours.reciprocal import NeighboursConfig
 from components.neighbours.reranking import Ranked, list_scores
@@ -31,23 +29,20 @@ class NeighboursRerankConfig(NeighboursConfig):
 
 @Description(part="reranking by neighbours")
 def rerank_by_neighbours(
-    out: Path, cluster: Cluster, *, data: Path, vectors: Path, ranking: Path, splits: list[str],
+    out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, ranking: Path,
     config: NeighboursRerankConfig,
 ) -> dict[str, Any]:  # fmt: skip
-    """Write `ranking.parquet`: the splits' ranking with its first documents by similarity in their context (Eq. 1).
+    """Write `ranking.parquet`: the ranking with its first documents by similarity in their context (Eq. 1).
 
-    Only the vectors of those documents are read. Documents beyond the context follow in their old order, with scores
-    below the last.
+    `vectors` are the documents', of which only those are read, `queries` those of the ranking's queries. Documents
+    beyond the context follow in their old order, with scores below the last.
     """
-    wanted = queries_of(data, splits, ["query_id"])["query_id"]
-    table = read(ranking / "ranking.parquet", RANKING)
-    table = table.filter(pc.is_in(table["query_id"], value_set=wanted.combine_chunks()))
-    ranked = Ranked(table, data, vectors)
+    ranked = Ranked(read(ranking / "ranking.parquet", RANKING), data, QueryVectors(queries))
     lists = ranked.lists(config.context)
     lists.save(out)
     scores, _ = map_rows(
         Reranker, len(ranked), QUERIES, out=out, cluster=cluster, pool=cluster.map, unit="queries",
-        lists=out, vectors=vectors, config=config,
+        lists=out, vectors=vectors, queries=queries, config=config,
     )  # fmt: skip
     table, changed = ranked.reordered(scores, config.context)
     write(out / "ranking.parquet", table, RANKING)
@@ -58,12 +53,15 @@ def rerank_by_neighbours(
 class Reranker:
     """Scores lists of documents by their neighbours."""
 
-    def __init__(self, *, lists: Path, vectors: Path, config: NeighboursConfig, cuda: bool, threads: int) -> None:
+    def __init__(
+        self, *, lists: Path, vectors: Path, queries: Path, config: NeighboursConfig, cuda: bool, threads: int
+    ) -> None:
         configure_process(threads)
-        self._lists, self._vectors, self._config = lists, Vectors(vectors), config
+        self._lists, self._config = lists, config
+        self._queries, self._documents = QueryVectors(queries), DocumentVectors(vectors)
         self._device = "cuda" if cuda else "cpu"
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         """Write the scores of some queries' lists."""
         lists = Lists.load(self._lists, task["start"], task["stop"])
-        save_array(path, list_scores(self._vectors, lists, self._config, self._device)[lists.mask])
+        save_array(path, list_scores(self._queries, self._documents, lists, self._config, self._device)[lists.mask])

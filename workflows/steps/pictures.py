@@ -13,7 +13,7 @@ from components.charts.label_curves import Mark, by_rank, normalised, picture, s
 from components.config import Config
 from components.data.groups import ids_of, rows_of
 from components.data.tables import GROUPS, first
-from components.data.vectors import Lists, Vectors, query_rows
+from components.data.vectors import DocumentVectors, Lists, QueryVectors, context_vectors
 from components.evaluation.measures import mean_and_deviation
 from components.files import write_json
 from components.neighbours.reciprocal import NeighboursConfig, contexts_per_batch
@@ -35,23 +35,24 @@ class PicturesConfig(Config):
 
 @Description(part="evaluation", shows=(PICTURES,), heading="Labels and what was learned from them")
 def pictures(
-    out: Path, cluster: Cluster, *, data: Path, vectors: Path, groups: Path, labels: Path | None, model: Path,
-    trained: Path, similarity: NeighboursConfig, config: PicturesConfig,
+    out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, groups: Path, labels: Path | None,
+    model: Path, trained: Path, similarity: NeighboursConfig, config: PicturesConfig,
 ) -> dict[str, Any]:  # fmt: skip
     """Write `pictures.json`: similarities, labels and predicted distributions by rank, and the training's course.
 
-    `groups` have the labels as they are, `labels` smoothed ones. `vectors` are those before the training, `trained`
-    those with the queries of `model`; both have the groups' queries.
+    `groups` have the labels as they are, `labels` smoothed ones. `vectors` are the documents',
+    `queries` those of the groups' queries before the training, `trained` those of the same queries by `model`.
     """
     table = first(groups / "groups.parquet", GROUPS, config.queries).combine_chunks()
     lists = table["doc_ids"].combine_chunks()
     offsets = np.r_[0, np.cumsum(lists.value_lengths().to_numpy())].astype(np.int64)
     documents = rows_of(lists.flatten(), ids_of(data / "documents.parquet", "doc_id"), what=str(groups))
-    own = Lists(query_rows(vectors, table["query_id"]), documents, offsets)
+    held, asked, after = DocumentVectors(vectors), QueryVectors(queries), QueryVectors(trained)
+    own = Lists(asked.rows(table["query_id"]), documents, offsets)
     there, truth = own.mask, own.padded(_flat(table, "targets")) > 0
-    similar = _similarities(own, truth, Vectors(vectors), similarity)
-    before = _scores(own, Vectors(vectors))
-    later = _scores(own._replace(queries=query_rows(trained, table["query_id"])), Vectors(trained))
+    similar = _similarities(own, truth, asked, held, similarity)
+    before = _scores(own, asked, held)
+    later = _scores(own._replace(queries=after.rows(table["query_id"])), after, held)
     heat = json.loads((model / "model" / "temperature.json").read_text())["temperature"]
     shown = slice(0, config.candidates)
     longest = int(there.sum(1).argmax())
@@ -121,24 +122,29 @@ def _one(values: np.ndarray, there: np.ndarray) -> list[Mark]:
     return [(rank, value, None) for rank, value, _ in by_rank(values, there)]
 
 
-def _similarities(lists: Lists, truth: np.ndarray, vectors: Vectors, config: NeighboursConfig) -> np.ndarray:
+def _similarities(
+    lists: Lists, truth: np.ndarray, queries: QueryVectors, vectors: DocumentVectors, config: NeighboursConfig
+) -> np.ndarray:
     """(Q, N) mean similarity of each candidate to the labelled ones (Algorithm 1, line 5)."""
     import torch
 
     from components.neighbours.smoothing import evidence
 
     similar, documents, there = [], lists.padded(lists.documents), lists.mask
+    batch = contexts_per_batch(documents.shape[1])
     with torch.inference_mode():
-        for part, asked, held in vectors.contexts(lists.queries, documents, contexts_per_batch(documents.shape[1])):
-            queries, answers = torch.from_numpy(asked).float(), torch.from_numpy(held).float()
+        for part, asked, held in context_vectors(queries, vectors, lists.queries, documents, batch):
             right, real = torch.from_numpy(truth[part]), torch.from_numpy(there[part])
-            similar.append(evidence(queries, answers, right, real, config))
+            similar.append(
+                evidence(torch.from_numpy(asked).float(), torch.from_numpy(held).float(), right, real, config)
+            )
     return torch.cat(similar).double().numpy()
 
 
-def _scores(lists: Lists, vectors: Vectors) -> np.ndarray:
+def _scores(lists: Lists, queries: QueryVectors, vectors: DocumentVectors) -> np.ndarray:
     """(Q, N) inner products of queries and their candidates."""
     documents = lists.padded(lists.documents)
-    parts = vectors.contexts(lists.queries, documents, contexts_per_batch(documents.shape[1]))
+    batch = contexts_per_batch(documents.shape[1])
+    parts = context_vectors(queries, vectors, lists.queries, documents, batch)
     scores = [np.einsum("qd,qnd->qn", a.astype(np.float64), h.astype(np.float64)) for _, a, h in parts]
     return np.concatenate(scores)

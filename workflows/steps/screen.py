@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from components.data import row_runs
 from components.data.groups import ids_of, known_positives, queries_of, rows_of
 from components.data.tables import ANSWERED, RANKING, SCREENED, by_query, check, pieces, read
-from components.data.vectors import Lists, Vectors, query_rows
+from components.data.vectors import DocumentVectors, Lists
 from components.files import replacing, write_json
 from components.retrieval import screening
 from components.retrieval.screening import REASONS, RankingRows, ScreenConfig
@@ -34,9 +34,9 @@ def screen(
 ) -> dict[str, Any]:  # fmt: skip
     """Write the ranking of the split's judged queries with one more column: `reason`, empty for what may be a negative.
 
-    `votes` is the ranking in a ranker's order, with its scores; `vectors` are those that made the ranking. The summary
-    counts candidates before and after, and those removed by reason; `cases.json` has examples. A margin is taken to the
-    best-ranked relevant document. It removes nothing for queries whose list has none (`without_positive`).
+    `votes` is the ranking in a ranker's order, with its scores; `vectors` are the documents' that made the ranking.
+    The summary counts candidates before and after, and those removed by reason; `cases.json` has examples. A margin is
+    taken to the best-ranked relevant document. It removes nothing for queries whose list has none (`without_positive`).
     """
     answered = config.answering or "hit" in pq.read_schema(ranking / "ranking.parquet").names
     schema = ANSWERED if answered else RANKING
@@ -96,14 +96,14 @@ class _Look:
     def __init__(
         self, data: Path, tokens: Path, votes: Path | None, vectors: Path | None, config: ScreenConfig
     ) -> None:
-        self._config, self._votes, self._place = config, votes, vectors
+        self._config, self._votes = config, votes
         self._queries = ids_of(data / "queries.parquet", "query_id")
         self._documents = ids_of(data / "documents.parquet", "doc_id")
         self._of_queries = known_positives(data, tokens)
         known = [(q, d) for q, relevant in self._of_queries.items() for d in relevant]
         self._relevant = np.asarray(known, np.int64).reshape(-1, 2)
         self._same = np.load(tokens / "documents.same.npy")
-        self._vectors = Vectors(vectors) if config.reciprocal is not None and vectors is not None else None
+        self._vectors = DocumentVectors(vectors) if config.reciprocal is not None and vectors is not None else None
 
     def __call__(self, table: pa.Table) -> tuple[RankingRows, _Seen]:
         config = self._config
@@ -131,11 +131,7 @@ class _Look:
             )
         if config.reciprocal is not None:
             assert self._vectors is not None
-            assert self._place is not None
-            rows = query_rows(self._place, table["query_id"])
-            flags["reciprocal neighbour"] = _reciprocal(
-                candidates, rows, self._of_queries, self._vectors, config.reciprocal
-            )
+            flags["reciprocal neighbour"] = _reciprocal(candidates, self._of_queries, self._vectors, config.reciprocal)
         texts = np.stack([candidates.queries, self._same[candidates.documents]], 1)
         _, firsts, which = np.unique(texts, axis=0, return_index=True, return_inverse=True)
         return candidates, _Seen(screening.first_reason(flags), is_judged, score, place, firsts[which.reshape(-1)])
@@ -153,9 +149,7 @@ def _voted(table: pa.Table, votes: pa.Table, vote: screening.Vote) -> np.ndarray
     return flags
 
 
-def _reciprocal(
-    candidates: RankingRows, queries: np.ndarray, relevant: dict[int, np.ndarray], vectors: Vectors, k: int
-) -> Any:
+def _reciprocal(candidates: RankingRows, relevant: dict[int, np.ndarray], vectors: DocumentVectors, k: int) -> Any:
     """Which candidates and a relevant document of their query are near in both directions."""
     import torch
 
@@ -164,11 +158,11 @@ def _reciprocal(
     known = [relevant.get(int(query), np.empty(0, np.int64)) for query in candidates.queries[starts]]
     lists = [np.concatenate([listed, np.setdiff1d(own, listed)]) for listed, own in zip(parts, known, strict=True)]
     offsets = np.cumsum([0, *map(len, lists)])
-    padded = Lists(queries[starts], np.concatenate([np.empty(0, np.int64), *lists]), offsets)
+    padded = Lists(candidates.queries[starts], np.concatenate([np.empty(0, np.int64), *lists]), offsets)
     documents, there = padded.padded(padded.documents), padded.mask
     is_relevant = there & np.asarray([np.isin(row, own) for row, own in zip(documents, known, strict=True)])
     flags = []
-    for part, _, held in vectors.contexts(padded.queries, documents, 64):
+    for part, held in vectors.lists(documents, 64):
         at = screening.reciprocal(
             torch.from_numpy(held).float(), torch.from_numpy(is_relevant[part]), torch.from_numpy(there[part]), k
         ).numpy()

@@ -13,9 +13,9 @@ from pydantic import Field
 
 from components.compute.processor import configure_process
 from components.config import Config
-from components.data.groups import check_k, id_order, ids_of, queries_of
+from components.data.groups import check_k, id_order, ids_of
 from components.data.tables import RANKING, counts
-from components.data.vectors import document_shards, query_rows
+from components.data.vectors import document_shards, read_query_ids
 from components.files import remove, replacing, save_array, write_array, write_json
 from components.retrieval import topk
 from workflows.distributed.cluster import Cluster, Pool
@@ -67,43 +67,41 @@ def faiss_index(out: Path, cluster: Cluster, *, vectors: Path, factory: str) -> 
 
 @Description(part="search")
 def search(
-    out: Path, cluster: Cluster, *, data: Path, vectors: Path, splits: list[str], k: int, config: SearchConfig,
+    out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, k: int, config: SearchConfig,
     index: Path | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Write `ranking.parquet`: for every query of the splits, in their order, its k best documents.
+    """Write `ranking.parquet`: for every query whose vector is in `queries`, in their order, its k best documents.
 
-    `vectors` holds `documents-*.npy`, rows in the order of the documents, and `queries.npy` with `queries.json`.
-    With `index` the ranking is what the index finds. The summary then has its recall of the exact ranking on a sample
-    of the queries, and the share of the time that the index took.
+    `vectors` are the documents', in the order of the documents table (`components.data.vectors`). With `index` the
+    ranking is what the index finds. The summary then has its recall of the exact ranking on a sample of the queries,
+    and the share of the time that the index took.
     """
     if (config.index is None) != (index is None):
         raise ValueError("search takes an index where its config names one, and only there")
     documents = check_k(k, data)
-    query_ids = queries_of(data, splits, ["query_id"])["query_id"].combine_chunks()
-    rows = query_rows(vectors, query_ids)
+    query_ids = read_query_ids(queries)
     ranking, about = out / "ranking.parquet", out / "recall.json"
     if not ranking.exists():
-        doc_ids = _prepare(out, data, rows, config.sample)
-        pieces = _pieces(vectors, documents, len(rows), approximate=index is not None)
-        sampled = _pieces(vectors, documents, min(config.sample, len(rows)), name="sample") if index else []
+        doc_ids = _prepare(out, data, len(query_ids), config.sample)
+        pieces = _pieces(vectors, documents, len(query_ids), approximate=index is not None)
+        sampled = _pieces(vectors, documents, min(config.sample, len(query_ids)), name="sample") if index else []
         gpu = _on_gpu(cluster, index)
         counted = map_shards(
             _Searching, pieces + sampled, out=out, cluster=cluster, pool=cluster.map, unit="million scores", gpu=gpu,
-            work=str(out), vectors=str(vectors), k=k, device="cuda" if gpu else "cpu",
+            work=str(out), vectors=str(vectors), queries=str(queries), k=k, device="cuda" if gpu else "cpu",
             index=str(index / INDEX) if index else None, probes=config.probes, ef=config.ef,
         )  # fmt: skip
         write_json(about, _recall(out, pieces, sampled, k) | counted if index else {})
         _write_ranking(ranking, query_ids, doc_ids, _merged(out, pieces, k))
-    remove(out, "found-*.npy", "sample-*.npy", "order.npy", "rows.npy", "sample.npy")
+    remove(out, "found-*.npy", "sample-*.npy", "order.npy", "sample.npy")
     return {"queries": len(query_ids), **counts(ranking), **json.loads(about.read_text())}
 
 
-def _prepare(out: Path, data: Path, rows: np.ndarray, sample: int) -> pa.Array:
-    """Write what the workers read: each document's place in the order of ids, and queries' rows. The ids in order."""
+def _prepare(out: Path, data: Path, queries: int, sample: int) -> pa.Array:
+    """Write what the workers read: each document's place in the order of ids, and the sample. The ids in order."""
     doc_ids = ids_of(data / "documents.parquet", "doc_id")
     by_id, order = id_order(doc_ids)
-    chosen = rows[_sampled(len(rows), sample)]
-    for name, array in {"order.npy": order, "rows.npy": rows, "sample.npy": chosen}.items():
+    for name, array in {"order.npy": order, "sample.npy": _sampled(queries, sample)}.items():
         write_array(out / name, array)
     return doc_ids.take(pa.array(by_id))
 
@@ -114,7 +112,7 @@ def _sampled(count: int, sample: int) -> np.ndarray:
 
 
 def _pieces(
-    vectors: Path, documents: int, queries: int, *, name: str = "rows", approximate: bool = False
+    vectors: Path, documents: int, queries: int, *, name: str = "found", approximate: bool = False
 ) -> list[Shard]:  # fmt: skip
     """The work, cut into blocks of queries and, for exact search, runs of document shards."""
     lengths = [len(shard) for shard in document_shards(vectors)]
@@ -130,7 +128,7 @@ def _pieces(
         for first, last in cuts:
             stop = min(start + many, queries)
             task = {"queries": name, "start": start, "stop": stop, "approximate": approximate}
-            file = f"{'found' if name == 'rows' else name}-{start:08d}-{first:05d}.npy"
+            file = f"{name}-{start:08d}-{first:05d}.npy"
             size = -(-(stop - start) * sum(lengths[first:last]) // 10**6)
             pieces.append(Shard(file, size, {**task, "first": first, "last": last}))
     return pieces
@@ -194,17 +192,19 @@ class _Searching:
     """Lists of the best documents for a block of queries: exactly, of a run of document shards, or by the index."""
 
     def __init__(
-        self, *, threads: int, work: str, vectors: str, k: int, device: str, index: str | None, probes: int, ef: int
+        self, *, threads: int, work: str, vectors: str, queries: str, k: int, device: str, index: str | None,
+        probes: int, ef: int,
     ) -> None:  # fmt: skip
         self._threads, self._k, self._device = threads, k, device
-        self._work, self._vectors = Path(work), Path(vectors)
+        self._work, self._vectors, self._queries = Path(work), Path(vectors), Path(queries)
         self._index, self._options = index, {"probes": probes, "ef": ef}
         self._opened: Any = None
 
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
         began = time.perf_counter()
-        rows = np.load(self._work / f"{task['queries']}.npy")[task["start"] : task["stop"]]
-        queries = np.load(self._vectors / "queries.npy", mmap_mode="r")[rows]
+        rows = np.arange(task["start"], task["stop"])
+        rows = np.load(self._work / "sample.npy")[rows] if task["queries"] == "sample" else rows
+        queries = np.load(self._queries / "queries.npy", mmap_mode="r")[rows]
         order = np.load(self._work / "order.npy", mmap_mode="r")
         if task["approximate"]:
             save_array(path, self._approximate(queries, order))

@@ -23,7 +23,7 @@ from components.data.groups import (
     write_lists,
 )
 from components.data.tables import GROUPS, QUERIES, RANKING, TEXT, pieces, read
-from components.data.vectors import Lists, Vectors, query_rows
+from components.data.vectors import DocumentVectors, Lists, QueryVectors, context_vectors
 from components.files import remove, replacing, save_array, write_array
 from components.neighbours.reciprocal import contexts_per_batch
 from components.neighbours.smoothing import SmoothingConfig
@@ -115,22 +115,23 @@ def _ranked(ranking: Path, data: Path, size: int) -> dict[int, np.ndarray]:
 
 @Description(part="soft labels")
 def smooth(
-    out: Path, cluster: Cluster, *, data: Path, vectors: Path, groups: Path, config: SmoothConfig
+    out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, groups: Path, config: SmoothConfig
 ) -> dict[str, Any]:  # fmt: skip
     """The same groups with soft labels as targets, each group's summing to 1 (Algorithm 1).
 
-    The ground truth are the candidates whose target is above 0; a group without any keeps targets of 0. The summary
-    says how the targets are spread, on average over the groups that have some: the entropy (natural logarithm), how
-    many candidates have a share, and the ground truth's.
+    `vectors` are the documents', `queries` those of the groups' queries. The ground truth are the candidates whose
+    target is above 0; a group without any keeps targets of 0. The summary says how the targets are spread, on average
+    over the groups that have some: the entropy (natural logarithm), how many candidates have a share, and the ground
+    truth's.
     """
     read_groups = Groups(groups / "groups.parquet", data)
     offsets, truth = read_groups.offsets, read_groups.targets > 0
     query_ids = ids_of(data / "queries.parquet", "query_id").take(pa.array(read_groups.queries))
-    Lists(query_rows(vectors, query_ids), read_groups.documents, offsets).save(out)
+    Lists(QueryVectors(queries).rows(query_ids), read_groups.documents, offsets).save(out)
     write_array(out / "truth.npy", truth)
     targets, _ = map_rows(
         Smoother, len(read_groups), GROUPS_AT_ONCE, out=out, cluster=cluster, pool=cluster.map, unit="groups",
-        work=out, vectors=vectors, config=config,
+        work=out, vectors=vectors, queries=queries, config=config,
     )  # fmt: skip
     write_lists(groups / "groups.parquet", "targets", targets, out / "groups.parquet")
     remove(out, "lists.*.npy", "part-*.npy", "truth.npy")
@@ -153,9 +154,12 @@ def _spread(targets: np.ndarray, truth: np.ndarray, offsets: np.ndarray) -> dict
 class Smoother:
     """Gives groups their soft labels."""
 
-    def __init__(self, *, work: Path, vectors: Path, config: SmoothConfig, cuda: bool, threads: int) -> None:
+    def __init__(
+        self, *, work: Path, vectors: Path, queries: Path, config: SmoothConfig, cuda: bool, threads: int
+    ) -> None:
         configure_process(threads)
-        self._work, self._vectors, self._config = work, Vectors(vectors), config
+        self._work, self._config = work, config
+        self._queries, self._documents = QueryVectors(queries), DocumentVectors(vectors)
         self._device = "cuda" if cuda else "cpu"
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
@@ -196,7 +200,7 @@ class Smoother:
         )
         batch = contexts_per_batch(documents.shape[1], self._device)
         with torch.inference_mode():
-            for part, *vectors in self._vectors.contexts(lists.queries, documents, batch):
+            for part, *vectors in context_vectors(self._queries, self._documents, lists.queries, documents, batch):
                 asked, held, at, those = (
                     torch.from_numpy(one).to(self._device) for one in (*vectors, true[part], there[part])
                 )

@@ -19,7 +19,10 @@ SAVE_SECONDS = 60.0
 """How much training is lost at most when everything dies."""
 
 
-@Description(part="training", models="training", supersedes={"start": ("state",)})
+@Description(
+    part="training", models="training", carried=("state",),
+    carries={"start": lambda inputs: inputs["config"].carry == "all"},
+)  # fmt: skip
 def train(
     out: Path, cluster: Cluster, *, objective: str, rows: Path, dev: Path | None, data: Path, tokens: Path,
     start: Path, seed: list[Any], config: TrainConfig, **own: Path | Config,

@@ -27,7 +27,7 @@ class Description:
 
     Nothing but the version is part of the identity. A function without one is a step like any other.
 
-    Example: `@Description(part="encoding", models="encoding", droppable=("documents-*.npy", "queries.npy"))`
+    Example: `@Description(part="encoding", models="encoding", droppable=("documents-*.npy",))`
     """
 
     part: str = "other"
@@ -39,8 +39,11 @@ class Description:
     droppable: tuple[str, ...] = ()
     """Files of the artifact (glob patterns) that nothing needs once the run is finished, unless the run's outcome names
     the step: it is searched with them."""
-    supersedes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By the name of an input: files of that step's artifact that nothing needs once this step is finished."""
+    carried: tuple[str, ...] = ()
+    """Files of the artifact (glob patterns) that only a step reads that carries on from it."""
+    carries: Mapping[str, Callable[[Mapping[str, Any]], bool]] = field(default_factory=dict)
+    """By the name of an input that the step may carry on from: whether it reads the `carried` files of that artifact,
+    given all its inputs. Whether it does or not, nothing needs them once the step is finished."""
     shows: tuple[str, ...] = ()
     """Files of the artifact that the report shows."""
     heading: str = ""
@@ -85,6 +88,13 @@ class Step:
     def upstream(self) -> list["Step"]:
         """The steps among the inputs, in order."""
         return list(_steps_in(self.inputs))
+
+    def reads(self, before: "Step", files: str) -> bool:
+        """Whether the step reads files (a glob pattern) of an input's artifact."""
+        carries = self.description.carries
+        return files not in before.description.carried or any(
+            self.inputs[name].fingerprint == before.fingerprint and does(self.inputs) for name, does in carries.items()
+        )
 
 
 def description(function: Function) -> Description:

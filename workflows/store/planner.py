@@ -11,26 +11,32 @@ State = Literal["done", "partial", "to do", "not needed"]
 
 def pending(wanted: Iterable[Step], store: Store, *, complete: bool = False) -> list[Step]:
     """The steps that have to run for the wanted ones, inputs first. An unfinished step that none of them needs is left
-    out.
+    out, and so is one that lacks only dropped parts that none of them reads.
 
     A wanted step with dropped parts counts as done, unless `complete` asks for the wanted steps with all their parts.
     """
     wanted = list(wanted)
     store.prefetch_records(graph(wanted))
-    ordered: dict[str, Step] = {}
+    found: set[str] = set()
 
     def visit(node: Step) -> None:
-        if node.fingerprint in ordered:
+        if node.fingerprint in found:
             return
+        found.add(node.fingerprint)
         for before in node.upstream:
-            if not store.is_complete(before):
+            if not _is_readable(before, node, store):
                 visit(before)
-        ordered[node.fingerprint] = node
 
     for node in wanted:
         if not (store.is_complete(node) if complete else store.is_done(node)):
             visit(node)
-    return list(ordered.values())
+    return [node for node in graph(wanted) if node.fingerprint in found]
+
+
+def _is_readable(before: Step, node: Step, store: Store) -> bool:
+    """Whether a step finds all that it reads of an input's artifact."""
+    record = store.record(before)
+    return record is not None and not any(node.reads(before, files) for files in record["dropped"])
 
 
 def states(wanted: list[Step], store: Store) -> list[tuple[Step, State]]:

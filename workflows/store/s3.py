@@ -1,7 +1,7 @@
 """Objects of a store on S3, and their paths in a node's cache of it.
 
-A path in the cache says which object it belongs to: `<cache>/s3:/bucket/prefix/encode-0123456789ab/queries.npy`. All
-other code works with such paths, as with those of a store in a directory.
+A path in the cache says which object it belongs to: `<cache>/s3:/bucket/prefix/search-0123456789ab/ranking.parquet`.
+All other code works with such paths, as with those of a store in a directory.
 """
 
 import json

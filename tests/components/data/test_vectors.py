@@ -12,7 +12,7 @@ import pytest
 
 from components.config import UserError
 from components.data import vectors as module
-from components.data.vectors import Lists, Vectors, document_shards, query_rows
+from components.data.vectors import DocumentVectors, Lists, QueryVectors, context_vectors, document_shards
 from tests.support import toy
 
 DOCUMENTS = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float16)
@@ -27,15 +27,15 @@ def write(folder: Path, documents: np.ndarray = DOCUMENTS, cuts: tuple[int, ...]
 
 
 def test_rows_come_from_whichever_file_has_them(tmp_path: Path) -> None:
-    vectors = Vectors(write(tmp_path))
+    vectors, queries = DocumentVectors(write(tmp_path)), QueryVectors(tmp_path)
     assert len(vectors) == 50
     for rows in ([0], [19, 20], [0, 19, 20, 26, 27, 49], [30, 31], list(range(50))):
-        found = vectors.documents(np.array(rows))
+        found = vectors[np.array(rows)]
         assert found.dtype == np.float16
         np.testing.assert_array_equal(found, DOCUMENTS[rows])
-    np.testing.assert_array_equal(vectors.queries(np.array([5, 0, 5])), QUERIES[[5, 0, 5]])
+    np.testing.assert_array_equal(queries[np.array([5, 0, 5])], QUERIES[[5, 0, 5]])
     with pytest.raises(IndexError, match="row 50 of the vectors of 50 documents"):
-        vectors.documents(np.array([3, 50]))
+        vectors[np.array([3, 50])]
 
 
 def test_files_come_in_the_order_of_the_record_not_of_their_names(tmp_path: Path) -> None:
@@ -46,13 +46,13 @@ def test_files_come_in_the_order_of_the_record_not_of_their_names(tmp_path: Path
         np.save(tmp_path / name, part)
     (tmp_path / "documents.json").write_text(json.dumps(names))
     np.testing.assert_array_equal(np.concatenate(list(document_shards(tmp_path))), DOCUMENTS)
-    np.testing.assert_array_equal(Vectors(tmp_path).documents(np.arange(50)), DOCUMENTS)
+    np.testing.assert_array_equal(DocumentVectors(tmp_path)[np.arange(50)], DOCUMENTS)
 
 
 def test_files_without_asked_rows_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors, opened, load = Vectors(write(tmp_path)), [], np.load
+    vectors, opened, load = DocumentVectors(write(tmp_path)), [], np.load
     monkeypatch.setattr(np, "load", lambda path, **options: opened.append(path.name) or load(path, **options))
-    vectors.documents(np.array([3, 40, 41]))
+    vectors[np.array([3, 40, 41])]
     assert opened == ["documents-00000.npy", "documents-00002.npy"]
 
 
@@ -62,8 +62,9 @@ def test_contexts_are_all_queries_with_their_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int, batch: int
 ) -> None:
     monkeypatch.setattr(module, "MAX_NUMBERS", held)
+    vectors = DocumentVectors(write(tmp_path))
     queries, documents = np.array([5, 2, 2, 0, 1]), np.random.default_rng(2).integers(0, 50, (5, 3))
-    parts: list[Any] = list(Vectors(write(tmp_path)).contexts(queries, documents, batch))
+    parts: list[Any] = list(context_vectors(QueryVectors(tmp_path), vectors, queries, documents, batch))
     assert [i for part, _, _ in parts for i in range(5)[part]] == [0, 1, 2, 3, 4]
     assert all(len(asked) == len(found) <= batch for _, asked, found in parts)
     np.testing.assert_array_equal(np.concatenate([asked for _, asked, _ in parts]), QUERIES[queries])
@@ -73,23 +74,34 @@ def test_contexts_are_all_queries_with_their_documents(
 def test_what_is_no_finite_number_is_refused(tmp_path: Path) -> None:
     documents = DOCUMENTS.copy()
     documents[7, 2] = np.nan
-    vectors = Vectors(write(tmp_path, documents))
-    assert list(vectors.contexts(np.array([0]), np.array([[6, 8]]), 4))
+    vectors = DocumentVectors(write(tmp_path, documents))
+    assert list(vectors.lists(np.array([[6, 8]]), 4))
     with pytest.raises(ValueError, match="the vectors of the documents hold values that are not finite"):
-        list(vectors.contexts(np.array([0]), np.array([[6, 7]]), 4))
+        list(vectors.lists(np.array([[6, 7]]), 4))
 
 
 def test_queries_are_found_by_id_and_one_that_is_missing_is_named(tmp_path: Path) -> None:
-    write(tmp_path)
-    assert query_rows(tmp_path, pa.array(["q3", "q0", "q3"])).tolist() == [3, 0, 3]
-    assert query_rows(tmp_path, pa.chunked_array([["q3"], ["q1"]])).tolist() == [3, 1]
+    queries = QueryVectors(write(tmp_path))
+    assert queries.rows(pa.array(["q3", "q0", "q3"])).tolist() == [3, 0, 3]
+    assert queries.rows(pa.chunked_array([["q3"], ["q1"]])).tolist() == [3, 1]
     with pytest.raises(UserError, match=r"^query q9 was not encoded"):
-        query_rows(tmp_path, pa.array(["q3", "q9"]))
+        queries.rows(pa.array(["q3", "q9"]))
+
+
+def test_queries_of_several_splits_stand_one_after_another(tmp_path: Path) -> None:
+    for split, part in {"train": QUERIES[:4], "test": QUERIES[4:]}.items():
+        (tmp_path / split).mkdir()
+        np.save(tmp_path / split / "queries.npy", part)
+        (tmp_path / split / "queries.json").write_text(json.dumps([f"{split}{i}" for i in range(len(part))]))
+    queries = QueryVectors(tmp_path / "train", tmp_path / "test")
+    rows = queries.rows(pa.array(["test1", "train0", "test0", "train3"]))
+    assert rows.tolist() == [5, 0, 4, 3]
+    np.testing.assert_array_equal(queries[rows], QUERIES[[5, 0, 4, 3]])
 
 
 def test_no_vectors_is_an_error_with_the_place(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"documents\.json"):
-        Vectors(tmp_path)
+        DocumentVectors(tmp_path)
 
 
 def test_lists_are_read_by_parts_and_padded(tmp_path: Path) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.support import tiny
 from tests.support.light import light
 from tests.support.tiny import Place, Said
+from workflows.stages import experiments
+from workflows.store.planner import pending
+from workflows.store.store import Store
 
 
 def test_clean_frees_what_no_one_needs_and_nothing_comes_back(played: Place, tmp_path: Path, said: Said) -> None:
@@ -24,12 +28,15 @@ def test_clean_frees_what_no_one_needs_and_nothing_comes_back(played: Place, tmp
     dropped = said()[0].splitlines()
     assert [line.replace("would drop", "dropped") for line in planned[:-1]] == dropped[:-1]
     assert [line.split("  ")[-1].partition(":")[0] for line in dropped[:-1]] == [
-        "start vectors", "warm retriever", "warm retriever vectors", "warm ranker", "control in-batch 1 vectors",
-        "control ance 1 vectors",
+        "start vectors", "start queries (test)", "warm retriever", "warm retriever vectors",
+        "warm retriever queries (test)", "warm retriever queries (train)", "warm ranker", "retriever 1 queries (test)",
+        "control in-batch 1 vectors", "control in-batch 1 queries (test)", "control ance 1 vectors",
+        "control ance 1 queries (test)",
     ]  # fmt: skip
     assert tiny.results(place.store) == tiny.results(played.store)
     assert place("plan") == 0
-    assert "done, documents-*.npy, queries.npy dropped" in said()[0]
+    text = said()[0]
+    assert all(f"done, {files} dropped" in text for files in ("documents-*.npy", "queries.npy", "state"))
     assert place("clean") == 0
     assert said()[0] == "0.0 MB freed\n"
     again = light(place, "run")
@@ -44,7 +51,7 @@ def test_clean_goes_on_where_it_was_killed(played: Place, tmp_path: Path, said: 
     place = played.copy(tmp_path / "clean")
     vectors = place.artifact("start vectors")
     record = json.loads((vectors / "artifact.json").read_text())
-    (vectors / "artifact.json").write_text(json.dumps({**record, "dropped": ["documents-*.npy", "queries.npy"]}))
+    (vectors / "artifact.json").write_text(json.dumps({**record, "dropped": ["documents-*.npy"]}))
     assert place("clean") == 0
     assert "start vectors" in said()[0]
     assert [path.name for path in vectors.glob("*.npy")] == []
@@ -66,6 +73,32 @@ def test_what_was_dropped_comes_back_when_it_is_asked_for(played: Place, tmp_pat
     assert place("run", "--until", "retriever 1 vectors") == 0
     assert {path.name: path.read_bytes() for path in vectors.glob("*.npy")} == before
     assert place("search", "barami") == 0
+
+
+@pytest.mark.parametrize(
+    ("assignment", "trained"),
+    [
+        ("rerank.depth=5", set()),
+        ("analyse={}", set()),
+        ("k=10", {"warm ranker", "ranker 1", "retriever 1", "control in-batch 1", "control ance 1"}),
+        ("retriever.game.train.learning_rate=0.01", {"retriever 1", "control in-batch 1", "control ance 1"}),
+    ],
+)
+def test_after_clean_nothing_is_trained_again_whose_model_is_there(
+    played: Place, tmp_path: Path, assignment: str, trained: set[str]
+) -> None:
+    """Other lists are mined anew; the warm retriever, without its optimizer's state, only encodes again."""
+    place = played.copy(tmp_path / "clean")
+    assert place("clean") == 0
+    experiment = experiments.read(place.config, [assignment], place.runs)
+    waiting = pending(experiment.wanted, Store(place.store))
+    assert {node.label for node in waiting if node.function.__name__ == "train"} == trained
+
+
+def test_an_edit_after_clean_runs_to_the_end(played: Place, tmp_path: Path) -> None:
+    place = played.copy(tmp_path / "clean")
+    assert place("clean") == 0
+    assert place("run", "--set", "analyse={}") == 0
 
 
 def test_clean_of_an_unfinished_run(played: Place, tmp_path: Path, said: Said) -> None:

@@ -25,7 +25,12 @@ def test_plan_prints_every_step_and_changes_nothing(played: Place, tmp_path: Pat
     assert place("plan") == 0
     lines = said()[0].splitlines()
     assert re.split(r"  +", lines[0]) == ["label", "step", "state", "where"]
-    assert [line.split("  ")[0] for line in lines[1:5]] == ["data", "bm25 index", "bm25 ranking", "BM25 measures"]
+    assert [line.split("  ")[0] for line in lines[1:5]] == [
+        "data",
+        "bm25 index",
+        "bm25 ranking (test)",
+        "BM25 measures",
+    ]
     assert all(re.search(r"  to do  \w+-[0-9a-f]{12}$", line) for line in lines[1:-2])
     assert lines[-1] == f"{len(lines) - 3} steps, {len(lines) - 3} to run"
     assert {path.name for path in place.folder.iterdir()} == {"tiny.yaml", "inline.yaml"}
@@ -70,7 +75,7 @@ def test_a_run_leaves_what_people_look_at(played: Place) -> None:
         "precision": "fp32", "shard": 16, "depth": 10, "queries": None,
     }  # fmt: skip
     assert (run / "plan.txt").read_text().endswith(" to run\n")
-    assert [link.partition("-")[2] for link in played.links()][:3] == ["data", "bm25-index", "bm25-ranking"]
+    assert [link.partition("-")[2] for link in played.links()][:3] == ["data", "bm25-index", "bm25-ranking-(test)"]
     assert all((run / link / "artifact.json").is_file() for link in played.links())
     metrics = played.metrics()
     assert set(metrics) == {"rows", "comparisons", "steps"}
@@ -123,7 +128,7 @@ def test_run_until_a_label(beir: Path, encoder: Path, tmp_path: Path, said: Said
         "[3/3] tokens: done in TIME since the start)",
     ]
     assert place("plan") == 0
-    assert said()[0].splitlines()[-1] == "15 steps, 12 to run"
+    assert said()[0].splitlines()[-1] == "18 steps, 15 to run"
     assert place("show") == 2
     assert said()[1] == (
         "error: the step 'results' is not done; run it first: python -m workflows run CONFIG\n"

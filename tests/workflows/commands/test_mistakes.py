@@ -105,8 +105,9 @@ def test_a_mistake_in_a_config_is_one_line(
 @pytest.mark.parametrize(
     ("until", "assignment", "says"),
     [
-        ("start ranking", "k=41", r"k: got 41 documents for a query; accepted: 1 to 40, the size of the collection"),
-        ("start ranking", "evaluate.split=tset",
+        ("start model measures", "k=41",
+         r"k: got 41 documents for a query; accepted: 1 to 40, the size of the collection"),
+        ("start model measures", "evaluate.split=tset",
          r"splits: there are no queries in 'tset'; accepted: .*test"),
         ("start retriever", "retriever.model=./nowhere", r"model: \./nowhere: there is no such directory"),
         ("start retriever", "retriever.model=package:no-such-model", r"no package 'no_such_model' is installed"),
@@ -131,7 +132,7 @@ def test_a_file_that_changed_after_it_was_read_is_named(beir: Path, encoder: Pat
     for path in (beir, encoder):
         shutil.copytree(path, tmp_path / path.name)
     place = tiny.place(tmp_path / "place", tiny.dpr(tmp_path / beir.name, tmp_path / encoder.name))
-    until = ("--until", "start ranking")
+    until = ("--until", "start ranking (test)")
     assert place("run", *until) == 0
     queries, model = tmp_path / beir.name / "queries.jsonl", tmp_path / encoder.name / "config.json"
     for path, step, declared in (

@@ -79,14 +79,15 @@ def test_search_finds_what_the_run_found(
     tree = tiny.dpr(beir, encoder)
     tree["retriever"] |= {"query_prompt": "barami: ", "document_prompt": "comi "}
     place = tiny.place(tmp_path, {**tree, "search": search, "encode": {"shard": 7, **vectors}})
-    assert place("run", "--until", "retriever ranking") == 0
+    assert place("run", "--until", "retriever ranking (test)") == 0
     said()
     shortest = 20
     for query in queries_of(place)[:3]:
         assert place("search", query["text"], "-k", "20") == 0
         hits = [(score, doc_id) for score, _, doc_id in HIT.findall(said()[0])]
         wanted = [
-            (f"{row['score']:.3f}", row["doc_id"]) for row in ranked(place, "retriever ranking", query["query_id"])
+            (f"{row['score']:.3f}", row["doc_id"])
+            for row in ranked(place, "retriever ranking (test)", query["query_id"])
         ]
         assert hits == wanted
         shortest = min(shortest, len(hits))
@@ -95,7 +96,7 @@ def test_search_finds_what_the_run_found(
 
 def test_search_with_an_index_needs_no_vectors(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
     place = tiny.place(tmp_path, {**tiny.dpr(beir, encoder), "search": {"index": "Flat"}})
-    assert place("run", "--until", "retriever ranking") == 0
+    assert place("run", "--until", "retriever ranking (test)") == 0
     for path in place.artifact("retriever vectors").glob("*.npy"):
         path.unlink()
     assert place("search", "barami", "-k", "3") == 0
@@ -111,7 +112,7 @@ def test_search_reranks_as_the_run_does(played: Place, said: Said, words: list[s
     for query in queries_of(played)[:3]:
         assert played("search", query["text"], "--rank", "-k", "20", *words) == 0
         hits = HIT.findall(said()[0])
-        before = [row["doc_id"] for row in ranked(played, "retriever 1 ranking", query["query_id"])]
+        before = [row["doc_id"] for row in ranked(played, "retriever 1 ranking (test)", query["query_id"])]
         after = ranked(played, "ranker over retriever 1", query["query_id"])
         first = [row for row in after if row["doc_id"] in before[:depth]]
         wanted = [row["doc_id"] for row in first] + before[depth:]

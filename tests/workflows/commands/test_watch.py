@@ -53,7 +53,7 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
     lines = watch.view(experiment, store, waiting).splitlines()
     assert lines == [
         f"tiny: 0 of {whole} steps done, {whole} to run", "  nothing is running; resume with: python -m workflows run",
-        f"  then: data, bm25 index, bm25 ranking, BM25 measures and {whole - 4} more",
+        f"  then: data, bm25 index, bm25 ranking (test), BM25 measures and {whole - 4} more",
     ]  # fmt: skip
     busy, bad = waiting[0], waiting[1]
     for node in (busy, bad):
@@ -68,7 +68,7 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
     assert "50/200" in lines[1]
     assert lines[2:] == [
         "  failed: bm25 index: OSError: the disk is full",
-        f"  then: bm25 index, bm25 ranking, BM25 measures, start retriever and {whole - 5} more",
+        f"  then: bm25 index, bm25 ranking (test), BM25 measures, start retriever and {whole - 5} more",
     ]  # fmt: skip
 
 

@@ -112,6 +112,12 @@ def steps(experiment: experiments.Experiment) -> dict[str, Step]:
     return {node.label: node for node in graph(experiment.wanted)}
 
 
+def ranking_of(node: Step) -> str:
+    """The label of the ranking that a step takes."""
+    label: str = node.inputs["ranking"].label
+    return label
+
+
 def moved(tmp_path: Path, tree: dict[str, Any], *assignments: str) -> set[str]:
     """Labels of the steps that lie elsewhere now."""
     before, after = steps(read(tmp_path, tree)), steps(read(tmp_path, tree, *assignments))
@@ -134,10 +140,11 @@ def downstream(nodes: dict[str, Step], *labels: str) -> set[str]:
         ("data.path=data/other", ["data"]),
         ("tokens.max_tokens=100", ["tokens"]),
         ("bm25.index.stemmer=none", ["bm25 index"]),
-        ("bm25.search.b=0.5", ["bm25 ranking"]),
+        ("bm25.search.b=0.5", ["bm25 ranking (test)"]),
         ("encode.precision=bf16",
-         ["start vectors", "warm retriever vectors", "retriever 1 vectors", "control in-batch 1 vectors",
-          "control ance 1 vectors"]),
+         [f"{label} {side}" for side in ("vectors", "queries (test)")
+          for label in ("start", "warm retriever", "retriever 1", "control in-batch 1", "control ance 1")]
+         + ["warm retriever queries (train)"]),
         ("retriever.model.query_tokens=16", ["start retriever"]),
         ("ranker.model.seed=1", ["start ranker"]),
         ("retriever.warm.train.learning_rate=0.5", ["warm retriever"]),
@@ -170,7 +177,7 @@ def test_a_number_moves_exactly_what_stands_on_it(
 def test_what_moves_a_vector_moves_what_is_mined_with_it(tmp_path: Path, ar2: dict[str, Any], assignment: str) -> None:
     """No vector, ranking or negative of another model, length or precision is ever taken up."""
     before, after = (steps(read(tmp_path, ar2, *more)) for more in ([], [assignment]))
-    for label in ("warm retriever vectors", "warm retriever ranking", "retriever 1 groups", "ranker 1 groups"):
+    for label in ("warm retriever vectors", "warm retriever ranking (train)", "retriever 1 groups", "ranker 1 groups"):
         assert before[label].fingerprint != after[label].fingerprint, label
 
 
@@ -206,13 +213,27 @@ def test_more_rounds_keep_what_was_played(tmp_path: Path, ar2: dict[str, Any]) -
     kept = {node.fingerprint for node in graph(two.wanted)}
     assert {label for label, node in steps(one).items() if node.fingerprint not in kept} <= {
         "results", "ranker over retriever 1", "ranker over retriever 1 measures", "control in-batch 1 vectors",
-        "control in-batch 1 ranking", "control: in-batch measures", "control: ance measures",
+        "control in-batch 1 queries (test)", "control in-batch 1 ranking (test)", "control: in-batch measures",
+        "control: ance measures",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("config", ["demo.yaml", "coder/docstrings.yaml", "dpr/scifact.yaml", "ear/squad-gar.yaml"])
+def test_another_test_set_trains_nothing_anew(config: str) -> None:
+    """Nor does it encode a document again."""
+    before, after = (
+        graph(experiments.read(ROOT / "configs" / config, more, Path("runs")).wanted)
+        for more in ([], ["evaluate.split=other"])
+    )
+    kept = {node.fingerprint for node in before}
+    anew = {node.function.__name__ for node in after if node.fingerprint not in kept}
+    assert {"evaluate", "encode_queries", "search"} <= anew
+    assert not anew & {"train", "encode_documents", "faiss_index", "mine", "contexts", "smooth", "pictures"}
 
 
 def test_another_seed_moves_no_beginning(tmp_path: Path, ar2: dict[str, Any]) -> None:
     same = steps(read(tmp_path, ar2)).keys() - moved(tmp_path, ar2, "seeds=[2]")
-    assert {"data", "tokens", "bm25 ranking", "BM25 measures", "start vectors", "start model measures"} <= same
+    assert {"data", "tokens", "bm25 ranking (test)", "BM25 measures", "start vectors", "start model measures"} <= same
     assert "warm retriever" not in same
 
 
@@ -255,27 +276,27 @@ def test_bases_that_are_none(tmp_path: Path) -> None:
 
 def test_refreshes_can_be_rarer_than_rounds(tmp_path: Path, ar2: dict[str, Any]) -> None:
     found = steps(read(tmp_path, ar2, "rounds=3", "refresh_every=2"))
-    assert "retriever 1 ranking" not in found
-    assert found["ranker 2 groups"].inputs["ranking"] is found["warm retriever ranking"]
-    assert found["ranker 3 groups"].inputs["ranking"] is found["retriever 2 ranking"]
+    assert not [label for label in found if label.startswith("retriever 1 ranking")]
+    assert ranking_of(found["ranker 2 groups"]) == "warm retriever ranking (train)"
+    assert ranking_of(found["ranker 3 groups"]) == "retriever 2 ranking (train)"
     for control, ranking in (
-        ("control ance 2", "warm retriever ranking"),
-        ("control ance 3", "control ance 2 ranking"),
+        ("control ance 2", "warm retriever ranking (train)"),
+        ("control ance 3", "control ance 2 ranking (train)"),
     ):
-        assert found[control].inputs["rows"].inputs["ranking"] is found[ranking]
+        assert ranking_of(found[control].inputs["rows"]) == ranking
     assert found["retriever 3"].inputs["start"] is found["retriever 2"]
-    assert "retriever 3 ranking" in found  # whatever the config says
+    assert "retriever 3 ranking (test)" in found  # whatever the config says
 
 
 def test_the_papers_order_begins_a_round_with_the_retriever(tmp_path: Path, ar2: dict[str, Any]) -> None:
     """Algorithm 1: retriever, refresh, ranker; the released code: ranker, retriever, refresh."""
     paper, released = (steps(read(tmp_path, ar2, "rounds=2", f"order={order}")) for order in ("paper", "released"))
-    for round, ranker, ranking in ((1, "warm ranker", "retriever 1 ranking"), (2, "ranker 1", "retriever 2 ranking")):
+    for round, ranker in ((1, "warm ranker"), (2, "ranker 1")):
         assert paper[f"judged {round}"].inputs["ranker"] is paper[ranker]
-        assert paper[f"ranker {round} groups"].inputs["ranking"] is paper[ranking]
-    for round, ranking in ((1, "warm retriever ranking"), (2, "retriever 1 ranking")):
+        assert ranking_of(paper[f"ranker {round} groups"]) == f"retriever {round} ranking (train)"
+    for round, retriever in ((1, "warm retriever"), (2, "retriever 1")):
         assert released[f"judged {round}"].inputs["ranker"] is released[f"ranker {round}"]
-        assert released[f"ranker {round} groups"].inputs["ranking"] is released[ranking]
+        assert ranking_of(released[f"ranker {round} groups"]) == f"{retriever} ranking (train)"
     assert paper["ranker over retriever 2"].inputs["ranker"] is paper["ranker 2"]
 
 
@@ -300,13 +321,13 @@ def test_a_control_is_trained_as_the_game_but_for_the_loss(tmp_path: Path, ar2: 
 def test_table_3_measures_both_rankers_over_both_retrievers(tmp_path: Path, ar2: dict[str, Any]) -> None:
     nodes = steps(read(tmp_path, ar2, "rounds=2", "other_rerankings=[grid]"))
     for label, ranker, ranking in (
-        ("warm ranker over warm retriever", "warm ranker", "warm retriever ranking"),
-        ("last ranker over warm retriever", "ranker 2", "warm retriever ranking"),
-        ("warm ranker over retriever 2", "warm ranker", "retriever 2 ranking"),
-        ("ranker over retriever 2", "ranker 2", "retriever 2 ranking"),
+        ("warm ranker over warm retriever", "warm ranker", "warm retriever ranking (test)"),
+        ("last ranker over warm retriever", "ranker 2", "warm retriever ranking (test)"),
+        ("warm ranker over retriever 2", "warm ranker", "retriever 2 ranking (test)"),
+        ("ranker over retriever 2", "ranker 2", "retriever 2 ranking (test)"),
     ):
         assert nodes[label].inputs["ranker"] is nodes[ranker]
-        assert nodes[label].inputs["ranking"] is nodes[ranking]
+        assert ranking_of(nodes[label]) == ranking
     compared = nodes["results"].inputs["comparisons"]
     assert {"system": "ranker over retriever 2", "baseline": "warm ranker over retriever 2"} in compared
 
@@ -319,9 +340,9 @@ def test_answers_are_looked_for_where_they_are_asked_for(tmp_path: Path, ar2: di
         )
     )
     mined = nodes["retriever 1 groups"].inputs["ranking"].inputs["ranking"]
-    assert (mined.label, mined.inputs["splits"]) == ("warm retriever ranking answers (train)", ["train"])
+    assert (mined.label, mined.inputs["splits"]) == ("warm retriever ranking (train) answers", ["train"])
     measured = nodes["retriever 1 measures"].inputs["ranking"]
-    assert (measured.inputs["ranking"].label, measured.inputs["splits"]) == ("retriever 1 ranking", ["test"])
+    assert (measured.inputs["ranking"].label, measured.inputs["splits"]) == ("retriever 1 ranking (test)", ["test"])
     assert measured.inputs["config"].mode == "regex"
     with pytest.raises(UserError, match="found in a ranking, and there is none here"):
         read(tmp_path, ar2, "retriever.warm.screen.answering=true")
@@ -332,17 +353,14 @@ def test_candidates_are_screened_with_what_is_at_hand(tmp_path: Path, ar2: dict[
     asked = ["retriever.game.screen.vote.above=0.9", "ranker.game.screen.reciprocal=3"]
     nodes = steps(read(tmp_path, ar2, *asked))
     screened = nodes["retriever 1 groups"].inputs["ranking"]
-    assert (screened.label, screened.inputs["ranking"]) == (
-        "retriever 1 groups screened",
-        nodes["warm retriever ranking"],
-    )
+    assert (screened.label, ranking_of(screened)) == ("retriever 1 groups screened", "warm retriever ranking (train)")
     assert screened.inputs["votes"].inputs["ranker"] is nodes["ranker 1"]
     assert (screened.inputs["votes"].inputs["split"], screened.inputs["vectors"]) == ("train", None)
     assert nodes["ranker 1 groups screened"].inputs["vectors"] is nodes["warm retriever vectors"]
     other = steps(
         read(tmp_path, ar2, *asked, "retriever.game.screen.relative=0.95", "retriever.game.screen.vote.above=0.8")
     )
-    same = ("retriever 1 groups votes", "warm retriever ranking", "warm retriever vectors", "ranker 1 groups")
+    same = ("retriever 1 groups votes", "warm retriever ranking (train)", "warm retriever vectors", "ranker 1 groups")
     assert all(other[label].fingerprint == nodes[label].fingerprint for label in same)
     assert other["retriever 1 groups"].fingerprint != nodes["retriever 1 groups"].fingerprint
     for mistake, says in (
@@ -416,7 +434,7 @@ def test_a_grid_is_one_experiment_with_other_numbers(tmp_path: Path, ar2: dict[s
     tree |= {"axis": "k", "curves": {"AR2": {20: "AR2", 18: "k 18", 19: "k 19"}}}
     experiment = read(tmp_path, tree)
     nodes = steps(experiment)
-    assert {nodes[f"k {k}: retriever 1 (seed 2) ranking"].inputs["k"] for k in (18, 19)} == {18, 19}
+    assert {nodes[f"k {k}: retriever 1 (seed 2) ranking (test)"].inputs["k"] for k in (18, 19)} == {18, 19}
     drawn = experiment.outcome.pictures[0]
     assert drawn in experiment.wanted
     assert (drawn.inputs["results"], drawn.inputs["axis"]) == (nodes["results"], "k")

@@ -59,7 +59,9 @@ def test_each_collection_and_the_average_have_every_system(played: tiny.Place) -
 def test_steps_say_of_which_collection_they_are(played: tiny.Place) -> None:
     labels = [one["label"] for one in played.metrics()["steps"]]
     assert len(set(labels)) == len(labels)
-    assert {"retriever", "First: bm25 ranking", "Second: BM25 without the queries", "Second: fusion"} <= set(labels)
+    assert {"retriever", "First: bm25 ranking (test)", "Second: BM25 without the queries", "Second: fusion"} <= set(
+        labels
+    )
     assert not [label for label in labels if label.startswith("First") and "without" in label]
 
 
@@ -78,7 +80,7 @@ def test_the_queries_themselves_are_not_found_where_they_are_left_out(played: ti
         assert ranking
         if system:
             assert not [row for row in ranking if row["query_id"] == row["doc_id"]]
-    plain = pq.read_table(played.artifact("Second: retriever ranking") / "ranking.parquet")
+    plain = pq.read_table(played.artifact("Second: retriever ranking (test)") / "ranking.parquet")
     kept = pq.read_table(played.artifact("Second: retriever without the queries") / "ranking.parquet")
     for query in set(plain["query_id"].to_pylist()):
         before = [row["doc_id"] for row in plain.to_pylist() if row["query_id"] == query]

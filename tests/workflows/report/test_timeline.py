@@ -8,7 +8,7 @@ from workflows.report.sections.steps import trainings
 from workflows.report.timeline import course, efficiency, longest_chain, where, work
 
 MODELS = {
-    "train": "training", "encode": "encoding", "encode_queries": "encoding", "score_groups": "scoring",
+    "train": "training", "encode_documents": "encoding", "encode_queries": "encoding", "score_groups": "scoring",
     "predict": "predicting",
 }  # fmt: skip
 
@@ -68,14 +68,14 @@ def test_the_longest_chain_is_the_slowest_not_the_one_of_most_steps() -> None:
 
 def test_the_end_of_a_run_says_where_its_time_went() -> None:
     steps = [
-        spent("encode", 0.0, 40.0, 24.0, compute=20.0, start=10.0),
+        spent("encode_documents", 0.0, 40.0, 24.0, compute=20.0, start=10.0),
         spent("encode_queries", 30.0, 20.0, 12.0, compute=10.0),
         spent("mine", 40.0, files=5.0), spent("train", 45.0, 40.0, 10.0, compute=40.0, waiting=5.0),
         {**spent("score_groups", 0.0, 999.0, 1.0, compute=999.0), "executed": False},
     ]  # fmt: skip
     assert where(steps, 100.0).splitlines() == [
         "time: 1 min 40 s: computing 70%, files 5%, starting 10%, waiting 5%, between steps 10%",
-        "      slowest: a train 45 s, a encode 30 s, a encode_queries 10 s",
+        "      slowest: a train 45 s, a encode_documents 30 s, a encode_queries 10 s",
         "      share of this processor's matrix product speed that models reached: encoding 60%, training 25%",
     ]
     assert where(steps[-1:], 1.0) == ""
@@ -85,14 +85,14 @@ def test_the_end_of_a_run_says_where_its_time_went() -> None:
 def test_of_steps_that_ran_at_once_the_end_of_a_run_names_the_longest_chain() -> None:
     """Shares stay shares: of what all steps took together, and of the time between them."""
     steps = [
-        spent("ingest", 0.0, files=10.0), spent("encode", 10.0, compute=40.0, upstream=["ingest"]),
+        spent("ingest", 0.0, files=10.0), spent("encode_documents", 10.0, compute=40.0, upstream=["ingest"]),
         spent("predict", 10.0, 20.0, 5.0, compute=30.0, upstream=["ingest"]), spent("results", 50.0, compute=10.0),
     ]  # fmt: skip
     assert where(steps, 70.0).splitlines() == [
         "time: 1 min 10 s: computing 80%, files 10%, starting 0%, waiting 0%, between steps 10%",
         "      steps ran at once and each counts whole, so these are shares of 1 min 40 s",
-        "      longest chain of steps that need one another, 50 s: a ingest > a encode",
-        "      slowest: a encode 40 s, a predict 30 s, a ingest 10 s",
+        "      longest chain of steps that need one another, 50 s: a ingest > a encode_documents",
+        "      slowest: a encode_documents 40 s, a predict 30 s, a ingest 10 s",
         "      share of this processor's matrix product speed that models reached: predicting 25%",
     ]
 

@@ -78,8 +78,8 @@ def test_a_model_may_not_read_more_than_is_kept(collection: Collection) -> None:
 
 
 def test_bm25_and_answers_stand_on_the_collection(collection: Collection, tmp_path: Path) -> None:
-    ranking = collection.bm25(["test"])
+    ranking = collection.bm25("train", "test")
     assert ranking.inputs["index"].fingerprint == collection.bm25_index.fingerprint
     answering = collection.answering(ranking, ["train", "test"])
-    assert answering.label == "bm25 ranking answers (train, test)"
+    assert answering.label == "bm25 ranking (train, test) answers"
     assert answering.inputs["ranking"] is ranking

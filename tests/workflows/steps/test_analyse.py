@@ -35,11 +35,9 @@ def test_each_measured_retriever_of_each_seed_is_analysed(analysed: tiny.Place) 
 def test_the_numbers_are_those_of_the_vectors(analysed: tiny.Place) -> None:
     told = json.loads((analysed.artifact("start model analysis") / "analysis.json").read_text())
     assert told["queries"] == 4
-    vectors = analysed.artifact("start vectors")
+    vectors, asked = analysed.artifact("start vectors"), analysed.artifact("start queries (test)")
     documents = np.concatenate([np.load(path) for path in sorted(vectors.glob("documents-*.npy"))])
-    queries = dict(
-        zip(json.loads((vectors / "queries.json").read_text()), np.load(vectors / "queries.npy"), strict=True)
-    )
+    queries = dict(zip(json.loads((asked / "queries.json").read_text()), np.load(asked / "queries.npy"), strict=True))
     first = [float(np.max(documents @ queries[query])) for query in ("q0", "q6", "q12", "q18")]
     assert told["nearest"]["mean"] == pytest.approx(np.mean(first), abs=1e-5)
     right = [documents[i] for i in (0, 6, 12, 18)]
@@ -57,7 +55,8 @@ def test_the_report_has_numbers_and_pictures(analysed: tiny.Place) -> None:
 
 
 def test_a_split_without_judged_queries_is_an_error(analysed: tiny.Place, tmp_path: Path) -> None:
-    labels = {"data": "data", "tokens": "tokens", "vectors": "start vectors", "ranking": "start ranking"}
+    labels = {"data": "data", "tokens": "tokens", "vectors": "start vectors", "queries": "start queries (test)",
+              "ranking": "start ranking (test)"}  # fmt: skip
     artifacts = {name: analysed.artifact(label) for name, label in labels.items()}
     with pytest.raises(UserError, match="no two queries of the split 'nothing' have a relevant document and a ranking"):
         analyse(tmp_path, toy.INLINE, split="nothing", config=EmbeddingSpaceConfig(), **artifacts)

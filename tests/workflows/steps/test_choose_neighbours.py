@@ -47,7 +47,7 @@ def choose(tmp_path: Path, data: Path, vectors: Path, ranking: Path) -> Any:
     ) -> Path:
         (out := tmp_path / name).mkdir(exist_ok=True)
         run.summary = chosen(  # type: ignore[attr-defined]
-            out, cluster, data=data, vectors=vectors, ranking=ranking, split=split,
+            out, cluster, data=data, vectors=vectors, queries=[vectors], rankings=[ranking], split=split,
             config=ChooseConfig(**{**SMALL, **config, "split": by}),
         )  # fmt: skip
         return out
@@ -60,10 +60,11 @@ def reranked(out: Path, data: Path, vectors: Path, ranking: Path, split: str, tr
     out.mkdir()
     numbers = {key: value for key, value in trial.items() if key not in ("value", "queries")}
     rerank_by_neighbours(
-        out, toy.INLINE, data=data, vectors=vectors, ranking=ranking, splits=[split],
+        out, toy.INLINE, data=data, vectors=vectors, queries=vectors, ranking=ranking,
         config=NeighboursRerankConfig(**numbers),
     )  # fmt: skip
-    return pq.read_table(out / "ranking.parquet")
+    asked = pq.read_table(data / "queries.parquet", filters=[("split", "=", split)])["query_id"].to_pylist()
+    return pq.read_table(out / "ranking.parquet", filters=[("query_id", "in", asked)])
 
 
 def measured(data: Path, table: Any, split: str) -> dict[str, float]:

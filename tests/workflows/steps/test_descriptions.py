@@ -15,7 +15,7 @@ from workflows.store.dag import Step, graph
 
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 MODELS = {
-    "train": "training", "encode": "encoding", "encode_queries": "encoding", "score_groups": "scoring",
+    "train": "training", "encode_documents": "encoding", "encode_queries": "encoding", "score_groups": "scoring",
     "rerank": "scoring", "predict": "predicting",
 }  # fmt: skip
 
@@ -40,8 +40,8 @@ def test_every_step_of_our_recipes_has_a_part_of_its_own() -> None:
             "released: retriever 1 (seed 1)": "retriever training",
         }),
         ("demo.yaml", {
-            "data": "data", "bm25 ranking": "BM25", "judged 1": "scoring by the ranker", "results": "evaluation",
-            "warm retriever vectors": "encoding", "warm retriever ranking": "search",
+            "data": "data", "bm25 ranking (test)": "BM25", "judged 1": "scoring by the ranker", "results": "evaluation",
+            "warm retriever vectors": "encoding", "warm retriever ranking (test)": "search",
             "retriever 1 groups": "groups and negatives", "control ance 1": "training of controls",
         }),
         ("coder/docstrings.yaml", {
@@ -65,17 +65,17 @@ def test_what_models_do_is_said_where_models_are_at_work() -> None:
     assert work == MODELS
 
 
-def test_what_may_be_dropped_are_vectors_indexes_and_the_state_that_was_taken_up() -> None:
+def test_what_may_be_dropped_are_vectors_indexes_and_the_state_that_a_training_carried_on() -> None:
     droppable = {node.function.__name__: node.description.droppable for node in nodes() if node.description.droppable}
-    assert droppable.keys() <= {"encode", "encode_queries", "faiss_index"}
-    assert all(any(fnmatch.fnmatch(name, one) for one in droppable["encode"])
-               for name in ("documents-00000.npy", "queries.npy"))  # fmt: skip
-    assert not any(fnmatch.fnmatch("queries.json", one) for one in droppable["encode"])
-    supersedes = {node.function.__name__: node.description.supersedes for node in nodes()
-                  if node.description.supersedes}  # fmt: skip
-    assert supersedes == {"train": {"start": ("state",)}}
+    assert droppable.keys() <= {"encode_documents", "encode_queries", "faiss_index"}
+    assert any(fnmatch.fnmatch("documents-00000.npy", one) for one in droppable["encode_documents"])
+    assert any(fnmatch.fnmatch("queries.npy", one) for one in droppable["encode_queries"])
+    assert not any(fnmatch.fnmatch("queries.json", one) for one in droppable["encode_queries"])
+    carried = {node.function.__name__: (node.description.carried, *node.description.carries) for node in nodes()
+               if node.description.carried or node.description.carries}  # fmt: skip
+    assert carried == {"train": (("state",), "start")}
 
 
-def test_what_a_step_supersedes_is_of_one_of_its_inputs() -> None:
+def test_what_a_step_carries_on_is_of_one_of_its_inputs() -> None:
     for node in nodes():
-        assert node.description.supersedes.keys() <= inspect.signature(node.function).parameters.keys()
+        assert node.description.carries.keys() <= inspect.signature(node.function).parameters.keys()

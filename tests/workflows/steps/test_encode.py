@@ -10,28 +10,28 @@ import numpy as np
 import pytest
 import torch
 
+from components.config import UserError
 from tests.support import toy
 from tests.support.power_cut import PowerCut, cut_power
 from workflows.distributed.cluster import Cluster
 from workflows.steps import encode as module
-from workflows.steps.encode import EncodeConfig, encode, encode_queries
+from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
 
 FULL = {"precision": "fp32", "vectors": "float32"}
 
 
 @pytest.fixture
 def encoded(data: Path, tokens: Path, retriever: Path) -> Any:
-    """Encodes the toy collection at a place; its summary, documents' and queries' vectors."""
+    """Encodes the toy collection's documents and queries at one place; the summaries, and both vectors."""
 
     def run(
-        out: Path, *, cluster: Cluster = toy.INLINE, splits: tuple[str, ...] = ("test", "train"), **config: Any
+        out: Path, *, cluster: Cluster = toy.INLINE, split: str = "train", **config: Any
     ) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
         out.mkdir(exist_ok=True)
-        summary = encode(
-            out, cluster, data=data, tokens=tokens, retriever=retriever, splits=list(splits),
-            config=EncodeConfig(**{**FULL, **config}),
-        )  # fmt: skip
+        inputs = {"data": data, "tokens": tokens, "retriever": retriever, "config": EncodeConfig(**{**FULL, **config})}
+        summary = {**encode_queries(out, cluster, split=split, **inputs), **encode_documents(out, cluster, **inputs)}
         files = sorted(out.glob("documents-*.npy"))
+        assert not list(out.glob("part-*")) + list(out.glob("rows*"))
         return summary, np.concatenate([np.load(file) for file in files]), np.load(out / "queries.npy")
 
     return run
@@ -58,14 +58,12 @@ def test_vectors_stand_in_the_order_of_the_tables(tmp_path: Path, encoded: Any, 
     for place in (0, 5, len(ids) - 1):
         wanted = alone(retriever, tokens, "query", int(ids[place][1:]))
         np.testing.assert_allclose(queries[place], wanted, atol=1e-5)
-    assert (summary["documents"], summary["queries"], summary["width"]) == (40, 20, 32)
-    assert 0 < summary["query_seconds"] < summary["model_seconds"]
+    assert (summary["documents"], summary["queries"], summary["width"]) == (40, 16, 32)
 
 
-def test_queries_are_those_of_the_splits_in_the_tables_order(tmp_path: Path, encoded: Any) -> None:
-    encoded(tmp_path / "out", splits=("test",), shard=2)
+def test_queries_are_those_of_the_split_in_the_tables_order(tmp_path: Path, encoded: Any) -> None:
+    encoded(tmp_path / "out", split="test", shard=2)
     assert json.loads((tmp_path / "out/queries.json").read_text()) == ["q0", "q6", "q12", "q18"]
-    assert not list((tmp_path / "out").glob("part-*"))
 
 
 @pytest.mark.parametrize(("shard", "batch"), [(1, 8), (7, 64), (39, 4096), (1000, 100)])
@@ -83,7 +81,7 @@ def test_each_text_is_encoded_once_and_alike_whatever_the_shards(
     monkeypatch.setattr(module.Encoder, "vectors", counting)
     cluster = toy.INLINE.model_copy(update={"max_tokens_per_pass": batch})
     _, found, asked = encoded(tmp_path / "found", cluster=cluster, shard=shard)
-    assert len(seen) == len(set(seen)) == 40 + 20
+    assert len(seen) == len(set(seen)) == 40 + 16
     np.testing.assert_allclose(found, documents, rtol=0, atol=1e-5)
     np.testing.assert_allclose(asked, queries, rtol=0, atol=1e-5)
 
@@ -117,10 +115,10 @@ def test_an_interrupted_encoding_does_only_what_is_left(
     np.testing.assert_allclose(documents, wanted, rtol=0, atol=1e-5)
 
 
-def test_no_query_of_the_splits_is_no_error(tmp_path: Path, encoded: Any) -> None:
-    summary, documents, queries = encoded(tmp_path / "out", splits=("nothing",))
-    assert summary["queries"] == len(queries) == 0
-    assert len(documents) == 40
+def test_a_split_without_queries_is_a_mistake_that_changes_nothing(tmp_path: Path, encoded: Any) -> None:
+    with pytest.raises(UserError, match="there are no queries in 'tset'; accepted: "):
+        encoded(tmp_path / "out", split="tset")
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_through_ray_data_the_vectors_are_the_same(tmp_path: Path, encoded: Any, ray: Cluster) -> None:
@@ -128,32 +126,3 @@ def test_through_ray_data_the_vectors_are_the_same(tmp_path: Path, encoded: Any,
     _, found, asked = encoded(tmp_path / "ray", shard=9, cluster=ray)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
     np.testing.assert_allclose(asked, queries, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("links", [True, False])
-def test_queries_alone_stand_beside_documents_of_another_artifact(
-    tmp_path: Path,
-    encoded: Any,
-    data: Path,
-    tokens: Path,
-    retriever: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    links: bool,
-) -> None:
-    """Linked where there are links: nothing of it is lost when the other is dropped."""
-    if not links:
-        monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(OSError("no links here")))
-    _, documents, queries = encoded(tmp_path / "all", shard=9)
-    (out := tmp_path / "queries").mkdir()
-    for _ in range(2):  # and again, as after an interruption
-        summary = encode_queries(
-            out, toy.INLINE, data=data, tokens=tokens, retriever=retriever, documents=tmp_path / "all",
-            splits=["test", "train"], config=EncodeConfig(**FULL),
-        )  # fmt: skip
-    assert summary["queries"] == len(queries)
-    assert (np.load(out / "queries.npy") == queries).all()
-    assert (out / "queries.json").read_text() == (tmp_path / "all/queries.json").read_text()
-    for path in sorted((tmp_path / "all").glob("documents-*.npy")):
-        assert path.samefile(out / path.name) == links
-        path.unlink()
-    assert (np.concatenate([np.load(path) for path in sorted(out.glob("documents-*.npy"))]) == documents).all()

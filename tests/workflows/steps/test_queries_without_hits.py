@@ -14,7 +14,7 @@ from components.retrieval.interpolation import InterpolationConfig
 from components.retrieval.screening import ScreenConfig
 from tests.support import toy
 from workflows.steps.answers import AnswerConfig, answering
-from workflows.steps.encode import EncodeConfig, encode
+from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
 from workflows.steps.evaluate import evaluate
 from workflows.steps.fuse import fuse
 from workflows.steps.interpolate import interpolate
@@ -42,7 +42,7 @@ STEPS: dict[str, tuple[str, str, Callable[..., Any], Callable[[Place], dict[str,
         "data": at["data"], "tokens": at["tokens"], "ranking": at["ranking"], "split": "test", "ranker": at["ranker"],
         "config": RerankConfig(precision="fp32", depth=3)}),
     "neighbours": ("train", "ranking", rerank_by_neighbours, lambda at: {
-        "data": at["data"], "vectors": at["vectors"], "ranking": at["ranking"], "splits": ["test", "train"],
+        "data": at["data"], "vectors": at["vectors"], "queries": at["vectors"], "ranking": at["ranking"],
         "config": NeighboursRerankConfig(k=2, context=3)}),
     "fuse": ("train", "ranking", fuse, lambda at: {
         "data": at["data"], "rankings": [at["ranking"], at["ranking"]], "split": "train",
@@ -58,10 +58,9 @@ STEPS: dict[str, tuple[str, str, Callable[..., Any], Callable[[Place], dict[str,
 @pytest.fixture(scope="module")
 def vectors(toys: Path, data: Path, tokens: Path, retriever: Path) -> Path:
     (out := toys / "vectors without hits").mkdir()
-    encode(
-        out, toy.INLINE, data=data, tokens=tokens, retriever=retriever, splits=["test", "train"],
-        config=EncodeConfig(),
-    )  # fmt: skip
+    inputs = {"data": data, "tokens": tokens, "retriever": retriever, "config": EncodeConfig()}
+    encode_documents(out, toy.INLINE, **inputs)
+    encode_queries(out, toy.INLINE, split="train", **inputs)
     return out
 
 
@@ -71,9 +70,10 @@ def test_a_query_without_hits_moves_no_other(
 ) -> None:
     split, table, function, inputs = STEPS[name]
     at = {"data": data, "tokens": tokens, "ranker": ranker, "vectors": vectors}
-    found = {}
+    found, queries = {}, pq.read_table(data / "queries.parquet", filters=[("split", "=", split)])
+    asked = set(queries["query_id"].to_pylist())
     for place, silent in (("all", set()), ("one less", {SILENT[split]})):
-        ranking = {query: documents for query, documents in FOUND.items() if query not in silent}
+        ranking = {query: FOUND[query] for query in sorted(asked - silent)}
         at["ranking"] = toy.write_ranking(tmp_path / f"{place} ranking", ranking)
         (out := tmp_path / place).mkdir()
         function(out, toy.INLINE, **inputs(at))

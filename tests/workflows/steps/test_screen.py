@@ -150,9 +150,6 @@ def test_reciprocal_neighbours_of_relevant_documents_found_or_not(screened: Any,
     vectors.mkdir()
     turned = [[np.cos(angle[f"d{i}"]), np.sin(angle[f"d{i}"])] for i in range(40)]
     toy.write_document_vectors(vectors, [np.asarray(turned, np.float32)])
-    ids = [f"q{i}" for i in range(24)]
-    np.save(vectors / "queries.npy", np.zeros((24, 2), np.float32))
-    (vectors / "queries.json").write_text(json.dumps(ids))
     found = screened(vectors=vectors, reciprocal=1)
     assert reasons(found, "q1") == ALWAYS  # d6's nearest is d7
     assert reasons(found, "q4") == {"d9": "reciprocal neighbour"}

@@ -57,7 +57,7 @@ def vectors(data, tmp_path_factory):
     return write_vectors(tmp_path_factory.mktemp("vectors"), data, np.float16, 70)
 
 
-def sorted_whole(data, vectors, splits):
+def sorted_whole(data, vectors):
     """The oracle: for each query all documents, sorted by score and then by id."""
     doc_ids = pq.read_table(data / "documents.parquet")["doc_id"].to_pylist()
     documents = np.concatenate([np.load(path) for path in sorted(vectors.glob("documents-*.npy"))]).astype(np.float32)
@@ -66,26 +66,25 @@ def sorted_whole(data, vectors, splits):
     )
     rows = []
     for query in pq.read_table(data / "queries.parquet").to_pylist():
-        if query["split"] in splits:
+        if query["query_id"] in encoded:
             scores = documents @ encoded[query["query_id"]].astype(np.float32)
             best = sorted(zip(-scores, doc_ids, strict=True))[:K]
             rows += [(query["query_id"], doc_id, rank, -score) for rank, (score, doc_id) in enumerate(best, start=1)]
     return rows
 
 
-def ranked(out, cluster, data, vectors, *, splits=("dev", "test"), config=None, index=None):
+def ranked(out, cluster, data, vectors, *, config=None, index=None):
     summary = search(
-        out, cluster, data=data, vectors=vectors, splits=list(splits), k=K, config=config or SearchConfig(), index=index
+        out, cluster, data=data, vectors=vectors, queries=vectors, k=K, config=config or SearchConfig(), index=index
     )  # fmt: skip
     table = pq.read_table(out / "ranking.parquet")
     assert table.schema.equals(RANKING)
     return summary, [tuple(row.values()) for row in table.to_pylist()]
 
 
-@pytest.mark.parametrize("splits", [["dev", "test"], ["test"]])
-def test_equals_sorting_everything(data, vectors, tmp_path, splits):
-    summary, rows = ranked(tmp_path, INLINE, data, vectors, splits=splits)
-    assert rows == sorted_whole(data, vectors, splits)
+def test_equals_sorting_everything(data, vectors, tmp_path):
+    summary, rows = ranked(tmp_path, INLINE, data, vectors)
+    assert rows == sorted_whole(data, vectors)
     queries = len(rows) // K
     assert {key: summary[key] for key in ("queries", "answered", "rows")} == {
         "queries": queries, "answered": queries, "rows": queries * K,
@@ -104,7 +103,7 @@ def test_how_the_work_is_cut_does_not_matter(monkeypatch, data, tmp_path, querie
     (tmp_path / "out").mkdir()
     other = write_vectors(tmp_path / "vectors", data, np.float32, shard)
     _, rows = ranked(tmp_path / "out", INLINE, data, other)
-    assert rows == sorted_whole(data, other, ["dev", "test"])
+    assert rows == sorted_whole(data, other)
 
 
 def test_through_ray_the_same(monkeypatch, ray, data, vectors, tmp_path):
@@ -112,7 +111,7 @@ def test_through_ray_the_same(monkeypatch, ray, data, vectors, tmp_path):
     monkeypatch.setattr(step, "SCORES", 10 * 200)
     cluster = ray.model_copy(update={"map": Pool(workers=2)})
     _, rows = ranked(tmp_path, cluster, data, vectors)
-    assert rows == sorted_whole(data, vectors, ["dev", "test"])
+    assert rows == sorted_whole(data, vectors)
 
 
 def test_goes_on_where_it_was(monkeypatch, data, vectors, tmp_path):
@@ -124,7 +123,7 @@ def test_goes_on_where_it_was(monkeypatch, data, vectors, tmp_path):
     (tmp_path / ".found-00000000-00000.npy.0123abcd").write_text("half")
     assert len(step._pieces(vectors, DOCS, 20)) == 2
     _, rows = ranked(tmp_path, INLINE, data, vectors)
-    expected = sorted_whole(data, vectors, ["dev", "test"])
+    expected = sorted_whole(data, vectors)
     ours = {row[0] for row in expected[10 * K : 20 * K]}
     assert [row for row in rows if row[0] not in ours] == [row for row in expected if row[0] not in ours]
     assert [row[1:] for row in rows if row[0] in ours] == [("d0", 1, 999.0)] * 10
@@ -143,7 +142,7 @@ def test_with_an_index(data, vectors, tmp_path, factory):
     assert faiss.read_index(str(tmp_path / "index" / "index.faiss")).ntotal == DOCS
     config = SearchConfig(index=factory, probes=4, sample=9)
     summary, rows = ranked(tmp_path / "out", INLINE, data, vectors, config=config, index=tmp_path / "index")
-    expected = sorted_whole(data, vectors, ["dev", "test"])
+    expected = sorted_whole(data, vectors)
     assert [row[0] for row in rows] == [row[0] for row in expected]
     if factory != "HNSW16":  # the same scores; FAISS knows no order among equal ones at the end of the list
         assert [row[3] for row in rows] == [row[3] for row in expected]
@@ -192,13 +191,10 @@ def test_vectors_are_mapped_while_they_are_looked_at(vectors):
 @pytest.mark.parametrize(("options", "says"), [
     ({"k": 501}, r"^k: got 501 documents .* accepted: 1 to 500"),
     ({"k": 0}, r"^k: got 0 documents"),
-    ({"splits": ["tset"]}, r"^splits: there are no queries in 'tset'; accepted: dev, test, train"),
-    ({"splits": ["dev", "train"]}, r"^query q2 was not encoded; its split is not"),
 ])  # fmt: skip
 def test_mistakes_change_nothing(data, vectors, tmp_path, options, says):
-    wanted = {"splits": ["dev"], "k": 5, **options}
     with pytest.raises(UserError, match=says):
-        search(tmp_path, INLINE, data=data, vectors=vectors, config=SearchConfig(), **wanted)
+        search(tmp_path, INLINE, data=data, vectors=vectors, queries=vectors, config=SearchConfig(), **options)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -216,5 +212,5 @@ def test_vectors_of_another_collection_are_refused(data, vectors, tmp_path):
     (other / "documents.json").write_text(json.dumps(names[:-1]))
     with pytest.raises(ValueError, match="vectors of 400 documents, and the collection has 500"):
         search(
-            tmp_path / "out", INLINE, data=data, vectors=other, splits=["dev"], k=5, config=SearchConfig()
+            tmp_path / "out", INLINE, data=data, vectors=other, queries=other, k=5, config=SearchConfig()
         )  # fmt: skip

@@ -57,7 +57,13 @@ def smoothed(tmp_path: Path, data: Path, vectors: Path) -> Any:
         groups = toy.write_groups(tmp_path / "groups", rows)
         (out := tmp_path / name).mkdir(exist_ok=True)
         run.summary = smooth(  # type: ignore[attr-defined]
-            out, cluster, data=data, vectors=vectors, groups=groups, config=SmoothConfig(**{**CONFIG, **config})
+            out,
+            cluster,
+            data=data,
+            vectors=vectors,
+            queries=vectors,
+            groups=groups,
+            config=SmoothConfig(**{**CONFIG, **config}),
         )
         assert {path.name for path in out.iterdir()} <= {"groups.parquet", "progress.json"}
         return check(pq.read_table(out / "groups.parquet"), GROUPS, what="groups").to_pylist()
@@ -220,7 +226,9 @@ def test_a_context_is_smoothed_as_it_is(
 ) -> None:  # fmt: skip
     drawn(size=8)
     (out := tmp_path / "smooth").mkdir()
-    summary = smooth(out, toy.INLINE, data=data, vectors=vectors, groups=tmp_path, config=SmoothConfig(**CONFIG))
+    summary = smooth(
+        out, toy.INLINE, data=data, vectors=vectors, queries=vectors, groups=tmp_path, config=SmoothConfig(**CONFIG)
+    )
     assert summary["labelled"] == summary["groups"]
     assert 0 < summary["ground_truth"] < 1
     assert summary["with_a_share"] <= 4

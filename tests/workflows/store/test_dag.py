@@ -70,7 +70,7 @@ def test_a_version_is_part_of_the_identity(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_of_a_description_only_the_version_is_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     before = step("newer", steps.newer, text="a")
-    told = Description(part="data", version=2, models="training", droppable=("x",), supersedes={"text": ("y",)})
+    told = Description(part="data", version=2, models="training", droppable=("x",), carried=("y",))
     monkeypatch.setattr(steps.newer, "description", told)
     after = step("newer", steps.newer, text="a", part="warm-up")
     assert after.name == before.name

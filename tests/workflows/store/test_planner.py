@@ -10,7 +10,7 @@ from tests.support import steps
 from tests.support.running import run
 from tests.support.steps import chain
 from workflows.distributed.cluster import Cluster
-from workflows.store.dag import step
+from workflows.store.dag import Description, step
 from workflows.store.planner import pending, states
 from workflows.store.store import FAILURE, LOCK, RECORD, Store
 
@@ -79,6 +79,23 @@ def test_a_step_is_partial_if_it_has_files_of_its_own(store: Store) -> None:
     assert [(node.label, state) for node, state in states([nodes["end"]], store)] == [
         ("a", "partial"), ("b", "done"), ("ab", "to do"), ("end", "to do"),
     ]  # fmt: skip
+
+
+def test_carried_files_that_were_dropped_are_missed_only_by_a_step_that_carries_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the optimizer's state of a training: whoever wants its model alone makes nothing again."""
+    description = Description(carried=("heavy",), carries={"before": lambda inputs: inputs["text"] == "all"})
+    monkeypatch.setattr(steps.follow, "description", description, raising=False)
+    first = step("first", steps.follow, text="a", before=None)
+    run([first], store)
+    store.drop(first, ["heavy"])
+    for text, needed in (("weights", ["next"]), ("all", ["first", "next"])):
+        assert [node.label for node in pending([step("next", steps.follow, text=text, before=first)], store)] == needed
+    other = step("other", steps.mapped, by_name={"x": first})
+    assert [node.label for node in pending([other], store)] == ["other"]
+    store.drop(first, ["text"])
+    assert [node.label for node in pending([other], store)] == ["first", "other"]
 
 
 def test_a_step_that_is_wanted_complete_is_pending_if_parts_were_dropped(store: Store) -> None:

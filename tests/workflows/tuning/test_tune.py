@@ -98,8 +98,10 @@ def test_a_run_with_the_values_of_a_stopped_trial_does_what_is_left(halved: Plac
     systems = {one.name: one.metrics for one in same.outcome.systems}
     left = {node.label for node in pending([systems["retriever 1"]], Store(halved.store))}
     assert left == {
-        "warm ranker groups", "warm ranker", "ranker 1 groups", "ranker 1", "retriever 1 groups", "judged 1",
-        "retriever 1", "retriever 1 vectors", "retriever 1 ranking", "retriever 1 measures",
+        "warm retriever queries (train)", "warm retriever ranking (train)", "warm ranker groups", "warm ranker",
+        "ranker 1 groups", "ranker 1", "retriever 1 groups", "judged 1",
+        "retriever 1", "retriever 1 vectors", "retriever 1 queries (dev)", "retriever 1 ranking (dev)",
+        "retriever 1 measures",
     }  # fmt: skip
     assert not pending([systems["warm retriever"]], Store(halved.store))
 

@@ -10,8 +10,6 @@ from workflows.stages.results import Cost, TimeSpent
 from workflows.stages.retrieval import Retrieval
 from workflows.store.dag import Step
 
-QUERIES_ENCODED = ("query_seconds", "model_seconds")
-"""The share of encoding that queries take."""
 INDEX_SEARCHED = ("index_seconds", "search_seconds")
 """The share of an approximate search that the index takes, without the exact search that it is compared with."""
 
@@ -28,12 +26,13 @@ class Costs:
         self, dense: str, exact: Retrieval, approximate: Retrieval | None, rm3: Step | None
     ) -> list[Cost]:
         """Of the systems without a query reranker; `dense` is what the dense retriever is called."""
-        encoded = TimeSpent(exact.vectors, share=QUERIES_ENCODED)
-        costs = [Cost(f"{dense} (flat)", (exact.vectors,), retrieve=(encoded, TimeSpent(exact.ranking)),
+        split = self.setting.split
+        encoded = TimeSpent(exact.queries(split))
+        costs = [Cost(f"{dense} (flat)", (exact.vectors,), retrieve=(encoded, TimeSpent(exact.ranking(split))),
                       measured=dense)]  # fmt: skip
         if approximate is not None:
             assert approximate.index is not None
-            searched = TimeSpent(approximate.ranking, share=INDEX_SEARCHED)
+            searched = TimeSpent(approximate.ranking(split), share=INDEX_SEARCHED)
             index = (approximate.vectors, approximate.index)
             costs.append(Cost(f"{dense} ({self.setting.config.hnsw})", index, retrieve=(encoded, searched)))
         costs.append(Cost("BM25", self._bm25_index, retrieve=(TimeSpent(self.setting.bm25),)))

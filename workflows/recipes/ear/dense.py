@@ -1,6 +1,6 @@
 """The dense retriever: fused with a ranking, and asked by chosen expansions (Chuang et al., 2023, section 3.6.2)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from workflows.recipes.ear.generators import Expansions
@@ -9,9 +9,8 @@ from workflows.stages.collection import Model
 from workflows.stages.config import TrainingPhase
 from workflows.stages.retrieval import Retrieval, refresh
 from workflows.stages.training import phase
-from workflows.steps.encode import encode_queries
 from workflows.steps.expand import chosen_queries
-from workflows.steps.search import faiss_index, search
+from workflows.steps.search import faiss_index
 from workflows.steps.tokenize import tokenize_queries
 from workflows.store.dag import Step, step
 
@@ -31,7 +30,7 @@ class Dense:
             return self.setting.retriever
         return phase(
             self.setting.label("retriever", seed), self.setting.collection, self.setting.retriever,
-            ranking=self.setting.bm25 if config.negatives.negatives > 0 else None, seed=[seed, "retriever"],
+            rankings=self.setting.bm25_for if config.negatives.negatives > 0 else None, seed=[seed, "retriever"],
             config=TrainingPhase(screen=config.screen, mine=config.negatives, train=config.train),
         )  # fmt: skip
 
@@ -40,7 +39,7 @@ class Dense:
         config = self.setting.config
         retriever = self.setting.retriever.after((self.trained or self).train(seed).step)
         label = "start" if config.train is None else self.setting.label("retriever", seed)
-        return refresh(label, self.setting.collection, retriever, config, splits=[self.setting.split])
+        return refresh(label, self.setting.collection, retriever, config)
 
     def approximate(self, exact: Retrieval, seed: int) -> Retrieval | None:
         """The same vectors searched by an approximate index; None where the config asks for none."""
@@ -49,21 +48,18 @@ class Dense:
             return None
         label = self.setting.label(config.hnsw, seed) if config.train is not None else config.hnsw
         index = step(f"{label} index", faiss_index, vectors=exact.vectors, factory=config.hnsw)
-        ranking = step(
-            f"{label} ranking", search, data=self.setting.collection.data, vectors=exact.vectors, index=index,
-            splits=[self.setting.split], k=config.k, config=config.search.model_copy(update={"index": config.hnsw}),
-        )  # fmt: skip
-        return Retrieval(exact.model, exact.vectors, index, ranking)
+        return replace(exact, label=label, index=index, search=config.search.model_copy(update={"index": config.hnsw}))
 
     def fused_with(self, system: str, ranking: Step, retrieval: Retrieval, seed: int) -> Step:
         """A system's ranking fused with the dense retriever's."""
         label = self.setting.label(f"{system} + dense", seed)
-        return self.setting.fused(label, [ranking, retrieval.ranking], self.setting.config.dense_fusion)
+        return self.setting.fused(
+            label, [ranking, retrieval.ranking(self.setting.split)], self.setting.config.dense_fusion
+        )
 
     def issue(self, label: str, expansions: dict[str, Expansions], choices: list[Step], retrieval: Retrieval) -> Step:
         """The dense retriever's ranking for the chosen expansions, fused over generators."""
-        config, splits, rankings = self.setting.config, [self.setting.split], []
-        retriever = retrieval.model
+        retriever, rankings = retrieval.model, []
         for name, choice in zip(expansions, choices, strict=True):
             title = f"{name} {label} issued to dense"
             asked = step(
@@ -72,14 +68,8 @@ class Dense:
             )  # fmt: skip
             tokens = step(
                 f"{title} tokens", tokenize_queries, data=asked, model=retriever.step, documents=retriever.tokens,
-                config=config.tokens,
+                config=self.setting.config.tokens,
             )  # fmt: skip
-            vectors = step(
-                f"{title} vectors", encode_queries, data=asked, tokens=tokens, retriever=retriever.step,
-                documents=retrieval.vectors, splits=splits, config=config.encode,
-            )  # fmt: skip
-            rankings.append(step(
-                f"{title} ranking", search, data=asked, vectors=vectors, index=retrieval.index, splits=splits,
-                k=config.k, config=config.search,
-            ))  # fmt: skip
+            of_choices = replace(retrieval, label=title, data=asked, model=replace(retriever, tokens=tokens))
+            rankings.append(of_choices.ranking(self.setting.split))
         return self.setting.fused(f"{label} issued to dense", rankings)

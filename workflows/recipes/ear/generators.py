@@ -72,7 +72,7 @@ class Generators:
             return step(label, expand_from_file, data=data, splits=splits, config=generator.file)
         if generator.relevance is not None:
             return step(
-                label, expand_by_relevance, data=data, ranking=self.setting.bm25, splits=splits, seed=seed,
+                label, expand_by_relevance, data=data, ranking=self.setting.bm25_for(*splits), splits=splits, seed=seed,
                 config=generator.relevance,
             )  # fmt: skip
         assert generator.writer is not None
@@ -105,7 +105,7 @@ class Generators:
         by_answer = learn.targets.kind != "answer" and learn.targets.documents == "answering"
         rows = step(
             f"{title} targets", targets, data=collection.data, splits=["train"],
-            ranking=collection.answering(self.setting.bm25, ["train"]) if by_answer else None,
+            ranking=collection.answering(self.setting.bm25_for("train"), ["train"]) if by_answer else None,
             leave_out=None if fold is None else [fold, learn.folds], mode=config.answers.mode, config=learn.targets,
         )  # fmt: skip
         tokens = step(f"{title} target tokens", tokenize, data=rows, model=begun, config=config.tokens)

@@ -23,7 +23,7 @@ class PassageReranker:
         """The passage reranker, trained on BM25's ranking."""
         return phase(
             self._setting.label("passage reranker", seed), self._setting.collection, self._start,
-            ranking=self._setting.bm25, seed=[seed, "passage reranker"], config=self.config,
+            rankings=self._setting.bm25_for, seed=[seed, "passage reranker"], config=self.config,
         )  # fmt: skip
 
     def ranker(self, seed: int) -> Model:

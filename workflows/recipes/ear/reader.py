@@ -25,8 +25,9 @@ class Reader:
         if config.train is None:
             return begun
         rows = step(
-            self._setting.label("reader groups", seed), reading_groups, data=data, ranking=self._setting.bm25,
-            split="train", passages=config.passages, visits=config.visits, seed=[seed, "reader"],
+            self._setting.label("reader groups", seed), reading_groups, data=data,
+            ranking=self._setting.bm25_for("train"), split="train", passages=config.passages, visits=config.visits,
+            seed=[seed, "reader"],
         )  # fmt: skip
         answer_tokens = step(
             self._setting.label("reader answer tokens", seed), tokenize, data=rows, model=begun.step,

@@ -125,10 +125,12 @@ class Seed:
         """Measure all systems. `first` and `firsts` are the first expansions' ranking, fused and by generator."""
         ear, config, dense = self.ear, self.ear.config, _dense_name(self.ear.config)
         retrieval = ear.dense.retrieve(self.seed)
-        self.results.add(dense, retrieval.ranking, retrieval=retrieval, seed=self.seed, entropy=True)
+        self.results.add(
+            dense, retrieval.ranking(config.evaluate.split), retrieval=retrieval, seed=self.seed, entropy=True
+        )
         approximate = ear.dense.approximate(retrieval, self.seed)
         if approximate is not None:
-            self.results.add(f"{dense} ({config.hnsw})", approximate.ranking, seed=self.seed)
+            self.results.add(f"{dense} ({config.hnsw})", approximate.ranking(config.evaluate.split), seed=self.seed)
         self._add_with_dense("BM25", ear.setting.bm25, retrieval)
         costing = Costs(ear.setting, ear.generators, self.expansions)
         costs = costing.without_reranker(dense, retrieval, approximate, rm3)
@@ -207,7 +209,7 @@ def _other_config(path: str, seeds: list[int]) -> Config:
 
 def _labels(other: Ear, path: str) -> dict[str, str]:
     """Labels by fingerprint: what is done on the other collection says so."""
-    nodes = graph([other.setting.collection.data, other.setting.bm25, *other.models()])
+    nodes = graph([other.setting.collection.data, other.setting.bm25_for("train"), *other.models()])
     return {node.fingerprint: f"{experiments.name_of(Path(path))}: {node.label}" for node in nodes}
 
 

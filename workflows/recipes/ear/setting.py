@@ -20,13 +20,22 @@ class Setting:
     collection: Collection
     retriever: Model
     """The start retriever."""
-    bm25: Step
-    """BM25's ranking of all queries that are measured or, where models are trained here, learnt from."""
+    learning: tuple[str, ...]
+    """The splits that models are trained and validated on; none where no model is trained here."""
 
     @property
     def split(self) -> str:
         """The split that is measured."""
         return self.config.evaluate.split
+
+    @property
+    def bm25(self) -> Step:
+        """BM25's ranking of the measured queries."""
+        return self.collection.bm25(self.split)
+
+    def bm25_for(self, *splits: str) -> Step:
+        """BM25's ranking of the queries of some splits. Of those that models learn from there is one ranking."""
+        return self.collection.bm25(*(self.learning if {*splits} <= {*self.learning} else splits))
 
     @property
     def learning_splits(self) -> list[str]:
@@ -74,5 +83,4 @@ def setting(config: Config, *, training: bool) -> Setting:
     collection = Collection(config)
     retriever = collection.initial_model("start retriever", config.retriever)
     trainings = [*config.reranker_trainings(), config.train]
-    splits = [*(splits_for(*trainings) if training else []), config.evaluate.split]
-    return Setting(config, collection, retriever, collection.bm25(list(dict.fromkeys(splits))))
+    return Setting(config, collection, retriever, tuple(splits_for(*trainings)) if training else ())

@@ -29,8 +29,7 @@ def costs(systems: Iterable[Cost], store: Store, rows: list[Json]) -> Iterator[J
         files = (path for pattern in SEARCHED for path in store.path(cost.index[-1]).glob(pattern))
         yield {
             "system": cost.system,
-            "build": sum(_busy(records[node.fingerprint]) for node in cost.index)
-            - sum(_of(one, records) for one in spent if one.step in cost.index),
+            "build": sum(_busy(records[node.fingerprint]) for node in cost.index),
             "bytes": sum(path.stat().st_size for path in files if path.is_file()),
             **{name: sum(of) if of else None for name, of in times.items()},
             "query": sum(map(sum, times.values())),
