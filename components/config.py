@@ -2,13 +2,15 @@
 
 import ast
 import copy
-import importlib.util
+import importlib
 import re
 from pathlib import Path
-from typing import Any, Self, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+from components import modules
 
 
 class UserError(Exception):
@@ -36,8 +38,8 @@ class FunctionRef(Config):
 
     function: str
     """Dotted path, for example `components.losses.listwise.cross_entropy`."""
-    options: dict[str, Any] = {}
-    """Keyword-only arguments of the function."""
+    options: dict[str, Any] = Field(default={}, validate_default=True)
+    """Keyword-only arguments of the function. Those left out have the function's defaults, which are identity too."""
 
     @field_validator("function")
     @classmethod
@@ -45,15 +47,21 @@ class FunctionRef(Config):
         keyword_options(path)
         return path
 
-    @model_validator(mode="after")
-    def _binds(self) -> Self:
-        accepted = keyword_options(self.function)
-        for name, value in self.options.items():
-            if name not in accepted:
-                raise ValueError(f"{self.function} has no option {name!r}; accepted: {listing(accepted)}")
-            if not _like(value, accepted[name]):
-                raise ValueError(f"{self.function}: {name} is {value!r}; accepted: a value like {accepted[name]!r}")
-        return self
+    @field_validator("options")
+    @classmethod
+    def _binds(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if "function" not in info.data:  # which is the mistake then
+            return options
+        function = info.data["function"]
+        defaults = keyword_options(function)
+        for name, value in options.items():
+            if name not in defaults:
+                raise ValueError(f"{function} has no option {name!r}; accepted: {listing(defaults)}")
+            if not _like(value, defaults[name]):
+                raise ValueError(f"{function}: {name} is {value!r}; accepted: a value like {defaults[name]!r}")
+        plain = {name: value for name, value in defaults.items() if isinstance(value, (bool, int, float, str))}
+        given = {name: float(value) if isinstance(defaults[name], float) else value for name, value in options.items()}
+        return plain | given
 
     def resolve(self) -> Any:
         """The function itself."""
@@ -67,15 +75,10 @@ def keyword_options(path: str) -> dict[str, Any]:
     A default that is not a literal is given as None. ValueError if there is no such function.
     """
     module, _, name = path.rpartition(".")
-    try:
-        spec = importlib.util.find_spec(module) if module else None
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+    file = modules.file_of(module)
+    if file is None:
         raise ValueError(f"no module {module!r} for the function {path!r}")
-    functions = {
-        node.name: node for node in ast.parse(Path(spec.origin).read_text()).body if isinstance(node, ast.FunctionDef)
-    }
+    functions = {node.name: node for node in modules.syntax(file).body if isinstance(node, ast.FunctionDef)}
     if name not in functions:
         public = sorted(function for function in functions if not function.startswith("_"))
         raise ValueError(f"{module} has no function {name!r}; accepted: {listing(public)}")

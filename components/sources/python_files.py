@@ -2,7 +2,6 @@
 
 import ast
 import gc
-import importlib.util
 import inspect
 import re
 import sysconfig
@@ -11,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+from components import modules
 
 OTHER_CODE = {"tests", "test", "testing", "_testing", "conftest", "site-packages", "dist-packages", "__pycache__"}
 """Folders and files to skip: tests, and other packages inside the standard library's folder."""
@@ -42,11 +43,8 @@ def root(package: str) -> Path | None:
         return Path(sysconfig.get_paths()["stdlib"])
     if not package.isidentifier():
         return None
-    spec = importlib.util.find_spec(package)  # for a top-level name this imports nothing
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        return None
-    path = Path(spec.origin)
-    return path.parent if path.name == "__init__.py" else path
+    path = modules.file_of(package)
+    return path.parent if path is not None and path.name == "__init__.py" else path
 
 
 def read_docstrings(package: str, *, query_words: int, text_words: int) -> Iterator[Docstring]:

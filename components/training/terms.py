@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import itertools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from pydantic import model_validator
 
+from components import modules
 from components.config import FunctionRef
 
 if TYPE_CHECKING:
@@ -85,10 +84,10 @@ def declared(objective: str, name: str) -> tuple[str, ...] | None:
 
     None where the module assigns no literal to the name; the objective itself checks its terms too.
     """
-    spec = importlib.util.find_spec(objective_module(objective))
-    if spec is None or spec.origin is None:
+    file = modules.file_of(objective_module(objective))
+    if file is None:
         return None
-    for node in ast.walk(ast.parse(Path(spec.origin).read_text())):
+    for node in ast.walk(modules.syntax(file)):
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
             return tuple(ast.literal_eval(node.value))
     return None

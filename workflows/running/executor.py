@@ -10,11 +10,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from components import timing
-from components.config import Config, UserError
+from components.config import Config, UserError, listing
 from components.digests import sha256
 from components.files import remove_leftovers
 from workflows.store.code_version import code_version
-from workflows.store.dag import Step, StepFailed, canonical
+from workflows.store.dag import Step, StepFailed, canonical, foreign_code
 from workflows.store.progress import PROGRESS
 from workflows.store.store import FAILURE, Store
 
@@ -31,6 +31,7 @@ def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], 
         started = time.time()
         timing.drain()  # discard the times of a step that failed before
         try:
+            _check_code(node)
             store.fetch([node, *node.upstream])
             files = {name: sha256(path) for name, path in _source_files(node).items() if path.is_file()}
             with timing.timed("compute"):
@@ -49,6 +50,14 @@ def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], 
             except OSError as lost:  # such as a full disk, which may be why the step failed
                 place = f"not written: {lost}"
             raise StepFailed(f"step {node.label!r} failed: {reason[-1]} (traceback: {place})") from error
+
+
+def _check_code(node: Step) -> None:
+    """UserError if code outside this repository that a step runs is no longer that which its fingerprint has."""
+    now = foreign_code(node.function, node.inputs)
+    if now != node.code:
+        changed = sorted(name for name in {*now, *node.code} if now.get(name) != node.code.get(name))
+        raise UserError(f"the source of {listing(changed)} changed after the run began; repeat the command")
 
 
 def resolve_inputs(value: Any, store: Store) -> Any:
@@ -99,6 +108,7 @@ def _record(node: Step, summary: dict[str, Any], files: dict[str, str], started:
         "fingerprint": node.fingerprint,
         "label": node.label,
         "inputs": canonical(node.inputs),
+        "modules": dict(node.code),
         "upstream": [before.name for before in node.upstream],
         "summary": summary,
         "files": files,

@@ -20,7 +20,7 @@ SAVE_SECONDS = 60.0
 
 
 @Description(
-    part="training", models="training", carried=("state",),
+    part="training", modules=("objective",), models="training", carried=("state",),
     carries={"start": lambda inputs: inputs["config"].carry == "all"},
 )  # fmt: skip
 def train(

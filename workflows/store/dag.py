@@ -2,7 +2,8 @@
 
 A step is a function `f(out, cluster, *, ...inputs)` that fills the directory `out` and may return a JSON
 summary. Its inputs are other steps, configs and plain values; together with the function's name and version
-they are its identity, which decides its place in the store. The cluster is not part of it.
+they are its identity, which decides its place in the store. So is the source of functions and modules that it names
+and that lie outside this repository. The cluster is not part of it.
 """
 
 import hashlib
@@ -14,6 +15,9 @@ from functools import cache, cached_property
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel
+
+from components import modules
+from components.config import FunctionRef, UserError
 
 Function = Callable[..., dict[str, Any] | None]
 F = TypeVar("F", bound=Function)
@@ -34,6 +38,8 @@ class Description:
     """The part of a run that the step belongs to, in the report's table of where time went."""
     version: int = 1
     """Another number says: same inputs, other results than before. It moves the artifacts to new places."""
+    modules: tuple[str, ...] = ()
+    """Inputs that name a module by its dotted path; a name without a dot is one of a file of this repository."""
     models: Literal["training", "encoding", "scoring", "predicting"] | None = None
     """What models do in the step; None where no model is at work."""
     droppable: tuple[str, ...] = ()
@@ -71,6 +77,8 @@ class Step:
     function: Function
     inputs: Mapping[str, Any]
     fingerprint: str
+    code: Mapping[str, str]
+    """Digests of the modules outside this repository whose code the step runs, by their dotted paths."""
     part: str = "other"
     """The part of a run that the step belongs to."""
 
@@ -116,9 +124,38 @@ def step(label: str, function: Function, *, part: str | None = None, **inputs: A
         "version": description(function).version,
         "inputs": canonical(inputs),
     }
+    code = foreign_code(function, inputs)
+    if code:
+        identity["code"] = code
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
     own = part if part is not None else description(function).part
-    return Step(label=label, function=function, inputs=inputs, fingerprint=digest, part=own)
+    return Step(label=label, function=function, inputs=inputs, fingerprint=digest, code=code, part=own)
+
+
+def foreign_code(function: Function, inputs: Mapping[str, Any]) -> dict[str, str]:
+    """Digests of the modules outside this repository that a step names: its own, its objective's, those of losses and
+    samplers in its configs. UserError if one of them is not Python."""
+    named = [inputs[name] for name in description(function).modules if "." in inputs[name]]
+    try:
+        found = {name: modules.digest(name) for name in sorted({function.__module__, *named, *_modules_in(inputs)})}
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return {name: digest for name, digest in found.items() if digest is not None}
+
+
+def _modules_in(value: Any) -> Iterator[str]:
+    """The modules of the functions that configs among the inputs name."""
+    if isinstance(value, FunctionRef):
+        yield value.function.rpartition(".")[0]
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _modules_in(getattr(value, name))
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _modules_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _modules_in(item)
 
 
 def canonical(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from components.config import UserError
+from components.config import FunctionRef, UserError
 from tests.support import steps
 from tests.support.running import run
 from tests.support.steps import chain
@@ -65,6 +65,25 @@ def test_a_disk_without_space_for_the_traceback_does_not_hide_the_step(
 def test_an_error_without_a_message_is_named_by_its_type(store: Store) -> None:
     with pytest.raises(StepFailed, match=r"^step 's' failed: AssertionError \("):
         run([step("s", steps.fail, kind="silent", until="nowhere")], store)
+
+
+def test_a_step_whose_code_was_edited_after_the_plan_is_not_run(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its results would lie where those of the code before belong."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "edited_losses.py").write_text("def loss(scores): return scores.student\n")
+    options: Any = FunctionRef(function="edited_losses.loss")
+    before = step("before", steps.join, parts=[], options=options)
+    assert run([before], store) == ["before"]
+    record = store.record(before)
+    assert record is not None
+    assert record["modules"].keys() == {"edited_losses", "tests.support.steps"}
+    node = step("after", steps.join, parts=[before], options=options)
+    (tmp_path / "edited_losses.py").write_text("def loss(scores): return -scores.student\n")
+    with pytest.raises(UserError, match="after: the source of edited_losses changed after the run began; repeat"):
+        run([node], store)
+    assert not store.is_done(node)
 
 
 @pytest.mark.parametrize(("kind", "error"), [("user", UserError), ("interrupt", KeyboardInterrupt)])

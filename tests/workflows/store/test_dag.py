@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 
+from components import modules
+from components.config import FunctionRef, UserError
+from components.training.config import TrainConfig
+from components.training.terms import LossTerm
 from tests.support import steps
 from tests.support.steps import Options, chain
-from workflows.store.dag import Description, graph, relabelled, step
+from tests.support.toy import CROSS_ENTROPY
+from workflows.steps.mine import MineConfig, mine
+from workflows.steps.train import train
+from workflows.store.dag import Description, Step, canonical, graph, relabelled, step
 
 # Identity
 
@@ -25,8 +32,9 @@ def test_equal_inputs_give_the_same_name() -> None:
     )
 
 
-def test_fingerprints_do_not_change_between_versions() -> None:
+def test_fingerprints_do_not_change_between_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     """They name the artifacts in users' stores: if they changed, everything would run again."""
+    monkeypatch.setattr(modules, "OURS", ("tests",))  # as if these steps were the repository's own
     inputs = {"parts": [step("a", steps.write, text="ä")], "options": Options(number=1, names=["x"])}
     assert step("ab", steps.join, **inputs).name == "join-93c6a33785a0"
 
@@ -89,6 +97,81 @@ def test_a_default_is_part_of_the_identity() -> None:
     """Otherwise a changed default would give other results under the same name."""
     assert step("a", steps.write, text="a").name == step("a", steps.write, text="a", size=0).name
     assert step("a", steps.write, text="a").inputs == {"text": "a", "size": 0}
+
+
+LOSS = "def focal(scores, *, gamma: float = 2.0): return scores.student\n"
+SAMPLER = "from own_code.weights import WEIGHT\ndef nearest(scores, count, rng, positive): return WEIGHT\n"
+
+
+@pytest.fixture
+def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's package with a loss, a sampler that imports from it, an objective and a step."""
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = tmp_path / "own_code"
+    folder.mkdir()
+    files = {"losses": LOSS, "samplers": SAMPLER, "weights": "WEIGHT = 1\n", "simcse": "views = ('batch',)\n"}
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    return folder
+
+
+def steps_of_own_code() -> dict[str, Step]:
+    """A step that names each piece of a user's package, and one that names none."""
+    losses = [{"function": "own_code.losses.focal"}]
+    inputs: dict[str, Any] = {"rows": None, "dev": None, "data": None, "tokens": None, "start": None, "seed": [1]}
+    ours = TrainConfig(updates=1, losses=[LossTerm(function=CROSS_ENTROPY)])
+    config = MineConfig(draw=FunctionRef(function="own_code.samplers.nearest"))
+    return {
+        "loss": step("t", train, objective="retriever", config=TrainConfig(updates=1, losses=losses), **inputs),
+        "objective": step("t", train, objective="own_code.simcse", config=ours, **inputs),
+        "sampler": step(
+            "m", mine, data=None, tokens=None, ranking=None, split="train", groups=1, seed=[1], config=config
+        ),
+        "none": step("t", train, objective="retriever", config=ours, **inputs),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "moved"),
+    [
+        ("losses", LOSS.replace("return scores", "return -scores"), {"loss"}),
+        ("losses", LOSS.replace("2.0", "1.0"), {"loss"}),
+        ("simcse", "views = ('batch',)\nTEMPERATURE = 1\n", {"objective"}),
+        ("samplers", SAMPLER.replace("return WEIGHT", "return 2"), {"sampler"}),
+        ("weights", "WEIGHT = 2\n", {"sampler"}),
+        ("losses", f"# The focal loss.\n{LOSS}", set()),
+    ],
+)
+def test_the_source_of_code_outside_the_repository_is_identity(
+    own_code: Path, name: str, text: str, moved: set[str]
+) -> None:
+    """An edited loss would otherwise find the artifact of the one before, and be reported as it."""
+    before = steps_of_own_code()
+    (own_code / f"{name}.py").write_text(text)
+    after = steps_of_own_code()
+    assert {key for key in before if before[key].fingerprint != after[key].fingerprint} == moved
+    assert before["loss"].code.keys() == {"own_code.losses"}
+    assert before["none"].code == {}
+
+
+def test_a_step_outside_the_repository_is_identified_by_its_source_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = step("a", steps.write, text="a")
+    assert node.code.keys() == {"tests.support.steps"}
+    monkeypatch.setattr(modules, "OURS", ("tests",))
+    assert step("a", steps.write, text="a").fingerprint != node.fingerprint
+
+
+def test_own_code_that_is_not_python_is_named(own_code: Path) -> None:
+    (own_code / "weights.py").write_text("WEIGHT =\n")
+    with pytest.raises(UserError, match=r"own_code/weights\.py:1: not Python"):
+        steps_of_own_code()
+
+
+def test_an_option_left_out_is_the_same_as_its_default() -> None:
+    """Otherwise a changed default would give other results under the same name."""
+    said, unsaid = LossTerm(function=CROSS_ENTROPY, options={"temperature": 1}), LossTerm(function=CROSS_ENTROPY)
+    assert canonical(said) == canonical(unsaid)
+    assert unsaid.options == {"temperature": 1.0}
 
 
 @pytest.mark.parametrize(

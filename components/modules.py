@@ -1,0 +1,75 @@
+"""Python modules by their dotted paths: their files, their syntax, a digest of their source. Nothing is imported."""
+
+import ast
+import hashlib
+import importlib.util
+from functools import lru_cache
+from pathlib import Path
+
+OURS = ("components", "workflows")
+"""The packages of this repository. What their code computes is identified by the versions of steps."""
+
+
+def file_of(module: str) -> Path | None:
+    """The Python file of a module; None if there is no such module, or not as a Python file."""
+    top, *inside = module.split(".")
+    if not all(part.isidentifier() for part in (top, *inside)):
+        return None
+    try:
+        spec = importlib.util.find_spec(top)  # for a top-level name this imports nothing
+    except ValueError:  # a module without a place, such as `__main__`
+        return None
+    if spec is None:
+        return None
+    places = [Path(folder, *inside) for folder in spec.submodule_search_locations or ()]
+    files = [file for place in places for file in (place / "__init__.py", place.with_name(f"{place.name}.py"))]
+    if not inside:
+        files = [Path(spec.origin)] if spec.origin and spec.origin.endswith(".py") else []
+    return next((file for file in files if file.is_file()), None)
+
+
+def syntax(path: Path) -> ast.Module:
+    """The syntax tree of a Python file; ValueError with file and line if it is none."""
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise ValueError(f"{path}:{error.lineno}: not Python: {error.msg}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+
+
+def digest(module: str) -> str | None:
+    """The SHA-256 of a module's source and of all that it imports from its own package; None for a module of ours.
+
+    Comments and layout do not count. Nor do modules that are imported by a computed name, and files read as data.
+    """
+    package = module.partition(".")[0]
+    if package in OURS or file_of(module) is None:
+        return None
+    sources: dict[str, str] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        path = file_of(name)
+        if name in sources or path is None or name.partition(".")[0] != package:
+            continue
+        status = path.stat()
+        sources[name], imported = _source(name, path, status.st_mtime_ns, status.st_size)
+        waiting += imported
+    return hashlib.sha256("".join(f"{name}\n{sources[name]}\n" for name in sorted(sources)).encode()).hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _source(name: str, path: Path, time: int, size: int) -> tuple[str, tuple[str, ...]]:
+    """A module's source without comments, and the modules that it may import, those that contain them included."""
+    tree, found = syntax(path), [name]
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            found += [module, *(f"{module}.{alias.name}" for alias in node.names)]
+    containing = (".".join(each.split(".")[:end]) for each in found for end in range(1, each.count(".") + 2))
+    return ast.unparse(tree), tuple(dict.fromkeys(containing))
