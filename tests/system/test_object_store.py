@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from components.files import replacing
 from tests.support import bucket, killing, tiny
 from tests.support.bucket import Remote
 from tests.support.tiny import ROOT, Place, Said
@@ -236,12 +239,12 @@ def test_no_record_is_written_before_its_files(
     """Whichever upload fails, its step fails, finished artifacts have all their files, and a rerun finishes the run."""
     put, left = transfer._upload_file, number
 
-    def fails(path: Path) -> None:
+    def fails(artifact: Path, name: str) -> None:
         nonlocal left
         left -= 1
         if left == 0:
             raise OSError("the network is gone")
-        put(path)
+        put(artifact, name)
 
     monkeypatch.setattr(transfer, "_upload_file", fails)
     assert place("run") == 1
@@ -327,13 +330,13 @@ def test_a_directory_is_downloaded_when_it_is_complete(cache: Path, monkeypatch:
         (out / name).write_text(name)
     with monkeypatch.context() as patch:
         put = transfer._upload_file
-        patch.setattr(transfer, "_upload_file", lambda path: put(path) if path.name == "a" else 1 / 0)
+        patch.setattr(transfer, "_upload_file", lambda at, name: put(at, name) if name[-1] == "a" else 1 / 0)
         with pytest.raises(ZeroDivisionError):
             transfer.upload(out / "index")
     transfer.upload(out / "checkpoints" / "step-1")
     shutil.rmtree(cache)
     transfer.download(out)
-    assert set(tiny.contents(out)) - {".download-lock"} == {"checkpoints/step-1/a"}
+    assert {name for name in tiny.contents(out) if not name.startswith(".")} == {"checkpoints/step-1/a"}
     for name in ("index/a", "index/b"):
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_text(name)
@@ -343,6 +346,91 @@ def test_a_directory_is_downloaded_when_it_is_complete(cache: Path, monkeypatch:
     transfer.download(out, exact=True)
     assert (out / "index" / "b").read_text() == "index/b"
     assert not (out / "more").exists()
+
+
+@pytest.fixture
+def sent(cache: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[str]:
+    """The names of all files that are uploaded from now on. Listings have milliseconds, as AWS's have."""
+    names: list[str] = []
+    put, list_folder = transfer._upload_file, s3.listing
+
+    def upload(artifact: Path, name: str) -> None:
+        names.append(name)
+        put(artifact, name)
+
+    def with_milliseconds(folder: Path) -> s3.Listing:
+        later = datetime.timedelta(milliseconds=250)
+        return {
+            name: {**about, "LastModified": about["LastModified"] + later}
+            for name, about in list_folder(folder).items()
+        }
+
+    monkeypatch.setattr(transfer, "_upload_file", upload)
+    monkeypatch.setattr(s3, "listing", with_milliseconds)
+    return names
+
+
+def elsewhere(cache: Path, monkeypatch: pytest.MonkeyPatch, out: Path) -> Path:
+    """An artifact's directory on another node, which this process is from now on."""
+    monkeypatch.setenv("SPARRING_CACHE", f"{cache}-of-another-node")
+    return s3.local_path(out)
+
+
+def test_only_what_changed_is_sent_whatever_its_size_and_time(cache: Path, sent: list[str]) -> None:
+    """A written file is sent even if its size and time are those of before; one that was not written never is."""
+    out = s3.local_path(f"s3://{bucket.BUCKET}/changes") / "train-0123456789ab"
+    for name in ("state/optimizer", "state/state.json", "log"):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text("a" * 8)
+    transfer.sync(out)
+    assert sorted(sent) == ["log", "state/optimizer", "state/state.json"]
+    sent.clear()
+    transfer.sync(out)
+    transfer.download(out)
+    transfer.sync(out)
+    assert sent == []
+    times = (out / "state/optimizer").stat()
+    with replacing(out / "state/optimizer") as path:
+        path.write_text("b" * 8)
+    os.utime(out / "state/optimizer", ns=(times.st_atime_ns, times.st_mtime_ns))
+    transfer.sync(out)
+    assert sent == ["state/optimizer"]
+    assert bucket.files().cat_file(s3.object_path(out / "state/optimizer")) == b"b" * 8
+
+
+def test_another_nodes_version_is_downloaded_whatever_its_size_and_time(
+    cache: Path, sent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that this node has may be newer by its clock, and as large."""
+    out = s3.local_path(f"s3://{bucket.BUCKET}/versions") / "train-0123456789ab"
+    out.mkdir(parents=True)
+    (out / "log").write_text("a" * 8)
+    transfer.sync(out)
+    with monkeypatch.context() as patch:
+        there = elsewhere(cache, patch, out)
+        transfer.download(there)
+        assert (there / "log").read_text() == "a" * 8
+        (there / "log").write_text("b" * 8)
+        transfer.sync(there)
+    later = time.time() + 3600
+    os.utime(out / "log", (later, later))
+    transfer.download(out)
+    assert (out / "log").read_text() == "b" * 8
+    before = (out / "log").stat()
+    transfer.download(out)
+    assert (out / "log").stat() == before  # it is not downloaded again
+    transfer.sync(out)
+    assert sent == ["log", "log"]
+
+
+def test_an_interrupted_note_of_a_version_costs_a_transfer(cache: Path, sent: list[str]) -> None:
+    out = s3.local_path(f"s3://{bucket.BUCKET}/notes") / "train-0123456789ab"
+    out.mkdir(parents=True)
+    (out / "log").write_text("a" * 8)
+    transfer.sync(out)
+    (out / transfer.VERSIONS / "log").write_text("[")
+    transfer.sync(out)
+    assert sent == ["log", "log"]
 
 
 def test_a_dead_driver_of_the_same_cache_is_not_waited_for(cache: Path) -> None:

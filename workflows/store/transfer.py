@@ -1,11 +1,12 @@
 """Downloads and uploads between S3 and a node's cache. For a store in a directory none of these does anything.
 
 A file on S3 is complete as soon as it is there. A directory is complete when its `.uploaded` is there, which is
-uploaded last.
+uploaded last. The cache notes of each transferred file which version of the object (ETag) it is: sizes and times do not
+tell versions apart.
 """
 
 import fcntl
-import os
+import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from components.files import replacing
+from components.files import replacing, write_json
 from components.timing import timed
 from workflows.store import s3
 from workflows.store.progress import PROGRESS
 from workflows.store.store import FAILURE, LOCK, RECORD
 
-UPLOADED = ".uploaded"
+UPLOADED, VERSIONS = ".uploaded", ".versions"
 EXCLUDED = {RECORD, FAILURE, LOCK, PROGRESS, "ray"}
 """Entries of an artifact's directory that are neither downloaded nor uploaded with it."""
 
@@ -70,10 +71,10 @@ def upload(path: Path, remote: s3.Listing | None = None) -> None:
         remote = s3.listing(artifact) if remote is None and path.is_dir() else remote or {}
         marker = f"{path.relative_to(artifact)}/{UPLOADED}"
         files = _local_files(artifact, path)
-        changed = [name for name in files if name not in remote or not _is_current(artifact / name, remote[name])]
+        changed = [name for name in files if name not in remote or not _is_current(artifact, name, remote[name])]
         if marker in remote and changed:
             s3.delete(artifact, [marker])
-        s3.in_parallel(lambda name: _upload_file(artifact / name), changed)
+        s3.in_parallel(partial(_upload_file, artifact), changed)
         if path.is_dir() and files and (changed or marker not in remote):
             s3.file_system().pipe_file(s3.object_path(artifact / marker), b"")
 
@@ -125,34 +126,44 @@ def _is_content(name: str) -> bool:
     return parts[0] not in EXCLUDED and not any(part.startswith(".") for part in parts)
 
 
-def _is_current(path: Path, about: Mapping[str, Any]) -> bool:
-    """Whether a file of the cache is the one on S3: of the same size, and not older. Each transfer gives the file in
-    the cache the time of the object."""
+def _is_current(artifact: Path, name: str, about: Mapping[str, Any]) -> bool:
+    """Whether a file of the cache is the one on S3: its last transfer was of this version, and it is as it was then."""
     try:
-        stat = path.stat()
-    except FileNotFoundError:
+        return bool(json.loads((artifact / VERSIONS / name).read_text()) == _version(artifact / name, about))
+    except (FileNotFoundError, ValueError):
         return False
-    return stat.st_size == about["size"] and stat.st_mtime >= about["LastModified"].timestamp()
+
+
+def _version(path: Path, about: Mapping[str, Any]) -> list[Any]:
+    """The digest that S3 has of an object (ETag), and what changes whenever the file in the cache is written."""
+    status = path.stat()
+    return [about["ETag"].strip('"'), status.st_ino, status.st_size, status.st_mtime_ns]
+
+
+def _note_version(artifact: Path, name: str, version: list[Any]) -> None:
+    (artifact / VERSIONS / name).parent.mkdir(parents=True, exist_ok=True)
+    write_json(artifact / VERSIONS / name, version)
 
 
 def _download_file(artifact: Path, remote: s3.Listing, name: str) -> None:
-    path, about = artifact / name, remote[name]
-    if _is_current(path, about):
+    path = artifact / name
+    if _is_current(artifact, name, remote[name]):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         s3.file_system().get_file(s3.object_path(path), str(temporary))
-        _set_time(temporary, about)
+    # The listing's version, even if the object has been replaced since: then the next listing has another.
+    _note_version(artifact, name, _version(path, remote[name]))
 
 
-def _upload_file(path: Path) -> None:
+def _upload_file(artifact: Path, name: str) -> None:
+    path = artifact / name
+    _, *before = _version(
+        path, {"ETag": ""}
+    )  # a write during the upload makes the file another than that which was sent
     s3.file_system().put_file(str(path), s3.object_path(path))
-    _set_time(path, s3.file_system().info(s3.object_path(path)))
-
-
-def _set_time(path: Path, about: Mapping[str, Any]) -> None:
-    seconds = about["LastModified"].timestamp()
-    os.utime(path, (seconds, seconds))
+    etag, *_ = _version(path, s3.file_system().info(s3.object_path(path)))
+    _note_version(artifact, name, [etag, *before])
 
 
 def _artifact_of(path: Path) -> Path:
