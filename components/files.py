@@ -1,4 +1,8 @@
-"""Atomic writes: a file or directory is complete or is not there."""
+"""Atomic writes: a file or directory is complete and on the disk, or is not there.
+
+All that steps leave is written through here: a power cut must not take the contents of a file whose name, or whose
+artifact's record, is there.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +64,14 @@ def write_json(path: Path, value: Any) -> None:
     """Write JSON by one atomic rename."""
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def append(path: Path, text: str) -> None:
+    """Append to a file. Not atomic: after a kill or a power cut the end of the text may be missing."""
+    with timed("files"), path.open("a", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def remove(folder: Path, *patterns: str) -> None:

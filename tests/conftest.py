@@ -13,13 +13,20 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is first imported:
 import numpy as np
 import pytest
 
-from tests.support import tiny, toy
+from tests.support import synced, tiny, toy
 from workflows.distributed.cluster import Cluster, ray_session, stop_ray
 
 # A shell starts what it runs in the background with SIGINT ignored, and what tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest.register_assert_rewrite("tests.support.trainings")  # so that what it compares is shown where it differs
+
+
+@pytest.fixture(scope="session", autouse=True)
+def all_is_synced() -> Iterator[set[str]]:
+    """Every step that a test runs in its own process has its files on the disk before its record."""
+    with synced.spied_on() as seen:
+        yield seen
 
 
 @pytest.fixture(scope="session")

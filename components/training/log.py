@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from components.compute.gather import rank
-from components.files import replacing
+from components.files import append, replacing
 from components.training.config import TrainConfig
 from components.training.gradients import Losses
 from components.training.state import TrainingState
@@ -38,5 +38,4 @@ class MetricsLog:
     def write(self, update: int, values: dict[str, float]) -> None:
         """Write a line of values after an update."""
         if rank() == 0:
-            with self._path.open("a") as file:
-                file.write(json.dumps({"update": update, **values}) + "\n")
+            append(self._path, json.dumps({"update": update, **values}) + "\n")

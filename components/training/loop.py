@@ -208,9 +208,11 @@ def _finish(
             shutil.rmtree(out / "model", ignore_errors=True)
             objective.eval()
             objective.save(folder)
-        (out / "state").mkdir(exist_ok=True)
-        checkpoints.write_optimizer(optimizer, out / "state")
-        write_json(out / "state" / "state.json", {"schedule_update": first + state.update, "summary": summary})
+        with replacing(out / "state") as folder:
+            shutil.rmtree(out / "state", ignore_errors=True)
+            folder.mkdir()
+            checkpoints.write_optimizer(optimizer, folder)
+            write_json(folder / "state.json", {"schedule_update": first + state.update, "summary": summary})
         shutil.rmtree(out / "checkpoints", ignore_errors=True)
     if workers() > 1:
         dist.barrier()

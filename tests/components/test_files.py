@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from components.files import remove, remove_leftovers, replacing, write_json
+from components.files import append, remove, remove_leftovers, replacing, write_json
 from workflows import ROOT
 
 
@@ -111,6 +111,15 @@ def test_every_file_of_a_directory_reaches_the_disk_before_its_name_does(
     before = synced[: synced.index("renamed")]
     assert {str(temporary / "top"), str(temporary / "deep" / "inner"), str(temporary)} <= set(before)
     assert str(tmp_path) in synced[synced.index("renamed") :]
+
+
+def test_what_is_appended_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: sizes.append(os.fstat(handle).st_size))
+    for line in ("one\n", "two\n"):
+        append(tmp_path / "log", line)
+    assert (tmp_path / "log").read_text() == "one\ntwo\n"
+    assert sizes == [4, 8]
 
 
 def test_json_is_written_whole_and_holds_no_nan(tmp_path: Path) -> None:

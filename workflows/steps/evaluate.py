@@ -21,7 +21,7 @@ from components.evaluation.measures import (
     per_query,
 )
 from components.evaluation.result_table import averages_of
-from components.files import write_json
+from components.files import replacing, write_json
 from workflows.store.dag import Description
 
 PER_QUERY = "per_query.parquet"
@@ -70,7 +70,8 @@ def evaluate(
     if by_answer:
         tables.append(answer_hits_per_query(documents, answerable.to_pylist(), by_answer))
     values = pa.concat_tables(tables)
-    pq.write_table(values, out / PER_QUERY)
+    with replacing(out / PER_QUERY) as path:
+        pq.write_table(values, path)
 
     asked = pc.unique(values["query_id"])
     ranked = documents.filter(pc.is_in(documents["query_id"], asked))

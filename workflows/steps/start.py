@@ -27,7 +27,8 @@ def start(
     }  # fmt: skip
     kind = kinds[config.kind]
     model, tokenizer = kind.start(config)
-    tokenizer.save_pretrained(str(out / "tokenizer"))
+    with replacing(out / "tokenizer") as folder:
+        tokenizer.save_pretrained(str(folder))
     with replacing(out / "model") as folder:
         model.save(folder, out / "tokenizer")
     weights = sorted((out / "model").rglob("*.safetensors"))
