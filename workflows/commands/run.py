@@ -39,15 +39,15 @@ def call(arguments: argparse.Namespace) -> None:
     folder = RunFolder(experiment, store)
     folder.write_plan()
     started = time.monotonic()
-    with open_tracker(experiment.run, cluster) as tracker:
+    with open_tracker(experiment.run, cluster, experiment.outcome.results.fingerprint) as tracker:
+        tracker.send_finished(graph(wanted), store)
         executed = run_steps(waiting, store, cluster, tracker)
         folder.link()
         if arguments.until:
             print(f"{arguments.until}: {store.location(wanted[0])}")
             return
         metrics = folder.write_report(executed)
-        if executed:
-            tracker.send_measures(metrics["rows"])
+        tracker.send_measures(metrics["rows"])
     print(result_table.table(metrics))
     if not waiting:
         print("nothing to run: every step that this needs is done")

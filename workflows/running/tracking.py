@@ -1,7 +1,8 @@
 """Sends what a run measures to TensorBoard, MLflow or Weights & Biases while it runs.
 
 All values are read from the files that steps write, so tracking changes neither results nor identities, and no step
-knows of it. `tracked.json` in the run's folder says what was sent, so that a resumed run sends only what is new.
+knows of it. `tracked.json` in the run's folder says of which experiment, and what of it, was sent: a resumed run sends
+only what is new, an edited config begins anew.
 """
 
 import importlib
@@ -10,18 +11,21 @@ import json
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 from components.charts.line_chart import charts
 from components.config import UserError
-from components.files import write_json
+from components.files import remove, write_json
 from workflows.distributed.cluster import Cluster
+from workflows.store.dag import Step
 from workflows.store.progress import read_progress
+from workflows.store.store import Store
 
-STATE = "tracked.json"
+STATE, TENSORBOARD = "tracked.json", "tensorboard"
 POLL_SECONDS = 2.0
 """How often the files of a running step are read."""
 PACKAGES = {"tensorboard": "tensorboardX", "mlflow": "mlflow", "wandb": "wandb"}
@@ -42,22 +46,29 @@ class Sink(Protocol):
 class Tracker:
     """The cluster profile's sinks for one run. They are opened when there is something to send."""
 
-    def __init__(self, run: Path, kinds: list[str]) -> None:
+    def __init__(self, run: Path, kinds: list[str], identity: str) -> None:
         for kind in kinds:
             if not is_installed(PACKAGES[kind]):
                 raise UserError(
                     f"cluster: track: {kind} is not installed; accepted: leave it out, or `pip install {kind}` first"
                 )
-        self._run, self._kinds = run, kinds
+        self._run, self._kinds, self._identity = run, kinds, identity
         self._lock = threading.Lock()
         self._sinks: list[Sink] | None = None
-        self._state: dict[str, Any] = {"sent": {}, "ids": {}}
+
+    @cached_property
+    def _state(self) -> dict[str, Any]:
+        """What was sent: lines of each training's log, by its artifact, and the last step of each other series; and how
+        services call this run. What was sent of another experiment in this folder does not count, and is removed."""
+        path = self._run / STATE
+        state: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        if state.get("identity") != self._identity:
+            remove(self._run, TENSORBOARD)
+            state = {"identity": self._identity, "lines": {}, "steps": {}, "ids": {}}
+        return state
 
     def _open(self) -> list[Sink]:
         if self._sinks is None:
-            path = self._run / STATE
-            if path.exists():
-                self._state = json.loads(path.read_text())
             makers: dict[str, Callable[[Path, dict[str, str]], Sink]] = {
                 "tensorboard": _TensorBoard,
                 "mlflow": _MLflow,
@@ -69,21 +80,31 @@ class Tracker:
     def send(self, series: str, values: Values, step: int) -> None:
         """Send values, unless those of this step were sent before."""
         with self._lock:
-            if self._kinds and step > self._last_sent(series):
+            if self._kinds and step > self._state["steps"].get(series, -1):
                 self._send(series, values, step)
+                self._state["steps"][series] = step
                 self._save()
 
     def send_training(self, series: str, out: Path) -> None:
-        """Send what a training has logged since the last call."""
+        """Send what a training has logged since the last call. A resumed training logs the same lines again."""
         with self._lock:
             path = out / "metrics.jsonl"
             lines = list(_lines(path)) if self._kinds and path.exists() else []
-            new = [line for line in lines if line["update"] > self._last_sent(series)]
+            sent = self._state["lines"].get(out.name, 0) if lines else 0
             before = {line["update"]: line for line in lines if "seconds" in line}
-            for line in new:
+            for line in lines[sent:]:
                 self._send(series, _values(line, before), line["update"])
-            if new:
+            if len(lines) > sent:
+                self._state["lines"][out.name] = len(lines)
                 self._save()
+
+    def send_finished(self, steps: Iterable[Step], store: Store) -> None:
+        """Send the logs of finished trainings that were not sent, such as those that other experiments share."""
+        trained = [node for node in steps if node.description.models == "training" and store.is_done(node)]
+        if self._kinds:
+            store.fetch(trained, "metrics.jsonl")
+            for node in trained:
+                self.send_training(node.label, store.path(node))
 
     def send_measures(self, rows: Sequence[dict[str, Any]]) -> None:
         """Send the measures of each system by round; of systems without rounds, at step 0."""
@@ -97,10 +118,6 @@ class Tracker:
         for (name, step), values in sorted(points.items()):
             self.send(f"measures/{name}", values, step)
 
-    def _last_sent(self, series: str) -> int:
-        self._open()
-        return int(self._state["sent"].get(series, -1))
-
     def _send(self, series: str, values: Values, step: int) -> None:
         for sink in list(self._open()):
             try:
@@ -109,7 +126,6 @@ class Tracker:
                 name = type(sink).__name__.strip("_")
                 print(f"{name}: {error}; nothing more is sent there", file=sys.stderr, flush=True)
                 self._open().remove(sink)
-        self._state["sent"][series] = step
 
     def _save(self) -> None:
         write_json(self._run / STATE, self._state)
@@ -131,9 +147,12 @@ def metric_name(name: str) -> str:
 
 
 @contextmanager
-def open_tracker(run: Path, cluster: Cluster) -> Iterator[Tracker]:
-    """The tracker of a run, closed at the end of the block; UserError if a sink of the profile is not installed."""
-    tracker = Tracker(run, list(cluster.track))
+def open_tracker(run: Path, cluster: Cluster, identity: str) -> Iterator[Tracker]:
+    """The tracker of a run, closed at the end of the block; UserError if a sink of the profile is not installed.
+
+    `identity` says which experiment runs: after another one in the same folder, sinks begin anew.
+    """
+    tracker = Tracker(run, list(cluster.track), identity)
     try:
         yield tracker
     finally:
@@ -198,7 +217,7 @@ class _TensorBoard:
     """A folder of event files for each series, in `<run>/tensorboard`."""
 
     def __init__(self, run: Path, ids: dict[str, str]) -> None:
-        self._folder = run / "tensorboard"
+        self._folder = run / TENSORBOARD
         self._writers: dict[str, Any] = {}
 
     def send(self, series: str, values: Values, step: int) -> None:

@@ -115,7 +115,7 @@ def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Clust
         "cluster": cluster.model_dump(mode="json"), "concurrent": concurrent, "capacity": capacity,
     }  # fmt: skip
     optuna = tuned.optuna()
-    with open_tracker(table.folder, cluster) as tracker:
+    with open_tracker(table.folder, cluster, table.identity) as tracker:
         if count > 1:
             run_shared_steps(tuned, store, Share.of(cluster, parts=1, capacity=capacity), tracker)
         print(f"{count} trial{'s' if count > 1 else ''}, {concurrent} at a time", file=sys.stderr, flush=True)

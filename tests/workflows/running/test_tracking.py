@@ -37,7 +37,7 @@ class Kept:
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tracker:
     """A tracker with one such sink."""
     monkeypatch.setattr(tracking, "_TensorBoard", Kept)
-    return Tracker(tmp_path, ["tensorboard"])
+    return Tracker(tmp_path, ["tensorboard"], "one")
 
 
 def sent(tracker: Tracker) -> list[tuple[str, dict[str, float], int]]:
@@ -74,10 +74,44 @@ def test_each_line_of_a_trainings_log_is_sent_once(kept: Tracker, tmp_path: Path
 
 def test_a_resumed_run_sends_only_what_is_new(kept: Tracker, tmp_path: Path) -> None:
     kept.send_training("a", log(tmp_path / "train", *LINES[:2]))
-    later = Tracker(tmp_path, ["tensorboard"])
+    later = Tracker(tmp_path, ["tensorboard"], "one")
     later.send_training("a", log(tmp_path / "train", *LINES))
     assert [step for _, _, step in sent(later)] == [20]
     assert later._state["ids"] == {"kept": "7"}  # so that a service continues its own run
+
+
+def test_a_development_line_that_follows_the_line_of_its_update_is_sent(kept: Tracker, tmp_path: Path) -> None:
+    """The log is read between the two writes; a resumed training writes the lines since its checkpoint again."""
+    dev = {"update": 10, "dev RR": 0.5}
+    kept.send("retriever 1", {"updates_per_second": 1.0}, 15)  # progress, which was counted before the log was there
+    kept.send_training("retriever 1", log(tmp_path / "train", LINES[0]))
+    kept.send_training("retriever 1", log(tmp_path / "train", LINES[0], dev))
+    kept.send_training("retriever 1", log(tmp_path / "train"))
+    kept.send_training("retriever 1", log(tmp_path / "train", LINES[0], dev, LINES[2]))
+    assert [step for _, values, step in sent(kept) if "loss/distillation" in values] == [10, 20]
+    assert [(values, step) for _, values, step in sent(kept) if "dev/RR" in values] == [({"dev/RR": 0.5}, 10)]
+
+
+def test_another_artifact_under_the_same_label_is_sent_from_its_beginning(kept: Tracker, tmp_path: Path) -> None:
+    kept.send_training("a", log(tmp_path / "train-one", *LINES))
+    kept.send_training("a", log(tmp_path / "train-two", *LINES[:1]))
+    assert [step for _, _, step in sent(kept)] == [10, 15, 20, 10]
+
+
+def test_another_experiment_in_the_same_folder_begins_anew(kept: Tracker, tmp_path: Path) -> None:
+    """After an edited config nothing of the one before is shown beside it, and services get a run of their own."""
+    out = log(tmp_path / "train", *LINES)
+    kept.send_training("a", out)
+    (tmp_path / "tensorboard" / "a").mkdir(parents=True)
+    (tmp_path / "tensorboard" / "a" / "events").touch()
+    same = Tracker(tmp_path, ["tensorboard"], "one")
+    same.send_training("a", out)
+    assert (tmp_path / "tensorboard" / "a" / "events").exists()
+    other = Tracker(tmp_path, ["tensorboard"], "two")
+    assert other._state["ids"] == {}
+    other.send_training("a", out)
+    assert [step for _, _, step in sent(other)] == [10, 15, 20]
+    assert not (tmp_path / "tensorboard").exists()
 
 
 def test_the_throughput_and_the_log_of_a_running_step_are_sent(
@@ -152,6 +186,24 @@ def test_a_run_writes_event_files_for_tensorboard(played: Place) -> None:
     assert "measures/BM25: RR_10" in found
 
 
+def test_an_edited_config_shows_its_own_trainings_alone(played: Place, tmp_path: Path) -> None:
+    """Those that it shares with the one before too, though nothing of them runs."""
+    place = played.copy(tmp_path / "copy")
+    before = events(place.runs / "tiny" / "tensorboard")
+    tree = yaml.safe_load(place.config.read_text())
+    del tree["controls"]
+    tree["retriever"]["game"]["train"]["updates"] = 2
+    tiny.write(place.config, tree)
+    assert place("run") == 0
+    after = events(place.runs / "tiny" / "tensorboard")
+    assert after["retriever 1: loss/distillation_group"] == [1, 2]
+    assert after["warm ranker: learning_rate"] == before["warm ranker: learning_rate"] == [1, 2, 3]
+    assert any(series.startswith("control") for series in before)
+    assert not any(series.startswith("control") for series in after)
+    assert place("run") == 0
+    assert events(place.runs / "tiny" / "tensorboard") == after
+
+
 def test_the_sinks_are_no_part_of_the_identity(played: Place, tmp_path: Path, said: Said) -> None:
     place = played.copy(tmp_path / "copy")
     tiny.write(place.folder / "inline.yaml", {**tiny.INLINE, "track": []})
@@ -203,7 +255,7 @@ def test_what_mlflow_and_wandb_are_sent(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setitem(sys.modules, module, made)
     monkeypatch.setattr(tracking, "is_installed", lambda _: True)
     for step in (1, 2):  # the second time resumed
-        tracker = Tracker(tmp_path / "demo", ["mlflow", "wandb"])
+        tracker = Tracker(tmp_path / "demo", ["mlflow", "wandb"], "one")
         (tmp_path / "demo").mkdir(exist_ok=True)
         tracker.send("retriever 1", {"loss/a": 0.5}, step)
         tracker.send("retriever 1 (seed 2)", {"RR@10": 0.5}, step)
