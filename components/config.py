@@ -26,6 +26,10 @@ class Config(BaseModel):
         """The files outside the store that a step with this config reads, by name, whether or not they exist."""
         return {}
 
+    def installed(self) -> dict[str, str]:
+        """The versions of the installed packages whose files a step with this config reads, by name."""
+        return {}
+
 
 C = TypeVar("C", bound=BaseModel)
 

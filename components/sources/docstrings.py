@@ -9,12 +9,12 @@ import hashlib
 import importlib.metadata
 import platform
 from collections.abc import Iterator
-from functools import lru_cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from components.config import UserError
+from components.config import UserError, listing
 from components.sources import base
 from components.sources.near_duplicates import Shingles
 from components.sources.python_files import Docstring, read_docstrings, root
@@ -38,6 +38,18 @@ class Source(base.Source):
     """The share of files whose docstrings become the dev split."""
     test: float = Field(default=0.1, ge=0, le=0.5)
     """The share of files whose docstrings become the test split."""
+    versions: dict[str, str] = Field(default={}, exclude_if=lambda versions: not versions)
+    """Versions that packages must have, by their names in `packages`."""
+
+    @model_validator(mode="after")
+    def _versions_of_packages(self) -> Self:
+        if unknown := [name for name in self.versions if name not in self.packages]:
+            raise ValueError(f"versions: {unknown[0]!r} is none of the packages; accepted: {listing(self.packages)}")
+        return self
+
+    def installed(self) -> dict[str, str]:
+        """The versions of those packages that are installed."""
+        return {name: version_of(name) for name in self.packages if root(name) is not None}
 
     def missing(self) -> list[str]:
         """The packages that are not installed."""
@@ -62,7 +74,7 @@ class Source(base.Source):
 
     def about(self) -> dict[str, Any]:
         """The versions of the packages, and a digest of all pairs."""
-        return {"versions": {name: version_of(name) for name in self.packages}, "manifest": manifest(self)}
+        return {"versions": self.installed(), "manifest": manifest(self)}
 
 
 @lru_cache(maxsize=1)  # documents, queries and qrels are read in turn
@@ -83,10 +95,13 @@ def _harvest(names: tuple[str, ...], query_words: int, text_words: int, near_dup
 
 
 def harvest(source: Source) -> tuple[Docstring, ...]:
-    """The docstrings of a source. UserError if a package is not installed."""
+    """The docstrings of a source. UserError if a package is not installed, or not in the version that is declared."""
     missing = source.missing()
     if missing:
         raise UserError(f"format docstrings: not installed: {', '.join(missing)}")
+    for name, declared in source.versions.items():
+        if (version := version_of(name)) != declared:
+            raise UserError(f"format docstrings: versions: {name} is {version}, but the source declares {declared}")
     names = tuple(dict.fromkeys(source.packages))
     return _harvest(names, source.min_query_words, source.min_text_words, source.near_duplicate)
 
@@ -111,6 +126,7 @@ def manifest(source: Source) -> str:
     return digest.hexdigest()
 
 
+@cache  # looking for a package's distribution reads the lists of all that are installed
 def version_of(name: str) -> str:
     """The version of an installed package; for the standard library, Python's."""
     if name == "stdlib":

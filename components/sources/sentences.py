@@ -39,6 +39,10 @@ class Source(base.Source):
         """The other source's files."""
         return self.of.files()
 
+    def installed(self) -> dict[str, str]:
+        """The packages of the collection."""
+        return self.of.installed()
+
     def missing(self) -> list[str]:
         """What the other source needs and does not have."""
         return self.of.missing()

@@ -72,16 +72,23 @@ def resolve_inputs(value: Any, store: Store) -> Any:
 
 
 def check_source_files(nodes: Iterable[Step], store: Store) -> None:
-    """UserError if a file outside the store has changed since a finished step read it.
+    """UserError if a file outside the store, or the version of an installed package, has changed since a finished step
+    read it.
 
     A step's identity is what its config declares, not the content of the files that it names, so a changed file would
     otherwise go unnoticed. A file that is gone is no change; a file that is new among those a step reads is one.
     """
     for node in nodes:
-        files = _source_files(node)
-        record = store.record(node) if files else None
+        files, installed = _source_files(node), _installed(node)
+        record = store.record(node) if files or installed else None
         if record is None:
             continue
+        for name, version in installed.items():
+            if version != (before := record.get("versions", {}).get(name, version)):
+                raise UserError(
+                    f"the package {name} is version {version} here, but the step {node.label!r} read version {before}; "
+                    f'install that one, or declare the new one in the source: `versions: {{{name}: "{version}"}}`'
+                )
         for name, path in files.items():
             then, now = record["files"].get(name), sha256(path) if path.is_file() else None
             if now not in (then, None):
@@ -100,6 +107,14 @@ def _source_files(node: Step) -> dict[str, Path]:
     return files
 
 
+def _installed(node: Step) -> dict[str, str]:
+    """The versions of installed packages that a step reads, by name."""
+    versions: dict[str, str] = {}
+    for value in node.inputs.values():
+        versions |= value.installed() if isinstance(value, Config) else {}
+    return versions
+
+
 def _record(node: Step, summary: dict[str, Any], files: dict[str, str], started: float, cluster: Any) -> dict[str, Any]:
     intervals = timing.drain()
     return {
@@ -112,6 +127,7 @@ def _record(node: Step, summary: dict[str, Any], files: dict[str, str], started:
         "upstream": [before.name for before in node.upstream],
         "summary": summary,
         "files": files,
+        "versions": _installed(node),
         "dropped": [],
         "started": started,
         "seconds": time.time() - started,

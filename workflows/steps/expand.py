@@ -27,6 +27,7 @@ from components.files import remove, replacing, write_json
 from components.models.generator_configs import GenerateConfig
 from components.rng import keyed_rng
 from components.sources.base import locate
+from components.sources.reading import plain_or_gz
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import Shard, map_shards
 from workflows.store.dag import Description
@@ -53,7 +54,7 @@ class FileConfig(Config):
 
     def files(self) -> dict[str, Path]:
         """The file of expansions."""
-        return {self.path: locate(self.path)}
+        return {self.path: plain_or_gz(locate(self.path))}
 
 
 @Description(part="expansions")

@@ -29,7 +29,8 @@ _signature = cache(inspect.signature)  # a graph has hundreds of steps of a few 
 class Description:
     """What a step function says of itself, as the decorator above it.
 
-    Nothing but the version is part of the identity. A function without one is a step like any other.
+    Nothing but the version, and the source of what `modules` names, is part of the identity. A function without one is
+    a step like any other.
 
     Example: `@Description(part="encoding", models="encoding", droppable=("documents-*.npy",))`
     """

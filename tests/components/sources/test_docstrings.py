@@ -75,6 +75,22 @@ def test_a_pair_is_a_first_sentence_and_the_rest(package: Package) -> None:
     assert "boxes" not in sys.modules
 
 
+def test_versions_of_packages_can_be_declared(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are identity where they are declared, and otherwise facts, of which a changed one is noticed."""
+    name = package(lid=function("shut", "Close the box of apples."))
+    monkeypatch.setattr(docstrings, "version_of", {name: "1.2", "stdlib": "3.11.9"}.__getitem__)
+    source = Source(format="docstrings", packages=[name, "stdlib", "not_installed_anywhere"])
+    assert source.installed() == {name: "1.2", "stdlib": "3.11.9"}
+    assert "versions" not in source.model_dump(mode="json")
+    declared = Source(format="docstrings", packages=[name], versions={name: "1.2"})
+    assert declared.model_dump(mode="json")["versions"] == {name: "1.2"}
+    assert len(harvest(declared)) == 1
+    with pytest.raises(UserError, match=r"versions: boxes is 1\.2, but the source declares 1\.3"):
+        harvest(Source(format="docstrings", packages=[name], versions={name: "1.3"}))
+    with pytest.raises(ValueError, match="versions: 'numpy' is none of the packages; accepted: boxes"):
+        Source(format="docstrings", packages=[name], versions={"numpy": "2"})
+
+
 def test_what_makes_no_pair(package: Package) -> None:
     same = BODY.format(thing="plum")
     code = "".join(

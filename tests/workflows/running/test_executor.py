@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import signal
 import subprocess
@@ -13,10 +14,14 @@ from typing import Any
 import pytest
 
 from components.config import FunctionRef, UserError
+from components.sources import docstrings
+from components.sources.docstrings import Source
 from tests.support import steps
 from tests.support.running import run
 from tests.support.steps import chain
 from tests.support.tiny import ROOT
+from workflows.running.executor import check_source_files
+from workflows.steps.expand import FileConfig
 from workflows.store import store as stores
 from workflows.store.dag import Step, StepFailed, step
 from workflows.store.planner import states
@@ -65,6 +70,43 @@ def test_a_disk_without_space_for_the_traceback_does_not_hide_the_step(
 def test_an_error_without_a_message_is_named_by_its_type(store: Store) -> None:
     with pytest.raises(StepFailed, match=r"^step 's' failed: AssertionError \("):
         run([step("s", steps.fail, kind="silent", until="nowhere")], store)
+
+
+def test_a_package_whose_version_changed_after_it_was_read_is_named(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its documentation would be another collection under the same name."""
+    installed = {"yaml": "6.0.1", "stdlib": "3.11.9"}
+    monkeypatch.setattr(docstrings, "version_of", installed.__getitem__)
+
+    def node(**keys: Any) -> Step:
+        return step("data", steps.join, parts=[], options=Source(format="docstrings", packages=["yaml"], **keys))
+
+    assert run([node()], store) == ["data"]
+    check_source_files([node()], store)
+    installed["yaml"] = "6.0.2"
+    message = (
+        "the package yaml is version 6.0.2 here, but the step .data. read version 6.0.1; .*versions: {yaml: .6.0.2.}"
+    )
+    with pytest.raises(UserError, match=message):
+        check_source_files([node()], store)
+    declared = node(versions={"yaml": "6.0.2"})
+    check_source_files([declared], store)
+    assert run([declared], store) == ["data"]
+    check_source_files([declared], store)
+
+
+def test_a_changed_file_of_expansions_is_named_plain_or_compressed(store: Store, tmp_path: Path) -> None:
+    """The config names the plain file; the compressed one beside it is what is read."""
+    path = tmp_path / "expansions.jsonl.gz"
+    path.write_bytes(gzip.compress(b"one"))
+    options: Any = FileConfig(path=str(path.with_suffix("")), field="titles")
+    node = step("expansions", steps.join, parts=[], options=options)
+    assert run([node], store) == ["expansions"]
+    check_source_files([node], store)
+    path.write_bytes(gzip.compress(b"two"))
+    with pytest.raises(UserError, match=r"expansions\.jsonl\.gz: changed since the step 'expansions' read it"):
+        check_source_files([node], store)
 
 
 def test_a_step_whose_code_was_edited_after_the_plan_is_not_run(
