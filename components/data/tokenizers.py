@@ -10,6 +10,9 @@ from typing import Any
 MODEL_CONFIG = "sparring.json"
 """The file in a saved model's folder that holds the config the model was made with."""
 
+TOKEN_LIMITS = ("query_tokens", "document_tokens", "pair_tokens", "passage_tokens")
+"""The keys of models' configs that say how many tokens are read."""
+
 
 def tokenizer_file(model: Path) -> Path:
     """The `tokenizer.json` of a saved model; for a model with two towers, the query tower's."""
@@ -27,8 +30,18 @@ def load_tokenizer(model: Path) -> Any:
 
 def prompts_of(model: Path) -> dict[str, str]:
     """The texts that a saved retriever puts before each query and each document; empty for every other model."""
-    saved = json.loads((model / MODEL_CONFIG).read_text()) if (model / MODEL_CONFIG).exists() else {}
+    saved = _config_of(model)
     return {"queries": saved.get("query_prompt", ""), "documents": saved.get("document_prompt", "")}
+
+
+def lengths_of(model: Path) -> dict[str, int]:
+    """The most tokens that a saved model reads, by the keys of its config."""
+    saved = _config_of(model)
+    return {key: saved[key] for key in TOKEN_LIMITS if key in saved}
+
+
+def _config_of(model: Path) -> dict[str, Any]:
+    return json.loads((model / MODEL_CONFIG).read_text()) if (model / MODEL_CONFIG).exists() else {}
 
 
 def tokenizer_digest(model: Path) -> str:

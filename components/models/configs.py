@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 
 from components.config import Config, UserError
 
+MODULES = "modules.json"
+"""The file in a folder of sentence-transformers that lists its modules."""
+
 
 class Pretrained(Config):
     """The pre-trained model that a model is made from."""
@@ -22,14 +25,15 @@ class Pretrained(Config):
     """Dropout of hidden states and attention; null keeps the model's own."""
 
     def files(self) -> dict[str, Path]:
-        """The files of a directory or package. The hub's are not listed: its revision identifies them."""
+        """The files of a directory or package, also of the folders in it: of towers, poolings, projections. The hub's
+        are not listed: its revision identifies them."""
         try:
             folder = Path(locate_model(self.model))
         except UserError:  # the directory or package was removed
             return {}
         kinds = {".json", ".safetensors", ".bin", ".txt", ".model"}
-        inside = sorted(folder.iterdir()) if folder.is_dir() else []
-        return {f"{self.model}/{path.name}": path for path in inside if path.suffix in kinds}
+        inside = sorted(folder.rglob("*")) if folder.is_dir() else []
+        return {f"{self.model}/{path.relative_to(folder).as_posix()}": path for path in inside if path.suffix in kinds}
 
 
 def locate_model(model: str) -> str:
@@ -45,7 +49,8 @@ def locate_model(model: str) -> str:
         return str(folder)
     path = Path(model).expanduser()
     if path.exists():
-        if not (path / "config.json").exists():
+        # A retriever with two towers has its config.json files in folders of their own.
+        if not any((path / name).exists() for name in ("config.json", MODULES)):
             raise UserError(f"model: {model}: the directory has no config.json")
         return str(path.absolute())
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
@@ -54,26 +59,33 @@ def locate_model(model: str) -> str:
 
 
 class DualEncoderConfig(Pretrained):
-    """A retriever made from a pre-trained encoder."""
+    """A retriever made from a pre-trained model: an encoder, or a retriever as sentence-transformers and `export` write
+    it.
+
+    What is null is as the retriever's folder has it; of an encoder alone, as `ResolvedDualEncoderConfig` has it.
+    """
 
     kind: Literal["dual_encoder"] = "dual_encoder"
-    towers: Literal["shared", "separate"] = "shared"
-    """`shared`: one encoder for queries and documents. `separate`: one encoder each, with the same initial weights."""
-    pooling: Literal["cls", "mean"] = "cls"
+    towers: Literal["shared", "separate"] | None = None
+    """`shared`: one encoder for queries and documents. `separate`: one encoder each, with the same initial weights
+    unless the folder has two."""
+    pooling: Literal["cls", "mean"] | None = None
     """The vector of a text: `cls` takes its first token's, `mean` the mean over its tokens."""
-    similarity: Literal["dot", "cosine"] = "dot"
+    similarity: Literal["dot", "cosine"] | None = None
     """How vectors are compared; `cosine` normalizes them to length 1."""
-    query_tokens: int = Field(32, ge=3)
+    query_tokens: int | None = Field(None, ge=3)
     """Maximum length of a query in tokens, special tokens included."""
-    document_tokens: int = Field(128, ge=3)
+    document_tokens: int | None = Field(None, ge=3)
     """Maximum length of a document in tokens, special tokens included."""
     query_prompt: str = ""
-    """Text put before every query (its tokens count): `"query: "` for the E5 models."""
+    """Text put before every query (its tokens count): `"query: "` for the E5 models. Must be given where the folder has
+    one: models with other prompts need other token stores."""
     document_prompt: str = ""
-    """Text put before every document (its tokens count): `"passage: "` for the E5 models."""
+    """Text put before every document (its tokens count): `"passage: "` for the E5 models. Must be given where the
+    folder has one."""
     projection: int | None = Field(None, ge=1)
     """Width of the vectors, made by a linear layer without bias after pooling (Moiseev et al., 2023, section 2), one
-    for each tower; null for the encoder's own width and no such layer."""
+    for each tower. Null for the folder's; where it has none, for the encoder's own width and no such layer."""
     projections: Literal["apart", "alike"] = "apart"
     """Initial weights of separate towers' projections. `apart`: a random draw each, so queries and documents are
     unrelated before training. `alike`: the same draw for both, as the encoders too are equal. The paper does not
@@ -87,7 +99,7 @@ class DualEncoderConfig(Pretrained):
 
     @model_validator(mode="after")
     def _shared_parts_exist(self) -> Self:
-        if self.share and self.towers == "shared":
+        if self.share and self.towers != "separate":
             raise ValueError("share: shared towers share everything already; accepted only with `towers: separate`")
         if "projection" in self.share and self.projection is None:
             raise ValueError("share: there is no projection to share; set its width in `projection`")
@@ -96,15 +108,36 @@ class DualEncoderConfig(Pretrained):
         return self
 
 
+class ResolvedDualEncoderConfig(DualEncoderConfig):
+    """A retriever's config with a value for whatever was null, as it lies in the retriever's folder."""
+
+    towers: Literal["shared", "separate"] = "shared"
+    pooling: Literal["cls", "mean"] = "cls"
+    similarity: Literal["dot", "cosine"] = "dot"
+    query_tokens: int = Field(32, ge=3)
+    document_tokens: int = Field(128, ge=3)
+
+
 class CrossEncoderConfig(Pretrained):
-    """A ranker made from a pre-trained encoder."""
+    """A ranker made from a pre-trained model: an encoder, which gets a new head, or a ranker as sentence-transformers
+    and `export` write it, which keeps its own.
+
+    What is null is as the ranker's folder has it; of an encoder alone, as `ResolvedCrossEncoderConfig` has it.
+    """
 
     kind: Literal["cross_encoder"] = "cross_encoder"
-    pooling: Literal["cls", "first", "mean"] = "cls"
+    pooling: Literal["cls", "first", "mean"] | None = None
     """What the score is made of. `cls`: the first token's last state, through the model's own classification head
     (BERT's, DeBERTa's and others' have a dense layer before the linear one). `first`: the same state, through a linear
     layer alone. `mean`: the mean over the tokens, through a linear layer."""
-    pair_tokens: int = Field(160, ge=6)
+    pair_tokens: int | None = Field(None, ge=6)
     """Maximum length of a query with its document in tokens, special tokens included."""
     seed: int = 0
-    """Random seed of the new head's weights."""
+    """Random seed of a new head's weights."""
+
+
+class ResolvedCrossEncoderConfig(CrossEncoderConfig):
+    """A ranker's config with a value for whatever was null, as it lies in the ranker's folder."""
+
+    pooling: Literal["cls", "first", "mean"] = "cls"
+    pair_tokens: int = Field(160, ge=6)

@@ -9,19 +9,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from components.config import UserError
 from components.data.batches import Batch
 from components.data.tokenizers import MODEL_CONFIG
 from components.files import write_json
-from components.models import pretrained
-from components.models.configs import CrossEncoderConfig
+from components.models import pretrained, sentence_modules
+from components.models.configs import CrossEncoderConfig, ResolvedCrossEncoderConfig
 from components.models.dual_encoder import pool
+from components.models.sentence_modules import WEIGHTS, Found
 
 
 class CrossEncoder(nn.Module):
     """A sequence classifier with one label, or an encoder with a linear layer on its first token's last state or on the
     mean of all."""
 
-    def __init__(self, config: CrossEncoderConfig, backbone: Any, head: nn.Linear | None) -> None:
+    def __init__(self, config: ResolvedCrossEncoderConfig, backbone: Any, head: nn.Linear | None) -> None:
         super().__init__()
         self.config = config
         self.backbone = backbone
@@ -29,27 +31,42 @@ class CrossEncoder(nn.Module):
 
     @classmethod
     def start(cls, config: CrossEncoderConfig) -> tuple[Self, Any]:
-        """A new ranker made from a pre-trained encoder, with a new head; and its tokenizer."""
+        """A ranker made from a pre-trained encoder, with a new head, or the one in a folder of sentence-transformers;
+        its tokenizer.
+
+        UserError if the folder holds another ranker than the config describes, or one that is none of ours.
+        """
+        found = sentence_modules.ranker(config) or Found({"shared": ""}, {}, {})
+        own = {key: value for key, value in found.values.items() if value is not None}
+        stated = {key: value for key, value in config.model_dump().items() if value is not None}
+        whole = ResolvedCrossEncoderConfig.model_validate({**own, **stated})
+        if whole.pooling != own.get("pooling", whole.pooling):
+            raise UserError(f"pooling: {whole.pooling}: the ranker in {config.model} has {own['pooling']}; accepted: "
+                            f"{own['pooling']}, or null")  # fmt: skip
+        folder = found.encoders["shared"]
         with pretrained.seeded(config.seed):
-            if config.pooling == "cls":
-                backbone, head = pretrained.classifier(config), None
+            if whole.pooling == "cls":
+                backbone, head = pretrained.classifier(config, folder), None
             else:
-                backbone = pretrained.encoder(config)
+                backbone = pretrained.encoder(config, folder)
                 head = nn.Linear(backbone.config.hidden_size, 1)
                 nn.init.normal_(head.weight, std=0.02)
                 nn.init.zeros_(head.bias)
-        pretrained.check_length(backbone, config, "pair_tokens")
-        return cls(config, backbone, head), pretrained.tokenizer(config)
+                for file in found.projections.values():
+                    if (weights := pretrained.file_of(config, file)) is not None:
+                        pretrained.load_weights(head, weights, prefix="linear.")
+        pretrained.check_length(backbone, whole, "pair_tokens")
+        return cls(whole, backbone, head), pretrained.tokenizer(config, folder)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Load a ranker that `save` wrote."""
-        config = CrossEncoderConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
+        config = ResolvedCrossEncoderConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
         if config.pooling == "cls":
             return cls(config, pretrained.load_classifier(folder), None)
         backbone = pretrained.load_encoder(folder)
         head = nn.Linear(backbone.config.hidden_size, 1)
-        pretrained.load_weights(head, folder / "2_Dense" / "model.safetensors", prefix="linear.")
+        pretrained.load_weights(head, folder / "2_Dense" / WEIGHTS, prefix="linear.")
         return cls(config, backbone, head)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -97,7 +114,7 @@ class CrossEncoder(nn.Module):
                 {"embedding_dimension": width, "pooling_mode": _POOLING[self.config.pooling], "include_prompt": True},
             )
             (folder / "2_Dense").mkdir(exist_ok=True)
-            pretrained.save_weights(self.head, folder / "2_Dense" / "model.safetensors", prefix="linear.")
+            pretrained.save_weights(self.head, folder / "2_Dense" / WEIGHTS, prefix="linear.")
             write_json(
                 folder / "2_Dense" / "config.json",
                 {

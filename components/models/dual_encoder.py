@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -11,11 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from components.config import UserError
 from components.data.batches import Batch
 from components.data.tokenizers import MODEL_CONFIG
 from components.files import write_json
-from components.models import pretrained
-from components.models.configs import DualEncoderConfig
+from components.models import pretrained, sentence_modules
+from components.models.configs import DualEncoderConfig, ResolvedDualEncoderConfig
+from components.models.sentence_modules import SIDES, WEIGHTS, Found
 
 Side = Literal["query", "document"]
 
@@ -27,7 +30,7 @@ class DualEncoder(nn.Module):
     `share: [projection]` (ADE-SPL).
     """
 
-    def __init__(self, config: DualEncoderConfig, towers: dict[str, Any]) -> None:
+    def __init__(self, config: ResolvedDualEncoderConfig, towers: dict[str, Any]) -> None:
         super().__init__()
         self.config = config
         self.towers = nn.ModuleDict(towers)
@@ -50,21 +53,37 @@ class DualEncoder(nn.Module):
 
     @classmethod
     def start(cls, config: DualEncoderConfig) -> tuple[Self, Any]:
-        """A new retriever made from a pre-trained encoder, and its tokenizer."""
-        sides = ["shared"] if config.towers == "shared" else ["query", "document"]
-        towers = {side: pretrained.encoder(config) for side in sides}
+        """A retriever made from a pre-trained encoder, or the one in a folder of sentence-transformers; its tokenizer.
+
+        UserError if the folder holds another model than the config describes, or one that is none of ours.
+        """
+        found = sentence_modules.retriever(config) or Found({"shared": ""}, {}, {})
+        whole = _resolved(config, found)
+        towers = {
+            side: pretrained.encoder(config, found.encoders.get(side) or found.encoders.get("shared", ""))
+            for side in (["shared"] if whole.towers == "shared" else SIDES)
+        }
         for tower in towers.values():
-            pretrained.check_length(tower, config, "query_tokens", "document_tokens")
-        return cls(config, towers), pretrained.tokenizer(config)
+            pretrained.check_length(tower, whole, "query_tokens", "document_tokens")
+        tokenizers = [pretrained.tokenizer(config, folder) for folder in found.encoders.values()]
+        if len(found.encoders) > 1:
+            _check_alike(whole, towers, tokenizers)
+        model = cls(whole, towers)
+        for name, layer in model.projections.items():
+            file = found.projections.get(name) or found.projections.get("shared")
+            weights = pretrained.file_of(config, file) if file else None
+            if weights is not None:
+                pretrained.load_weights(layer, weights, prefix="linear.")
+        return model, tokenizers[0]
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Load a retriever that `save` wrote."""
-        config = DualEncoderConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
-        folders = {"shared": folder} if config.towers == "shared" else {s: folder / s for s in ("query", "document")}
+        config = ResolvedDualEncoderConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
+        folders = {"shared": folder} if config.towers == "shared" else {side: folder / side for side in SIDES}
         model = cls(config, {side: pretrained.load_encoder(path) for side, path in folders.items()})
         for name, layer in model.projections.items():
-            pretrained.load_weights(layer, folder / model._projection_folder(name) / _WEIGHTS, prefix="linear.")
+            pretrained.load_weights(layer, folder / model._projection_folder(name) / WEIGHTS, prefix="linear.")
         return model
 
     def forward(self, batch: Batch, side: Side) -> Tensor:
@@ -141,7 +160,32 @@ class DualEncoder(nn.Module):
         return "2_Dense" if self.config.towers == "shared" else "1_Dense"
 
 
-_WEIGHTS = "model.safetensors"
+def _resolved(config: DualEncoderConfig, found: Found) -> ResolvedDualEncoderConfig:
+    """The config with the folder's values for those that it leaves open."""
+    own = {key: value for key, value in found.values.items() if value is not None}
+    stated = {key: value for key, value in config.model_dump().items() if value is not None}
+    for key in ("towers", "projection"):
+        # One encoder makes two that begin alike; two cannot become one, nor a projection another.
+        if key in own and own[key] != "shared" and stated.get(key, own[key]) != own[key]:
+            raise UserError(f"{key}: {stated[key]}: {config.model} has {own[key]}; accepted: {own[key]}, or null")
+    if own and "query_tokens" not in stated | own:
+        raise UserError(f"query_tokens: {config.model} does not say how many tokens it reads; accepted: a number")
+    if "projection" in config.share and len(found.projections) > 1:
+        raise UserError(f"share: {config.model} has a projection for each side; accepted: no `projection` here")
+    share = list(dict.fromkeys([*config.share, *own.get("share", [])]))
+    return ResolvedDualEncoderConfig.model_validate({**own, **stated, "share": share})
+
+
+def _check_alike(config: ResolvedDualEncoderConfig, towers: dict[str, Any], tokenizers: list[Any]) -> None:
+    """UserError if two towers cannot make one retriever."""
+    rules = [json.loads(one.backend_tokenizer.to_str()) | {"truncation": None, "padding": None} for one in tokenizers]
+    shapes = [(type(one), one.config.hidden_size, one.config.num_hidden_layers) for one in towers.values()]
+    words = [one.get_input_embeddings().weight for one in towers.values()]
+    for what, values in {"tokenizers": rules, "shapes": shapes}.items():
+        if values[0] != values[1]:
+            raise UserError(f"model: {config.model}: the two encoders have different {what}; accepted: the same")
+    if "embedder" in config.share and not torch.equal(*words):
+        raise UserError(f"share: {config.model} has token embeddings for each side; accepted: no `embedder` here")
 
 
 def _for_side(modules: nn.ModuleDict, side: Side) -> Any:
@@ -151,12 +195,11 @@ def _for_side(modules: nn.ModuleDict, side: Side) -> Any:
 def _router(*, dense: bool) -> dict[str, Any]:
     """The config of sentence-transformers' Router; `dense` says whether each side has its own projection."""
     kinds = {"": "Transformer", "_pooling": "Pooling", **({"_dense": "Dense"} if dense else {})}
-    sides = ("query", "document")
     return {
         "types": {
-            f"{side}{part}": f"sentence_transformers.models.{kind}" for side in sides for part, kind in kinds.items()
+            f"{side}{part}": f"sentence_transformers.models.{kind}" for side in SIDES for part, kind in kinds.items()
         },
-        "structure": {side: [f"{side}{part}" for part in kinds] for side in sides},
+        "structure": {side: [f"{side}{part}" for part in kinds] for side in SIDES},
         "parameters": {"default_route": "document", "allow_empty_key": True},
     }
 
@@ -184,7 +227,7 @@ def _save_pooling(folder: Path, width: int, pooling: str) -> None:
 
 def _save_dense(folder: Path, layer: Any) -> None:
     folder.mkdir(exist_ok=True)
-    pretrained.save_weights(layer, folder / _WEIGHTS, prefix="linear.")
+    pretrained.save_weights(layer, folder / WEIGHTS, prefix="linear.")
     write_json(
         folder / "config.json",
         {

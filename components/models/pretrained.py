@@ -24,11 +24,12 @@ from transformers import (
     AutoTokenizer,
     EncoderDecoderModel,
 )
+from transformers.utils.hub import cached_file
 
 from components.config import UserError
 from components.data.tokenizers import MODEL_CONFIG, tokenizer_file
 from components.files import write_json
-from components.models.configs import Pretrained, locate_model
+from components.models.configs import MODULES, Pretrained, locate_model
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -42,14 +43,18 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 
 
-def encoder(source: Pretrained) -> Any:
-    """A pre-trained encoder without pooler, with the layers in `source`; of an encoder-decoder (T5), the encoder."""
-    return _keep_layers(_read(AutoModel, source, add_pooling_layer=False), source.layers)
+def encoder(source: Pretrained, folder: str = "") -> Any:
+    """A pre-trained encoder without pooler, with the layers in `source`; of an encoder-decoder (T5), the encoder.
+
+    `folder` is where it lies inside the model.
+    """
+    return _keep_layers(_read(AutoModel, source, folder, add_pooling_layer=False), source.layers)
 
 
-def classifier(source: Pretrained) -> Any:
-    """A pre-trained encoder with a new classification head of one label, with the layers in `source`."""
-    return _keep_layers(_read(AutoModelForSequenceClassification, source, num_labels=1), source.layers)
+def classifier(source: Pretrained, folder: str = "") -> Any:
+    """A pre-trained encoder with a classification head of one label, new if there is none, with the layers in
+    `source`."""
+    return _keep_layers(_read(AutoModelForSequenceClassification, source, folder, num_labels=1), source.layers)
 
 
 def language_model(source: Pretrained, auto: Any, tokenizer: Any) -> Any:
@@ -72,13 +77,17 @@ def language_model(source: Pretrained, auto: Any, tokenizer: Any) -> Any:
 
 def _has_decoder(source: Pretrained) -> bool:
     """Whether a pre-trained model is an encoder-decoder."""
-    return type(_config(source)) in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+    return type(huggingface_config(source)) in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 
-def _config(source: Pretrained) -> Any:
+def huggingface_config(source: Pretrained, folder: str = "") -> Any:
     """The Hugging Face config of a pre-trained model. UserError if it cannot be loaded."""
+    where = Path(locate_model(source.model))
+    if (where / MODULES).exists() and not (where / folder / "config.json").exists():
+        raise UserError(f"model: {source.model}: there is no encoder beside {MODULES}, but in folders below it; "
+                        "accepted here: the folder of one")  # fmt: skip
     try:
-        return AutoConfig.from_pretrained(locate_model(source.model), revision=source.revision)
+        return AutoConfig.from_pretrained(locate_model(source.model), revision=source.revision, subfolder=folder)
     except OSError as error:
         raise _unreadable(source, error) from None
 
@@ -87,16 +96,16 @@ def _unreadable(source: Pretrained, error: OSError) -> UserError:
     return UserError(f"model: {source.model}: cannot be loaded: {str(error).splitlines()[0]}")
 
 
-def _read(auto: Any, source: Pretrained, **options: Any) -> Any:
+def _read(auto: Any, source: Pretrained, folder: str = "", **options: Any) -> Any:
     """A pre-trained model with the dropout in `source`. UserError if it cannot be loaded."""
-    where, config = locate_model(source.model), _config(source)
+    where, config = locate_model(source.model), huggingface_config(source, folder)
     try:
         if source.dropout is not None:
             known = [key for key in DROPOUTS if hasattr(config, key)]
             if not known:
                 raise UserError(f"model: {source.model}: dropout cannot be set for a {config.model_type} model")
             options |= dict.fromkeys(known, source.dropout)
-        return _load(auto, where, revision=source.revision, **options)
+        return _load(auto, where, revision=source.revision, subfolder=folder, **options)
     except OSError as error:
         raise _unreadable(source, error) from None
 
@@ -105,7 +114,8 @@ def _load(auto: Any, where: str, **options: Any) -> Any:
     """`from_pretrained` in fp32, without the pooler if the architecture has one."""
     options |= {"dtype": torch.float32}
     if auto is AutoModel:
-        config = AutoConfig.from_pretrained(where, revision=options.get("revision"))
+        place = {key: options[key] for key in ("revision", "subfolder") if key in options}
+        config = AutoConfig.from_pretrained(where, **place)
         if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:  # AutoModel would load T5's decoder too
             auto = AutoModelForTextEncoding
     try:
@@ -137,12 +147,29 @@ def _keep_layers(model: Any, layers: int | list[int] | None) -> Any:
     raise UserError(f"layers: {layers}: there is no list of {count} layers in a {model.config.model_type} model")
 
 
-def tokenizer(source: Pretrained) -> Any:
-    """The tokenizer of a pre-trained model."""
+def tokenizer(source: Pretrained, folder: str = "") -> Any:
+    """The tokenizer of a pre-trained model, which lies in `folder` inside it."""
     try:
-        return AutoTokenizer.from_pretrained(locate_model(source.model), revision=source.revision)
+        return AutoTokenizer.from_pretrained(locate_model(source.model), revision=source.revision, subfolder=folder)
     except OSError as error:
         raise UserError(f"model: {source.model}: no tokenizer: {str(error).splitlines()[0]}") from None
+
+
+def file_of(source: Pretrained, name: str) -> Path | None:
+    """A file of a pre-trained model, by its path inside the model; None if the model has no such file."""
+    where = locate_model(source.model)
+    if Path(where).is_dir():
+        path = Path(where) / name
+        return path if path.is_file() else None
+    try:
+        # Without a connection a file that is not in the hub's cache counts as none.
+        found = cached_file(
+            where, name, revision=source.revision, _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )  # fmt: skip
+    except OSError as error:
+        raise _unreadable(source, error) from None
+    return None if found is None else Path(found)
 
 
 def check_length(model: nn.Module, source: Pretrained, *keys: str) -> None:
@@ -184,7 +211,7 @@ def save_modules(folder: Path, modules: list[tuple[str, str]], about: dict[str, 
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{kind}"}
         for i, (path, kind) in enumerate(modules)
     ]
-    write_json(folder / "modules.json", listed)
+    write_json(folder / MODULES, listed)
     write_json(folder / "config_sentence_transformers.json", {"prompts": {}, **about})
     (folder / MODEL_CONFIG).write_text(config.model_dump_json(indent=1) + "\n")
 

@@ -267,8 +267,8 @@ class TestOverriding:
 
 
 def test_models_and_trainings_have_their_defaults_and_refuse_what_means_nothing() -> None:
-    assert parse(DualEncoderConfig, {"model": "m"}, where="x").similarity == "dot"
-    assert parse(CrossEncoderConfig, {"model": "m"}, where="x").pooling == "cls"
+    assert parse(DualEncoderConfig, {"model": "m"}, where="x").similarity is None
+    assert parse(CrossEncoderConfig, {"model": "m"}, where="x").pooling is None
     config = parse(TrainConfig, {"updates": 5, "losses": [{"function": CROSS_ENTROPY}]}, where="x")
     assert (config.warmup, config.precision, config.clip, config.carry) == (0.1, "bf16", 2.0, "weights")
     for tree, message in (

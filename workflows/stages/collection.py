@@ -3,14 +3,14 @@
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from components.config import UserError
+from components.data.tokenizers import TOKEN_LIMITS
 from components.models.configs import Pretrained
 from workflows.stages.config import CollectionConfig
 from workflows.steps.answers import answering
 from workflows.steps.ingest import ingest
 from workflows.steps.lucene import lucene_index, lucene_search
 from workflows.steps.start import start
-from workflows.steps.tokenize import tokenize
+from workflows.steps.tokenize import check_lengths, tokenize
 from workflows.store.dag import Step, step
 
 
@@ -47,10 +47,7 @@ class Collection:
 
     def initial_model(self, label: str, config: Pretrained, objective: str = "retriever") -> Model:
         """A model before any training here. Models with the same tokenizer and prompts share a token store."""
-        kept = self._config.tokens.max_tokens
-        for key in ("query_tokens", "document_tokens", "pair_tokens", "passage_tokens"):
-            if (asked := getattr(config, key, 0)) > kept:
-                raise UserError(f"{key}: {asked}: no more than {kept} are kept of a text (tokens.max_tokens)")
+        check_lengths({key: getattr(config, key, None) for key in TOKEN_LIMITS}, self._config.tokens)
         prompts = [getattr(config, key, "") for key in ("query_prompt", "document_prompt")]
         return self._model(step(label, start, config=config), objective, (config.model, config.revision, *prompts))
 

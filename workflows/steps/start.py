@@ -1,4 +1,4 @@
-"""A start model: a pre-trained one, with fewer layers or a new head where the config asks for it."""
+"""A start model: a pre-trained one as it is, with fewer layers or a new part where the config asks for it."""
 
 import hashlib
 from pathlib import Path
@@ -12,7 +12,7 @@ from workflows.distributed.cluster import Cluster
 from workflows.store.dag import Description
 
 
-@Description(part="data")
+@Description(part="data", version=2)
 def start(
     out: Path, cluster: Cluster, *, config: DualEncoderConfig | CrossEncoderConfig | GeneratorConfig | ReaderConfig
 ) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ import numpy as np
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from components.config import Config
+from components.config import Config, UserError
 from components.data.tables import document_text
 from components.data.token_store import TOKENIZER
-from components.data.tokenizers import prompts_of, tokenizer_digest, tokenizer_file
+from components.data.tokenizers import lengths_of, prompts_of, tokenizer_digest, tokenizer_file
 from components.expansion.expansions import link_or_copy
 from components.files import remove, replacing, write_array, write_json
 from workflows.distributed.cluster import Cluster
@@ -28,12 +29,20 @@ class TokenizeConfig(Config):
     """Tokens kept of a text. A model may read fewer."""
 
 
+def check_lengths(asked: Mapping[str, int | None], config: TokenizeConfig) -> None:
+    """UserError if a model reads more tokens of a text than are kept. What is None is not known yet."""
+    for key, length in asked.items():
+        if (length or 0) > config.max_tokens:
+            raise UserError(f"{key}: {length}: no more than {config.max_tokens} are kept of a text (tokens.max_tokens)")
+
+
 @Description(part="data", version=3)
 def tokenize(out: Path, cluster: Cluster, *, data: Path, model: Path, config: TokenizeConfig) -> dict[str, Any]:
     """Write the token ids of documents and queries, without special tokens (`components.data.token_store`).
 
     `documents.same.npy` names, for each document, the first one with the same tokens; `queries.same.npy` likewise.
     """
+    check_lengths(lengths_of(model / "model"), config)
     shards = []
     for table in ("documents", "queries"):
         file = pq.ParquetFile(data / f"{table}.parquet")

@@ -15,6 +15,7 @@ from components.data.tables import QRELS, QUERIES, document_text
 from components.data.token_store import TokenStore
 from components.data.tokenizers import load_tokenizer
 from components.data.tokens import Tokens
+from components.models.configs import DualEncoderConfig
 from tests.support import toy
 from tests.support.power_cut import PowerCut, cut_power
 from workflows.steps import tokenize as module
@@ -68,6 +69,15 @@ def test_tokens_are_of_one_prompt(tmp_path: Path, tokens: Path, retriever: Path,
         TokenStore(tokens, other / "model")
 
 
+def test_a_model_that_reads_more_than_is_kept_is_refused(tmp_path: Path, data: Path, encoder: Path) -> None:
+    """Also where the length is the model's own, which no config states."""
+    toy.started(tmp_path / "export", toy.retriever_config(encoder, document_tokens=60))
+    config = DualEncoderConfig(model=str(tmp_path / "export" / "model"))
+    begun = toy.started(tmp_path / "begun", config)
+    with pytest.raises(UserError, match=r"document_tokens: 60: no more than 59 are kept of a text \(tokens.max_tokens"):
+        tokenize(tmp_path, toy.INLINE, data=data, model=begun, config=TokenizeConfig(max_tokens=59))
+
+
 def test_documents_with_the_same_text_are_known(tokens: Path) -> None:
     same = np.load(tokens / "documents.same.npy")
     wanted = np.arange(40)
@@ -81,8 +91,9 @@ def test_queries_with_the_same_text_are_known(data: Path, tokens: Path) -> None:
     assert same.tolist() == [asked.index(text) for text in asked]
 
 
-def test_long_texts_are_cut_and_short_ones_are_not(tmp_path: Path, data: Path, tokens: Path, retriever: Path) -> None:
-    summary = tokenize(tmp_path, toy.INLINE, data=data, model=retriever, config=TokenizeConfig(max_tokens=5))
+def test_long_texts_are_cut_and_short_ones_are_not(tmp_path: Path, data: Path, tokens: Path, encoder: Path) -> None:
+    short = toy.started(tmp_path / "short", toy.retriever_config(encoder, query_tokens=5, document_tokens=5))
+    summary = tokenize(tmp_path, toy.INLINE, data=data, model=short, config=TokenizeConfig(max_tokens=5))
     whole, cut = Tokens.open(tokens, "documents"), Tokens.open(tmp_path, "documents")
     assert [cut[i].tolist() for i in range(40)] == [whole[i][:5].tolist() for i in range(40)]
     assert max(whole.lengths()) > 5

@@ -1,0 +1,273 @@
+"""What a folder of sentence-transformers says of its model, in the terms of this project's configs.
+
+Such a folder lists modules that a text goes through: a Transformer, a Pooling, perhaps a Dense and a Normalize; a
+Router has a list for each side. Every part is read or refused by name, so that no model is taken for another.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple, NoReturn
+
+from components.config import UserError, listing
+from components.data.tokenizers import MODEL_CONFIG
+from components.models import pretrained
+from components.models.configs import MODULES, CrossEncoderConfig, DualEncoderConfig, Pretrained
+
+WEIGHTS = "model.safetensors"
+"""The file with the weights of a Dense module."""
+
+SIDES = ("query", "document")
+_ORDER = ["Transformer", "Pooling", "Dense", "Normalize"]
+_IDENTITY = "torch.nn.modules.linear.Identity"
+_POOLING_MODES = {
+    "pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}  # fmt: skip
+"""The keys that older folders have instead of `pooling_mode`."""
+_TRANSFORMER_CONFIGS = [
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+]
+_POOLING_OF_RANKERS = {"cls": "first", "mean": "mean"}
+"""What our configs call the pooling before a linear layer."""
+_NO_LIMIT = 10**6
+"""A tokenizer whose limit is not known has a far greater number."""
+
+
+class Found(NamedTuple):
+    """Where the parts of a model lie in its folder, and the values of our config that the folder decides."""
+
+    encoders: dict[str, str]
+    """The folder of each tower's encoder: of `shared`, or of `query` and `document`."""
+    projections: dict[str, str]
+    """The file with the weights of each projection or head, by the same names."""
+    values: dict[str, Any]
+
+
+class _Module(NamedTuple):
+    kind: str
+    path: str
+
+
+def retriever(source: DualEncoderConfig) -> Found | None:
+    """The retriever in a folder; None if the folder lists no modules, as that of an encoder alone.
+
+    UserError names what a `DualEncoder` does not have, and a prompt that `source` does not state.
+    """
+    modules = _modules(source)
+    if modules is None:
+        return None
+    about = _about(source, "SentenceTransformer")
+    prompted = _check_prompts(source, about.get("prompts") or {})
+    if about.get("truncate_dim") is not None:
+        _refuse(source, f"its vectors are cut to {about['truncate_dim']} numbers (truncate_dim)", "whole vectors")
+    sides = {side: _side(source, chain) for side, chain in _chains(source, modules).items()}
+    encoders = {side: parts["Transformer"].path for side, parts in sides.items()}
+    if len(sides) > len(set(encoders.values())):
+        _refuse(source, "queries and documents have one Transformer and other modules after it",
+                "one list of modules, or a Transformer for each side")  # fmt: skip
+    limits = {side: _limit(source, parts["Transformer"].path, "feature-extraction") for side, parts in sides.items()}
+    dense = {side: parts["Dense"].path for side, parts in sides.items() if "Dense" in parts}
+    widths = {side: _dense(source, path, bias=False)["out_features"] for side, path in dense.items()}
+    shared = len(sides) > 1 and len(set(dense.values())) == 1 and len(dense) == len(sides)
+    if shared:
+        dense = {"shared": dense["query"]}
+    values = {
+        "towers": "shared" if "shared" in sides else "separate",
+        "pooling": _same(source, "Pooling", [_pooling(source, one["Pooling"], prompted) for one in sides.values()]),
+        "similarity": _same(source, "Normalize", [_similarity(source, one, about) for one in sides.values()]),
+        "query_tokens": limits.get("query", limits.get("shared")),
+        "document_tokens": limits.get("document", limits.get("shared")),
+        "projection": _same(source, "Dense", [widths.get(side) for side in sides]),
+        "share": ["projection"] if shared else [],
+    }
+    # What has no place in the folder of sentence-transformers, where we wrote it.
+    saved = _json(source, MODEL_CONFIG) or {}
+    if saved.get("kind") == source.kind:
+        if values["towers"] == "shared" and values["document_tokens"] == saved["document_tokens"]:
+            values["query_tokens"] = saved["query_tokens"]
+        values["share"] += [part for part in saved["share"] if part == "embedder"]
+    return Found(encoders, {side: f"{path}/{WEIGHTS}" for side, path in dense.items()}, values)
+
+
+def ranker(source: CrossEncoderConfig) -> Found | None:
+    """The ranker in a folder; None for that of an encoder, or of a retriever, whose encoder gets a new head.
+
+    UserError names what a `CrossEncoder` does not have.
+    """
+    modules = _modules(source)
+    if modules is None or (_json(source, _ABOUT) or {}).get("model_type") != "CrossEncoder":
+        return None
+    about = _about(source, "CrossEncoder")
+    if any((about.get("prompts") or {}).values()):
+        _refuse(source, "the ranker puts prompts before its texts", "a ranker without prompts")
+    if [module.kind for module in modules] == ["Transformer"]:
+        labels = pretrained.huggingface_config(source).num_labels
+        if labels != 1:
+            _refuse(source, f"the ranker gives {labels} scores", "one score")
+        limit = _limit(source, modules[0].path, "sequence-classification")
+        return Found({"shared": modules[0].path}, {}, {"pooling": "cls", "pair_tokens": limit})
+    if [module.kind for module in modules] != ["Transformer", "Pooling", "Dense"]:
+        _refuse(source, f"the modules {listing(module.kind for module in modules)}",
+                "a sequence classifier, or Transformer, Pooling, Dense")  # fmt: skip
+    transformer, pooling, head = modules
+    limit = _limit(source, transformer.path, "feature-extraction")
+    how = _POOLING_OF_RANKERS[_pooling(source, pooling, prompted=False)]
+    if (outputs := _dense(source, head.path, bias=True)["out_features"]) != 1:
+        _refuse(source, f"{head.path} gives {outputs} scores", "one score")
+    return Found(
+        {"shared": transformer.path}, {"shared": f"{head.path}/{WEIGHTS}"}, {"pooling": how, "pair_tokens": limit}
+    )
+
+
+_ABOUT = "config_sentence_transformers.json"
+
+
+def _refuse(source: Pretrained, what: str, accepted: str) -> NoReturn:
+    raise UserError(f"model: {source.model}: {what}; accepted: {accepted}")
+
+
+def _json(source: Pretrained, name: str) -> Any:
+    """The content of a file of the model; None if there is no such file."""
+    path = pretrained.file_of(source, name)
+    try:
+        return None if path is None else json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"model: {source.model}: {name}: not JSON: {error}") from None
+
+
+def _about(source: Pretrained, wanted: str) -> dict[str, Any]:
+    about = _json(source, _ABOUT) or {}
+    if (kind := about.get("model_type", wanted)) != wanted:
+        _refuse(source, f"the folder holds a {kind}", f"a {wanted}, or an encoder")
+    return about
+
+
+def _modules(source: Pretrained) -> list[_Module] | None:
+    listed = _json(source, MODULES)
+    return None if listed is None else [_module(source, one["type"], one["path"]) for one in listed]
+
+
+def _module(source: Pretrained, kind: str, path: str) -> _Module:
+    if not kind.startswith("sentence_transformers."):
+        _refuse(source, f"the module {kind} is code of its own", f"sentence-transformers' {', '.join(_ORDER)}, Router")
+    return _Module(kind.rsplit(".", 1)[1], path)
+
+
+def _chains(source: Pretrained, modules: list[_Module]) -> dict[str, list[_Module]]:
+    """The modules that a text of each side goes through."""
+    first, *after = modules
+    if first.kind not in ("Router", "Asym"):
+        return {"shared": modules}
+    inside = f"{first.path}/" if first.path else ""
+    router = _json(source, f"{inside}router_config.json") or _json(source, f"{inside}config.json") or {}
+    routes = router.get("structure", {})
+    if set(routes) != set(SIDES) or router.get("parameters", {}).get("route_mappings"):
+        _refuse(source, f"a Router with the routes {listing(routes)}", "the routes query, document, without mappings")
+    kinds = {name: _module(source, kind, f"{inside}{name}") for name, kind in router["types"].items()}
+    chains = {side: [*(kinds[name] for name in routes[side]), *after] for side in SIDES}
+    return {"shared": chains["query"]} if chains["query"] == chains["document"] else chains
+
+
+def _side(source: Pretrained, chain: list[_Module]) -> dict[str, _Module]:
+    """One side's modules by kind; UserError if they are others than ours or in another order."""
+    kinds = [module.kind for module in chain]
+    if kinds[:2] != _ORDER[:2] or kinds != [kind for kind in _ORDER if kind in kinds]:
+        _refuse(source, f"the modules {listing(kinds)}", "Transformer, Pooling, and after them one Dense, Normalize")
+    return dict(zip(kinds, chain, strict=True))
+
+
+def _same(source: Pretrained, kind: str, values: list[Any]) -> Any:
+    """What both sides have."""
+    if len(set(values)) > 1:
+        _refuse(source, f"queries and documents differ in {kind}: {listing(values)}", "the same for both")
+    return values[0]
+
+
+def _limit(source: Pretrained, folder: str, task: str) -> int | None:
+    """The length at which a Transformer cuts a text; None if nothing says it."""
+    inside = f"{folder}/" if folder else ""
+    about: dict[str, Any] = next(filter(None, (_json(source, inside + name) for name in _TRANSFORMER_CONFIGS)), {})
+    modes = about.get("modality_config", {"text": {}})
+    text = modes.get("text", {"method": f"none for texts, but for {listing(modes)}"})
+    known = {
+        "transformer_task": (about.get("transformer_task", "feature-extraction"), task),
+        "modality_config.text.method": (text.get("method", "forward"), "forward"),
+        "module_output_name": (
+            about.get("module_output_name", "token_embeddings"),
+            "token_embeddings" if task == "feature-extraction" else "scores",
+        ),
+        "processing_kwargs": (about.get("processing_kwargs") or None, None),
+        "query_length": (about.get("query_length"), None),
+        "document_length": (about.get("document_length"), None),
+    }
+    for key, (got, accepted) in known.items():
+        if got != accepted:
+            _refuse(source, f"the Transformer has {key}: {got}", str(accepted))
+    tokenizer = pretrained.tokenizer(source, folder)
+    if about.get("do_lower_case") and tokenizer("The ÀÉ")["input_ids"] != tokenizer("the àé")["input_ids"]:
+        _refuse(source, "the Transformer has do_lower_case: true, and its tokenizer keeps capitals",
+                "a tokenizer that lowers them itself")  # fmt: skip
+    if about.get("max_seq_length") is not None:
+        return int(about["max_seq_length"])
+    positions = getattr(pretrained.huggingface_config(source, folder), "max_position_embeddings", -1)
+    limit = min(tokenizer.model_max_length, positions if positions != -1 else _NO_LIMIT)
+    return int(limit) if limit < _NO_LIMIT else None
+
+
+def _pooling(source: Pretrained, module: _Module, prompted: bool) -> str:
+    """How a Pooling makes one vector of a text."""
+    about = _json(source, f"{module.path}/config.json") or {}
+    modes = about.get("pooling_mode") or [mode for key, mode in _POOLING_MODES.items() if about.get(key)] or "mean"
+    modes = [modes] if isinstance(modes, str) else modes
+    if modes not in (["cls"], ["mean"]):
+        _refuse(source, f"{module.path} pools by {listing(modes)}", "cls or mean")
+    if prompted and not about.get("include_prompt", True):
+        _refuse(source, f"{module.path} leaves out the prompt", "a Pooling over all tokens, or no prompts")
+    return str(modes[0])
+
+
+def _dense(source: Pretrained, path: str, *, bias: bool) -> dict[str, Any]:
+    """The config of a Dense that is a plain linear layer."""
+    about: dict[str, Any] = _json(source, f"{path}/config.json") or {}
+    known = {
+        "bias": (about.get("bias", True), bias),
+        "activation_function": (about.get("activation_function", "torch.nn.modules.activation.Tanh"), _IDENTITY),
+        "module_input_name": (about.get("module_input_name", "sentence_embedding"), "sentence_embedding"),
+        "use_residual": (about.get("use_residual", False), False),
+    }
+    for key, (got, accepted) in known.items():
+        if got != accepted:
+            _refuse(source, f"{path} (Dense) has {key}: {got}", str(accepted))
+    if pretrained.file_of(source, f"{path}/{WEIGHTS}") is None:
+        _refuse(source, f"{path} (Dense) has no {WEIGHTS}", "weights as safetensors")
+    return about
+
+
+def _similarity(source: DualEncoderConfig, parts: dict[str, _Module], about: dict[str, Any]) -> str | None:
+    """How a folder's vectors are compared; None if it does not say so and the config does."""
+    if "Normalize" in parts:
+        return "cosine"
+    named = about.get("similarity_fn_name")
+    if named in ("dot", "cosine"):
+        return str(named)
+    if source.similarity is None:
+        raise UserError(
+            f"similarity: {source.model} compares vectors by {named or 'what its folder does not say'}; accepted: dot, "
+            "cosine"
+        )
+    return None
+
+
+def _check_prompts(source: DualEncoderConfig, prompts: dict[str, str | None]) -> bool:
+    """UserError if the folder has a prompt where the config has none; whether there are prompts at all."""
+    names = {"query": ["query"], "document": ["document", "passage", "corpus"]}
+    stated = {"query": source.query_prompt, "document": source.document_prompt}
+    for side, keys in names.items():
+        theirs = next(filter(None, (prompts.get(key) for key in keys)), "")
+        if theirs and not stated[side]:
+            key = f"{side}_prompt"
+            raise UserError(f"{key}: {source.model} puts {theirs!r} before every {side}; say `{key}: {theirs!r}`")
+    return any(stated.values())
