@@ -2,6 +2,7 @@
 
 import math
 import textwrap
+from collections.abc import Mapping
 from typing import Any
 
 from components.evaluation.measures import description, mean_and_deviation
@@ -20,8 +21,8 @@ Json = dict[str, Any]
 def by_collection(metrics: Json) -> list[Json]:
     """For each collection and split: systems by measures, means over the seeds, and the comparisons."""
     places = list(dict.fromkeys((row["collection"], row["split"]) for row in metrics["rows"]))
-    places = [place for place in places if place[0] != AVERAGE]
-    return [_result(*place, metrics) for place in places]
+    means = {(row["collection"], row["split"]) for row in metrics["rows"] if "over" in row}
+    return [_result(*place, metrics) for place in places if place not in means]
 
 
 def _result(collection: str, split: str, metrics: Json) -> Json:
@@ -58,16 +59,30 @@ def _result(collection: str, split: str, metrics: Json) -> Json:
     }
 
 
-def averages_of(rows: list[Json]) -> list[Json]:
-    """A row for each system, measure and seed that was measured on all collections: the mean over them."""
-    places = {(row["collection"], row["split"]) for row in rows}
+def averages_of(rows: list[Json], parts: Mapping[str, str]) -> list[Json]:
+    """A row for each system, measure and seed that was measured on all collections: the mean over them.
+
+    `parts` names, for a collection that is a part of one, the whole. A whole is the mean over its parts, has rows of
+    its own, and counts once in the average, as CQADupStack's twelve forums do in BEIR (Thakur et al., 2021).
+    """
+    wholes: list[Json] = []
+    for whole in dict.fromkeys(parts.values()):
+        wholes += _means(whole, [row for row in rows if parts.get(row["collection"]) == whole])
+    counted = [row for row in rows if row["collection"] not in parts] + wholes
+    return wholes + _means(AVERAGE, counted)
+
+
+def _means(name: str, rows: list[Json]) -> list[Json]:
+    """The means over all collections among the rows, as rows of a collection `name`; `over` has their names."""
+    places = list(dict.fromkeys((row["collection"], row["split"]) for row in rows))
     groups: dict[tuple[str, str, int], list[Json]] = {}
     for row in rows:
         groups.setdefault((row["system"], row["measure"], row["seed"]), []).append(row)
     return [
         {
-            "system": system, "round": None, "collection": AVERAGE, "split": "all", "seed": seed, "measure": measure,
+            "system": system, "round": None, "collection": name, "split": "all", "seed": seed, "measure": measure,
             "value": sum(row["value"] for row in of) / len(of), "queries": sum(row["queries"] for row in of),
+            "over": [collection for collection, _ in places],
         }
         for (system, measure, seed), of in groups.items() if len(of) == len(places)
     ]  # fmt: skip

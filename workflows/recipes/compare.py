@@ -87,7 +87,8 @@ def build(config: Config) -> Outcome:
                 beside += [(title, other) for other in config.other_systems]
             else:
                 comparisons += [(title, f"{other}: {system}") for other in config.opponents(name)]
-    results = relabelled(gathered(systems, comparisons + beside), _labels(outcomes))
+    parts = _parts(outcomes)
+    results = relabelled(gathered(systems, comparisons + beside, parts=parts), _labels(outcomes))
     pictures = []
     if config.curves:
         lines = {
@@ -101,7 +102,20 @@ def build(config: Config) -> Outcome:
     return Outcome(
         results=results, data=main.data, systems=systems, retrieval=main.retrieval, ranker=main.ranker,
         split=main.split, note=main.note, pictures=tuple(pictures), costs=main.costs,
+        parts=parts,
     )  # fmt: skip
+
+
+def _parts(outcomes: dict[str, Outcome]) -> dict[str, str] | None:
+    """The parts of collections in all experiments; None where none has averages. ValueError where two disagree."""
+    averaged = {name: outcome.parts for name, outcome in outcomes.items() if outcome.parts is not None}
+    parts: dict[str, str] = {}
+    for name, own in averaged.items():
+        for collection, whole in own.items():
+            if parts.setdefault(collection, whole) != whole:
+                raise ValueError(f"experiments: {name!r} has {collection!r} as a part of {whole!r}, and another has it "
+                                 f"as one of {parts[collection]!r}")  # fmt: skip
+    return parts if averaged else None
 
 
 def _labels(outcomes: dict[str, Outcome]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from components.config import Config as Part
 from components.evaluation.embedding_space import EmbeddingSpaceConfig
+from components.evaluation.result_table import AVERAGE
 from components.models.configs import DualEncoderConfig
 from components.retrieval.fusion import FusionConfig
 from components.sources.base import AnySource
@@ -34,6 +35,9 @@ class Evaluated(Part):
     same_id: Literal["keep", "drop"] = "keep"
     """Whether a document with its query's id may be retrieved. `drop` is for collections whose queries are among the
     documents, where the benchmark leaves them out (BEIR: ArguAna, Quora)."""
+    part_of: str | None = None
+    """The name of a collection that this is a part of. Its parts' mean counts once in the average, as that of
+    CQADupStack's twelve forums does in BEIR. Null for a whole collection."""
 
 
 class Config(Part):
@@ -43,7 +47,7 @@ class Config(Part):
     collections: dict[str, Evaluated] = Field(min_length=1)
     """By the name that tables show."""
     retriever: DualEncoderConfig | None = None
-    """A model as it is: from a hub, a package, or the folder of an export."""
+    """A model as it is: from a hub, a package, or the folder of an export, which needs no more than `model`."""
     experiment: str | None = None
     """An experiment's file instead, relative to where you run: the last retriever that it trains."""
     sets: list[str] = []
@@ -67,6 +71,19 @@ class Config(Part):
         if (self.retriever is None) == (self.experiment is None):
             raise ValueError("say either `retriever` or `experiment`: one retriever is evaluated")
         return self
+
+    @model_validator(mode="after")
+    def _one_meaning_of_a_name(self) -> Self:
+        for name in [AVERAGE, *self.parts().values()]:
+            if name in self.collections:
+                raise ValueError(f"collections: {name!r} is the name of a mean; accepted: another name")
+        if AVERAGE in self.parts().values():
+            raise ValueError(f"part_of: {AVERAGE!r} is the mean over all collections; accepted: another name")
+        return self
+
+    def parts(self) -> dict[str, str]:
+        """By collection, the whole that it is a part of."""
+        return {name: asked.part_of for name, asked in self.collections.items() if asked.part_of is not None}
 
     def on(self, asked: Evaluated) -> CollectionConfig:
         """One collection: how it is read, searched and measured."""
@@ -119,8 +136,8 @@ def build(config: Config) -> Outcome:
     comparisons = [("retriever", "BM25")]
     if config.fusion is not None:
         comparisons += [("fusion", "BM25"), ("fusion", "retriever")]
-    results_step = gathered(systems, comparisons, average=True)
-    return replace(first, results=relabelled(results_step, labels), systems=systems)
+    results_step = gathered(systems, comparisons, parts=config.parts())
+    return replace(first, results=relabelled(results_step, labels), systems=systems, parts=config.parts())
 
 
 def _note(config: Config, other: Outcome | None) -> str:

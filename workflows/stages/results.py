@@ -1,6 +1,6 @@
 """The systems that a recipe measures, and what a recipe hands back."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -122,11 +122,13 @@ class Results:
         return self.name or name_of(self.config.data)
 
 
-def gathered(systems: Sequence[System], comparisons: list[tuple[str, str]], *, average: bool = False) -> Step:
+def gathered(
+    systems: Sequence[System], comparisons: list[tuple[str, str]], *, parts: Mapping[str, str] | None = None
+) -> Step:
     """Measures, and comparisons of a system with its baseline, as `metrics.json` has them.
 
-    With `average` each system's averages over the collections too, as if that were one more collection. ValueError
-    where two systems have one name, or a comparison names none.
+    With `parts` each system's averages over the collections too, as if that were one more collection
+    (`Outcome.parts`). ValueError where two systems have one name, or a comparison names none.
     """
     of = [(system.name, system.collection, system.split, system.seed) for system in systems]
     for name, collection, split, seed in of:
@@ -136,10 +138,11 @@ def gathered(systems: Sequence[System], comparisons: list[tuple[str, str]], *, a
     for name in (name for pair in comparisons for name in pair):
         if name not in names:
             raise ValueError(f"a comparison names {name!r}; the systems are {listing(names)}")
+    averaged: dict[str, Any] = {} if parts is None else {"parts": dict(parts)}
     return step(
-        "results", averages if average else results, systems=[system.inputs() for system in systems],
+        "results", results if parts is None else averages, systems=[system.inputs() for system in systems],
         comparisons=[{"system": system, "baseline": baseline} for system, baseline in comparisons],
-        seed=0, rounds=10_000,
+        seed=0, rounds=10_000, **averaged,
     )  # fmt: skip
 
 
@@ -205,6 +208,9 @@ class Outcome:
     """Further steps that the report shows, such as charts: nothing that was measured stands on them."""
     costs: tuple[Cost, ...] = ()
     """Systems whose cost the report sets side by side."""
+    parts: Mapping[str, str] | None = None
+    """Where results have averages over the collections: by collection, the whole that it is a part of. None for no
+    averages."""
 
     @property
     def rankings(self) -> dict[str, Step]:

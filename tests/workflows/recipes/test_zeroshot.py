@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
-from components.evaluation.result_table import across, averages_of, table
+from components.evaluation.result_table import across, averages_of, by_collection, table
 from tests.support import tiny, toy
 from workflows.stages import experiments
 from workflows.steps.exclude import exclude
@@ -100,15 +100,81 @@ def test_the_table_has_collections_for_rows(played: tiny.Place) -> None:
     assert page.index("First") < page.index("average")
 
 
-def test_an_average_is_of_what_was_measured_everywhere() -> None:
-    def row(system: str, collection: str, value: float) -> dict[str, Any]:
-        return {"system": system, "round": None, "collection": collection, "split": "test", "seed": 1,
-                "measure": "RR", "value": value, "queries": 3}  # fmt: skip
+def row(system: str, collection: str, value: float) -> dict[str, Any]:
+    """A system's measure on a collection."""
+    return {"system": system, "round": None, "collection": collection, "split": "test", "seed": 1,
+            "measure": "RR", "value": value, "queries": 3}  # fmt: skip
 
+
+def test_an_average_is_of_what_was_measured_everywhere() -> None:
     rows = [row("a", "x", 0.2), row("a", "y", 0.4), row("b", "x", 0.9)]
-    made = averages_of(rows)
+    made = averages_of(rows, {})
     assert [(one["system"], one["value"], one["queries"]) for one in made] == [("a", pytest.approx(0.3), 6)]
     assert across({"rows": rows}) == []
+
+
+def test_the_parts_of_a_collection_count_once_in_the_average() -> None:
+    """As CQADupStack's forums: (.2 + .4) / 2 = .3, and with .7 of another collection .5; all alike give .433."""
+    rows = [row("a", "android", 0.2), row("a", "english", 0.4), row("a", "SciFact", 0.7), row("b", "android", 0.9)]
+    made = averages_of(rows, {"android": "CQADupStack", "english": "CQADupStack"})
+    found = [(one["system"], one["collection"], one["value"], one["queries"], one["over"]) for one in made]
+    assert found == [
+        ("a", "CQADupStack", pytest.approx(0.3), 6, ["android", "english"]),
+        ("a", "average", pytest.approx(0.5), 9, ["SciFact", "CQADupStack"]),
+    ]
+    metrics = {"rows": rows + made, "comparisons": []}
+    assert [one["collection"] for one in by_collection(metrics)] == ["android", "english", "SciFact"]
+    (shown,) = across(metrics)
+    names = ["android", "english", "SciFact", "CQADupStack", "average"]
+    assert [line["collection"] for line in shown["lines"]] == names
+
+
+def test_two_retrievers_are_compared_on_the_average(tmp_path: Path, tree: dict[str, Any]) -> None:
+    """Each collection a part of one: the average is that whole's mean."""
+    tree = {**tree, "fusion": None, "analyse": None, "collections": {
+        name: {**asked, "part_of": "Both"} for name, asked in tree["collections"].items()
+    }}  # fmt: skip
+    files = {}
+    for pooling in ("cls", "mean"):
+        files[pooling] = str(tmp_path / f"{pooling}.yaml")
+        tiny.write(Path(files[pooling]), {**tree, "retriever": {**tree["retriever"], "pooling": pooling}})
+    told = {"recipe": "compare", "experiments": files, "baseline": "cls", "systems": ["retriever"]}
+    place = tiny.place(tmp_path / "place", told)
+    assert place("run") == 0
+    found = {(one["collection"], one["system"]): one["value"]
+             for one in place.metrics()["rows"] if one["measure"] == "nDCG@10"}  # fmt: skip
+    for system in ("cls: retriever", "mean: retriever"):
+        mean = pytest.approx((found["First", system] + found["Second", system]) / 2)
+        assert found["Both", system] == found["average", system] == mean
+    lines = table(place.metrics()).splitlines()
+    assert [line.split()[0] for line in lines[3:7]] == ["First", "Second", "Both", "average"]
+
+
+def test_experiments_that_take_a_collection_apart_differently_are_refused(tmp_path: Path, tree: dict[str, Any]) -> None:
+    files = {}
+    for whole in ("One", "Other"):
+        own = {"First": {**tree["collections"]["First"], "part_of": whole}, "Second": tree["collections"]["Second"]}
+        files[whole] = str(tmp_path / f"{whole}.yaml")
+        tiny.write(Path(files[whole]), {**tree, "collections": own})
+    told = {"recipe": "compare", "experiments": files, "baseline": "One", "systems": ["retriever"]}
+    with pytest.raises(UserError, match=r"'Other' has 'First' as a part of 'Other', and another .* of 'One'"):
+        experiments.read(tiny.write(tmp_path / "compare.yaml", told), [], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("first", "part_of", "says"),
+    [
+        ("average", None, "'average' is the name of a mean"),
+        ("First", "Second", "'Second' is the name of a mean"),
+        ("First", "average", "'average' is the mean over all collections"),
+    ],
+)
+def test_a_name_is_of_a_collection_or_of_a_mean(
+    tmp_path: Path, tree: dict[str, Any], first: str, part_of: str | None, says: str
+) -> None:
+    own = {first: {**tree["collections"]["First"], "part_of": part_of}, "Second": tree["collections"]["Second"]}
+    with pytest.raises(UserError, match=says):
+        experiments.read(tiny.write(tmp_path / "zero.yaml", {**tree, "collections": own}), [], tmp_path)
 
 
 def test_nothing_is_excluded_from_nothing(tmp_path: Path) -> None:
