@@ -34,14 +34,19 @@ def create(factory: str, dimension: int) -> Any:
 
 
 def build(
-    factory: str, documents: Sequence[npt.NDArray], *, threads: int, on_added: Callable[[int], None] = lambda _: None
-) -> Any:
+    factory: str, documents: Sequence[npt.NDArray], *, threads: int, ef_construction: int = 40,
+    on_added: Callable[[int], None] = lambda _: None,
+) -> Any:  # fmt: skip
     """An index over the rows of all shards, in order. `on_added` is called with the size of each block added.
 
-    If the index must be trained, it is on every n-th row, the same ones every time.
+    `ef_construction` is the size of HNSW's candidate list while a document's neighbours are looked for (Malkov and
+    Yashunin, 2018, Algorithm 1). If the index must be trained, it is on every n-th row, the same ones every time.
     """
     faiss.omp_set_num_threads(threads)
     index = create(factory, documents[0].shape[1])
+    graph = _graph(index)
+    if graph is not None:
+        graph.hnsw.efConstruction = ef_construction
     if not index.is_trained:
         sample = _even_rows(documents, _sample_size(index))
         try:

@@ -59,7 +59,10 @@ def refresh(label: str, collection: Collection, retriever: Model, config: Collec
     )  # fmt: skip
     index = None
     if config.search.index is not None:
-        index = step(f"{label} index", faiss_index, vectors=vectors, factory=config.search.index)
+        index = step(
+            f"{label} index", faiss_index, vectors=vectors, factory=config.search.index,
+            ef_construction=config.search.ef_construction,
+        )  # fmt: skip
     return Retrieval(
         label, collection.data, retriever, vectors, index, k=config.k, encode=config.encode, search=config.search
     )

@@ -24,6 +24,8 @@ from workflows.store.dag import Description
 from workflows.store.progress import Progress
 
 INDEX = "index.faiss"
+EF_CONSTRUCTION = 40
+"""FAISS's own number of candidates while a graph is built."""
 # How the work is cut into shards, which changes no result: the most queries, scores and documents of one.
 QUERIES = 4096
 SCORES = 2**30
@@ -41,15 +43,19 @@ class SearchConfig(Config):
     """Cells of an inverted file that are searched for a query."""
     ef: int = Field(default=128, ge=1)
     """Candidates that an HNSW graph holds while it is searched."""
+    ef_construction: int = Field(default=EF_CONSTRUCTION, ge=1)
+    """Candidates that an HNSW graph holds while it is built: more give a better graph, and take longer."""
     sample: int = Field(default=200, ge=1)
     """Queries for which an index is compared with exact search."""
 
 
 @Description(part="search", droppable=(INDEX,))
-def faiss_index(out: Path, cluster: Cluster, *, vectors: Path, factory: str) -> dict[str, Any]:
+def faiss_index(
+    out: Path, cluster: Cluster, *, vectors: Path, factory: str, ef_construction: int = EF_CONSTRUCTION
+) -> dict[str, Any]:  # fmt: skip
     """Write `index.faiss`, in which row i is document i.
 
-    It takes the factory string alone, not the whole config: `probes` and `ef` need no other index.
+    It takes what an index is built with alone, not the whole config: `probes` and `ef` need no other index.
     """
     from components.retrieval import index
 
@@ -61,6 +67,7 @@ def faiss_index(out: Path, cluster: Cluster, *, vectors: Path, factory: str) -> 
     map_shards(
         _Indexing, [Shard(INDEX, rows, {})],
         out=out, cluster=cluster, pool=pool, unit="documents", vectors=str(vectors), factory=factory,
+        ef_construction=ef_construction,
     )  # fmt: skip
     return {"documents": rows, "dimension": dimension, "bytes": (out / INDEX).stat().st_size}
 
@@ -235,13 +242,15 @@ class _Searching:
 class _Indexing:
     """The one shard of an index: all documents."""
 
-    def __init__(self, *, threads: int, vectors: str, factory: str) -> None:
-        self._threads, self._vectors, self._factory = threads, Path(vectors), factory
+    def __init__(self, *, threads: int, vectors: str, factory: str, ef_construction: int) -> None:
+        self._vectors = Path(vectors)
+        self._options: dict[str, Any] = {"threads": threads, "ef_construction": ef_construction}
+        self._factory = factory
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         from components.retrieval import index
 
         shards = document_shards(self._vectors)
         with Progress(path.parent, sum(len(shard) for shard in shards), "documents") as progress:
-            built = index.build(self._factory, shards, threads=self._threads, on_added=progress.add)
+            built = index.build(self._factory, shards, on_added=progress.add, **self._options)
         index.write(built, path)

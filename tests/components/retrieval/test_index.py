@@ -47,8 +47,20 @@ def test_options_reach_the_index_behind_a_transform(vectors, tmp_path):
     shards, _ = vectors
     inverted = opened(index.build("PCA8,IVF8,Flat", shards, threads=1), tmp_path, probes=3)
     assert faiss.extract_index_ivf(inverted).nprobe == 3
-    graph = opened(index.build("PCA8,HNSW16", shards, threads=1), tmp_path, ef=77)
-    assert index._graph(graph).hnsw.efSearch == 77
+    graph = opened(index.build("PCA8,HNSW16", shards, threads=1, ef_construction=99), tmp_path, ef=77)
+    assert (index._graph(graph).hnsw.efSearch, index._graph(graph).hnsw.efConstruction) == (77, 99)
+
+
+def test_more_candidates_while_it_is_built_make_a_better_graph(vectors, tmp_path):
+    shards, queries = vectors
+    exact = topk.tie_ranks_of(topk.top_k(queries, shards, None, 10))
+
+    def found(**options):
+        graph = opened(index.build("HNSW4", shards, threads=1, **options), tmp_path, ef=32)
+        lists = topk.tie_ranks_of(index.search(graph, queries, np.arange(1000), 10))
+        return sum(len(np.intersect1d(a, b)) for a, b in zip(lists, exact, strict=True))
+
+    assert found(ef_construction=200) > found(ef_construction=4)
 
 
 def test_no_document_is_nothing_rather_than_minus_one(vectors, tmp_path):

@@ -47,7 +47,10 @@ class Dense:
         if config.hnsw is None:
             return None
         label = self.setting.label(config.hnsw, seed) if config.train is not None else config.hnsw
-        index = step(f"{label} index", faiss_index, vectors=exact.vectors, factory=config.hnsw)
+        index = step(
+            f"{label} index", faiss_index, vectors=exact.vectors, factory=config.hnsw,
+            ef_construction=config.search.ef_construction,
+        )  # fmt: skip
         return replace(exact, label=label, index=index, search=config.search.model_copy(update={"index": config.hnsw}))
 
     def fused_with(self, system: str, ranking: Step, retrieval: Retrieval, seed: int) -> Step:
