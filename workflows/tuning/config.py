@@ -24,7 +24,7 @@ class Tuning(Config):
     """One of `evaluate.measures`; with several seeds, the mean over them."""
     systems: list[str] = Field(min_length=1)
     """Rows of the results, in the order in which a trial reaches them. The last one's measure counts; after each, the
-    scheduler may stop the trial."""
+    scheduler may stop the trial. By default the last row of the results."""
     split: str = "dev"
     """The split that the trials are measured on; never the one of the experiment's results."""
     goal: Literal["max", "min"] = "max"
@@ -112,11 +112,12 @@ def read_tuning(arguments: argparse.Namespace) -> TunedExperiment:
         raise UserError(f"{path}: tune: missing; accepted: a section such as the one in configs/tune/demo.yaml")
     if not isinstance(tree["tune"], dict):
         raise UserError(f"{path}: tune: expected keys and values, got {tree['tune']!r}")
-    tuning = parse(Tuning, tree["tune"], where=f"{path}: tune")
     experiment = experiments.read(path, arguments.assignments, arguments.runs)
     if not hasattr(experiment.config, "evaluate"):
         recipe = experiment.config.recipe
         raise UserError(f"{path}: tune: {recipe} has no numbers of its own; tune one of its experiments")
+    tree["tune"] = {"systems": system_names(experiment.outcome.systems)[-1:], **tree["tune"]}
+    tuning = parse(Tuning, tree["tune"], where=f"{path}: tune")
     tuned = TunedExperiment(path, tree, experiment.run, tuning)
     tuned.measure_steps(experiment)
     _check_measure(path, tuning, experiment.config.evaluate)

@@ -12,7 +12,8 @@ import pytest
 from tests.support import tiny
 from tests.support.tiny import Said
 from tests.support.tuning import GAME, WARM, tree
-from workflows.__main__ import main
+from workflows.__main__ import main, parser
+from workflows.tuning.config import read_tuning
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,17 @@ def test_a_mistake_is_one_line(
     assert out == ""
     assert re.fullmatch(rf"error: .*tiny\.yaml.*{says}.*\n|error: --set .*{says}\n", err), err
     assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", "inline.yaml"}
+
+
+def test_the_last_system_counts_where_none_is_named(beir: Path, encoder: Path, tmp_path: Path) -> None:
+    asked = tree(beir, encoder)
+    del asked["tune"]["systems"]
+    place = tiny.place(tmp_path, asked)
+    tuned = read_tuning(parser().parse_args(place.words("tune")))
+    rows = tuned.experiment({}).outcome.systems
+    assert tuned.tuning.systems == tuned.tree["tune"]["systems"] == [rows[-1].name]
+    (measured,) = tuned.measure_steps(tuned.experiment({}))
+    assert measured == [rows[-1].metrics]
 
 
 def test_an_experiment_without_the_section_is_not_tuned(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
