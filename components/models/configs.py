@@ -87,9 +87,10 @@ class DualEncoderConfig(Pretrained):
     """Width of the vectors, made by a linear layer without bias after pooling (Moiseev et al., 2023, section 2), one
     for each tower. Null for the folder's; where it has none, for the encoder's own width and no such layer."""
     projections: Literal["apart", "alike"] = "apart"
-    """Initial weights of separate towers' projections. `apart`: a random draw each, so queries and documents are
-    unrelated before training. `alike`: the same draw for both, as the encoders too are equal. The paper does not
-    say."""
+    """Initial weights of separate towers' projections. `apart`: a random draw each, as layers made one by one have; the
+    paper does not say. Queries and documents are then unrelated before training, and it takes a long one to bring them
+    together, such as the paper's 20,000 updates. `alike`: the same draw for both, as the encoders too are equal; short
+    trainings need it."""
     share: list[Literal["projection", "embedder"]] = []
     """What separate towers share: the projection (ADE-SPL, Moiseev et al., 2023, Figure 2), the token embeddings."""
     freeze: list[Literal["embedder"]] = []
