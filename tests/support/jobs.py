@@ -25,17 +25,21 @@ class Job:
 
 
 class Client:
-    """Ray's client of a server whose jobs end as they are told to, and whose connection breaks so often."""
+    """Ray's client of a server whose jobs end as they are told to, whose connection breaks so often, and whose head
+    refuses so many jobs as it has no agent yet."""
 
-    def __init__(self, log: list[str] | None = None, breaks: int = 0, **ended: Any) -> None:
+    def __init__(self, log: list[str] | None = None, breaks: int = 0, refusals: int = 0, **ended: Any) -> None:
         self.jobs: list[Job] = []
         self.sent: dict[str, Any] = {}
-        self.log, self.breaks, self.ended = log or [], breaks, ended
+        self.log, self.breaks, self.refusals, self.ended = log or [], breaks, refusals, ended
 
     def list_jobs(self) -> list[Job]:
         return self.jobs
 
     def submit_job(self, **job: Any) -> str:
+        if self.refusals:
+            self.refusals -= 1
+            raise RuntimeError("Request failed with status code 500: No available agent to submit job, please try ...")
         self.sent = job
         self.jobs.append(Job(job["submission_id"], "RUNNING", job["metadata"]))
         return str(job["submission_id"])

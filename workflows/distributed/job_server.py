@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import ssl
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -23,6 +24,14 @@ ANSWER_SECONDS = 10.0
 """Seconds that an address has for its first answer."""
 LOST_SECONDS = 120.0
 """Seconds without an answer after which a job server counts as lost."""
+RETRY_SECONDS = 5.0
+"""Seconds between two attempts to send a job to a head that is still starting."""
+NO_AGENT = "No available agent"
+"""What Ray answers while the agent of the head's node is missing."""
+NO_AGENT_WHY = (
+    "Either it has just started, or another Ray on its machine has its agent's port (52365); then start it with `ray "
+    "start --head --dashboard-agent-listen-port=0`"
+)
 
 
 class JobServer:
@@ -37,10 +46,13 @@ class JobServer:
         check_answers(address)
         return cls(_client(address))
 
-    def send(self, name: str, command: str, folder: Path, *, install: bool) -> tuple[str, bool]:
+    def send(
+        self, name: str, command: str, folder: Path, *, install: bool, wait_seconds: float = 0.0
+    ) -> tuple[str, bool]:
         """Send a command and its package; the job, and whether the same job was running already.
 
-        With `install` every node installs the locked packages for the job first.
+        With `install` every node installs the locked packages for the job first. A head that cannot start jobs yet is
+        asked again for `wait_seconds`.
         """
         environment: dict[str, Any] = {"working_dir": str(folder), "env_vars": job_package.environment()}
         if install:
@@ -53,13 +65,33 @@ class JobServer:
                 return str(job.submission_id), True
         # Ray accepts an id once, and a run may be submitted again to resume it.
         wanted = f"{re.sub('[^A-Za-z0-9_.-]', '-', name)}-{secrets.token_hex(3)}"
-        try:
-            sent = self._client.submit_job(
-                entrypoint=command, runtime_env=environment, submission_id=wanted, metadata={"sparring": digest}
-            )
-        except RuntimeError as error:
-            raise StepFailed(f"the cluster did not accept the job: {first_line(error)}") from error
-        return str(sent), False
+        sent = self._sent(
+            wait_seconds, entrypoint=command, runtime_env=environment, submission_id=wanted,
+            metadata={"sparring": digest},
+        )  # fmt: skip
+        return sent, False
+
+    def _sent(self, wait_seconds: float, **job: Any) -> str:
+        """Send a job, again and again while its head has no agent that could start it."""
+        end, announced = time.monotonic() + wait_seconds, False
+        while True:
+            try:
+                return str(self._client.submit_job(**job))
+            except RuntimeError as error:
+                if NO_AGENT not in str(error):
+                    raise StepFailed(f"the cluster did not accept the job: {first_line(error)}") from error
+                if time.monotonic() >= end:
+                    raise StepFailed(
+                        f"the cluster did not accept the job: its head has no agent that could start it. {NO_AGENT_WHY}"
+                    ) from error
+            if not announced:
+                print(
+                    f"the cluster's head cannot start jobs yet; trying for {wait_seconds:.0f} s (wait_seconds in the "
+                    f"profile). {NO_AGENT_WHY}",
+                    file=sys.stderr, flush=True,
+                )  # fmt: skip
+                announced = True
+            time.sleep(RETRY_SECONDS)
 
     def follow(self, job: str) -> None:
         """Print a job's log as it is written, to its end. After a lost connection the log continues where it was."""

@@ -44,6 +44,48 @@ def test_the_lock_is_installed_where_that_is_asked_for(tmp_path: Path) -> None:
     assert len(client.sent["runtime_env"]["pip"]["packages"]) == len(nodes.locked_versions())
 
 
+WHY = (
+    "Either it has just started, or another Ray on its machine has its agent's port (52365); then start it with `ray "
+    "start --head --dashboard-agent-listen-port=0`"
+)
+
+
+def test_a_head_that_is_still_starting_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ray answers 500 for as long as the head's node has no agent; one line says so, and what may be the cause."""
+    monkeypatch.setattr(job_server.time, "sleep", lambda seconds: None)
+    client = Client(refusals=3)
+    job, found = JobServer(client).send("a run", "python x", tmp_path, install=False, wait_seconds=600)
+    assert [one.submission_id for one in client.jobs] == [job]
+    assert not found
+    assert capsys.readouterr().err == (
+        f"the cluster's head cannot start jobs yet; trying for 600 s (wait_seconds in the profile). {WHY}\n"
+    )
+
+
+def test_a_head_that_never_gets_an_agent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    client = Client(refusals=10**6)
+    with pytest.raises(StepFailed) as failed:
+        JobServer(client).send("a run", "python x", tmp_path, install=False, wait_seconds=0)
+    assert str(failed.value) == (
+        f"the cluster did not accept the job: its head has no agent that could start it. {WHY}"
+    )
+    assert client.refusals == 10**6 - 1
+    assert capsys.readouterr().err == ""
+
+
+def test_another_refusal_ends_the_command_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client()
+
+    def refused(**_: Any) -> str:
+        raise RuntimeError("Request failed with status code 400: bad\nTraceback")
+
+    monkeypatch.setattr(client, "submit_job", refused)
+    with pytest.raises(StepFailed, match=r"^the cluster did not accept the job: Request failed .* 400: bad$"):
+        JobServer(client).send("a run", "python x", tmp_path, install=False, wait_seconds=600)
+
+
 async def quick(seconds: float) -> None:
     """A sleep that does not last."""
 
