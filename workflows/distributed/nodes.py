@@ -1,6 +1,7 @@
 """The nodes of a cluster that this run joined: wait for them, and check each before anything runs on it."""
 
 import importlib.metadata
+import os
 import sys
 import time
 import uuid
@@ -53,16 +54,39 @@ def check_nodes(cluster: Cluster, store: Path) -> None:
 
 
 def _wait_for_nodes(ray: Any, cluster: Cluster) -> None:
-    """Wait until the processors for training are there, for at most `wait_seconds`: nodes may still be starting."""
+    """Wait until the processors for training are there, for at most `wait_seconds`, on a cluster that may still grow.
+
+    Ray's autoscaler is asked for them: it starts no nodes for a driver that only waits.
+    """
     kind, needed = "GPU" if cluster.device == "cuda" else "CPU", cluster.train.workers or 1
-    began, announced = time.monotonic(), False
-    while (available := int(ray.cluster_resources().get(kind, 0))) < needed:
-        if time.monotonic() - began >= cluster.wait_seconds:
-            return
-        if not announced:
-            print(f"waiting for nodes: training asks for {needed} {kind}s, there are {available}", file=sys.stderr)
-            announced = True
-        time.sleep(1.0)
+
+    def available() -> int:
+        return int(ray.cluster_resources().get(kind, 0))
+
+    if available() >= needed or not cluster.wait_seconds or not _may_grow(ray):
+        return
+    from ray.autoscaler.sdk import request_resources
+
+    print(
+        f"waiting for nodes, at most {cluster.wait_seconds} s (wait_seconds in the profile): there are {available()} "
+        f"{kind}s, and training asks for {needed} (train.workers)",
+        file=sys.stderr, flush=True,
+    )  # fmt: skip
+    end = time.monotonic() + cluster.wait_seconds
+    request_resources(bundles=[{kind: 1}] * needed)
+    try:
+        while available() < needed and time.monotonic() < end:
+            time.sleep(1.0)
+    finally:
+        request_resources(bundles=[])  # a request outlives its driver
+
+
+def _may_grow(ray: Any) -> bool:
+    """Whether something may add nodes: KubeRay or Ray's launcher, which name the group that a node belongs to. A
+    cluster that people started with `ray start` is taken to be complete."""
+    if os.environ.get("RAY_USAGE_STATS_KUBERAY_IN_USE") == "1":
+        return True
+    return any("ray.io/node-group" in node["Labels"] for node in ray.nodes() if node["Alive"])
 
 
 def locked_versions() -> dict[str, str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -76,15 +78,67 @@ def test_a_cluster_that_stays_too_small_is_refused(ray: Cluster, tmp_path: Path,
         nodes.check_nodes(ray.model_copy(update=about), tmp_path / "store")
 
 
-def test_nodes_that_start_late_are_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+class Growing:
+    """A Ray cluster whose GPUs become more from one look to the next, up to a last number."""
+
+    def __init__(self, *sizes: float, labels: dict[str, str]) -> None:
+        self.sizes, self.labels, self.size = iter(sizes), labels, 0.0
+
+    def cluster_resources(self) -> dict[str, float]:
+        self.size = next(self.sizes, self.size)
+        return {"GPU": self.size}
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "Labels": {"ray.io/node-id": "ab", **self.labels}}]
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What Ray's autoscaler is asked for; waiting takes no time."""
+    asked: list[Any] = []
+    monkeypatch.setattr("ray.autoscaler.sdk.request_resources", lambda bundles: asked.append(bundles))
+    clock = iter(range(10**6))
+    monkeypatch.setattr(nodes, "time", SimpleNamespace(sleep=lambda _: None, monotonic=lambda: next(clock)))
+    monkeypatch.delenv("RAY_USAGE_STATS_KUBERAY_IN_USE", raising=False)
+    return asked
+
+
+WAITING = "at most 600 s (wait_seconds in the profile): there are 0 GPUs, and training asks for 16 (train.workers)\n"
+SIXTEEN = Cluster(device="cuda", train=Pool(workers=16), wait_seconds=600)
+
+
+@pytest.mark.parametrize("kuberay", [False, True])
+def test_nodes_that_start_late_are_asked_for_and_waited_for(
+    requests: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kuberay: bool
 ) -> None:
-    class Ray:
-        sizes = iter([0.0, 8.0, 16.0])
+    """Where KubeRay or a launcher of Ray's starts them; the autoscaler's request does not outlive the wait."""
+    if kuberay:
+        monkeypatch.setenv("RAY_USAGE_STATS_KUBERAY_IN_USE", "1")
+    ray = Growing(0, 0, 8, 16, labels={} if kuberay else {"ray.io/node-group": "workers"})
+    nodes._wait_for_nodes(ray, SIXTEEN)
+    assert ray.size == 16
+    assert requests == [[{"GPU": 1}] * 16, []]
+    assert capsys.readouterr().err == f"waiting for nodes, {WAITING}"
 
-        def cluster_resources(self) -> dict[str, float]:
-            return {"GPU": next(self.sizes)}
 
-    monkeypatch.setattr(nodes.time, "sleep", lambda seconds: None)
-    nodes._wait_for_nodes(Ray(), Cluster(device="cuda", train=Pool(workers=16)))
-    assert capsys.readouterr().err == "waiting for nodes: training asks for 16 GPUs, there are 0\n"
+def test_the_wait_has_an_end(requests: list[Any]) -> None:
+    ray = Growing(0, 8, labels={"ray.io/node-group": "workers"})
+    nodes._wait_for_nodes(ray, SIXTEEN)
+    assert ray.size == 8
+    assert requests == [[{"GPU": 1}] * 16, []]
+    assert 600 <= nodes.time.monotonic() <= 610
+
+
+def test_a_cluster_to_which_nothing_adds_nodes_is_not_waited_for(
+    requests: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ray = Growing(8, labels={})
+    nodes._wait_for_nodes(ray, SIXTEEN)
+    assert requests == []
+    assert nodes.time.monotonic() == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_cluster_that_is_large_enough_is_not_waited_for(requests: list[Any]) -> None:
+    nodes._wait_for_nodes(Growing(16, labels={"ray.io/node-group": "workers"}), SIXTEEN)
+    assert requests == []
