@@ -25,11 +25,11 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def add_cluster(parser: argparse.ArgumentParser) -> None:
+def add_cluster(parser: argparse.ArgumentParser, default: str = "laptop.yaml") -> None:
     """Add the argument that names a cluster profile."""
     parser.add_argument(
-        "--cluster", type=Path, default=ROOT / "cluster" / "laptop.yaml", metavar="FILE",
-        help="what to run on; never changes a result (default: cluster/laptop.yaml)",
+        "--cluster", type=Path, default=ROOT / "cluster" / default, metavar="FILE",
+        help=f"what to run on; never changes a result (default: cluster/{default})",
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 import argparse
 import shlex
 import time
+from pathlib import Path
 
 from components.evaluation import result_table
 from workflows.commands.opening import add_cluster, add_config, labelled, opened
@@ -22,6 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_cluster(parser)
     parser.add_argument("--until", metavar="LABEL", help="stop when the step with this label is done")
+    # A job runs a copy of the config; this is the path that its user knows.
+    parser.add_argument("--known-as", type=Path, help=argparse.SUPPRESS)
 
 
 def call(arguments: argparse.Namespace) -> None:
@@ -61,7 +64,7 @@ def _search(arguments: argparse.Namespace, *, ranks: bool) -> str:
     """The command that searches with what this run made."""
     words = ["python -m workflows"]
     words += [f"--store {shlex.quote(str(arguments.store))}"] if arguments.store else []
-    words += [f'search {arguments.config} "your question"']
+    words += [f'search {arguments.known_as or arguments.config} "your question"']
     words += [f"--set {shlex.quote(assignment)}" for assignment in arguments.assignments]
     words += ["--rank"] if ranks else []
     return " ".join(words)

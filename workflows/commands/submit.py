@@ -20,7 +20,7 @@ from workflows.store import s3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_config(parser)
-    add_cluster(parser)
+    add_cluster(parser, default="joined.yaml")
     parser.add_argument("--address", required=True, metavar="URL", help="the job server, such as http://127.0.0.1:8265")
     parser.add_argument("--no-wait", action="store_true", help="do not follow the log")
     parser.add_argument("--tune", action="store_true", help="run the command `tune` there instead of `run`")
@@ -49,9 +49,13 @@ def call(arguments: argparse.Namespace) -> None:
             *("tune" if arguments.tune else "run", job_package.pack(arguments.config, cluster, folder)),
             *("--cluster", job_package.PROFILE),
             *(word for assignment in arguments.assignments for word in ("--set", assignment)),
+            *([] if arguments.tune else ["--known-as", str(arguments.config)]),
         ]
         server = job_server.JobServer.at(address)
-        job, running = server.send(experiment.run.name, shlex.join(command), folder, install=arguments.install)
+        job, running = server.send(
+            experiment.run.name, shlex.join(command), folder, install=arguments.install,
+            wait_seconds=cluster.wait_seconds,
+        )  # fmt: skip
     how = f"its log: ray job logs --address {address} --follow {job}\nstop it: ray job stop --address {address} {job}"
     state = "is running already" if running else "was sent"
     print(f"job {job} {state}; Ray's dashboard: {address}", file=sys.stderr, flush=True)

@@ -2,6 +2,7 @@
 resume."""
 
 import argparse
+from typing import Any
 
 from workflows.commands import opening, run
 from workflows.commands.opening import add_cluster, add_config, opened
@@ -23,4 +24,5 @@ def call(arguments: argparse.Namespace) -> None:
     check_source_files(graph(experiment.wanted), store)
     best = tune.tune(arguments, store)
     opening.leave()  # this Ray has CPUs for many trials; the run starts its own
-    run.call(argparse.Namespace(**{**vars(arguments), "config": best, "assignments": [], "until": None}))
+    own: dict[str, Any] = {"config": best, "known_as": None, "assignments": [], "until": None}
+    run.call(argparse.Namespace(**{**vars(arguments), **own}))

@@ -38,7 +38,8 @@ class Pool(Config):
     """The workers among which the shards of one step are divided."""
 
     workers: int | None = None
-    """How many at once. Null is one per core, or one per GPU in steps that use GPUs; of `train` null is 1."""
+    """How many at once. Null is one per core, or one per GPU in steps that use GPUs. Of `train` null is as many GPUs as
+    divide the batch evenly, and 1 on CPUs."""
     threads: int = 1
     """Threads of each worker."""
     gpus: float = Field(1, gt=0, le=1)
@@ -54,8 +55,9 @@ class Cluster(Config):
     """The address of a running Ray cluster to join; `auto` is the one that this machine or job belongs to. Null starts
     Ray on this machine alone."""
     wait_seconds: int = Field(300, ge=0)
-    """On a cluster that was joined: seconds to wait until it has the processors that `train` asks for, as its nodes may
-    still be starting. A training waits as long, but at least a minute, for processors that another driver uses."""
+    """On a cluster that was joined: seconds to wait until it has the processors that `train` asks for, where KubeRay or
+    Ray's launcher may still start nodes; `submit` waits as long for a head that is still starting. A training waits as
+    long, but at least a minute, for processors that another driver uses."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """What models run on; `auto` is the GPUs where there are any."""
     train: Pool = Pool(workers=1, threads=0)
@@ -150,6 +152,15 @@ class Cluster(Config):
     def batch_tokens(self, *, cuda: bool) -> int:
         """Most tokens in one pass through a model."""
         return self.max_tokens_per_pass or (65_536 if cuda else 4_096)
+
+    def for_batch(self, rows: int) -> Self:
+        """The profile with a number of training workers, where it leaves that open: as many GPUs as divide the rows
+        evenly, or 1 on CPUs."""
+        if self.train.workers is not None:
+            return self
+        most = self.workers(self.train, rows, gpu=True) if self.mode == "ray" and self.cuda() else 1
+        workers = next(count for count in range(most, 0, -1) if rows % count == 0)
+        return self.model_copy(update={"train": self.train.model_copy(update={"workers": workers})})
 
     def train_threads(self) -> int:
         """Threads of one training worker."""

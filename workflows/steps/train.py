@@ -34,6 +34,7 @@ def train(
     The seed is a key, such as (seed, player, round): no two trainings see the same orders and dropout. `out/state`
     keeps the optimizer for a training that carries on from this one; `out/metrics.jsonl` the losses.
     """
+    cluster = cluster.for_batch(config.batch // config.accumulate)
     workers = cluster.train.workers or 1
     if config.batch % (config.accumulate * workers):
         raise UserError(

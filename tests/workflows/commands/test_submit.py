@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -15,7 +17,8 @@ from tests.support import tiny
 from tests.support.jobs import ADDRESS as NOBODY
 from tests.support.jobs import Client
 from tests.support.tiny import ROOT, Place
-from workflows.commands import submit
+from workflows.__main__ import parser
+from workflows.commands import run, submit
 from workflows.distributed import cluster as clusters
 from workflows.distributed import job_package
 from workflows.distributed.job_server import JobServer
@@ -146,8 +149,6 @@ def test_a_profile_that_no_job_can_run_on(
 
 def places(monkeypatch: pytest.MonkeyPatch, *words: str, environment: str | None = None) -> tuple[Path, Path]:
     """The store and runs of a job submitted with such words before the command."""
-    from workflows.__main__ import parser
-
     monkeypatch.delenv("SPARRING_STORE", raising=False)
     if environment:
         monkeypatch.setenv("SPARRING_STORE", environment)
@@ -220,6 +221,39 @@ def test_a_tuning_is_sent_as_a_run_is(
         assert len(sections) == 2
 
 
+@pytest.fixture
+def packages(served: Client, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], Any]]:
+    """The words of each job that is sent, and the profile in its package."""
+    found: list[tuple[list[str], Any]] = []
+
+    def submit_job(*, entrypoint: str, runtime_env: dict[str, Any], **_: Any) -> str:
+        found.append((shlex.split(entrypoint), read_yaml(Path(runtime_env["working_dir"]) / job_package.PROFILE)))
+        return "job"
+
+    monkeypatch.setattr(served, "submit_job", submit_job)
+    return found
+
+
+def test_without_a_profile_a_job_uses_whatever_the_cluster_has(
+    place: Place, packages: list[tuple[list[str], Any]]
+) -> None:
+    assert submitted(place, "--no-wait") == 0
+    ((_, profile),) = packages
+    assert clusters.Cluster.model_validate(profile) == clusters.read_cluster(ROOT / "cluster" / "joined.yaml")
+    assert (profile["device"], profile["train"]["workers"]) == ("auto", None)
+
+
+def test_a_job_names_the_config_as_its_user_does(place: Place, packages: list[tuple[list[str], Any]]) -> None:
+    """It runs a copy, in a folder that the user does not have."""
+    assert submitted(place, "--no-wait") == 0
+    ((words, _),) = packages
+    copy = words[words.index("run") + 1]
+    assert re.fullmatch(r"sent/[0-9a-f]{6}/tiny\.yaml", copy)
+    arguments = parser().parse_args(words[words.index("workflows") + 1 :])
+    assert arguments.known_as == place.config
+    assert f'search {place.config} "your question"' in run._search(arguments, ranks=False)
+
+
 @pytest.mark.parametrize(
     ("store", "tune", "report"),
     [
@@ -262,7 +296,7 @@ def test_ctrl_c_stops_following_and_says_how_to_follow_again(
 
 def test_the_profile_joins_the_cluster(tmp_path: Path) -> None:
     """Whether or not it says so: a job that started a Ray of its own would have one machine."""
-    for name in ("laptop", "nodes", "node"):
+    for name in ("laptop", "joined", "nodes", "node"):
         cluster = submit.joining(ROOT / "cluster" / f"{name}.yaml")
         job_package.pack(ROOT / "configs" / "demo.yaml", cluster, tmp_path / name)
         assert clusters.read_cluster(tmp_path / name / job_package.PROFILE) == cluster

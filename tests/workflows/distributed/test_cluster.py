@@ -15,6 +15,7 @@ from components.config import UserError
 from tests.support.tiny import ROOT
 from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import Cluster, Pool
+from workflows.tuning.share import Share
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "cluster").glob("*.yaml")), ids=lambda path: path.stem)
@@ -56,6 +57,50 @@ def test_null_is_a_worker_for_each_core_or_gpu(monkeypatch: pytest.MonkeyPatch) 
     assert Cluster().workers(Pool(), 100, gpu=True) == 3
     assert Cluster().workers(Pool(), 2) == 2
     assert Cluster().workers(Pool(gpus=0.5), 100, gpu=True) == 6
+
+
+@pytest.mark.parametrize(
+    ("profile", "gpus", "rows", "workers"),
+    [
+        ({"train": {"workers": None}}, 8, 64, 8),
+        ({"train": {"workers": None}}, 6, 64, 4),
+        ({"train": {"workers": None}}, 3, 64, 2),
+        ({"train": {"workers": None}}, 16, 8, 8),
+        ({"train": {"workers": None}}, 5, 7, 1),
+        ({"train": {"workers": None}}, 0, 64, 1),
+        ({"train": {"workers": None}, "device": "cpu"}, 8, 64, 1),
+        ({"train": {"workers": 3}}, 8, 64, 3),
+        ({}, 8, 64, 1),
+    ],
+)
+def test_training_takes_as_many_gpus_as_divide_the_batch(
+    monkeypatch: pytest.MonkeyPatch, profile: dict[str, Any], gpus: int, rows: int, workers: int
+) -> None:
+    class Ray:
+        @staticmethod
+        def cluster_resources() -> dict[str, float]:
+            return {"CPU": 32.0, **({"GPU": float(gpus)} if gpus else {})}
+
+    monkeypatch.setattr(clusters, "ray_session", lambda cluster: Ray)
+    cluster = Cluster.model_validate({"address": "auto", **profile})
+    assert cluster.for_batch(rows).train.workers == workers
+
+
+def test_trials_divide_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ray:
+        @staticmethod
+        def cluster_resources() -> dict[str, float]:
+            return {"CPU": 32.0, "GPU": 8.0}
+
+    monkeypatch.setattr(clusters, "ray_session", lambda cluster: Ray)
+    cluster = Cluster(address="auto", train=Pool(workers=None))
+    assert Share.of(cluster, parts=2, capacity=2).for_batch(64).train.workers == 4
+    assert Share.of(cluster, parts=8, capacity=8).for_batch(64).train.workers == 1
+
+
+def test_one_process_trains_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert Cluster(mode="inline", train=Pool(workers=None)).for_batch(64).train.workers == 1
 
 
 def test_the_largest_living_machine_counts(monkeypatch: pytest.MonkeyPatch) -> None:
