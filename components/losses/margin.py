@@ -10,6 +10,28 @@ if TYPE_CHECKING:
     from components.scores import Scores
 
 
+def hinge(scores: Scores, *, margin: float = 1.0) -> Tensor:
+    """(Q,) max-margin loss of RepBERT (Zhan et al., 2020), with `over: batch`: a positive should score at least
+    `margin` above every negative.
+
+    `1/n sum_ij max(0, margin - (s_i - s_j))` over the positives i and negatives j of the n candidates that count, as
+    in PyTorch's `MultiLabelMarginLoss`. Scores are as they are: a temperature would be another margin. A row without a
+    pair has loss 0.
+
+    >>> import torch
+    >>> from components.scores import Scores
+    >>> target, where = torch.tensor([[1.0, 0.0, 0.0]]), torch.ones(1, 3, dtype=torch.bool)
+    >>> hinge(Scores(torch.tensor([[2.0, 1.5, 0.0]]), target, where))  # (1/2 + 0) / 3
+    tensor([0.1667])
+    """
+    positive = (scores.target > 0) & scores.where
+    negative = (scores.target <= 0) & scores.where
+    student = scores.student.masked_fill(~scores.where, 0.0)
+    pairs = positive.unsqueeze(-1) & negative.unsqueeze(-2)
+    lacking = (margin - student.unsqueeze(-1) + student.unsqueeze(-2)).relu().masked_fill(~pairs, 0.0)
+    return lacking.sum((-2, -1)) / scores.where.sum(-1).clamp_min(1)
+
+
 def mean_squared(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float = 1.0) -> Tensor:
     """(Q,) MarginMSE: squared error of the student's margin of a positive over a negative against the teacher's
     (Hofstätter et al., 2020).

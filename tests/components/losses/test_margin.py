@@ -1,11 +1,12 @@
-"""MarginMSE by hand and by a loop over pairs."""
+"""MarginMSE and the hinge by hand, by a loop over pairs, and by PyTorch's own."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn import functional
 
-from components.losses.margin import mean_squared
+from components.losses.margin import hinge, mean_squared
 from components.scores import Scores
 
 
@@ -68,3 +69,41 @@ def test_it_wants_a_teacher() -> None:
     scores = group(rows([0, 1]), rows([0, 1]))
     with pytest.raises(ValueError, match="needs a teacher"):
         mean_squared(Scores(scores.student, scores.target, scores.where))
+
+
+# The hinge
+
+
+def test_a_hinge_by_hand() -> None:
+    """Leads of 2 and 0.5 lack nothing and 0.5 of a margin of 1: 0.5 / 3. Of a margin of 3 they lack 1 and 2.5."""
+    scores = Scores(rows([3, 1, 2.5]), rows([1, 0, 0]), torch.ones(1, 3, dtype=torch.bool))
+    assert hinge(scores).item() == pytest.approx(0.5 / 3)
+    assert hinge(scores, margin=3.0).item() == pytest.approx(3.5 / 3)
+
+
+def test_the_hinge_is_pytorchs() -> None:
+    """RepBERT's loss is `MultiLabelMarginLoss`, which takes the positions of the positives, ended by -1."""
+    rng = torch.Generator().manual_seed(3)
+    student = torch.randn(20, 6, generator=rng, dtype=torch.float64).requires_grad_()
+    target = (torch.rand(20, 6, generator=rng) < 0.3).double()
+    positions = torch.full((20, 6), -1)
+    for i, row in enumerate(target):
+        found = row.nonzero().flatten()
+        positions[i, : len(found)] = found
+    expected = functional.multilabel_margin_loss(student, positions, reduction="none")
+    found = hinge(Scores(student, target, torch.ones(20, 6, dtype=torch.bool)))
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad(values.sum(), student)[0] for values in (found, expected)]
+    torch.testing.assert_close(*gradients)
+
+
+def test_a_hinge_has_no_gradient_where_the_margins_are_met() -> None:
+    student = rows([3, 1, 2.5]).requires_grad_()
+    hinge(Scores(student, rows([1, 0, 0]), torch.ones(1, 3, dtype=torch.bool))).sum().backward()
+    torch.testing.assert_close(student.grad, rows([-1 / 3, 0, 1 / 3]))
+
+
+def test_a_hinge_without_a_pair_is_nothing() -> None:
+    where = torch.ones(1, 2, dtype=torch.bool)
+    for target in (rows([0, 0]), rows([1, 1])):
+        assert hinge(Scores(rows([3, 1]), target, where)).item() == 0
