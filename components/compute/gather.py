@@ -79,6 +79,14 @@ def sum_over_workers(values: Tensor) -> Tensor:
     return values
 
 
+def of_first(value: int, device: torch.device) -> int:
+    """The first worker's value of a number. No worker goes on before all have called it."""
+    if workers() == 1:
+        return value
+    here = int(value) if rank() == 0 else 0  # of a bool a tensor would have another type than on other workers
+    return int(sum_over_workers(torch.tensor([here], device=device)))
+
+
 def sum_gradients(parameters: list[Tensor]) -> None:
     """Replace every parameter's gradient by its sum over the workers, sent in a few large buffers."""
     if workers() == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +13,78 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from components.compute.gather import rank, workers
+from components.compute.gather import of_first, rank, sum_over_workers, workers
 from components.files import replacing, write_json
 from components.training.state import TrainingState
 
 WEIGHTS = "weights.safetensors"
 OPTIMIZER = "optimizer.safetensors"
+STATE = "state.json"
 
 
-def finished(folder: Path) -> list[Path]:
-    """Finished checkpoints, newest first."""
-    return sorted(folder.glob("update-[0-9]*"), reverse=True)
+def newest(folder: Path, device: torch.device) -> Path | None:
+    """The newest finished checkpoint that the first worker sees, or None if it sees none.
+
+    RuntimeError on every worker if one of them does not see it: all must resume from the same one.
+    """
+    found = _by_update(folder, "update")
+    update = of_first(_update_of(found[0]) if found else 0, device)
+    if not update:
+        return None
+    checkpoint = _path(folder, "update", update)
+    sees = int(sum_over_workers(torch.tensor([int(checkpoint.exists())], device=device)))
+    if sees < workers():
+        raise RuntimeError(
+            f"{checkpoint}: the first of {workers()} workers resumes from it, and {workers() - sees} of them do not "
+            "see it; all nodes must see the same store"
+        )
+    return checkpoint
 
 
 def save(folder: Path, objective: nn.Module, optimizer: Any, state: TrainingState) -> None:
     """Write a checkpoint by the first worker, and drop all but the newest two."""
     if rank() == 0:
-        write(folder / f"update-{state.update:06d}", objective, optimizer, state)
-        for old in finished(folder)[2:]:
-            shutil.rmtree(old, ignore_errors=True)
+        write(_path(folder, "update", state.update), objective, optimizer, state)
+        _drop_old(folder, state)
     if workers() > 1:
         dist.barrier()
+
+
+def save_best(folder: Path, objective: nn.Module, state: TrainingState) -> None:
+    """Write the weights of the best validation so far by the first worker, and drop those that nothing needs."""
+    if rank() == 0:
+        write(best(folder, state), objective, None, state)
+        _drop_old(folder, state)
+
+
+def best(folder: Path, state: TrainingState) -> Path:
+    """Where the first worker has written the weights of the best validation. Other nodes may not see them."""
+    assert state.best is not None
+    return _path(folder, "best", state.best.update)
+
+
+def _path(folder: Path, kind: str, update: int) -> Path:
+    return folder / f"{kind}-{update:06d}"
+
+
+def _update_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.partition("-")[2])
+
+
+def _by_update(folder: Path, kind: str) -> list[Path]:
+    """Finished checkpoints of a kind, newest first: by number, as names of a million updates and more have another
+    order."""
+    return sorted(folder.glob(f"{kind}-[0-9]*"), key=_update_of, reverse=True)
+
+
+def _drop_old(folder: Path, state: TrainingState) -> None:
+    """Drop all checkpoints but the newest two, and the best weights that neither these nor the training name."""
+    kept, old = (found := _by_update(folder, "update"))[:2], found[2:]
+    named = {best(folder, one) for one in [state, *map(_read_state, kept)] if one.best is not None}
+    for path in [*old, *(one for one in _by_update(folder, "best") if one not in named)]:
+        # Under another name first: a kill leaves no half of it under its own.
+        dropped = path.rename(path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}"))
+        shutil.rmtree(dropped, ignore_errors=True)
 
 
 def write(folder: Path, objective: nn.Module, optimizer: Any, state: TrainingState) -> None:
@@ -43,7 +95,7 @@ def write(folder: Path, objective: nn.Module, optimizer: Any, state: TrainingSta
         save_file({name: value.cpu().contiguous() for name, value in _once(objective).items()}, temporary / WEIGHTS)
         if optimizer is not None:
             write_optimizer(optimizer, temporary)
-        write_json(temporary / "state.json", state.to_json())
+        write_json(temporary / STATE, state.to_json())
 
 
 def write_optimizer(optimizer: Any, folder: Path) -> None:
@@ -53,13 +105,15 @@ def write_optimizer(optimizer: Any, folder: Path) -> None:
     save_file(tensors, folder / OPTIMIZER)
 
 
-def load(folder: Path, objective: nn.Module, optimizer: Any, device: torch.device) -> TrainingState | None:
-    """Load the newest checkpoint, if there is one; its state."""
-    for checkpoint in finished(folder):
-        read_weights(objective, checkpoint, device)
-        read_optimizer(optimizer, checkpoint)
-        return TrainingState.from_json(json.loads((checkpoint / "state.json").read_text()))
-    return None
+def load(checkpoint: Path, objective: nn.Module, optimizer: Any, device: torch.device) -> TrainingState:
+    """Load a checkpoint; its state."""
+    read_weights(objective, checkpoint, device)
+    read_optimizer(optimizer, checkpoint)
+    return _read_state(checkpoint)
+
+
+def _read_state(checkpoint: Path) -> TrainingState:
+    return TrainingState.from_json(json.loads((checkpoint / STATE).read_text()))
 
 
 def read_optimizer(optimizer: Any, folder: Path) -> None:

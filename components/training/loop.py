@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import nn
 
 from components.compute.fast_cpu import use_fast_cpu_ops
-from components.compute.gather import rank, sum_over_workers, workers
+from components.compute.gather import of_first, rank, workers
 from components.files import replacing, write_json
 from components.timing import timed
 from components.training import checkpoints, self_check
@@ -46,18 +46,19 @@ def train(
     on_update: Callable[[int, str], None],
     on_save: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Train to the last update from wherever `out` is; a summary. Every worker calls it.
+    """Train to the last update from wherever `out` is; a summary, which the first worker has. Every worker calls it.
 
     `dev` is the objective over the rows that it is validated on (`Objective.reading`). The first worker calls
     `on_save` after each checkpoint.
     """
     finished = out / "state" / "state.json"
-    if finished.exists():  # killed between the last write of the training and the step's record
-        return json.loads(finished.read_text())["summary"]
+    if of_first(finished.exists(), device):  # killed between the last write of the training and the step's record
+        return _finished(out) if rank() == 0 else {}
+    checkpoint = checkpoints.newest(out / "checkpoints", device)
     objective.to(device)
-    _make_fast(objective, config, out, seed=seed, device=device)
+    _make_fast(objective, config, check=checkpoint is None, seed=seed, device=device)
     optimizer = _optimizer(objective, config)
-    state, first = _resumed(objective, optimizer, config, out, start, device)
+    state, first = _resumed(objective, optimizer, config, checkpoint, start, device)
     log = MetricsLog(out / "metrics.jsonl", state, config)
     began, saved, before = time.monotonic(), time.monotonic(), state.seconds
     on_update(state.update, "")
@@ -77,7 +78,8 @@ def train(
             log.add(state, losses, rate, norm)
             if look and state.update % look.every == 0:
                 validated()
-            if _agree(time.monotonic() - saved > save_seconds, device) and state.update < config.updates:
+            # Clocks differ between workers, and saving is done together.
+            if of_first(time.monotonic() - saved > save_seconds, device) and state.update < config.updates:
                 checkpoints.save(out / "checkpoints", objective, optimizer, state)
                 if rank() == 0:
                     on_save()
@@ -86,10 +88,10 @@ def train(
     return _finish(objective, optimizer, config, out, state, first, device)
 
 
-def _make_fast(objective: Objective, config: TrainConfig, out: Path, *, seed: int, device: torch.device) -> None:
-    """Make the objective's modules fast on this device, and before the first update check that gradients stay right."""
+def _make_fast(objective: Objective, config: TrainConfig, *, check: bool, seed: int, device: torch.device) -> None:
+    """Make the objective's modules fast on this device; `check`, before the first update, that gradients stay right."""
     expected = None
-    if objective.self_check and not checkpoints.finished(out / "checkpoints"):
+    if objective.self_check and check:
         visits = visits_of_update(config, objective.rows(), seed=seed, update=0)
         with timed("compute"):
             expected = self_check.plain(objective, config, visits, device=device)
@@ -101,15 +103,17 @@ def _make_fast(objective: Objective, config: TrainConfig, out: Path, *, seed: in
 
 
 def _resumed(
-    objective: Objective, optimizer: Any, config: TrainConfig, out: Path, start: Path | None, device: torch.device
-) -> tuple[TrainingState, int]:
-    """Load the newest checkpoint, or what the start carries; the state, and how far on the schedule update 0 is."""
-    state, first = checkpoints.load(out / "checkpoints", objective, optimizer, device), 0
-    if config.carry == "all" and start is not None:
-        first = json.loads((start / "state" / "state.json").read_text())["schedule_update"]
-        if state is None:
-            checkpoints.read_optimizer(optimizer, start / "state")
-    return state or TrainingState(), first
+    objective: Objective, optimizer: Any, config: TrainConfig, checkpoint: Path | None, start: Path | None,
+    device: torch.device,
+) -> tuple[TrainingState, int]:  # fmt: skip
+    """Load a checkpoint, or what the start carries; the state, and how far on the schedule update 0 is."""
+    carried = start / "state" if config.carry == "all" and start is not None else None
+    first = json.loads((carried / "state.json").read_text())["schedule_update"] if carried else 0
+    if checkpoint is not None:
+        return checkpoints.load(checkpoint, objective, optimizer, device), first
+    if carried:
+        checkpoints.read_optimizer(optimizer, carried)
+    return TrainingState(), first
 
 
 def _update(
@@ -147,14 +151,6 @@ def _optimizer(objective: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
     return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
 
 
-def _agree(here: bool, device: torch.device) -> bool:
-    """Whether the first worker says yes: clocks differ between workers, and saving is done together."""
-    if workers() == 1:
-        return here
-    answer = torch.tensor([1.0 if here and rank() == 0 else 0.0], device=device)
-    return bool(sum_over_workers(answer).item() > 0)
-
-
 def _patience_is_over(state: TrainingState, config: TrainConfig) -> bool:
     look = config.validate_on_dev
     return bool(look and look.patience is not None and state.looks_without_better >= look.patience)
@@ -172,17 +168,17 @@ def _validate(
     best = state.best.value if state.best else None
     if better(measures[asked], best, lowest=asked in (LOSS, *objective.lowest)):
         state.best, state.looks_without_better = Best(measures[asked], state.update), 0
-        if rank() == 0:
-            checkpoints.write(_best(out, state), objective, None, state)
+        checkpoints.save_best(out / "checkpoints", objective, state)
     else:
         state.looks_without_better += 1
     return {f"dev {name}": value for name, value in measures.items()}
 
 
-def _best(out: Path, state: TrainingState) -> Path:
-    """Where the weights of the best validation lie."""
-    assert state.best is not None
-    return out / "checkpoints" / f"best-{state.best.update:06d}"
+def _finished(out: Path) -> dict[str, Any]:
+    """Drop what a killed training has left of its checkpoints; the summary that it wrote."""
+    shutil.rmtree(out / "checkpoints", ignore_errors=True)
+    summary: dict[str, Any] = json.loads((out / "state" / "state.json").read_text())["summary"]
+    return summary
 
 
 def _finish(
@@ -190,8 +186,6 @@ def _finish(
     device: torch.device,
 ) -> dict[str, Any]:  # fmt: skip
     """Write the model, and what a training that carries on from it needs; drop the checkpoints."""
-    if state.best is not None:
-        checkpoints.read_weights(objective, _best(out, state), next(objective.parameters()).device)
     rate = objective.rate(device=device.type, precision=config.precision)
     summary = {
         "updates": state.update,
@@ -204,6 +198,9 @@ def _finish(
         **(noam_peak(config, first, state.update) if config.schedule == "noam" else {}),
     }
     if rank() == 0:
+        if state.best is not None:
+            best = checkpoints.best(out / "checkpoints", state)
+            checkpoints.read_weights(objective, best, next(objective.parameters()).device)
         with replacing(out / "model") as folder:
             shutil.rmtree(out / "model", ignore_errors=True)
             objective.eval()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,7 @@ def worker(rank: int, places: dict[str, str], out: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     everything(places, Path(out))
     small(rank, Path(out))
+    apart(rank, places, Path(out))
     broken(rank, places, Path(out))
     made = objective(places, "rows", {}, config_of({"losses": [BATCH]}).losses)
     batch = to_device(made.collate(visits(list(range(8))[4 * rank : 4 * rank + 4])), CPU)
@@ -185,6 +187,42 @@ def worker(rank: int, places: dict[str, str], out: str) -> None:
     parts = {name: getattr(scores, name).contiguous() for name in ("student", "target", "where")}
     save_file({**parts, "documents": batch.document_keys}, Path(out) / f"scores-{rank}.safetensors")
     dist.destroy_process_group()
+
+
+def apart(rank: int, places: dict[str, str], out: Path) -> None:
+    """Trainings on two nodes that see files of their own: one from its start, and two that resume.
+
+    Of the second's checkpoints this worker has the same as the other; of the third's the second worker lacks one.
+    """
+    config = config_of({"losses": [GROUP], "validate_on_dev": {"every": 1}, "updates": 4})
+
+    def again(stop: int | None = None) -> None:
+        def on_update(update: int, note: str) -> None:
+            if update == stop:
+                raise Interrupted
+
+        made = objective(places, "rows", {}, config.losses)
+        train(
+            made, config, out=place, seed=1, start=None, device=CPU, dev=made.reading(Path(places["dev"])),
+            save_seconds=-1.0, on_update=on_update,
+        )  # fmt: skip
+
+    (place := out / f"apart-{rank}").mkdir()
+    again()
+    for name in ("brought", "missing"):
+        (place := out / f"{name}-{rank}").mkdir()
+        with pytest.raises(Interrupted):
+            again(stop=3)
+        dist.barrier()
+        if rank == 1:
+            shutil.copytree(out / f"{name}-0" / "checkpoints", place / "checkpoints")
+            if name == "missing":
+                shutil.rmtree(place / "checkpoints" / "update-000003")
+        dist.barrier()
+        try:
+            again()
+        except RuntimeError as error:
+            (place / "said.txt").write_text(str(error))
 
 
 def broken(rank: int, places: dict[str, str], out: Path) -> None:
@@ -277,6 +315,23 @@ def test_two_workers_train_as_one(both: dict[int, Path], name: str) -> None:
         torch.testing.assert_close(two[key], one[key], rtol=5e-3, atol=2e-5, msg=key)
     state = json.loads((both[2] / name / "state/state.json").read_text())
     assert state["summary"]["workers"] == 2
+
+
+def test_the_first_worker_alone_needs_the_best_weights(both: dict[int, Path]) -> None:
+    """Another node has not seen them. A resumed training ends with the same model."""
+    whole = load_file(both[2] / "apart-0/model/model.safetensors")
+    resumed = load_file(both[2] / "brought-0/model/model.safetensors")
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert sorted(path.name for path in (both[2] / "apart-0").iterdir()) == ["metrics.jsonl", "model", "state"]
+    assert list((both[2] / "apart-1").iterdir()) == []
+
+
+def test_workers_that_see_different_checkpoints_do_not_train(both: dict[int, Path]) -> None:
+    """Not even the one that sees the newest."""
+    for rank in (0, 1):
+        said = (both[2] / f"missing-{rank}" / "said.txt").read_text()
+        assert "update-000003: the first of 2 workers resumes from it, and 1 of them do not see it" in said
+        assert not (both[2] / f"missing-{rank}" / "model").exists()
 
 
 def test_a_gather_of_the_wrong_scale_stops_every_worker_before_the_first_step(both: dict[int, Path]) -> None:

@@ -15,8 +15,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from components.training import loop
+from components.training import checkpoints, loop
 from components.training.schedule import learning_rate
+from components.training.state import Best, TrainingState
 from tests.support import toy
 from tests.support.tiny import ROOT
 from tests.support.trainings import Interrupted, assert_same, lines, weights
@@ -105,6 +106,54 @@ def test_only_the_newest_checkpoints_are_kept(run: Any, tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         run("a", updates=9, stop=6)
     assert [path.name for path in sorted((tmp_path / "a/checkpoints").iterdir())] == ["update-000005", "update-000006"]
+
+
+def test_after_a_million_updates_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    """As text, update-1000000 stands before update-999999."""
+    module, optimizer = torch.nn.Linear(2, 2), torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
+    for update in range(999_997, 1_000_003):
+        checkpoints.save(tmp_path, module, optimizer, TrainingState(update=update))
+        assert checkpoints.newest(tmp_path, torch.device("cpu")) == tmp_path / f"update-{update:06d}"
+    assert {path.name for path in tmp_path.iterdir()} == {"update-1000001", "update-1000002"}
+
+
+def test_only_the_best_weights_that_a_checkpoint_or_the_training_names_are_kept(tmp_path: Path) -> None:
+    """However long the next checkpoint is away."""
+    module, optimizer = torch.nn.Linear(2, 2), torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
+    state = TrainingState()
+    found = []
+    for update in range(999_990, 1_000_010):
+        state.update, state.best = update, Best(float(update), update)
+        checkpoints.save_best(tmp_path, module, state)
+        if update % 5 == 0:
+            checkpoints.save(tmp_path, module, optimizer, state)
+        found.append({path.name for path in tmp_path.glob("best-*")})
+    named = {f"best-{update}" for update in (1_000_000, 1_000_005, 1_000_009)}
+    assert found[-1] == named
+    assert max(map(len, found)) == 3
+    assert {path.name for path in tmp_path.iterdir()} == {*named, "update-1000000", "update-1000005"}
+
+
+def test_best_weights_that_were_dropped_by_half_are_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kill came while they were dropped; the training makes them again and does not end with half of them."""
+    module, optimizer = torch.nn.Linear(2, 2), torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
+    states = {update: TrainingState(update=update, best=Best(float(update), update)) for update in (1, 2, 3)}
+    checkpoints.save_best(tmp_path, module, states[1])
+    checkpoints.save(tmp_path, module, optimizer, states[1])
+    checkpoints.save_best(tmp_path, module, states[2])
+
+    def dying(path: Path, **_: Any) -> None:
+        (path / checkpoints.WEIGHTS).unlink()
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.shutil, "rmtree", dying)
+        with pytest.raises(Interrupted):
+            checkpoints.save_best(tmp_path, module, states[3])
+    checkpoints.save_best(tmp_path, module, states[2])
+    checkpoints.read_weights(module, checkpoints.best(tmp_path, states[2]), torch.device("cpu"))
 
 
 def test_what_is_finished_is_not_done_again(run: Any, tmp_path: Path) -> None:
