@@ -22,6 +22,8 @@ from components.files import replacing
 from tests.support import bucket, killing, tiny
 from tests.support.bucket import Remote
 from tests.support.tiny import ROOT, Place, Said
+from tests.system.test_coder import coder
+from workflows.distributed.shard_worker import Filler
 from workflows.store import leases, s3, transfer
 
 
@@ -128,19 +130,43 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_nodes_that_share_nothing(cache: Path, disk: Place, tmp_path: Path) -> None:
-    """Three nodes and the driver, each with a cache of its own: the same rankings; two nodes train together."""
-    profile = {
-        "mode": "ray", "address": "auto", "device": "cpu", "retries": 0, "map": {"workers": 3, "threads": 1},
-        "java": {"workers": 2, "threads": 1}, "train": {"workers": 2, "threads": 1},
-    }  # fmt: skip
-    place = bucket.remote(tmp_path / "nodes", disk, **profile)
+APART: dict[str, Any] = {
+    "mode": "ray", "address": "auto", "device": "cpu", "retries": 0, "map": {"workers": 3, "threads": 1},
+    "java": {"workers": 2, "threads": 1}, "train": {"workers": 2, "threads": 1},
+}  # fmt: skip
+
+
+def on_nodes(place: Remote) -> None:
+    """Run on three nodes."""
     done = subprocess.run(
         [sys.executable, "-c", NODES, *place.words("run")], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nodes_that_share_nothing_keep_the_best_model_and_choose_numbers(
+    cache: Path, beir: Path, encoder: Path, tmp_path: Path
+) -> None:
+    """The first worker alone has the best weights, and shards are told what was chosen."""
+    tree = coder(beir, encoder)
+    place = Remote(tiny.place(tmp_path / "chosen", tree, **APART).folder)
+    on_nodes(place)
+    records = {record["label"]: record for record in tiny.records(place.store)}
+    assert records["CODER"]["summary"]["workers"] == 2
+    assert records["CODER"]["summary"]["best"]["update"] in (0, 2, 4, 6)
+    assert not [name for name in place.names() if "/checkpoints/" in name]
+    chosen = next(name for name in place.names() if name.endswith("chosen.json"))
+    assert chosen.replace("chosen.json", "ranking.parquet") in place.names()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nodes_that_share_nothing(cache: Path, disk: Place, tmp_path: Path) -> None:
+    """Three nodes and the driver, each with a cache of its own: the same rankings; two nodes train together."""
+    place = bucket.remote(tmp_path / "nodes", disk, **APART)
+    on_nodes(place)
     store = place.store
     records = {record["label"]: record for record in tiny.records(store)}
     nodes = {label: [name for name in record["nodes"] if "(" in name] for label, record in records.items()}
@@ -471,3 +497,30 @@ def test_paths_that_are_sent_to_a_worker_are_localized(
     there = tmp_path / "other" / out.relative_to(cache)
     assert transfer.localize(value) == {**value, "a": there / "rows", "b": [str(there), "s3://x/y"]}
     assert (there / "rows").read_text() == "1"
+
+
+class Copier:
+    """Copies the text at the path that its task names."""
+
+    def __init__(self, *, threads: int) -> None:
+        """Needs nothing."""
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        path.write_text(Path(task["of"]).read_text())
+
+
+def test_a_path_in_a_shards_task_is_brought_to_the_workers_node(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As those are that its worker is built from."""
+    out = s3.local_path(f"s3://{bucket.BUCKET}/tasks") / "step-0123456789ab"
+    out.mkdir(parents=True)
+    (out / "rows").write_text("1")
+    transfer.upload(out / "rows")
+    shutil.rmtree(cache)
+    monkeypatch.setenv("SPARRING_CACHE", str(tmp_path / "other"))
+    with Filler(Copier, out, threads=1, constructor={}) as filler:
+        filler.fill("part", {"of": str(out / "rows")})
+    monkeypatch.setenv("SPARRING_CACHE", str(cache))
+    transfer.download(out)
+    assert (out / "part").read_text() == "1"

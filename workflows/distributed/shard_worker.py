@@ -57,7 +57,7 @@ class Filler:
         counts: dict[str, float] = {}
         if not (self._out / file).exists():
             with replacing(self._out / file) as path, timing.timed("compute"):
-                counts = self._worker(task, path) or {}
+                counts = self._worker(transfer.localize(task), path) or {}
         transfer.upload(self._out / file)
         return counts
 
