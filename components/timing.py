@@ -23,6 +23,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 MAX_INTERVALS = 10_000
 """A thread that has more intervals than this adds them up: a training has three for each update."""
+PAUSE = 1.0
+"""Seconds without any interval that lie between two attempts of a step."""
 
 
 class Interval(NamedTuple):
@@ -79,41 +81,65 @@ def drain() -> list[Interval]:
     return taken
 
 
+def so_far() -> list[Interval]:
+    """This thread's intervals until now, condensed. They are not forgotten."""
+    recorded: list[Interval] = _thread.__dict__.get("recorded", [])
+    stack: list[tuple[Kind, float]] = _thread.__dict__.get("stack", [])
+    return condensed([*recorded, *(Interval(kind, began, time.time(), _node) for kind, began in stack[-1:])])
+
+
 def condensed(intervals: list[Interval]) -> list[Interval]:
     """One interval for each node and kind, as long as all of that kind together and laid end to end.
 
-    For intervals that do not overlap, as those of one thread.
+    A moment of a node counts once, for the first of `KINDS`. A pause in which nothing was recorded, such as one between
+    two attempts of a step, stays: what lies before it and after it is condensed apart.
     """
     result = []
-    for node in dict.fromkeys(interval.node for interval in intervals):
-        own = [interval for interval in intervals if interval.node == node]
-        began = min(interval.began for interval in own)
-        for kind in KINDS:
-            seconds = sum(interval.ended - interval.began for interval in own if interval.kind == kind)
-            result.append(Interval(kind, began, began + seconds, node))
-            began += seconds
+    for stretch in _stretches(intervals):
+        for node in dict.fromkeys(interval.node for interval in stretch):
+            own = [interval for interval in stretch if interval.node == node]
+            began = min(interval.began for interval in own)
+            for kind, seconds in _by_kind(own).items():
+                result.append(Interval(kind, began, began + seconds, node))
+                began += seconds
     return [interval for interval in result if interval.ended > interval.began]
+
+
+def _stretches(intervals: list[Interval]) -> list[list[Interval]]:
+    """Intervals in order of their beginning, cut where there is a pause."""
+    stretches: list[list[Interval]] = []
+    reached = float("-inf")
+    for interval in sorted(intervals, key=lambda interval: interval.began):
+        if interval.began > reached + PAUSE:
+            stretches.append([])
+        stretches[-1].append(interval)
+        reached = max(reached, interval.ended)
+    return stretches
 
 
 def compute_seconds(intervals: list[Interval]) -> dict[str, float]:
     """For each node that computed, the seconds in which any of its processes did."""
     computing = [interval for interval in intervals if interval.kind == "compute"]
     nodes = sorted({interval.node for interval in computing})
-    return {node: round(_covered([one for one in computing if one.node == node]), 3) for node in nodes}
+    return {node: round(covered([one for one in computing if one.node == node]), 3) for node in nodes}
 
 
 def seconds_by_kind(intervals: list[Interval]) -> dict[Kind, float]:
     """Seconds of each kind over all processes. A moment counts once, for the first of `KINDS` that any process did."""
+    return {kind: round(seconds, 3) for kind, seconds in _by_kind(intervals).items()}
+
+
+def _by_kind(intervals: list[Interval]) -> dict[Kind, float]:
     seconds: dict[Kind, float] = {}
     counted: list[Interval] = []
     for kind in KINDS:
-        before = _covered(counted)
+        before = covered(counted)
         counted += [interval for interval in intervals if interval.kind == kind]
-        seconds[kind] = round(_covered(counted) - before, 3)
+        seconds[kind] = covered(counted) - before
     return seconds
 
 
-def _covered(intervals: list[Interval]) -> float:
+def covered(intervals: list[Interval]) -> float:
     """Seconds that lie in at least one of the intervals."""
     total, reached = 0.0, float("-inf")
     for _, began, ended, _ in sorted(intervals, key=lambda interval: interval.began):

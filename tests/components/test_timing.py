@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from components import timing
-from components.timing import KINDS, Interval, condensed, seconds_by_kind, timed
+from components.timing import KINDS, Interval, condensed, covered, seconds_by_kind, timed
 
 
 @pytest.fixture(autouse=True)
@@ -87,11 +87,40 @@ def test_the_kinds_add_up_to_what_is_covered(intervals: list[Interval]) -> None:
 
 @given(INTERVALS)
 def test_condensed_intervals_lose_no_time(intervals: list[Interval]) -> None:
+    """Nor gain any where processes of a node compute at once. None ends after the last one did."""
     merged = condensed(intervals)
-    for kind in KINDS:
-        wanted = sum(ended - began for other, began, ended, _ in intervals if other == kind)
-        assert sum(ended - began for other, began, ended, _ in merged if other == kind) == wanted
-    assert all(a.ended == b.began for a, b in itertools.pairwise(merged))
+    assert seconds_by_kind(merged) == seconds_by_kind(intervals)
+    assert all(a.ended <= b.began for a, b in itertools.pairwise(merged))
+    assert max((one.ended for one in merged), default=0) <= max((one.ended for one in intervals), default=0)
+
+
+def test_a_pause_between_attempts_stays() -> None:
+    """Else the time of the first attempt would be laid over that of the second."""
+    attempts = [Interval("files", 0, 2), Interval("compute", 2, 4), Interval("files", 4, 5),
+                Interval("compute", 100, 103)]  # fmt: skip
+    merged = condensed(attempts)
+    assert merged == [Interval("compute", 0, 2), Interval("files", 2, 5), Interval("compute", 100, 103)]
+    assert condensed(merged) == merged
+    assert covered(merged) == covered(attempts) == 8
+
+
+def test_the_time_so_far_counts_the_block_that_is_open() -> None:
+    timing.record([Interval("files", 0, 2)])
+    with timed("compute"):
+        time.sleep(0.01)
+        first = seconds_by_kind(timing.so_far())
+        time.sleep(0.01)
+        assert seconds_by_kind(timing.so_far())["compute"] > first["compute"] >= 0.01
+    assert first["files"] == 2
+    assert [interval.kind for interval in timing.drain()] == ["files", "compute"]
+
+
+def test_the_times_of_many_workers_are_not_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four compute at once on a node for 25 seconds."""
+    monkeypatch.setattr(timing, "MAX_INTERVALS", 10)
+    for moment in range(100):
+        timing.record([Interval("compute", moment // 4, moment // 4 + 1)])
+    assert seconds_by_kind(timing.drain())["compute"] == 25
 
 
 def test_a_long_training_keeps_few_intervals(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from workflows.distributed import oom
 from workflows.distributed.cluster import Cluster, Pool, ray_session
 from workflows.distributed.resources import Resources, reserve
 from workflows.distributed.shard_worker import Filler, FillOnGPU, fill_batch
-from workflows.store import transfer
+from workflows.store import attempts, transfer
 from workflows.store.progress import Progress
 
 MAX_DEATHS = 4
@@ -47,7 +47,7 @@ class Shard(NamedTuple):
     size: int
     """Units of work in it, for the progress bar."""
     task: dict[str, Any]
-    """What the worker needs to know: plain values."""
+    """What the worker needs to know: plain values. A path in the store, as text, becomes that of the worker's node."""
 
 
 def row_shards(rows: int, size: int, file: str, **task: Any) -> list[Shard]:
@@ -91,15 +91,19 @@ def map_shards(
     remove_leftovers(out)
     waiting = [shard for shard in shards if not (out / shard.file).exists()]
     total, left = sum(shard.size for shard in shards), sum(shard.size for shard in waiting)
+    name, counts = worker.__name__, Counter[str]()
+    if len(waiting) < len(shards):
+        counts.update(attempts.counts(out, name))
     with Progress(out, total, unit, done=total - left) as progress:
-        counts: Counter[str] = Counter()
         if waiting:
             transfer.sync(out)  # what this step has written for its workers
             run = _map_through_ray if cluster.mode == "ray" else _map_inline
-            with oom.advise(oom.map_advice(cluster, pool, model="batch_tokens" in constructor, cuda=gpu)):
+            advice = oom.map_advice(cluster, pool, model="batch_tokens" in constructor, cuda=gpu)
+            with oom.advise(advice), attempts.keeping(out, name, counts) as keep:
                 for size, shard_counts in run(worker, waiting, out, cluster, pool, gpu, constructor):
                     progress.add(size)
                     counts.update(shard_counts)
+                    keep()
             transfer.download(out)
     return dict(counts)
 

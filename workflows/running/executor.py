@@ -13,6 +13,7 @@ from components import timing
 from components.config import Config, UserError, listing
 from components.digests import sha256
 from components.files import remove_leftovers
+from workflows.store import attempts
 from workflows.store.code_version import code_version
 from workflows.store.dag import Step, StepFailed, canonical, foreign_code
 from workflows.store.progress import PROGRESS
@@ -33,11 +34,13 @@ def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], 
         try:
             _check_code(node)
             store.fetch([node, *node.upstream])
+            attempts.resume(out)
             files = {name: sha256(path) for name, path in _source_files(node).items() if path.is_file()}
             with timing.timed("compute"):
                 summary = node.function(out, cluster, **resolve_inputs(node.inputs, store))
             (out / FAILURE).unlink(missing_ok=True)
             (out / PROGRESS).unlink(missing_ok=True)
+            (out / attempts.ATTEMPTS).unlink(missing_ok=True)
             remove_leftovers(out)  # files of workers that died while the step went on without them
             return finish(_record(node, summary or {}, files, started, cluster))
         except UserError as error:
@@ -116,7 +119,8 @@ def _installed(node: Step) -> dict[str, str]:
 
 
 def _record(node: Step, summary: dict[str, Any], files: dict[str, str], started: float, cluster: Any) -> dict[str, Any]:
-    intervals = timing.drain()
+    intervals, ended = timing.drain(), time.time()
+    seconds = timing.covered([*intervals, timing.Interval("compute", started, ended)])
     return {
         "function": f"{node.function.__module__}.{node.function.__qualname__}",
         "version": node.description.version,
@@ -129,8 +133,8 @@ def _record(node: Step, summary: dict[str, Any], files: dict[str, str], started:
         "files": files,
         "versions": _installed(node),
         "dropped": [],
-        "started": started,
-        "seconds": time.time() - started,
+        "started": ended - seconds,  # as if the attempts had followed one another without a pause
+        "seconds": seconds,
         "time": timing.seconds_by_kind(intervals),
         "host": socket.gethostname(),
         "nodes": timing.compute_seconds(intervals),

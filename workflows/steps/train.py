@@ -11,7 +11,7 @@ from components.training.config import TrainConfig
 from workflows.distributed import oom
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.worker_group import train_together
-from workflows.store import transfer
+from workflows.store import attempts, transfer
 from workflows.store.dag import Description
 from workflows.store.progress import Progress
 
@@ -78,6 +78,7 @@ def _trained(
         model=start / "model", rows=rows, data=data, tokens=tokens, losses=config.losses,
         max_tokens=cluster.batch_tokens(cuda=cuda), recompute=cluster.recompute,
     )  # fmt: skip
+    attempts.resume(out)
     made = make_objective(objective, inputs, seed=seed, **own)
     progress = Progress(out, config.updates, "updates") if rank() == 0 else None
 
@@ -86,6 +87,7 @@ def _trained(
             progress.set_done(update, note)
 
     def on_save() -> None:
+        attempts.keep(out)
         transfer.upload(out / "metrics.jsonl")
         transfer.sync(out / "checkpoints", delete=True)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from workflows.distributed import shard_worker, shards
 from workflows.distributed.cluster import Cluster, Pool
 from workflows.distributed.shards import Shard, map_shards
 from workflows.running.executor import execute
+from workflows.store import attempts
 from workflows.store.dag import StepFailed, step
 from workflows.store.store import Store
 
@@ -97,7 +101,7 @@ def test_half_written_files_of_killed_writers_are_removed(out: Path) -> None:
 def test_after_an_error_the_finished_shards_stay(out: Path) -> None:
     with pytest.raises(ValueError, match="shard 2:\nthe text cannot be read"):
         run(out, pieces(4, s2={"fail": True}))
-    assert {path.name for path in out.iterdir()} == {"part-0", "part-1", "progress.json"}
+    assert {path.name for path in out.iterdir()} == {"part-0", "part-1", "progress.json", attempts.ATTEMPTS}
     assert (out.parent / "log").read_text().endswith("closed\n")
     run(out, pieces(4, s2={"fail": True}))
     assert log(out) == ["0", "1", "2", "3"]
@@ -145,6 +149,47 @@ def test_a_step_knows_how_its_workers_spent_their_time(out: Path) -> None:
     assert spent["waiting"] == 0
 
 
+def test_a_resumed_step_records_the_time_and_the_counts_of_all_its_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one ends in its third shard of five, of 10 texts each. The second resumes as if an hour later."""
+    node = step("mapping", mapping, special={"s0": {"seconds": 0.2}, "s2": {"fail": True}}, worker="Counting")
+    store = Store(tmp_path / "store")
+    with pytest.raises(StepFailed):
+        execute(node, store, INLINE, on_wait=print)
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 3600)
+    assert execute(node, store, INLINE, on_wait=print)
+    record = store.record(node)
+    assert record["summary"] == {"texts": 50.0}
+    assert record["time"]["compute"] >= 0.2
+    assert sum(record["nodes"].values()) >= 0.2
+    assert 0.2 <= record["seconds"] < 3600
+    assert now() < record["started"] < record["started"] + record["seconds"] <= now() + 3600
+    assert not (store.path(node) / attempts.ATTEMPTS).exists()
+
+
+def test_of_an_attempt_that_kept_nothing_no_time_is_recorded(tmp_path: Path) -> None:
+    node = step("mapping", mapping, special={"s0": {"fail": True}}, worker="Counting")
+    store = Store(tmp_path / "store")
+    with pytest.raises(StepFailed):
+        execute(node, store, INLINE, on_wait=print)
+    assert not (store.path(node) / attempts.ATTEMPTS).exists()
+
+
+@pytest.mark.kill
+def test_a_map_that_is_killed_has_kept_the_time_of_its_shards(out: Path) -> None:
+    """By SIGKILL, in its third shard."""
+    script = (
+        "import sys; from pathlib import Path; from tests.workflows.distributed import test_shards as t\n"
+        "t.attempts.KEEP_SECONDS = -1.0\n"
+        "t.run(Path(sys.argv[1]), t.pieces(4, s2={'die': True}), worker=t.workers.Counting)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(out)], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert run(out, pieces(4, s2={"die": True}), worker=workers.Counting) == {"texts": 40.0}
+
+
 @pytest.mark.parametrize(("count", "workers", "most"), [(52, 2, 8), (7, 3, 8), (1, 4, 8), (1000, 16, 8), (52, 2, 1)])
 def test_batches_get_shorter_towards_the_end(count: int, workers: int, most: int) -> None:
     """Every item once and in order; a batch is at most half of a worker's part of the rest, unless it is a single item;
@@ -187,9 +232,9 @@ def test_the_actor_for_gpus_does_the_same(out: Path) -> None:
     assert json.loads((out / "part-7").read_text())["number"] == 7
 
 
-def mapping(out: Path, cluster: Any, *, special: dict[str, Any], worker: str) -> None:
+def mapping(out: Path, cluster: Any, *, special: dict[str, Any], worker: str) -> dict[str, float]:
     """The map as a step."""
-    run(out, pieces(5, **special), cluster, worker=getattr(workers, worker))
+    return run(out, pieces(5, **special), cluster, worker=getattr(workers, worker))
 
 
 def test_through_ray_every_shard_is_done_once_though_a_worker_is_killed(ray: Cluster, out: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from components import timing
 from components.config import UserError
 from components.training.config import TemperatureConfig
 from tests.support import toy
@@ -70,6 +72,21 @@ def test_an_interrupted_training_resumes_from_its_checkpoint(
     a, b = (load_file(tmp_path / name / "model/model.safetensors") for name in "ab")
     assert all(torch.equal(a[key], b[key]) for key in a)
     assert json.loads((tmp_path / "b/progress.json").read_text())["first"] == 2
+
+
+def test_a_resumed_training_has_the_time_of_all_its_attempts(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the checkpoint that it resumed from."""
+    began = []
+
+    def attempt() -> None:
+        timing.drain()
+        began.append(time.time())
+        run("a")
+
+    updates_of_two_runs(monkeypatch, attempt)
+    computed = [interval for interval in timing.drain() if interval.kind == "compute"]
+    assert any(began[0] < interval.began < interval.ended < began[1] for interval in computed)
+    assert any(began[1] < interval.began for interval in computed)
 
 
 @pytest.mark.parametrize(("batch", "accumulate", "workers"), [(6, 4, 1), (6, 1, 4), (8, 4, 4)])

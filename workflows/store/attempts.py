@@ -1,0 +1,70 @@
+"""What the attempts of a step have spent on the work that they kept, so that its record counts them all.
+
+A killed step leaves finished shards or a checkpoint, which the next attempt takes up. When such work is kept, the times
+so far are written beside it. Times of work that is lost with an attempt are not: it is done, and counted, again.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from components import timing
+from components.files import write_json
+from workflows.store import transfer
+
+ATTEMPTS = "attempts.json"
+KEEP_SECONDS = 5.0
+"""How often a map writes what its shards have taken."""
+
+Counts = Mapping[str, float]
+
+
+def keep(out: Path, **counts: Counts) -> None:
+    """Write this thread's times so far, those of earlier attempts among them, and what workers counted, by map."""
+    intervals, before = timing.so_far(), _read(out)["counts"]
+    write_json(out / ATTEMPTS, {"time": intervals, "counts": {**before, **counts}})
+    transfer.upload(out / ATTEMPTS)
+
+
+@contextmanager
+def keeping(out: Path, name: str, counts: Counts) -> Iterator[Callable[[], None]]:
+    """Keep times and a map's counts while its shards are done, and where an error ends it.
+
+    Yields the function to call after each shard.
+    """
+    kept, fresh = time.monotonic(), False
+
+    def after_a_shard() -> None:
+        nonlocal kept, fresh
+        fresh = True
+        if time.monotonic() - kept > KEEP_SECONDS:
+            keep(out, **{name: counts})
+            kept = time.monotonic()
+
+    try:
+        yield after_a_shard
+    except BaseException:
+        if fresh:
+            with suppress(Exception):  # a full disk must not hide why the map ended
+                keep(out, **{name: counts})
+        raise
+
+
+def resume(out: Path) -> None:
+    """Add the times of earlier attempts to those of this thread."""
+    timing.record(timing.Interval(*interval) for interval in _read(out)["time"])
+
+
+def counts(out: Path, name: str) -> Counts:
+    """What the workers of a map had counted in earlier attempts."""
+    found: Counts = _read(out)["counts"].get(name, {})
+    return found
+
+
+def _read(out: Path) -> dict[str, Any]:
+    path = out / ATTEMPTS
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"time": [], "counts": {}}
+    return found
