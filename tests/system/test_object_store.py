@@ -154,8 +154,8 @@ def test_nodes_that_share_nothing_keep_the_best_model_and_choose_numbers(
     place = Remote(tiny.place(tmp_path / "chosen", tree, **APART).folder)
     on_nodes(place)
     records = {record["label"]: record for record in tiny.records(place.store)}
-    assert records["CODER"]["summary"]["workers"] == 2
-    assert records["CODER"]["summary"]["best"]["update"] in (0, 2, 4, 6)
+    assert records["CODER 1"]["summary"]["workers"] == 2
+    assert records["CODER 1"]["summary"]["best"]["update"] in (0, 2, 4, 6)
     assert not [name for name in place.names() if "/checkpoints/" in name]
     chosen = next(name for name in place.names() if name.endswith("chosen.json"))
     assert chosen.replace("chosen.json", "ranking.parquet") in place.names()
