@@ -223,6 +223,7 @@ def test_through_ray_processes_stay_for_the_next_step(ray: Cluster, tmp_path: Pa
     assert processes[0] & processes[1]
 
 
+@pytest.mark.usefixtures("ray")  # which says what the node is called
 def test_the_actor_for_gpus_does_the_same(out: Path) -> None:
     out.mkdir()
     arguments = {"worker": workers.Noter, "out": out, "threads": 1, "constructor": {"log": str(out.parent / "log")}}
