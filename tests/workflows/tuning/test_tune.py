@@ -238,7 +238,7 @@ def test_ctrl_c_ends_a_tuning_in_a_line(beir: Path, encoder: Path, tmp_path: Pat
         driver.send_signal(signal.SIGINT)
         _, err = driver.communicate()
     assert driver.returncode == 130
-    assert err.splitlines()[-1].startswith("interrupted; ")
+    assert err.splitlines()[-1].startswith("Interrupted. ")
     assert "Traceback" not in err
 
 
