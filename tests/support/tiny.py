@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from workflows.__main__ import main
+from workflows.running.executor import UNTIL_DONE
 
 ROOT = Path(__file__).parents[2]
 CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
@@ -203,6 +204,11 @@ def contents(folder: Path) -> dict[str, str]:
         elif path.is_file():
             digests[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
     return digests
+
+
+def kept(folder: Path) -> dict[str, str]:
+    """The contents of a step's directory, without what goes when its record is written."""
+    return {name: digest for name, digest in contents(folder).items() if name not in UNTIL_DONE}
 
 
 def results(store: Path) -> dict[str, str]:

@@ -82,7 +82,7 @@ SEEN_BY = {
         "test_architecture.py::planning_loads_nothing_heavy",
         "components/retrieval/test_lucene.py::the_runtime_is_found_without_importing_pyserini_or_starting_java",
     ],
-    "an export writes over another": ["workflows/commands/test_commands.py::export_overwrites_nothing"],
+    "an export writes over another": ["workflows/commands/test_export.py::export_overwrites_nothing"],
     "RR of a cut ranking is taken for that of the whole": [
         "workflows/steps/test_score.py::what_lies_beyond_the_depth_follows_in_its_old_order",
         "components/evaluation/test_measures.py::values_are_those_of_ir_measures",

@@ -19,6 +19,9 @@ from workflows.store.dag import Step, StepFailed, canonical, foreign_code
 from workflows.store.progress import PROGRESS
 from workflows.store.store import FAILURE, Store
 
+UNTIL_DONE = (FAILURE, PROGRESS, attempts.ATTEMPTS)
+"""What lies in a step's directory until its record is written."""
+
 
 def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], None]) -> bool:
     """Run one step and write its record last; False if another driver finished it first."""
@@ -38,9 +41,8 @@ def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], 
             files = {name: sha256(path) for name, path in _source_files(node).items() if path.is_file()}
             with timing.timed("compute"):
                 summary = node.function(out, cluster, **resolve_inputs(node.inputs, store))
-            (out / FAILURE).unlink(missing_ok=True)
-            (out / PROGRESS).unlink(missing_ok=True)
-            (out / attempts.ATTEMPTS).unlink(missing_ok=True)
+            for name in UNTIL_DONE:
+                (out / name).unlink(missing_ok=True)
             remove_leftovers(out)  # files of workers that died while the step went on without them
             return finish(_record(node, summary or {}, files, started, cluster))
         except UserError as error:

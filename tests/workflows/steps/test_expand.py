@@ -32,8 +32,8 @@ def found(tmp_path: Path) -> Path:
 
 def test_from_what_queries_find(tmp_path: Path, data: Path, found: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     summary = by_relevance(tmp_path / "out", toy.INLINE, data, found, ["train", "test"])
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "expansions.parquet", "queries.parquet", "qrels.parquet", "documents.parquet", "progress.json"
+    assert tiny.kept(tmp_path / "out").keys() == {
+        "expansions.parquet", "queries.parquet", "qrels.parquet", "documents.parquet"
     }  # fmt: skip
     rows = check(pq.read_table(tmp_path / "out" / expansions.FILE), EXPANSIONS, what="out").to_pylist()
     texts = {
@@ -71,9 +71,7 @@ def test_an_interrupted_expansion_draws_only_what_is_left(
     filled = cut_power(monkeypatch, expand.Sampler, "__call__", after=None)
     by_relevance(tmp_path / "out", toy.INLINE, data, found, ["train"])
     assert len(filled) == 3  # of four
-    ours, wanted = (tiny.contents(tmp_path / name) for name in ("out", "wanted"))
-    assert ours.keys() == wanted.keys()
-    assert all(ours[name] == wanted[name] for name in ours if name != "progress.json")
+    assert tiny.kept(tmp_path / "out") == tiny.kept(tmp_path / "wanted")
 
 
 def test_through_ray_it_is_the_same(
@@ -82,10 +80,7 @@ def test_through_ray_it_is_the_same(
     monkeypatch.setattr(expand, "QUERIES_A_SHARD", 4)
     by_relevance(tmp_path / "inline", toy.INLINE, data, found, ["train"], draws="sentence")
     by_relevance(tmp_path / "ray", ray, data, found, ["train"], draws="sentence")
-    ours, theirs = (tiny.contents(tmp_path / name) for name in ("ray", "inline"))
-    assert {k: v for k, v in ours.items() if k != "progress.json"} == {
-        k: v for k, v in theirs.items() if k != "progress.json"
-    }
+    assert tiny.kept(tmp_path / "ray") == tiny.kept(tmp_path / "inline")
 
 
 def test_from_a_file(tmp_path: Path, data: Path) -> None:
@@ -160,8 +155,7 @@ def test_what_was_chosen_is_asked_instead(chain: dict[str, Path], data: Path, to
     tokenize_queries(made, toy.INLINE, data=out, model=retriever, documents=tokens, config=TokenizeConfig())
     tokenize(whole, toy.INLINE, data=out, model=retriever, config=TokenizeConfig())
     ours, theirs = (
-        {name: digest for name, digest in tiny.contents(folder).items() if "/" not in name and name != "progress.json"}
-        for folder in (made, whole)
+        {name: digest for name, digest in tiny.kept(folder).items() if "/" not in name} for folder in (made, whole)
     )
     assert ours == theirs
 

@@ -16,7 +16,7 @@ from components.config import UserError
 from components.data.groups import Groups
 from components.data.tables import GROUPS, check
 from components.neighbours.smoothing import targets
-from tests.support import toy
+from tests.support import tiny, toy
 from workflows.distributed.cluster import Cluster
 from workflows.steps import smooth as step
 from workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
@@ -65,7 +65,7 @@ def smoothed(tmp_path: Path, data: Path, vectors: Path) -> Any:
             groups=groups,
             config=SmoothConfig(**{**CONFIG, **config}),
         )
-        assert {path.name for path in out.iterdir()} <= {"groups.parquet", "progress.json"}
+        assert tiny.kept(out).keys() == {"groups.parquet"}
         return check(pq.read_table(out / "groups.parquet"), GROUPS, what="groups").to_pylist()
 
     return run

@@ -16,7 +16,7 @@ from components.data.token_store import TokenStore
 from components.data.tokenizers import load_tokenizer
 from components.data.tokens import Tokens
 from components.models.configs import DualEncoderConfig
-from tests.support import toy
+from tests.support import tiny, toy
 from tests.support.power_cut import PowerCut, cut_power
 from workflows.steps import tokenize as module
 from workflows.steps.tokenize import TokenizeConfig, tokenize
@@ -132,6 +132,5 @@ def test_interrupted_tokenizing_does_only_what_is_left(
     tokenize(tmp_path, toy.INLINE, data=data, model=retriever, config=TokenizeConfig())
     assert first == ["part-documents-00000", "part-documents-00001"]
     assert again == ["part-documents-00002", "part-queries-00000"]
-    assert not any(task in again for task in first)
-    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in tokens.iterdir()}
+    assert tiny.kept(tmp_path).keys() == tiny.kept(tokens).keys()
     assert np.array_equal(np.load(tmp_path / "documents.ids.npy"), np.load(tokens / "documents.ids.npy"))
