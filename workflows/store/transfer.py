@@ -136,8 +136,16 @@ def _is_current(artifact: Path, name: str, about: Mapping[str, Any]) -> bool:
 
 def _version(path: Path, about: Mapping[str, Any]) -> list[Any]:
     """The digest that S3 has of an object (ETag), and what changes whenever the file in the cache is written."""
+    return [_etag(about), *_state(path)]
+
+
+def _etag(about: Mapping[str, Any]) -> str:
+    return str(about["ETag"]).strip('"')
+
+
+def _state(path: Path) -> list[int]:
     status = path.stat()
-    return [about["ETag"].strip('"'), status.st_ino, status.st_size, status.st_mtime_ns]
+    return [status.st_ino, status.st_size, status.st_mtime_ns]
 
 
 def _note_version(artifact: Path, name: str, version: list[Any]) -> None:
@@ -158,12 +166,9 @@ def _download_file(artifact: Path, remote: s3.Listing, name: str) -> None:
 
 def _upload_file(artifact: Path, name: str) -> None:
     path = artifact / name
-    _, *before = _version(
-        path, {"ETag": ""}
-    )  # a write during the upload makes the file another than that which was sent
+    before = _state(path)  # so that a write during the upload counts as a change
     s3.file_system().put_file(str(path), s3.object_path(path))
-    etag, *_ = _version(path, s3.file_system().info(s3.object_path(path)))
-    _note_version(artifact, name, [etag, *before])
+    _note_version(artifact, name, [_etag(s3.file_system().info(s3.object_path(path))), *before])
 
 
 def _artifact_of(path: Path) -> Path:
