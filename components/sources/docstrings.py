@@ -115,7 +115,7 @@ def split_of(module: str, dev: float = 0.1, test: float = 0.1) -> str:
     25.4 % share three tenths).
     """
     point = int.from_bytes(hashlib.sha256(module.encode()).digest()[:4], "big") / 2**32
-    return "test" if point >= 1 - test else "dev" if point >= 1 - test - dev else "train"
+    return "test" if point < test else "dev" if point < test + dev else "train"
 
 
 def manifest(source: Source) -> str:
