@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from components.config import UserError, listing
-from components.data.tables import GROUPS, QRELS, QUERIES, TEXT, pieces, read
+from components.data.tables import DEV, GROUPS, QRELS, QUERIES, TEXT, pieces, read
 from components.files import replacing
 from components.rng import keyed_sample
 from components.timing import timed
@@ -89,11 +89,12 @@ def ids_of(path: Path, column: str) -> pa.Array:
 
 
 def queries_of(data: Path, splits: list[str], columns: list[str]) -> pa.Table:
-    """Columns of the queries of some splits, in the table's order; UserError for a split without queries."""
+    """Columns of the queries of some splits, in the table's order; UserError for a split without queries, but for
+    `DEV`, which a collection may lack: what is done with its queries is done with none then."""
     table = read(data / "queries.parquet", QUERIES, columns=dict.fromkeys([*columns, "split"]))
     present = pc.unique(table["split"]).to_pylist()
     for split in splits:
-        if split not in present:
+        if split not in (*present, DEV):
             raise UserError(f"splits: there are no queries in {split!r}; accepted: {listing(present)}")
     return table.filter(pc.is_in(table["split"], pa.array(splits, TEXT))).select(columns)
 
@@ -124,13 +125,22 @@ def measured_queries(data: Path, split: str, count: int | None) -> list[str]:
     of_split = [("split", "=", split)]
     if count is None:
         return read(data / "queries.parquet", QUERIES, columns=["query_id"], filters=of_split)["query_id"].to_pylist()
-    known = read(data / "qrels.parquet", QRELS, filters=[*of_split, ("relevance", ">", 0)])
-    if not len(known):
-        queries = read(data / "queries.parquet", QUERIES, columns=["query_id", "answers"], filters=of_split)
-        known = queries.filter(pc.greater(pc.list_value_length(queries["answers"]), 0))
-    measurable = pc.unique(known["query_id"]).to_pylist()
-    sample = keyed_sample(measurable, count, "measured")
-    return [query for query in measurable if query in sample]
+    if len(judged := judged_queries(data, split, count)):
+        return judged.to_pylist()
+    queries = read(data / "queries.parquet", QUERIES, columns=["query_id", "answers"], filters=of_split)
+    answerable = queries.filter(pc.greater(pc.list_value_length(queries["answers"]), 0))["query_id"].to_pylist()
+    sample = keyed_sample(answerable, count, "measured")
+    return [query for query in answerable if query in sample]
+
+
+def judged_queries(data: Path, split: str, count: int | None) -> pa.Array:
+    """The ids of the queries of a split with a relevant document: all, or the same sample of them as
+    `measured_queries` takes."""
+    known = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split), ("relevance", ">", 0)])
+    judged = pc.unique(known["query_id"])
+    if count is None:
+        return judged
+    return judged.filter(pc.is_in(judged, pa.array(keyed_sample(judged.to_pylist(), count, "measured"), TEXT)))
 
 
 def id_order(ids: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:

@@ -18,6 +18,9 @@ from components.timing import timed
 TEXT = pa.large_string()
 """Ids and texts. An array of Arrow's `string` holds at most 2 GiB, which the ids of 80 million documents exceed."""
 
+DEV = "dev"
+"""The split that numbers are chosen on. A collection may have no queries in it."""
+
 DOCUMENTS = pa.schema([("doc_id", TEXT), ("title", TEXT), ("text", TEXT)])
 """A document. `title` may be empty; `text` does not repeat it."""
 

@@ -82,6 +82,16 @@ def needs_answers(name: str) -> bool:
     return name not in READER_MEASURES and canonical(name).startswith("Answer@")
 
 
+def cutoff(name: str) -> int | None:
+    """The rank behind which a measure looks at nothing; None where it looks at all.
+
+    >>> cutoff("nDCG@10"), cutoff("AP")
+    (10, None)
+    """
+    at = canonical(name).partition("@")[2]
+    return int(at) if at else None
+
+
 def answer_hits_per_query(ranking: pa.Table, queries: Sequence[str], measures: Sequence[str]) -> pa.Table:
     """`Answer@k` of each query: 1 if one of its first k documents contains an answer, else 0, also without results.
 

@@ -136,14 +136,53 @@ def p_text(p: float) -> str:
     return f"p = {p:.3f}".replace("0.", ".") if p < 0.1 else f"p = {p:.2f}".replace("0.", ".")
 
 
+def leading_sentence(metrics: Json) -> str:
+    """The comparison that leads in words, and how it came to; "" where there is none, or results have averages."""
+    lead = metrics.get("leading")
+    if lead is None or lead["system"] is None or across(metrics):
+        return ""
+    if lead["why"]:
+        chosen = f"Nothing was selected ({lead['why']}): {lead['system']} against {lead['baseline']}."
+    elif lead["selected_on"]:
+        chosen = f"Best trained system on {lead['selected_on']}: {lead['system']}; best untrained: {lead['baseline']}."
+    else:
+        chosen = f"{lead['system']} against {lead['baseline']}."
+    entries = [e for e in metrics["comparisons"] if (e["system"], e["baseline"]) == (lead["system"], lead["baseline"])]
+    if not entries:  # the two were measured on nothing in common
+        return chosen
+    entry = next((e for e in entries if e["measure"] == lead["measure"]), entries[0])
+    ours, theirs = _means_of(entry, metrics["rows"])
+    difference = f"{entry['difference']:+.3f}".replace("0.", ".")
+    values = f"{entry['measure']} {_short(ours)} against {_short(theirs)} ({difference}, {p_text(entry['p'])})"
+    return f"{chosen} On {entry['split']}: {values}."
+
+
+def _means_of(entry: Json, rows: list[Json]) -> tuple[float, float]:
+    """A system's mean and its baseline's on the queries that they were compared on: one that was measured on more has
+    another in the table."""
+    means = {}
+    for name in (entry["system"], entry["baseline"]):
+        own = [row for row in rows if row["system"] == name and row["seed"] in entry["seeds"]
+               and all(row[key] == entry[key] for key in ("collection", "split", "measure", "queries"))]  # fmt: skip
+        if own:
+            means[name] = mean_and_deviation(row["value"] for row in own)[0]
+    ours = means.get(entry["system"], means.get(entry["baseline"], 0.0) + entry["difference"])
+    return ours, ours - entry["difference"]
+
+
+def _short(value: float) -> str:
+    return f"{value:.3f}".removeprefix("0")
+
+
 def table(metrics: Json) -> str:
     """The measures in plain text, for the end of a run."""
     if not metrics["rows"]:
         return "No measures yet."
+    lead = [textwrap.fill(sentence, WIDTH)] if (sentence := leading_sentence(metrics)) else []
     parts = [_across_lines(one) for one in across(metrics)] or [
         _result_lines(result) for result in by_collection(metrics)
     ]
-    return "\n\n".join("\n".join(lines) for lines in parts)
+    return "\n\n".join([*lead, *("\n".join(lines) for lines in parts)])
 
 
 def _across_lines(one: Json) -> list[str]:

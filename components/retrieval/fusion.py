@@ -1,8 +1,10 @@
-"""Fusion of several rankings of the same queries: interleaving, or reciprocal rank fusion."""
+"""Fusion of several rankings of the same queries: interleaving, reciprocal rank fusion, or interpolation of scores."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -12,37 +14,70 @@ from pydantic import Field
 from components.config import Config
 from components.data import row_runs
 from components.data.tables import RANKING, check
+from components.retrieval.interpolation import Normalise, interpolated
+
+FITTED = "fusion.json"
+"""The file that says how rankings are fused, where that was chosen by what it does for queries."""
 
 
 class FusionConfig(Config):
     """How rankings are fused."""
 
-    how: Literal["interleave", "reciprocal"] = "interleave"
+    how: Literal["interleave", "reciprocal", "interpolate"] = "interleave"
     """`interleave`: the first document of each list in turn, then the second, and so on, each document once
     (EAR: Chuang et al., 2023, Appendix B.3, for its sentence, answer and title expansions). `reciprocal`: by the sum of
-    1 / (c + rank) over the lists (reciprocal rank fusion, Cormack et al., 2009)."""
+    1 / (c + rank) over the lists (reciprocal rank fusion, Cormack et al., 2009). `interpolate`: by the sum of the
+    normalised scores, where a document has the lowest score of a list that it is not in."""
     depth: int = Field(100, ge=1)
     """Number of documents of a query in the fused ranking. EAR's public code may return up to two more, as it counts
     only after a turn of all lists. A list that has ended is skipped."""
     c: float = Field(60.0, ge=0)
     """Constant of `reciprocal`: the larger, the less a first rank counts beside a lower one."""
+    weight: float = Field(0.5, ge=0, le=1)
+    """Weight of the second of two lists in `reciprocal` and `interpolate`; the first's is 1 minus this. More lists than
+    two all weigh the same."""
+    normalise: Normalise = "max-min"
+    """How `interpolate` normalises each query's scores in each list: `max-min`, from 0 to 1; `none`, as they are."""
+
+    def weights(self, lists: int) -> list[float]:
+        """The weight of each list: their mean is 1. ValueError where one is given and there are not two lists."""
+        if lists == 2:
+            return [2 * (1 - self.weight), 2 * self.weight]
+        if self.weight != 0.5:
+            raise ValueError(f"fusion: weight: {self.weight} is that of the second of two lists, and there are {lists}")
+        return [1.0] * lists
+
+
+def fitted(folder: Path) -> FusionConfig:
+    """How rankings are fused, as the step `fit_fusion` chose it."""
+    return FusionConfig(**json.loads((folder / FITTED).read_text())["chosen"])
 
 
 def fuse(rankings: Sequence[pa.Table], config: FusionConfig) -> pa.Table:
     """The fused ranking of several rankings. Queries are in order of their first row.
 
-    Scores are 1 / rank for `interleave`, sums for `reciprocal`, where ties are in order of doc_id.
+    Scores are 1 / rank for `interleave`, weighted sums otherwise, where ties are in order of doc_id.
     """
     tables = [check(table, RANKING, what="ranking") for table in rankings]
     lists = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
-    return fuse_lists(pa.concat_tables(tables), lists, config)
+    return _fused(pa.concat_tables(tables), lists, config.weights(len(tables)), config)
 
 
 def fuse_lists(table: pa.Table, lists: np.ndarray, config: FusionConfig) -> pa.Table:
-    """Like `fuse`, for rankings in one table: `lists` has the number of each row's ranking, from 0 for the first."""
-    whole = check(table, RANKING, what="rankings").combine_chunks()
+    """Like `fuse`, for rankings in one table: `lists` has the number of each row's ranking, which are in that order."""
+    numbers, lists = np.unique(lists, return_inverse=True)
+    return _fused(check(table, RANKING, what="rankings"), lists, config.weights(len(numbers)), config)
+
+
+def _fused(table: pa.Table, lists: np.ndarray, weights: list[float], config: FusionConfig) -> pa.Table:
+    """The fused ranking of the lists 0, 1, ... with their weights."""
+    whole = table.combine_chunks()
     if not len(whole):
         return whole
+    if config.how == "interpolate":
+        apart = [whole.filter(pa.array(lists == number)) for number in range(len(weights))]
+        shares = [weight / len(weights) for weight in weights]
+        return interpolated(apart, shares, config.normalise, k=config.depth)
     query, document = (
         whole[name].combine_chunks().dictionary_encode() for name in ("query_id", "doc_id")
     )  # fmt: skip
@@ -59,7 +94,8 @@ def fuse_lists(table: pa.Table, lists: np.ndarray, config: FusionConfig) -> pa.T
         # Summed in order of rank, so that sums are equal to the last bit in whatever order the rankings come.
         by_rank = np.argsort(ranks, kind="stable")
         sums = np.zeros(len(first))
-        np.add.at(sums, inverse.reshape(-1)[by_rank], 1 / (config.c + ranks[by_rank]))
+        each = np.asarray(weights)[lists] / (config.c + ranks)
+        np.add.at(sums, inverse.reshape(-1)[by_rank], each[by_rank])
         names = whole["doc_id"].take(pa.array(first)).to_pylist()
         id_ranks = np.argsort(np.argsort(np.asarray(names, object), kind="stable"), kind="stable")
         order = np.lexsort((id_ranks, -sums, queries[first]))

@@ -1,44 +1,36 @@
-"""Interpolation of two rankings' normalised scores (Zerveas et al., 2023, Table 2, `RB + CODER(RB)`)."""
+"""Interpolation of rankings' normalised scores (Zerveas et al., 2023, Table 2, `RB + CODER(RB)`)."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field
 
-from components.config import Config
 from components.data.tables import RANKING, check
 
-
-class InterpolationConfig(Config):
-    """How two rankings' scores are mixed. The paper gives neither the weight nor the normalisation."""
-
-    weight: float = Field(0.5, ge=0, le=1)
-    """Weight of the second ranking's scores; the first's is 1 minus this."""
-    normalise: Literal["none", "max-min"] = "max-min"
-    """How each query's scores are normalised in each ranking: `max-min`, from 0 to 1; `none`, as they are."""
+Normalise = Literal["none", "max-min"]
 
 
-def interpolated(first: pa.Table, second: pa.Table, config: InterpolationConfig, *, k: int) -> pa.Table:
-    """The k best documents of each query by `(1 - weight) first + weight second`, ties in order of doc_id.
+def interpolated(rankings: Sequence[pa.Table], weights: Sequence[float], normalise: Normalise, *, k: int) -> pa.Table:
+    """The k best documents of each query by the weighted sum of the rankings' scores, ties in order of doc_id.
 
-    A document that only one ranking has gets the other's lowest score for the query. A query that only one ranking has
-    keeps its order. Queries come in the first ranking's order, then those that only the second has.
+    A document that a ranking does not have gets its lowest score for the query. Queries come in the first ranking's
+    order, then those that only the second has, and so on.
     """
-    queries = pc.unique(pa.concat_tables([first, second])["query_id"])
-    documents = pc.unique(pa.concat_tables([first, second])["doc_id"]).sort()
-    keys = [_keys(table, queries, documents) for table in (first, second)]
+    whole = pa.concat_tables(rankings)
+    queries, documents = pc.unique(whole["query_id"]), pc.unique(whole["doc_id"]).sort()
+    keys = [_keys(table, queries, documents) for table in rankings]
     union = np.unique(np.concatenate(keys))
     query, document = np.divmod(union, max(1, len(documents)))
     total = np.zeros(len(union))
-    for table, own, share in zip((first, second), keys, (1 - config.weight, config.weight), strict=True):
-        values = _normalise(table, own // max(1, len(documents)), len(queries), config)
+    for table, own, weight in zip(rankings, keys, weights, strict=True):
+        values = _normalised(table, own // max(1, len(documents)), len(queries), normalise)
         lowest = np.full(len(queries), np.inf)
         np.minimum.at(lowest, own // max(1, len(documents)), values)
         scores = np.where(np.isinf(lowest), 0.0, lowest)[query]
         scores[np.searchsorted(union, own)] = values
-        total += share * scores
+        total += weight * scores
     order = np.lexsort((document, -total, query))
     query, document, total = query[order], document[order], total[order]
     starts = np.searchsorted(query, np.arange(len(queries)))
@@ -57,10 +49,10 @@ def _keys(table: pa.Table, queries: pa.Array, documents: pa.Array) -> np.ndarray
     return query * len(documents) + document
 
 
-def _normalise(table: pa.Table, query: np.ndarray, queries: int, config: InterpolationConfig) -> np.ndarray:
-    """float64 scores of a ranking, normalised; 0 for all documents of a query whose scores are all equal."""
+def _normalised(table: pa.Table, query: np.ndarray, queries: int, normalise: Normalise) -> np.ndarray:
+    """float64 scores of a ranking, normalised; with `max-min` 0 for all documents of a query whose scores are equal."""
     values = table["score"].to_numpy().astype(np.float64)
-    if config.normalise == "none":
+    if normalise == "none":
         return values
     low, high = np.full(queries, np.inf), np.full(queries, -np.inf)
     np.minimum.at(low, query, values)

@@ -186,7 +186,7 @@ def test_through_ray_it_is_the_same(
     assert place("run") == 0
     ours, theirs = tiny.results(place.store), tiny.results(trained.store)
     compared = {name for name in ours.keys() & theirs.keys() if not name.endswith("metrics.json")}
-    assert {name.partition("-")[0] for name in compared} >= {"train", "smooth", "rerank_by_neighbours", "interpolate"}
+    assert {name.partition("-")[0] for name in compared} >= {"train", "smooth", "rerank_by_neighbours", "fuse"}
     assert {name: ours[name] for name in compared} == {name: theirs[name] for name in compared}
 
 

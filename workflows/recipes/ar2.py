@@ -14,8 +14,9 @@ from components.training.terms import LossTerm
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
 from workflows.stages.results import Outcome, Results, note_on
-from workflows.stages.retrieval import Retrieval, refresh, reranked
+from workflows.stages.retrieval import Retrieval, fused, refresh, reranked
 from workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
+from workflows.stages.untrained import INTERPOLATED, add_untrained
 from workflows.steps.score import RerankConfig, ScoreConfig, score_groups
 from workflows.store.dag import step
 
@@ -113,8 +114,7 @@ def build(config: Config) -> Outcome:
     split = config.evaluate.split
     untrained = refresh("start", collection, retriever, config)
     for seed in config.seeds:
-        results.add("BM25", collection.bm25(split), seed=seed)
-        results.add("start model", untrained.ranking(split), retrieval=untrained, seed=seed)
+        add_untrained(results, untrained, config.retriever.model, seed=seed)
         game = Game(config, collection, results, seed)
         last_retrieval, last_ranker = game.play(retriever, ranker)
     return Outcome(
@@ -224,6 +224,8 @@ class Game:
         self.results.add(
             label, retrieval.ranking(split), retrieval=retrieval, seed=self.seed, round=round, entropy=True
         )
+        if round == self.config.rounds:
+            self.fuse_with_bm25(label, retrieval)
         return retrieval
 
     def rerank(self, system: str, ranker: Model, retrieval: Retrieval, *, round: int | None = None) -> None:
@@ -233,6 +235,13 @@ class Game:
         self.results.add(
             system, ranking, retrieval=retrieval, ranker=ranker.step, seed=self.seed, round=round, queries=depth.queries
         )
+
+    def fuse_with_bm25(self, system: str, retrieval: Retrieval) -> None:
+        """Interpolate BM25's ranking with a retriever's, and measure it."""
+        name = f"BM25 + {system}, interpolated"
+        rankings = [self.collection.bm25, retrieval.ranking]
+        ranking = fused(self.label(name), self.collection, rankings, self.config, INTERPOLATED)
+        self.results.add(name, ranking(self.split), seed=self.seed)
 
     def control(self, name: Control, warm_retrieval: Retrieval) -> None:
         """Train the warm retriever without a ranker, on as many groups with as many negatives as in the game."""

@@ -12,15 +12,16 @@ from pydantic import Field, model_validator
 
 from components.models.configs import DualEncoderConfig
 from components.neighbours.reciprocal import NeighboursConfig
-from components.retrieval.interpolation import InterpolationConfig
+from components.retrieval.fusion import FusionConfig
 from components.training.config import TemperatureConfig, TrainConfig, check_training
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
 from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import Retrieval, refresh
 from workflows.stages.training import phase
+from workflows.stages.untrained import add_untrained
 from workflows.steps.choose_neighbours import ChooseConfig, chosen
-from workflows.steps.interpolate import interpolate
+from workflows.steps.fuse import fuse
 from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
 from workflows.steps.pictures import PicturesConfig, pictures
 from workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
@@ -28,6 +29,12 @@ from workflows.steps.train import train
 from workflows.store.dag import Step, step
 
 BY_NEIGHBOURS = "by neighbours"
+
+
+class InterpolationConfig(FusionConfig):
+    """How two rankings' scores are mixed. The paper gives neither the weight nor the normalisation."""
+
+    how: Literal["interpolate"] = "interpolate"
 
 
 class Config(RetrievalConfig):
@@ -78,8 +85,9 @@ def build(config: Config) -> Outcome:
     start = collection.initial_model("start retriever", config.retriever)
     results = Results(collection, config)
     figures: list[Step] = []
+    untrained = refresh("start", collection, start, config)
     for seed in config.seeds:
-        results.add("BM25", collection.bm25(config.evaluate.split), seed=seed)
+        add_untrained(results, untrained, config.retriever, seed=seed, but=[base_name(config)])
         last = Training(config, collection, results, seed, figures).run(start)
     return Outcome(
         results=results.gather(comparisons(config)), data=collection.data, systems=results.systems, retrieval=last,
@@ -136,8 +144,8 @@ class Training:
             if config.interpolate is not None:
                 system = f"{base} + CODER {kind}".strip()
                 mixed = step(
-                    self.label(system), interpolate, data=self.collection.data, first=base_rankings[""],
-                    second=ranking, split=config.evaluate.split, k=config.k, config=config.interpolate,
+                    self.label(system), fuse, data=self.collection.data, rankings=[base_rankings[""], ranking],
+                    split=config.evaluate.split, config=config.interpolate,
                 )  # fmt: skip
                 self.results.add(system, mixed, seed=self.seed)
         return retrieval

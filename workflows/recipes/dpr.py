@@ -12,6 +12,7 @@ from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
 from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import refresh
 from workflows.stages.training import phase
+from workflows.stages.untrained import add_untrained
 from workflows.steps.mine import MineConfig
 
 
@@ -38,15 +39,14 @@ class Config(RetrievalConfig):
 
 
 def build(config: Config) -> Outcome:
-    """Train one retriever a seed, and measure it beside BM25 and the start model."""
+    """Train one retriever a seed, and measure it beside what needs no training."""
     collection = Collection(config)
     start = collection.initial_model("start retriever", config.retriever)
     results = Results(collection, config)
     split = config.evaluate.split
     untrained = last = refresh("start", collection, start, config)
     for seed in config.seeds:
-        results.add("BM25", collection.bm25(split), seed=seed)
-        results.add("start model", untrained.ranking(split), retrieval=untrained, seed=seed, entropy=True)
+        add_untrained(results, untrained, config.retriever, seed=seed, entropy=True)
         if config.train is not None:
             retriever = start
             for stage, training in {"retriever": config.train, "retriever, second stage": config.second_stage}.items():

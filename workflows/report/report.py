@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from components.evaluation.result_table import across, by_collection
+from components.evaluation.result_table import across, by_collection, leading_sentence
 from components.files import write_json
 from workflows.report.finished import Json, finished_steps, shown
 from workflows.report.metrics import METRICS, metrics_of
@@ -57,6 +57,7 @@ def write(
         "title": title,
         "about": about,
         "note": note,
+        "leading": leading_sentence(metrics),
         "results": [{**result, "charts": charts.by_round(result["rows"])} for result in by_collection(metrics)],
         "pictures": charts.of_steps(steps, store),
         "across": across(metrics),

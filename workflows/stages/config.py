@@ -5,8 +5,9 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from components.config import Config, UserError, distinct
+from components.data.tables import DEV
 from components.evaluation.embedding_space import EmbeddingSpaceConfig
-from components.evaluation.measures import at_level
+from components.evaluation.measures import at_level, needs_answers
 from components.retrieval.screening import ScreenConfig
 from components.sources.base import AnySource
 from components.training.config import TrainConfig
@@ -31,6 +32,10 @@ class EvaluateConfig(Config):
 
     split: str = "test"
     """The split whose queries are never trained on."""
+    select: str | None = Field(DEV, validate_default=True)
+    """The split that systems are selected on for the comparison that leads the results, the best trained system against
+    the best untrained one, and that weights of fusions are chosen on. All systems are measured on it too. Null for
+    neither, as where it is the measured split itself."""
     relevant_from: int = Field(1, ge=1)
     """The lowest grade that counts as relevant, for all measures but nDCG, which uses the grades: 2 is the strict
     reading of TREC DL's grades, 1 the lenient one. A measure may name its own: `RR(rel=2)@10`."""
@@ -50,6 +55,16 @@ class EvaluateConfig(Config):
             return list(dict.fromkeys(at_level(name, level) for name in names))
         except UserError as error:
             raise ValueError(str(error)) from None
+
+    @field_validator("select")
+    @classmethod
+    def _another(cls, split: str | None, info: ValidationInfo) -> str | None:
+        return None if split == info.data.get("split") else split
+
+    @property
+    def select_by(self) -> str | None:
+        """The measure that is chosen by: the first by judgements; None where there is none."""
+        return next((measure for measure in self.measures if not needs_answers(measure)), None)
 
 
 class CollectionConfig(Config):

@@ -12,6 +12,8 @@ from typing import Any
 
 from components.config import UserError, listing, override, parse, read_based
 from workflows import ROOT
+from workflows.stages import selection
+from workflows.stages.config import CollectionConfig
 from workflows.stages.results import Outcome
 from workflows.store.dag import Step
 
@@ -57,7 +59,11 @@ def read(path: Path, assignments: list[str], runs: Path) -> Experiment:
 def made(tree: dict[str, Any], path: Path, run: Path) -> Experiment:
     """The experiment that a tree of keys describes. The file that it comes from is for messages."""
     recipe, config = _validated(tree, path)
-    return Experiment(name=name_of(path), config=config, outcome=_built(recipe, config, path), run=run)
+    outcome = _built(recipe, config, path)
+    if isinstance(config, CollectionConfig):  # and not several collections, or several experiments
+        on_dev = selection.on_selection_split(config)
+        outcome = selection.led(outcome, None if on_dev is None else _built(recipe, on_dev, path), config)
+    return Experiment(name=name_of(path), config=config, outcome=outcome, run=run)
 
 
 def read_config(path: Path, assignments: list[str]) -> Any:

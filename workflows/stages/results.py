@@ -14,7 +14,7 @@ from workflows.steps.analyse import analyse
 from workflows.steps.answers import AnswerConfig
 from workflows.steps.evaluate import averages, evaluate, results
 from workflows.steps.ingest import ingest
-from workflows.store.dag import Step, step
+from workflows.store.dag import Step, graph, step
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,16 @@ class System:
     """How answers were looked for, where a measure asks for them."""
     analysis: Step | None = None
     """The step that looked at the space of its vectors."""
+    queries: int | None = None
+    """How many of the split's judged queries were measured; None for all."""
+    oracle: bool = False
+    """Whether it knows the judgements, so that nobody has it."""
+
+    @property
+    def trained(self) -> bool:
+        """Whether its ranking, or whatever was measured, stands on a training."""
+        made = graph([self.ranking or self.metrics])
+        return any(node.description.models == "training" for node in made)
 
     @property
     def steps(self) -> list[Step]:
@@ -70,11 +80,11 @@ class Results:
 
     def add(
         self, name: str, ranking: Step, *, seed: int, round: int | None = None, retrieval: Retrieval | None = None,
-        ranker: Step | None = None, entropy: bool = False, queries: int | None = None,
+        ranker: Step | None = None, entropy: bool = False, queries: int | None = None, oracle: bool = False,
     ) -> None:  # fmt: skip
         """Measure a system's ranking, perhaps on a sample of the queries, and what its vectors are like.
 
-        A system without training has the same numbers for every seed.
+        An oracle is measured and never selected. A system without training has the same numbers for every seed.
         """
         asked, collection = self.config.evaluate, self.collection
         # A ranking that every seed shares is measured once.
@@ -95,7 +105,7 @@ class Results:
             )  # fmt: skip
         measured = System(
             name, round, self._collection, asked.split, seed, metrics, collection.data, ranking, retrieval, ranker,
-            answers=self.config.answers if by_answer else None, analysis=analysis,
+            answers=self.config.answers if by_answer else None, analysis=analysis, queries=queries, oracle=oracle,
         )  # fmt: skip
         self.systems.append(measured)
         for other, source in asked.other_qrels.items():

@@ -1,13 +1,20 @@
-"""Retrieve with a dense retriever, and rerank what it retrieved."""
+"""Retrieve with a dense retriever, rerank what it retrieved, and fuse rankings."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from components.retrieval.fusion import FusionConfig
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import CollectionConfig
 from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
+from workflows.steps.fit_fusion import fit_fusion
+from workflows.steps.fuse import fuse
 from workflows.steps.score import RerankConfig, rerank
 from workflows.steps.search import SearchConfig, faiss_index, search
 from workflows.store.dag import Step, step
+
+Rankings = Callable[[str], Step]
+"""The ranking of a split's queries."""
 
 
 @dataclass(frozen=True)
@@ -76,3 +83,26 @@ def reranked(
         label, rerank, data=collection.data, tokens=ranker.tokens, ranking=ranking, split=config.evaluate.split,
         ranker=ranker.step, config=depth,
     )  # fmt: skip
+
+
+def fused(
+    label: str, collection: Collection, rankings: Sequence[Rankings], config: CollectionConfig, how: FusionConfig
+) -> Rankings:
+    """Fuse rankings, with the numbers that are best on the split that `evaluate.select` names; without one as `how`
+    says."""
+    asked = config.evaluate
+    how = how.model_copy(update={"depth": config.k})
+    chosen: FusionConfig | Step = how
+    if asked.select is not None and asked.select_by is not None:
+        chosen = step(
+            f"{label} weights", fit_fusion, data=collection.data, rankings=[of(asked.select) for of in rankings],
+            split=asked.select, measure=asked.select_by, config=how,
+        )  # fmt: skip
+
+    def ranking(split: str) -> Step:
+        return step(
+            f"{label} ({split})", fuse, data=collection.data, rankings=[of(split) for of in rankings], split=split,
+            config=chosen,
+        )  # fmt: skip
+
+    return ranking

@@ -1,6 +1,5 @@
 """A phase of training: mine groups from a ranking, perhaps screened, and train a model on them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,14 +8,12 @@ from components.retrieval.screening import ScreenConfig
 from components.training.config import TrainConfig, check_training
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import TrainingPhase
+from workflows.stages.retrieval import Rankings
 from workflows.steps.mine import MineConfig, mine
 from workflows.steps.score import RerankConfig, rerank
 from workflows.steps.screen import screen
 from workflows.steps.train import train
 from workflows.store.dag import Step, step
-
-Rankings = Callable[[str], Step]
-"""The ranking of a split's queries."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from components.evaluation.measures import (
     per_query,
 )
 from components.evaluation.result_table import averages_of
+from components.evaluation.selection import leading
 from components.files import replacing, write_json
 from workflows.store.dag import Description
 
@@ -110,14 +111,20 @@ def _with_answers(data: Path, split: str) -> pa.Table:
 @Description(part="evaluation")
 def results(
     out: Path, cluster: Any, *, systems: list[dict[str, Any]], comparisons: list[dict[str, str]], seed: int = 0,
-    rounds: int = 10_000,
+    rounds: int = 10_000, selection: Path | str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Gather the measures of all systems and compare those asked for: `metrics.json` with rows and comparisons.
 
     A system is {system, round, collection, split, seed, metrics, answers}, where metrics is any artifact with per-query
     values and answers says how answers were looked for, if they were, and perhaps an analysis of its vectors, which is
     for the report; a comparison is {system, baseline}, made on every collection and split that both were measured on.
+    `selection` is the artifact of `select`, whose pair is compared first, or says why nothing was selected; `leading`
+    in the metrics tells of it.
     """
+    lead = leading(selection, comparisons)
+    if lead["system"] is not None:
+        pair = {name: lead[name] for name in ("system", "baseline")}
+        comparisons = [pair, *(asked for asked in comparisons if asked != pair)]
     tables = [pq.read_table(entry["metrics"] / PER_QUERY) for entry in systems]
     rows = [row for entry, table in zip(systems, tables, strict=True) for row in _rows(entry, table)]
     measured: dict[tuple[str, str, str], dict[int, pa.Table]] = {}
@@ -127,7 +134,7 @@ def results(
             raise ValueError(f"{entry['system']!r} is given twice for seed {entry['seed']}")
         seeds[entry["seed"]] = table
     compared = [row for asked in comparisons for row in _comparisons(asked, measured, seed=seed, rounds=rounds)]
-    write_json(out / "metrics.json", {"rows": rows, "comparisons": compared})
+    write_json(out / "metrics.json", {"rows": rows, "comparisons": compared, "leading": lead})
     return {"systems": len(systems), "comparisons": len(comparisons)}
 
 

@@ -19,12 +19,15 @@ from workflows.store.dag import Description
 
 @Description(part="search")
 def fuse(
-    out: Path, cluster: Cluster, *, data: Path, rankings: list[Path], split: str, config: FusionConfig
+    out: Path, cluster: Cluster, *, data: Path, rankings: list[Path], split: str, config: FusionConfig | Path
 ) -> dict[str, Any]:
-    """Write `ranking.parquet`, the split's queries' rankings fused (`components.retrieval.fusion`)."""
+    """Write `ranking.parquet`, the split's queries' rankings fused (`components.retrieval.fusion`).
+
+    `config` may be the artifact of `fit_fusion`, which chose one.
+    """
     wanted = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
     tables = [of_queries(path / "ranking.parquet", RANKING, wanted) for path in rankings]
-    fused = fusion.fuse(tables, config)
+    fused = fusion.fuse(tables, config if isinstance(config, FusionConfig) else fusion.fitted(config))
     write(out / "ranking.parquet", fused, RANKING)
     return {"queries": len(pc.unique(fused["query_id"])), "rows": len(fused)}
 

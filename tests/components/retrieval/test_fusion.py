@@ -78,6 +78,22 @@ def test_interleaving_is_a_loop(seed: int, depth: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("weight", "c"), [(0.0, 60), (0.3, 5), (0.9, 0), (1.0, 60)])
+def test_weighted_reciprocal_ranks_are_a_loop(seed: int, weight: float, c: float) -> None:
+    two = lists(seed)[:2]
+    wanted = {}
+    for query in dict.fromkeys(name for one in two for name in one):
+        sums: dict[str, float] = {}
+        for one, share in zip(two, (1 - weight, weight), strict=True):
+            for rank, letter in enumerate(one.get(query, ""), 1):
+                sums[letter] = sums.get(letter, 0.0) + share / (c + rank)
+        order = sorted(sums, key=lambda letter: (-round(sums[letter], 12), letter))
+        wanted[query] = "".join(order[:6])
+    found = fused(*(ranking(**one) for one in two), how="reciprocal", depth=6, weight=weight, c=c)
+    assert found == wanted
+
+
+@pytest.mark.parametrize("seed", range(5))
 def test_reciprocal_ranks_are_a_loop(seed: int) -> None:
     three = lists(seed)
     wanted = {}
@@ -100,7 +116,7 @@ def test_the_order_of_lists_makes_no_difference_to_reciprocal_ranks() -> None:
     assert fused(ranking(q="ab"), ranking(q="ba"), how="reciprocal") == {"q": "ab"}  # equal sums: by id
 
 
-@pytest.mark.parametrize("how", ["interleave", "reciprocal"])
+@pytest.mark.parametrize("how", ["interleave", "reciprocal", "interpolate"])
 def test_lists_in_one_table_are_as_lists_apart(how: Any) -> None:
     """Whatever the lists are numbered with, and wherever their rows stand."""
     lists = [ranking(q="abc", r="xy"), ranking(q="bda"), ranking(r="zx", q="e")]

@@ -9,9 +9,13 @@ import pyarrow as pa
 import pytest
 
 from components.data.tables import RANKING, check
-from components.retrieval.interpolation import InterpolationConfig, interpolated
+from components.retrieval.fusion import FusionConfig, fuse
 
 Found = dict[str, dict[str, float]]
+
+
+def how(**numbers: Any) -> FusionConfig:
+    return FusionConfig(how="interpolate", **numbers)
 
 
 def table(found: Found) -> pa.Table:
@@ -23,7 +27,7 @@ def table(found: Found) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=RANKING)
 
 
-def plain(first: Found, second: Found, config: InterpolationConfig, k: int) -> list[tuple[str, str, int, float]]:
+def plain(first: Found, second: Found, config: FusionConfig, k: int) -> list[tuple[str, str, int, float]]:
     rows = []
     for query in dict.fromkeys([*first, *second]):
         total: dict[str, float] = {}
@@ -52,23 +56,39 @@ def some(seed: int) -> Found:
 )
 @pytest.mark.parametrize("k", [4, 100])
 def test_as_a_plain_loop(config: dict[str, Any], k: int) -> None:
-    how = InterpolationConfig(**config)
+    asked = how(**config, depth=k)
     for seed in range(8):
         first, second = some(2 * seed), some(2 * seed + 1)
-        found = check(interpolated(table(first), table(second), how, k=k), RANKING, what="found").to_pylist()
-        wanted = plain(first, second, how, k)
+        found = check(fuse([table(first), table(second)], asked), RANKING, what="found").to_pylist()
+        wanted = plain(first, second, asked, k)
         assert [(row["query_id"], row["doc_id"], row["rank"]) for row in found] == [row[:3] for row in wanted]
         assert [row["score"] for row in found] == pytest.approx([row[3] for row in wanted], abs=1e-6)
 
 
 def test_with_itself_a_ranking_keeps_its_order() -> None:
     one = table(some(0))
-    again = interpolated(one, one, InterpolationConfig(), k=100)
+    again = fuse([one, one], how())
     assert again.select(["query_id", "doc_id", "rank"]).equals(one.select(["query_id", "doc_id", "rank"]))
 
 
 def test_equal_scores_are_no_division_by_zero_and_nothing_is_no_error() -> None:
     one, other = table({"q": {"a": 2.0, "b": 2.0}}), table({"q": {"b": 1.0, "c": 0.0}})
-    found = interpolated(one, other, InterpolationConfig(), k=9).to_pylist()
+    found = fuse([one, other], how()).to_pylist()
     assert [(row["doc_id"], row["score"]) for row in found] == [("b", 0.5), ("a", 0.0), ("c", 0.0)]
-    assert len(interpolated(table({}), table({}), InterpolationConfig(), k=9)) == 0
+    assert len(fuse([table({}), table({})], how())) == 0
+
+
+def test_more_than_two_rankings_weigh_the_same() -> None:
+    found = [some(seed) for seed in (1, 2, 3)]
+    rows = fuse([table(one) for one in found], how(normalise="none")).to_pylist()
+    for row in rows:
+        scores = [one.get(row["query_id"], {}) for one in found]
+        wanted = sum(own.get(row["doc_id"], min(own.values(), default=0.0)) for own in scores) / 3
+        assert row["score"] == pytest.approx(wanted, abs=1e-6)
+    with pytest.raises(ValueError, match="weight: 0.3 is that of the second of two lists, and there are 3"):
+        fuse([table(one) for one in found], how(weight=0.3))
+
+
+def test_a_ranking_that_has_nothing_keeps_its_weight() -> None:
+    one = table({"q": {"a": 2.0, "b": 1.0}})
+    assert fuse([one, table({})], how(weight=0.2)).to_pylist()[0]["score"] == pytest.approx(0.8)

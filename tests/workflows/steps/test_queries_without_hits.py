@@ -10,14 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.retrieval.fusion import FusionConfig
-from components.retrieval.interpolation import InterpolationConfig
 from components.retrieval.screening import ScreenConfig
 from tests.support import toy
 from workflows.steps.answers import AnswerConfig, answering
 from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
 from workflows.steps.evaluate import evaluate
 from workflows.steps.fuse import fuse
-from workflows.steps.interpolate import interpolate
 from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
 from workflows.steps.score import RerankConfig, rerank
 from workflows.steps.screen import screen
@@ -47,9 +45,9 @@ STEPS: dict[str, tuple[str, str, Callable[..., Any], Callable[[Place], dict[str,
     "fuse": ("train", "ranking", fuse, lambda at: {
         "data": at["data"], "rankings": [at["ranking"], at["ranking"]], "split": "train",
         "config": FusionConfig(how="reciprocal")}),
-    "interpolate": ("train", "ranking", interpolate, lambda at: {
-        "data": at["data"], "first": at["ranking"], "second": at["ranking"], "split": "train", "k": 9,
-        "config": InterpolationConfig()}),
+    "interpolate": ("train", "ranking", fuse, lambda at: {
+        "data": at["data"], "rankings": [at["ranking"], at["ranking"]], "split": "train",
+        "config": FusionConfig(how="interpolate")}),
     "evaluate": ("test", "per_query", evaluate, lambda at: {
         "data": at["data"], "ranking": at["ranking"], "split": "test", "measures": ["RR@10", "nDCG@10"]}),
 }  # fmt: skip
@@ -93,10 +91,9 @@ def test_a_query_that_one_of_two_rankings_finds_nothing_for_keeps_the_others_ord
     both = {query: FOUND[query] for query in ("q1", "q2", "q4")}
     less = {query: documents[::-1] for query, documents in both.items() if query != "q2"}
     places = [toy.write_ranking(tmp_path / name, found) for name, found in (("one", both), ("other", less))]
-    for first, second in (places, places[::-1]):
-        (out := tmp_path / f"{first.name} first").mkdir()
-        interpolate(
-            out, toy.INLINE, data=data, first=first, second=second, split="train", k=9, config=InterpolationConfig()
-        )
+    for rankings in (places, places[::-1]):
+        (out := tmp_path / f"{rankings[0].name} first").mkdir()
+        config = FusionConfig(how="interpolate", depth=9)
+        fuse(out, toy.INLINE, data=data, rankings=rankings, split="train", config=config)
         rows = pq.read_table(out / "ranking.parquet").to_pylist()
         assert [row["doc_id"] for row in rows if row["query_id"] == "q2"] == FOUND["q2"]

@@ -16,7 +16,8 @@ from workflows.recipes.ear.reader import Reader
 from workflows.recipes.ear.setting import setting
 from workflows.stages import experiments
 from workflows.stages.results import Cost, Outcome, Results, note_on
-from workflows.stages.retrieval import Retrieval
+from workflows.stages.retrieval import Retrieval, refresh
+from workflows.stages.untrained import add_untrained
 from workflows.steps.study import study
 from workflows.store.dag import Step, graph, relabelled, step
 
@@ -70,9 +71,11 @@ def build(config: Config) -> Outcome:
     rm3 = ear.setting.rm3()
     unseeded = _unseeded(ear, expansions, firsts, rm3)
     results = Results(collection, config)
+    start = refresh("start", collection, ear.setting.retriever, config)
     for seed in config.seeds:
         for system, ranking in unseeded.items():
-            results.add(system, ranking, seed=seed)
+            results.add(system, ranking, seed=seed, oracle=system == "best query")
+        add_untrained(results, start, config.retriever, seed=seed, but=["BM25", _dense_name(config)])
         last = Seed(ear, results, expansions, seed).measure(unseeded["first expansion"], firsts, rm3)
     gathered = results.gather(comparisons(config, _dense_name(config)))
     if other is not None:

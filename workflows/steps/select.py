@@ -1,0 +1,44 @@
+"""Select the best trained system and the best untrained one, on queries of a split other than the measured one."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from components.data.groups import judged_queries
+from components.data.tables import QRELS, RANKING, of_queries, read
+from components.evaluation.measures import by_measure, per_query
+from components.evaluation.selection import FILE, selected
+from components.files import write_json
+from workflows.distributed.cluster import Cluster
+from workflows.store.dag import Description
+
+
+@Description(part="evaluation")
+def select(
+    out: Path, cluster: Cluster, *, data: Path, split: str, measure: str, systems: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Write `selection.json`: the best trained system and, as its baseline, the best untrained one by a measure's mean
+    over the split's judged queries (`components.evaluation.selection`).
+
+    A system is {system, seed, trained, ranking, queries}, where queries is how many of the split's judged queries the
+    ranking has, None for all. All are measured on the queries that all of them have.
+    """
+    few = [entry["queries"] for entry in systems if entry["queries"] is not None]
+    wanted = judged_queries(data, split, min(few, default=None))
+    qrels = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)])
+    qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=wanted))
+    by_ranking: dict[Path, np.ndarray] = {}
+    values: dict[str, list[np.ndarray]] = {}
+    for entry in systems if len(wanted) else []:
+        path = entry["ranking"] / "ranking.parquet"
+        if path not in by_ranking:  # which all seeds may share
+            table = per_query(of_queries(path, RANKING, wanted), qrels, [measure])
+            by_ranking[path] = by_measure(table)[measure][1]
+        values.setdefault(entry["system"], []).append(by_ranking[path])
+    made = selected(values, {entry["system"]: entry["trained"] for entry in systems})
+    if not len(wanted):
+        made["why"] = f"no query of {split!r} is judged, so weights of fusions are the defaults too"
+    write_json(out / FILE, {"split": split, "measure": measure, "queries": len(wanted), **made})
+    return {"candidates": len(values), "queries": len(wanted), **{key: made[key] for key in ("system", "baseline")}}
