@@ -26,7 +26,7 @@ def selected(values: Mapping[str, Sequence[np.ndarray]], trained: Mapping[str, b
     ('retriever', 'BM25', [0.5, 0.75])
     """
     means = {name: np.mean(seeds, axis=0) for name, seeds in values.items()}
-    candidates = [
+    candidates: list[Json] = [
         {"system": name, "trained": trained[name], "value": float(each.mean()),
          "standard_error": float(each.std(ddof=1) / np.sqrt(len(each))) if len(each) > 1 else None}
         for name, each in means.items()

@@ -239,9 +239,10 @@ class Game:
     def fuse_with_bm25(self, system: str, retrieval: Retrieval) -> None:
         """Interpolate BM25's ranking with a retriever's, and measure it."""
         name = f"BM25 + {system}, interpolated"
-        rankings = [self.collection.bm25, retrieval.ranking]
-        ranking = fused(self.label(name), self.collection, rankings, self.config, INTERPOLATED)
-        self.results.add(name, ranking(self.split), seed=self.seed)
+        rankings = fused(
+            self.label(name), self.collection, [self.collection.bm25, retrieval.ranking], self.config, INTERPOLATED
+        )
+        self.results.add(name, rankings(self.split), seed=self.seed)
 
     def control(self, name: Control, warm_retrieval: Retrieval) -> None:
         """Train the warm retriever without a ranker, on as many groups with as many negatives as in the game."""
