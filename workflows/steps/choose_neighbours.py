@@ -101,7 +101,11 @@ def chosen(
     `vectors` are the documents'. `queries` are the queries' vectors and `rankings` their rankings: the split's and,
     where numbers are chosen on another split, that one's.
     """
-    measured, judged = _queries(data, split), _judged(data, config, split)
+    measured = _queries(data, split)
+    if not measured:  # a collection may lack the split that systems are selected on
+        write(out / "ranking.parquet", RANKING.empty_table(), RANKING)
+        return {"trials": 0, "queries": 0}
+    judged = _judged(data, config, split)
     trials, folds = config.drawn(), _folds(measured, judged, config)
     how: dict[str, Any] = {
         "out": out, "cluster": cluster, "pool": cluster.map, "gpu": cluster.cuda(), "data": data, "vectors": vectors,

@@ -58,7 +58,8 @@ def encode_queries(
     write_array(out / "rows.npy", np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)))
     shards = row_shards(len(ids), config.shard, "part-{:05d}.npy", side="query")
     counted = _encoded(out, cluster, shards, tokens, retriever, config, rows=out / "rows.npy")
-    write_array(out / "queries.npy", np.concatenate([np.load(out / shard.file) for shard in shards]))
+    parts = [np.load(out / shard.file) for shard in shards] or [np.empty((0, 0), config.vectors)]
+    write_array(out / "queries.npy", np.concatenate(parts))
     write_json(out / "queries.json", ids)
     remove(out, "part-*.npy", "rows.npy")
     return {"queries": len(ids), **counted}
