@@ -66,7 +66,7 @@ def expand_from_file(
     texts = expansions.read_expansions(path, config.field, config.separator).by_query
     queries = queries_of(data, splits, ["query_id"])["query_id"].to_pylist()
     rows = [row for query in queries if query in texts for row in expansions.rows(query, texts[query][: config.number])]
-    if not rows:
+    if queries and not rows:
         raise UserError(f"{path}: no expansion of a query of {', '.join(splits)}")
     summary = expansions.write_collection(out, data, pa.Table.from_pylist(rows, schema=EXPANSIONS))
     return {**summary, "not_expanded": len(set(queries) - texts.keys())}
@@ -131,7 +131,7 @@ def _mapped(
     )
     table = pa.concat_tables([EXPANSIONS.empty_table(), *(pq.read_table(out / shard.file) for shard in shards)])
     queries = sum(map(len, folds))
-    if not len(table):
+    if queries and not len(table):
         raise UserError(f"none of {queries} queries has an expansion")
     summary = expansions.write_collection(out, data, table)
     remove(out, "part-*.parquet")
