@@ -14,7 +14,7 @@ import yaml
 
 from tests.support import tiny, toy
 from tests.support.asking import asked
-from tests.support.tiny import Place
+from tests.support.tiny import Place, Said
 from workflows.stages import experiments
 from workflows.store.dag import graph
 
@@ -52,6 +52,9 @@ def predictions(place: Place, ranker: str, group: dict[str, Any]) -> list[float]
     model = CrossEncoder(str(place.artifact(ranker) / "model"), device="cpu", local_files_only=True)
     pairs = [(query[group["query_id"]], text[doc_id]) for doc_id in group["doc_ids"]]
     return [float(score) for score in model.predict(pairs)]
+
+
+UNTRAINED = ["start model", "BM25 + start model, reciprocal", "BM25 + start model, interpolated"]
 
 
 # In one process
@@ -94,6 +97,52 @@ def test_ar2_measures_what_the_paper_compares(played: Place) -> None:
         assert 0 < one["p"] <= 1
 
 
+def test_the_best_of_both_kinds_lead(played: Place, said: Said) -> None:
+    """They were selected on the dev queries, and their comparison is the first."""
+    made = json.loads((played.artifact("selection") / "selection.json").read_text())
+    candidates = {one["system"]: one for one in made["candidates"]}
+    assert list(candidates) == systems(played)
+    assert {name for name, one in candidates.items() if not one["trained"]} == {"BM25", *UNTRAINED}
+    for trained, role in ((True, "system"), (False, "baseline")):
+        best = max(one["value"] for one in made["candidates"] if one["trained"] is trained)
+        assert candidates[made[role]]["value"] == best
+    metrics = played.metrics()
+    assert (metrics["leading"]["system"], metrics["leading"]["baseline"]) == (made["system"], made["baseline"])
+    assert [metrics["comparisons"][0][role] for role in ("system", "baseline")] == [made["system"], made["baseline"]]
+    assert played("show") == 0
+    words = " ".join(said()[0].split())
+    assert words.startswith(
+        f"Best trained system on dev: {made['system']}; best untrained: {made['baseline']}. On test: RR@10 "
+    )
+    assert "Best trained system on dev" in (played.runs / "tiny" / "report.html").read_text()
+
+
+def test_without_dev_queries_nothing_is_selected(
+    played: Place, beir: Path, encoder: Path, tmp_path: Path, said: Said
+) -> None:
+    """The weights of fusions are the defaults, and the table says so."""
+    folder = tmp_path / "toy"
+    shutil.copytree(beir, folder)
+    (folder / "qrels" / "dev.tsv").unlink()
+    tree = {**tiny.dpr(folder, encoder), "train": None, "search": {"index": "Flat"}}
+    tree["retriever"]["layers"] = 1
+    place = tiny.place(tmp_path / "place", tree)
+    assert place("run") == 0
+    said()
+    assert systems(place) == [
+        "BM25", "start model", "whole start model", "BM25 + whole start model, reciprocal",
+        "BM25 + whole start model, interpolated",
+    ]  # fmt: skip
+    for fitted in place.store.glob("fit_fusion-*/fusion.json"):
+        made = json.loads(fitted.read_text())
+        assert (made["chosen"]["weight"], made["chosen"]["c"], made["queries"], made["tried"]) == (0.5, 60.0, 0, [])
+    assert place("show") == 0
+    assert " ".join(said()[0].split()).startswith(
+        "Nothing was selected (no query of 'dev' is judged, so weights of fusions are the defaults too): "
+        "start model against BM25. On test: RR@10 "
+    )
+
+
 def test_unlike_players_play(played: Place, beir: Path, toys: Path, tmp_path: Path, encoder: Path) -> None:
     """Two towers of one layer under a ranker of two, each player with a tokenizer of its own.
 
@@ -134,7 +183,7 @@ def test_dpr(played: Place, beir: Path, encoder: Path, tmp_path: Path) -> None:
     place = tiny.place(tmp_path, tiny.dpr(beir, encoder))
     copy_of_beginning(played, place)
     assert place("run") == 0
-    assert systems(place) == ["BM25", "start model", "retriever"]
+    assert systems(place) == ["BM25", *UNTRAINED, "retriever"]
     executed = {one["label"]: one["executed"] for one in place.metrics()["steps"]}
     assert not executed["data"]
     assert not executed["bm25 index"]
@@ -168,7 +217,9 @@ def test_with_an_index(played: Place, beir: Path, encoder: Path, tmp_path: Path,
     place = tiny.place(tmp_path / "place", tree)
     copy_of_beginning(played, place)
     assert place("run") == 0
-    assert systems(place) == ["BM25", "start model"]
+    assert systems(place) == ["BM25", *UNTRAINED]
+    lead = place.metrics()["leading"]
+    assert (lead["system"], lead["baseline"], lead["why"]) == ("start model", "BM25", "no system was trained")
     assert value(place, "start model", "RR@10") == pytest.approx(value(played, "start model", "RR@10"))
     assert place("export", str(tmp_path / "out")) == 0
     assert faiss.read_index(str(tmp_path / "out" / "index.faiss")).ntotal == 40
@@ -185,7 +236,7 @@ def test_two_seeds_are_two_games_on_one_beginning(played: Place, tmp_path: Path)
     assert all(ours[row["system"], row["measure"]] == row["value"] for row in played.metrics()["rows"]
                if not row["system"].startswith("control"))  # fmt: skip
     executed = [one["label"] for one in metrics["steps"] if one["executed"]]
-    assert all("(seed 2)" in label or "measures" in label or label == "results" for label in executed)
+    assert all("(seed 2)" in label or "measures" in label or label in ("selection", "results") for label in executed)
 
 
 def test_in_the_papers_order_the_retriever_learns_before_the_ranker(played: Place, tmp_path: Path) -> None:

@@ -59,11 +59,7 @@ def read(path: Path, assignments: list[str], runs: Path) -> Experiment:
 def made(tree: dict[str, Any], path: Path, run: Path) -> Experiment:
     """The experiment that a tree of keys describes. The file that it comes from is for messages."""
     recipe, config = _validated(tree, path)
-    outcome = _built(recipe, config, path)
-    if isinstance(config, CollectionConfig):  # and not several collections, or several experiments
-        on_dev = selection.on_selection_split(config)
-        outcome = selection.led(outcome, None if on_dev is None else _built(recipe, on_dev, path), config)
-    return Experiment(name=name_of(path), config=config, outcome=outcome, run=run)
+    return Experiment(name=name_of(path), config=config, outcome=_built(recipe, config, path), run=run)
 
 
 def read_config(path: Path, assignments: list[str]) -> Any:
@@ -89,7 +85,8 @@ def _built(recipe: ModuleType, config: Any, path: Path) -> Outcome:
         raise UserError(f"{path}: the experiment builds on itself, by way of {listing(above)}")
     token = _being_built.set((*above, path.resolve()))
     try:
-        outcome: Outcome = recipe.build(config)
+        several = not isinstance(config, CollectionConfig)  # collections or experiments, of which no system leads
+        outcome: Outcome = recipe.build(config) if several else selection.built(recipe.build, config)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from None
     finally:

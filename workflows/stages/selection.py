@@ -1,52 +1,46 @@
 """Which comparison leads: the best trained system against the best untrained one, both selected on another split."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from workflows.stages.config import CollectionConfig
 from workflows.stages.results import Outcome
 from workflows.steps.select import select
-from workflows.store.dag import graph, relabelled, step
-
-C = TypeVar("C", bound=CollectionConfig)
+from workflows.store.dag import Step, graph, relabelled, step
 
 
-def on_selection_split(config: C) -> C | None:
-    """The same experiment, measured on the split that its systems are selected on; None where nothing is selected."""
-    asked = config.evaluate
+def built(build: Callable[[Any], Outcome], config: CollectionConfig) -> Outcome:
+    """A recipe's graph, whose results begin with the comparison that leads.
+
+    All systems are measured on the split that they are selected on as they are on their own: by the recipe itself, with
+    that split in place of the measured one. What both need, such as the trainings, is one step and done once.
+    """
+    outcome, asked = build(config), config.evaluate
     if asked.select is None or asked.select_by is None:
-        return None
-    return config.model_copy(update={"evaluate": asked.model_copy(update={"split": asked.select})})
+        named = "evaluate.select names no split beside the measured one"
+        unjudged = "no measure of evaluate.measures is by judgements"
+        why = named if asked.select is None else unjudged
+        return _led(outcome, f"{why}, so weights of fusions are the defaults too")
+    there = config.model_copy(update={"evaluate": asked.model_copy(update={"split": asked.select})})
+    return _led(outcome, _selection(outcome, build(there), asked.select_by))
 
 
-def led(outcome: Outcome, on_dev: Outcome | None, config: CollectionConfig) -> Outcome:
-    """An outcome whose results begin with the comparison that leads. `on_dev` is that of the same experiment on the
-    split that systems are selected on."""
-    selection: Any = _why(config) if on_dev is None else None
-    if on_dev is not None:
-        systems = [
-            {"system": one.name, "seed": one.seed, "trained": one.trained, "ranking": one.ranking,
-             "queries": one.queries}
-            for one in on_dev.systems
-            if one.ranking is not None and not one.oracle and one.data.fingerprint == outcome.data.fingerprint
-        ]  # fmt: skip
-        selection = step(
-            "selection", select, data=outcome.data, split=on_dev.split, measure=config.evaluate.select_by,
-            systems=systems,
-        )  # fmt: skip
-        measured = {node.fingerprint: node.label for node in graph([outcome.results])}
-        labels = {
-            node.fingerprint: f"{node.label} ({on_dev.split})"
-            for node in graph([selection])
-            if node.fingerprint not in measured and node.label in measured.values()
-        }
-        selection = relabelled(selection, labels)
+def _selection(outcome: Outcome, there: Outcome, measure: str) -> Step:
+    """The step that selects, by the systems' rankings of the split that they are selected on."""
+    systems = [
+        {"system": one.name, "seed": one.seed, "trained": one.trained, "ranking": one.ranking, "queries": one.queries}
+        for one in there.systems
+        if one.ranking is not None and not one.oracle and one.data.fingerprint == outcome.data.fingerprint
+    ]
+    selection = step("selection", select, data=outcome.data, split=there.split, measure=measure, systems=systems)
+    measured = {node.fingerprint: node.label for node in graph([outcome.results])}
+    taken = set(measured.values())
+    own = [node for node in graph([selection]) if node.fingerprint not in measured and node.label in taken]
+    return relabelled(selection, {node.fingerprint: f"{node.label} ({there.split})" for node in own})
+
+
+def _led(outcome: Outcome, selection: Step | str) -> Outcome:
+    """An outcome whose results know what was selected, or why nothing was."""
     made = outcome.results
     return replace(outcome, results=step(made.label, made.function, **{**made.inputs, "selection": selection}))
-
-
-def _why(config: CollectionConfig) -> str:
-    """Why nothing is selected."""
-    if config.evaluate.select is None:
-        return "evaluate.select names no split beside the measured one, so weights of fusions are the defaults too"
-    return "no measure of evaluate.measures is by judgements, so weights of fusions are the defaults too"

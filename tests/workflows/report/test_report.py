@@ -145,7 +145,7 @@ class Page(HTMLParser):
 def test_metrics_json_is_as_the_contract_has_it(played: tuple[Path, dict[str, Any], Store]) -> None:
     run, metrics, _ = played
     assert json.loads((run / "metrics.json").read_text()) == metrics
-    assert set(metrics) == {"rows", "comparisons", "steps"}
+    assert set(metrics) == {"rows", "comparisons", "leading", "steps"}
     row_keys = {"system", "round", "collection", "split", "seed", "measure", "value", "queries"}
     assert all(set(row) == row_keys for row in metrics["rows"])
     assert len(metrics["rows"]) == len(GAME) * 3 * len(MEASURES)
@@ -192,7 +192,10 @@ def test_the_table_can_be_read(played: tuple[Path, dict[str, Any], Store]) -> No
     text = table(played[1])
     lines = text.splitlines()
     assert max(len(line) for line in lines) <= 110
-    assert lines[0] == "things, test split: 60 queries, mean ± standard deviation over 3 seeds"
+    assert re.fullmatch(
+        r"retriever 2 against warm retriever\. On test: RR@10 \.\d{3} against \.\d{3} \(.*\)\.", lines[0]
+    )
+    assert lines[2] == "things, test split: 60 queries, mean ± standard deviation over 3 seeds"
     order = [next(n for n, line in enumerate(lines) if line.startswith(f"  {system} ")) for system, _, _ in GAME]
     assert order == sorted(order)
     means = [row["value"] for row in played[1]["rows"] if row["system"] == "BM25" and row["measure"] == "RR@10"]

@@ -1,0 +1,100 @@
+"""Which systems are candidates, and which of them were trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.evaluation.result_table import leading_sentence
+from components.evaluation.selection import leading
+from workflows import ROOT
+from workflows.stages import experiments
+from workflows.store.dag import Step, graph
+
+
+def read(config: str, *sets: str) -> experiments.Experiment:
+    return experiments.read(ROOT / "configs" / config, list(sets), Path("runs"))
+
+
+def candidates(config: str, *sets: str) -> dict[str, bool]:
+    """The systems that are selected among, and whether each was trained."""
+    chosen = read(config, *sets).outcome.results.inputs["selection"]
+    assert isinstance(chosen, Step)
+    return {one["system"]: one["trained"] for one in chosen.inputs["systems"]}
+
+
+def test_every_system_is_a_candidate_of_its_kind() -> None:
+    found = candidates("demo.yaml")
+    fusions = ["BM25 + whole start model, reciprocal", "BM25 + whole start model, interpolated"]
+    assert [name for name, trained in found.items() if not trained] == [
+        "BM25", "start model", "whole start model", *fusions
+    ]  # fmt: skip
+    assert [name for name, trained in found.items() if trained] == [
+        "warm retriever", "warm ranker over warm retriever", "retriever 1", "BM25 + retriever 1, interpolated",
+        "ranker over retriever 1", "control: in-batch", "control: ance",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("config", ["coder/docstrings.yaml", "coder/cranfield.yaml", "dpr/scifact.yaml"])
+def test_what_no_training_made_is_untrained(config: str) -> None:
+    found = candidates(config)
+    assert {"BM25", "start model"} <= found.keys()
+    assert any("reciprocal" in name for name in found)
+    assert all(trained == name.startswith(("warm", "CODER", "retriever")) for name, trained in found.items())
+
+
+def test_an_oracle_is_measured_and_never_selected() -> None:
+    names = {system.name for system in read("ear/docstrings.yaml").outcome.systems}
+    found = candidates("ear/docstrings.yaml")
+    assert names - found.keys() == {"best query"}
+    assert not found["first expansion"]
+    assert found["EAR-RD"]
+
+
+def test_selecting_trains_nothing_and_encodes_no_document_again() -> None:
+    for config in ("demo.yaml", "coder/docstrings.yaml", "dpr/scifact.yaml", "ear/squad-gar.yaml"):
+        more, less = (graph(read(config, *sets).wanted) for sets in ([], ["evaluate.select=null"]))
+        kept = {node.fingerprint for node in less}
+        anew = {node.function.__name__ for node in more if node.fingerprint not in kept}
+        assert {"select", "encode_queries", "fit_fusion", "fuse"} <= anew
+        assert not anew & {"train", "encode_documents", "faiss_index", "mine", "contexts", "smooth", "lucene_index"}
+
+
+@pytest.mark.parametrize(
+    ("sets", "why"),
+    [
+        (["evaluate.select=null"], "evaluate.select names no split beside the measured one"),
+        (["evaluate.split=dev"], "evaluate.select names no split beside the measured one"),
+        (["evaluate.measures=[Answer@5]"], "no measure of evaluate.measures is by judgements"),
+    ],
+)
+def test_without_a_split_or_a_measure_nothing_is_selected(sets: list[str], why: str) -> None:
+    """Nor are weights of fusions chosen."""
+    outcome = read("demo.yaml", *sets).outcome
+    assert outcome.results.inputs["selection"] == f"{why}, so weights of fusions are the defaults too"
+    assert not [node for node in graph([outcome.results]) if node.function.__name__ in ("fit_fusion", "select")]
+    assert {system.name for system in outcome.systems} > {"BM25 + whole start model, reciprocal"}
+
+
+def test_the_sentence_has_the_values_on_the_queries_of_both() -> None:
+    """A ranker over a sample of the queries, and its baseline's mean on that sample."""
+
+    def row(system: str, value: float, queries: int) -> dict[str, Any]:
+        return {"system": system, "collection": "c", "split": "test", "seed": 1, "measure": "RR@10", "value": value,
+                "queries": queries, "round": None}  # fmt: skip
+
+    about = {"system": "ranker", "baseline": "BM25", "collection": "c", "split": "test", "seeds": [1]}
+    metrics = {
+        "rows": [row("BM25", 0.4, 100), row("ranker", 0.712, 50)],
+        "comparisons": [{**about, "measure": "RR@10", "difference": 0.057, "p": 0.0001, "queries": 50}],
+        "leading": {"system": "ranker", "baseline": "BM25", "measure": "RR@10", "selected_on": "dev", "why": ""},
+    }
+    said = "On test: RR@10 .712 against .655 (+.057, p < .001)."
+    assert leading_sentence(metrics) == f"Best trained system on dev: ranker; best untrained: BM25. {said}"
+    metrics["leading"] = leading("a reason", [{"system": "ranker", "baseline": "BM25"}])
+    assert leading_sentence(metrics) == f"Nothing was selected (a reason): ranker against BM25. {said}"
+    metrics["leading"] = leading(None, [{"system": "ranker", "baseline": "BM25"}])
+    assert leading_sentence(metrics) == f"ranker against BM25. {said}"
+    assert leading_sentence({**metrics, "leading": leading("a reason", [])}) == ""

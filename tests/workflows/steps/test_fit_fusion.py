@@ -1,0 +1,106 @@
+"""Weights of fusions that are chosen by what they do for queries."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from components.data.tables import DOCUMENTS, QRELS, QUERIES
+from components.evaluation.measures import means, per_query
+from components.retrieval.fusion import FusionConfig, fitted, fuse
+from tests.support import toy
+from workflows.steps import fuse as step
+from workflows.steps.fit_fusion import CONSTANTS, WEIGHTS, fit_fusion
+
+DOCS = "abcdefghij"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Six dev queries, and one of another split; `j` is the right document, which loses where scores are equal."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    queries = [*(f"q{i}" for i in range(6)), "other"]
+    splits = ["dev"] * 6 + ["test"]
+    pq.write_table(
+        pa.table({"query_id": queries, "text": queries, "answers": [[]] * 7, "split": splits}, schema=QUERIES),
+        folder / "queries.parquet",
+    )
+    qrels = {"query_id": queries, "doc_id": ["j"] * 7, "relevance": [1] * 7, "split": splits}
+    pq.write_table(pa.table(qrels, schema=QRELS), folder / "qrels.parquet")
+    documents = {"doc_id": list(DOCS), "title": [""] * len(DOCS), "text": list(DOCS)}
+    pq.write_table(pa.table(documents, schema=DOCUMENTS), folder / "documents.parquet")
+    return folder
+
+
+def fit(tmp_path: Path, data: Path, found: list[dict[str, str]], how: str, **options: Any) -> tuple[FusionConfig, Any]:
+    """What is chosen for rankings of one-letter documents, and the file that says so."""
+    places = [
+        toy.write_ranking(tmp_path / f"list {number}", {query: list(docs) for query, docs in one.items()})
+        for number, one in enumerate(found)
+    ]
+    (out := tmp_path / "out").mkdir()
+    asked = {"split": "dev", "measure": "RR@10", "config": FusionConfig(how=how), **options}
+    fit_fusion(out, toy.INLINE, data=data, rankings=places, **asked)
+    return fitted(out), json.loads((out / "fusion.json").read_text())
+
+
+def planted() -> list[dict[str, str]]:
+    """Three queries are right where the second list weighs less than .5, three where it weighs more than about .2."""
+    one = {**dict.fromkeys(("q0", "q1", "q2"), "jbc"), **dict.fromkeys(("q3", "q4", "q5"), "bjcde")}
+    other = {**dict.fromkeys(("q0", "q1", "q2"), "bjc"), **dict.fromkeys(("q3", "q4", "q5"), "jcdeb")}
+    return [{**one, "other": "bj"}, {**other, "other": "jb"}]
+
+
+@pytest.mark.parametrize("how", ["reciprocal", "interpolate"])
+def test_a_planted_optimum_is_found(tmp_path: Path, data: Path, how: Any) -> None:
+    """Every trial's value is that of the fusion itself, and the best of all is chosen, nearest the default."""
+    chosen, made = fit(tmp_path, data, planted(), how)
+    tables = [pq.read_table(tmp_path / f"list {number}" / "ranking.parquet") for number in (0, 1)]
+    qrels = pq.read_table(data / "qrels.parquet", filters=[("split", "=", "dev")])
+    values = {
+        (weight, c): means(per_query(fuse(tables, FusionConfig(how=how, weight=weight, c=c)), qrels, ["RR@10"]))["RR@10"]
+        for weight in WEIGHTS for c in (CONSTANTS if how == "reciprocal" else (60.0,))
+    }  # fmt: skip
+    assert {(one["weight"], one.get("c", 60.0)): one["value"] for one in made["tried"]} == pytest.approx(values)
+    assert {weight for (weight, _), value in values.items() if value == 1.0} == {0.3, 0.4}
+    assert (chosen.weight, chosen.c) == (0.4, 60.0)
+    assert made["chosen"] == chosen.model_dump(mode="json")
+
+
+def test_one_good_ranking_gets_the_weight(tmp_path: Path, data: Path) -> None:
+    right, wrong = ({f"q{i}": docs for i in range(6)} for docs in ("jabcdefg", "gfedcb"))
+    chosen, made = fit(tmp_path, data, [wrong, right], "reciprocal")
+    assert chosen.weight > 0.5
+    assert max(one["value"] for one in made["tried"]) == 1.0
+
+
+@pytest.mark.parametrize("how", ["reciprocal", "interpolate"])
+def test_what_makes_no_difference_stays_as_it_was(tmp_path: Path, data: Path, how: str) -> None:
+    same = {f"q{i}": "abc" for i in range(6)}
+    config = FusionConfig(how=how, weight=0.37, c=13.0, depth=7)
+    chosen, made = fit(tmp_path, data, [same, same], how, config=config)
+    assert chosen == config
+    assert len(made["tried"]) == (12 * 5 if how == "reciprocal" else 12)
+
+
+def test_without_judged_queries_the_default_stands(tmp_path: Path, data: Path) -> None:
+    chosen, made = fit(tmp_path, data, planted(), "reciprocal", split="validation")
+    assert chosen == FusionConfig(how="reciprocal")
+    assert (made["queries"], made["tried"]) == (0, [])
+
+
+def test_rankings_are_fused_as_was_chosen(tmp_path: Path, data: Path) -> None:
+    chosen, _ = fit(tmp_path, data, planted(), "interpolate")
+    (out := tmp_path / "fused").mkdir()
+    places = [tmp_path / f"list {number}" for number in (0, 1)]
+    step.fuse(out, toy.INLINE, data=data, rankings=places, split="test", config=tmp_path / "out")
+    found = pq.read_table(out / "ranking.parquet")
+    tables = [pq.read_table(place / "ranking.parquet", filters=[("query_id", "=", "other")]) for place in places]
+    assert found == fuse(tables, chosen)
+    assert set(found["query_id"].to_pylist()) == {"other"}

@@ -1,0 +1,88 @@
+"""The best trained system and the best untrained one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from components.data.groups import judged_queries, measured_queries
+from tests.support import toy
+from workflows.steps.select import select
+
+DEV = ["q3", "q9", "q15", "q21"]
+"""Those of the toy collection, each with the document of its number."""
+
+
+def entry(place: Path, name: str, ranks: list[int], *, trained: bool, seed: int = 1, **more: Any) -> dict[str, Any]:
+    """A system that has the right document of each dev query at a rank; 0 for nowhere."""
+    found = {}
+    for query, rank in zip(DEV, ranks, strict=True):
+        others = [f"d{number}" for number in (1, 2, 4, 5)]
+        found[query] = others if not rank else [*others[: rank - 1], f"d{query[1:]}", *others[rank - 1 :]]
+    ranking = toy.write_ranking(place / f"{name} {seed}", found)
+    return {"system": name, "seed": seed, "trained": trained, "ranking": ranking, "queries": None, **more}
+
+
+def selected(place: Path, data: Path, systems: list[dict[str, Any]], split: str = "dev") -> dict[str, Any]:
+    out = place / "out"
+    out.mkdir()
+    select(out, toy.INLINE, data=data, split=split, measure="RR@10", systems=systems)
+    made: dict[str, Any] = json.loads((out / "selection.json").read_text())
+    return made
+
+
+def test_the_planted_winners_are_selected_by_the_mean_over_seeds(tmp_path: Path, data: Path) -> None:
+    made = selected(tmp_path, data, [
+        entry(tmp_path, "BM25", [1, 2, 2, 2], trained=False),
+        entry(tmp_path, "fusion", [1, 1, 2, 2], trained=False),
+        entry(tmp_path, "lucky", [1, 1, 1, 1], trained=True), entry(tmp_path, "steady", [1, 1, 1, 2], trained=True),
+        entry(tmp_path, "lucky", [2, 2, 2, 2], trained=True, seed=2),
+        entry(tmp_path, "steady", [1, 1, 2, 1], trained=True, seed=2),
+    ])  # fmt: skip
+    assert (made["system"], made["baseline"], made["why"], made["queries"]) == ("steady", "fusion", "", 4)
+    values = {one["system"]: one["value"] for one in made["candidates"]}
+    assert values == {"BM25": 0.625, "fusion": 0.75, "lucky": 0.75, "steady": 0.875}
+    (steady,) = [one for one in made["candidates"] if one["system"] == "steady"]
+    each = np.array([1, 1, 0.75, 0.75])
+    assert steady["standard_error"] == pytest.approx(each.std(ddof=1) / 2)
+
+
+def test_of_equals_the_first_is_selected(tmp_path: Path, data: Path) -> None:
+    systems = [entry(tmp_path, name, [1, 1, 2, 0], trained=name < "c") for name in "abcd"]
+    made = selected(tmp_path, data, systems)
+    assert (made["system"], made["baseline"]) == ("a", "c")
+
+
+def test_all_are_measured_on_the_queries_that_all_have(tmp_path: Path, data: Path) -> None:
+    """One that ranks a sample alone does not win by what others do on the rest."""
+    (asked,) = judged_queries(data, "dev", 1).to_pylist()
+    assert [asked] == measured_queries(data, "dev", 1)
+    ranks = [1 if query == asked else 0 for query in DEV]
+    made = selected(tmp_path, data, [
+        entry(tmp_path, "BM25", [3, 3, 3, 3], trained=False),
+        entry(tmp_path, "ranker", ranks, trained=True, queries=1),
+        entry(tmp_path, "retriever", [2, 2, 2, 2], trained=True),
+    ])  # fmt: skip
+    assert made["queries"] == 1
+    assert made["system"] == "ranker"
+    assert [one["standard_error"] for one in made["candidates"]] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("kinds", "split", "why"),
+    [
+        ([False, False], "dev", "no system was trained"),
+        ([True, True], "dev", "every system was trained"),
+        ([True, False], "validation", "no query of 'validation' is judged, so weights of fusions are the defaults too"),
+    ],
+)
+def test_where_nothing_is_selected_the_file_says_why(
+    tmp_path: Path, data: Path, kinds: list[bool], split: str, why: str
+) -> None:
+    systems = [entry(tmp_path, str(number), [1] * 4, trained=kind) for number, kind in enumerate(kinds)]
+    made = selected(tmp_path, data, systems, split)
+    assert (made["system"], made["baseline"], made["why"]) == (None, None, why)
