@@ -152,7 +152,8 @@ def downstream(nodes: dict[str, Step], *labels: str) -> set[str]:
         ("retriever.game.mine.depth=9", ["retriever 1 groups"]),
         ("retriever.game.train.learning_rate=0.5", ["retriever 1", "control in-batch 1", "control ance 1"]),
         ("score.precision=bf16", ["judged 1"]),
-        ("rerank.depth=5", [f"{label}{split}" for label in ("warm ranker over warm retriever", "ranker over retriever 1")
+        ("rerank.depth=5",
+         [f"{label}{split}" for label in ("warm ranker over warm retriever", "ranker over retriever 1")
           for split in ("", " (dev)")]),
         ("controls.ance=[{function: components.losses.listwise.cross_entropy, weight: 2.0}]", ["control ance 1"]),
     ],
@@ -212,7 +213,7 @@ def test_more_rounds_keep_what_was_played(tmp_path: Path, ar2: dict[str, Any]) -
     """The first round is the same game, whether or not another follows."""
     one, two = read(tmp_path, ar2), read(tmp_path, ar2, "rounds=2")
     kept = {node.fingerprint for node in graph(two.wanted)}
-    last = r"ranker over retriever 1|BM25 \+ retriever 1, interpolated|control in-batch 1|control: (in-batch|ance) measures"
+    last = r"ranker over retriever 1|BM25 \+ retriever 1, interp|control in-batch 1|control: (in-batch|ance) measures"
     moved = {label for label, node in steps(one).items() if node.fingerprint not in kept} - {"selection", "results"}
     assert [label for label in moved if not re.match(last, label)] == []
     assert not {"retriever 1", "ranker 1", "control in-batch 1", "control ance 1"} & moved

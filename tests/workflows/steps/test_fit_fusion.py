@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,10 @@ def test_a_planted_optimum_is_found(tmp_path: Path, data: Path, how: Any) -> Non
     chosen, made = fit(tmp_path, data, planted(), how)
     tables = [pq.read_table(tmp_path / f"list {number}" / "ranking.parquet") for number in (0, 1)]
     qrels = pq.read_table(data / "qrels.parquet", filters=[("split", "=", "dev")])
-    values = {
-        (weight, c): means(per_query(fuse(tables, FusionConfig(how=how, weight=weight, c=c)), qrels, ["RR@10"]))["RR@10"]
-        for weight in WEIGHTS for c in (CONSTANTS if how == "reciprocal" else (60.0,))
-    }  # fmt: skip
+    values = {}
+    for weight, c in itertools.product(WEIGHTS, CONSTANTS if how == "reciprocal" else (60.0,)):
+        fused = fuse(tables, FusionConfig(how=how, weight=weight, c=c))
+        values[weight, c] = means(per_query(fused, qrels, ["RR@10"]))["RR@10"]
     assert {(one["weight"], one.get("c", 60.0)): one["value"] for one in made["tried"]} == pytest.approx(values)
     assert {weight for (weight, _), value in values.items() if value == 1.0} == {0.3, 0.4}
     assert (chosen.weight, chosen.c) == (0.4, 60.0)
