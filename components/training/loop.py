@@ -48,6 +48,8 @@ def train(
 ) -> dict[str, Any]:
     """Train to the last update from wherever `out` is; a summary, which the first worker has. Every worker calls it.
 
+    An empty table leaves the model as it is.
+
     `dev` is the objective over the rows that it is validated on (`Objective.reading`). The first worker calls
     `on_save` after each checkpoint.
     """
@@ -56,13 +58,14 @@ def train(
         return _finished(out) if rank() == 0 else {}
     checkpoint = checkpoints.newest(out / "checkpoints", device)
     objective.to(device)
-    _make_fast(objective, config, check=checkpoint is None, seed=seed, device=device)
+    updates = config.updates if objective.rows() else 0
+    _make_fast(objective, config, check=checkpoint is None and updates > 0, seed=seed, device=device)
     optimizer = _optimizer(objective, config)
     state, first = _resumed(objective, optimizer, config, checkpoint, start, device)
     log = MetricsLog(out / "metrics.jsonl", state, config)
     began, saved, before = time.monotonic(), time.monotonic(), state.seconds
     on_update(state.update, "")
-    look = config.validate_on_dev if dev is not None else None
+    look = config.validate_on_dev if dev is not None and updates > 0 else None
 
     def validated() -> None:
         assert dev is not None
@@ -71,7 +74,7 @@ def train(
     with timed("compute"):
         if look and look.from_start and state.update == 0 and state.best is None:
             validated()
-        while state.update < config.updates and not _patience_is_over(state, config):
+        while state.update < updates and not _patience_is_over(state, config):
             rate = learning_rate(config, first + state.update)
             losses, norm = _update(objective, optimizer, config, state, seed=seed, rate=rate, device=device)
             state.seconds = before + time.monotonic() - began
@@ -79,7 +82,7 @@ def train(
             if look and state.update % look.every == 0:
                 validated()
             # Clocks differ between workers, and saving is done together.
-            if of_first(time.monotonic() - saved > save_seconds, device) and state.update < config.updates:
+            if of_first(time.monotonic() - saved > save_seconds, device) and state.update < updates:
                 checkpoints.save(out / "checkpoints", objective, optimizer, state)
                 if rank() == 0:
                     on_save()

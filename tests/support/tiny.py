@@ -89,6 +89,7 @@ def ar2(beir: Path, encoder: Path) -> dict[str, Any]:
         },
         "score": {"precision": "fp32", "shard": 16},
         "rerank": {"precision": "fp32", "shard": 16, "depth": 10},
+        "gate": False,
         "controls": {
             "include": ["in-batch", "ance"], "in_batch": training(over="batch")["losses"], "ance": training()["losses"],
         },

@@ -9,18 +9,24 @@ from pydantic import AfterValidator, Field, model_validator
 
 from components.config import Config as Part
 from components.config import distinct
+from components.evaluation.gate import GateConfig
 from components.models.configs import CrossEncoderConfig, DualEncoderConfig
+from components.retrieval.prior import PriorConfig
 from components.training.terms import LossTerm
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
+from workflows.stages.reranking import DevConfig, Reranking
 from workflows.stages.results import Outcome, Results, note_on
-from workflows.stages.retrieval import Retrieval, fused, refresh, reranked
+from workflows.stages.retrieval import Retrieval, fused, refresh
 from workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
 from workflows.stages.untrained import INTERPOLATED, add_untrained
-from workflows.steps.score import RerankConfig, ScoreConfig, score_groups
-from workflows.store.dag import step
+from workflows.steps.score import RerankConfig, ScoreConfig
 
 Control = Literal["in-batch", "ance"]
+ADVICE = (
+    "Train the ranker on more groups (ranker.warm.train.updates), add the retriever's and BM25's scores "
+    "(ranker.prior), or play all the same (gate: false)."
+)
 
 
 class Retriever(Part):
@@ -37,10 +43,15 @@ class Ranker(Part):
     """The ranker's side of the game."""
 
     model: CrossEncoderConfig
+    encoder: Literal["model", "warm retriever"] = "model"
+    """What the ranker begins from: the pre-trained `model`, as in the paper, or the encoder of the warm retriever,
+    which has learnt from the collection already. Both must then be made from the same model."""
     warm: TrainingPhase
     """The warm-up before the game (Algorithm 1, line 5)."""
     game: TrainingPhase
     """Each round (lines 12 to 15)."""
+    prior: PriorConfig | None = None
+    """Scores that are added to the ranker's, where it reranks and where it teaches. Null for none, as in the paper."""
 
 
 class Controls(Part):
@@ -78,6 +89,10 @@ class Config(RetrievalConfig):
     Algorithm 1: retriever, refresh, ranker. Both are the same cycle, begun at another place."""
     retriever: Retriever
     ranker: Ranker
+    dev: DevConfig = DevConfig()
+    gate: GateConfig | Literal[False] = GateConfig()
+    """A round is played if the ranker's order of the dev queries is better than the retriever's. A ranker that is not
+    has nothing to teach: the retriever stays as it is. False plays every round, as the paper does."""
     score: ScoreConfig = ScoreConfig()
     rerank: RerankConfig = RerankConfig()
     refresh_every: int = Field(1, ge=1)
@@ -90,6 +105,12 @@ class Config(RetrievalConfig):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        ours, theirs = self.ranker.model, self.retriever.model
+        if self.ranker.encoder == "warm retriever":
+            if (ours.model, ours.revision, ours.layers) != (theirs.model, theirs.revision, theirs.layers):
+                raise ValueError("ranker.encoder: warm retriever: ranker.model must be made from the retriever's model")
+            if theirs.towers == "separate":
+                raise ValueError("ranker.encoder: warm retriever: accepted only where queries and documents share one")
         trained = {"retriever": self.retriever.game.train, "ranker": self.ranker.game.train}
         for player, train in trained.items():
             updates = self.rounds * train.updates
@@ -109,14 +130,13 @@ def build(config: Config) -> Outcome:
     """The graph: one game a seed on one collection, and the results."""
     collection = Collection(config)
     retriever = collection.initial_model("start retriever", config.retriever.model)
-    ranker = collection.initial_model("start ranker", config.ranker.model, objective="ranker")
     results = Results(collection, config)
     split = config.evaluate.split
     untrained = refresh("start", collection, retriever, config)
     for seed in config.seeds:
         add_untrained(results, untrained, config.retriever.model, seed=seed)
         game = Game(config, collection, results, seed)
-        last_retrieval, last_ranker = game.play(retriever, ranker)
+        last_retrieval, last_ranker = game.play(retriever)
     return Outcome(
         results=results.gather(comparisons(config)), data=collection.data, systems=results.systems,
         retrieval=last_retrieval, ranker=last_ranker.step, split=split,
@@ -147,12 +167,12 @@ class Game:
     results: Results
     seed: int
 
-    def play(self, retriever: Model, ranker: Model) -> tuple[Retrieval, Model]:
-        """Play Algorithm 1 from two start models (line 1); what the last retriever retrieves, and the last ranker."""
+    def play(self, retriever: Model) -> tuple[Retrieval, Model]:
+        """Play Algorithm 1 from a start model (line 1); what the last retriever retrieves, and the last ranker."""
         config = self.config
         retriever = self.warm_up_retriever(retriever)  # line 2
         retrieval = warm_retrieval = self.refresh("warm retriever", retriever, round=0)  # lines 3 and 4
-        ranker = warm_ranker = self.warm_up_ranker(ranker, retrieval)  # line 5
+        ranker = warm_ranker = self.warm_up_ranker(retrieval)  # line 5
         self.rerank("warm ranker over warm retriever", ranker, retrieval, round=0)
 
         for i in range(1, config.rounds + 1):  # line 6
@@ -182,8 +202,11 @@ class Game:
             config=warm, part="warm-up",
         )  # fmt: skip
 
-    def warm_up_ranker(self, start: Model, retrieval: Retrieval) -> Model:
+    def warm_up_ranker(self, retrieval: Retrieval) -> Model:
         """Line 5: train on negatives that the warm retriever retrieved."""
+        config, own = self.config.ranker, None if self.config.ranker.encoder == "model" else retrieval.model
+        label = "start ranker" if own is None else self.label("start ranker")
+        start = self.collection.initial_model(label, config.model, objective="ranker", encoder=own)
         return phase(
             self.label("warm ranker"), self.collection, start, rankings=retrieval.ranking,
             seed=[self.seed, "warm ranker"], config=self.config.ranker.warm,
@@ -197,14 +220,15 @@ class Game:
         """
         config = in_round(i, self.config.retriever.game, self.config.rounds)
         seed = [self.seed, "retriever", i]
+        teacher = self.reranking(f"teacher {i}", ranker, retrieval)
+        gate = None
+        if self.config.gate:
+            gate = teacher.gate(self.config.evaluate.measures[0], self.config.gate, ADVICE)
         groups = mine_groups(
             self.label(f"retriever {i} groups"), self.collection, rankings=retrieval.ranking, seed=seed, config=config,
-            inputs=ScreenInputs(ranker, retrieval.vectors),
+            inputs=ScreenInputs(ranker, retrieval.vectors), gate=gate,
         )  # fmt: skip
-        judged = step(
-            self.label(f"judged {i}"), score_groups, data=self.collection.data, tokens=ranker.tokens, groups=groups,
-            ranker=ranker.step, config=self.config.score,
-        )  # fmt: skip
+        judged = teacher.teach(self.label(f"judged {i}"), groups, self.config.score)
         return train_model(
             self.label(f"retriever {i}"), self.collection, retriever, rows=judged, rankings=retrieval.ranking,
             seed=seed, config=config.train,
@@ -230,10 +254,17 @@ class Game:
 
     def rerank(self, system: str, ranker: Model, retrieval: Retrieval, *, round: int | None = None) -> None:
         """Rerank what a retriever retrieved, and measure it."""
-        depth, ranking = self.config.rerank, retrieval.ranking(self.split)
-        ranking = reranked(self.label(system), self.collection, ranking, ranker, self.config, depth)
+        ranking = self.reranking(system, ranker, retrieval).ranking(self.split)
         self.results.add(
-            system, ranking, retrieval=retrieval, ranker=ranker.step, seed=self.seed, round=round, queries=depth.queries
+            system, ranking, retrieval=retrieval, ranker=ranker.step, seed=self.seed, round=round,
+            queries=self.config.rerank.queries,
+        )  # fmt: skip
+
+    def reranking(self, label: str, ranker: Model, retrieval: Retrieval) -> Reranking:
+        """A ranker over what a retriever retrieved."""
+        config = self.config
+        return Reranking(
+            self.label(label), self.collection, retrieval, ranker, config.rerank, config.dev, config.ranker.prior
         )
 
     def fuse_with_bm25(self, system: str, retrieval: Retrieval) -> None:

@@ -37,6 +37,8 @@ def run_steps(waiting: list[Step], store: Store, cluster: Cluster, tracker: Trac
             seconds, total_seconds = time.monotonic() - started, time.monotonic() - began
             done = "done" if ours else "done by another driver"
             view.print(f"{title}: {done} in {seconds:.1f} s  ({_minutes(total_seconds)} since the start)")
+            if (note := (store.record(node) or {}).get("summary", {}).get("note")) is not None:
+                view.print(f"{title}: {note}")
             return ours
 
         if cluster.parallel_steps == 1:

@@ -45,11 +45,15 @@ class Collection:
             raise RuntimeError("a collection has tokens once a model reads it: call initial_model first")
         return next(iter(self._stores.values()))
 
-    def initial_model(self, label: str, config: Pretrained, objective: str = "retriever") -> Model:
-        """A model before any training here. Models with the same tokenizer and prompts share a token store."""
+    def initial_model(
+        self, label: str, config: Pretrained, objective: str = "retriever", *, encoder: Model | None = None
+    ) -> Model:
+        """A model before any training here, or with another's encoder. Models with the same tokenizer and prompts share
+        a token store."""
         check_lengths({key: getattr(config, key, None) for key in TOKEN_LIMITS}, self._config.tokens)
         prompts = [getattr(config, key, "") for key in ("query_prompt", "document_prompt")]
-        return self._model(step(label, start, config=config), objective, (config.model, config.revision, *prompts))
+        made = step(label, start, config=config, encoder=None if encoder is None else encoder.step)
+        return self._model(made, objective, (config.model, config.revision, *prompts))
 
     def foreign_model(self, trained: Step, objective: str = "retriever") -> Model:
         """A model that was trained on another collection, with a token store of this one."""

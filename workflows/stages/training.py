@@ -40,9 +40,10 @@ def phase(
 
 def mine_groups(
     label: str, collection: Collection, *, rankings: Rankings | None, seed: list[Any], config: TrainingPhase,
-    inputs: ScreenInputs = NO_INPUTS,
+    inputs: ScreenInputs = NO_INPUTS, gate: Step | None = None,
 ) -> Step:  # fmt: skip
-    """Mine one group for each visit of a training query. Without rankings all negatives are random."""
+    """Mine one group for each visit of a training query, none behind a closed gate. Without rankings all negatives are
+    random."""
     ranking = rankings("train") if rankings is not None else None
     if config.mine.positives == "answering" or (config.screen is not None and config.screen.answering):
         if ranking is None:
@@ -52,7 +53,7 @@ def mine_groups(
         ranking = screened(label, collection, ranking, config.screen, inputs)
     return step(
         label, mine, data=collection.data, tokens=collection.tokens, ranking=ranking, split="train",
-        groups=config.train.updates * config.train.batch, seed=seed, config=config.mine,
+        groups=config.train.updates * config.train.batch, seed=seed, config=config.mine, gate=gate,
     )  # fmt: skip
 
 

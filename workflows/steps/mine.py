@@ -12,7 +12,8 @@ from pydantic import Field, model_validator
 from components.config import Config, FunctionRef, UserError
 from components.data import row_runs
 from components.data.groups import ids_of, known_positives, positives, rows_of
-from components.data.tables import ANSWERED, GROUPS, QUERIES, RANKING, SCREENED, pieces, read
+from components.data.tables import ANSWERED, GROUPS, QUERIES, RANKING, SCREENED, pieces, read, write
+from components.evaluation.gate import is_open
 from components.files import replacing
 from components.rng import keyed_rng
 from workflows.distributed.cluster import Cluster
@@ -48,7 +49,7 @@ class MineConfig(Config):
 @Description(part="groups and negatives", version=2)
 def mine(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path | None, split: str, groups: int,
-    seed: list[Any], config: MineConfig,
+    seed: list[Any], config: MineConfig, gate: Path | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Write `groups.parquet` with so many groups of the split's queries.
 
@@ -56,8 +57,11 @@ def mine(
     Each pass over the queries has its own order, and a query's draw depends on (seed, query, visit) alone. Queries with
     fewer candidates than `negatives` get random documents instead, so that all groups have one size. From a ranking
     that `screen` wrote, only candidates that passed are drawn; random negatives are not screened. Where the config asks
-    for answers, `ranking` is one that `answering` wrote.
+    for answers, `ranking` is one that `answering` wrote. Behind a closed `gate` there are no groups.
     """
+    if gate is not None and not is_open(gate):
+        write(out / "groups.parquet", GROUPS.empty_table(), GROUPS)
+        return {"groups": 0}
     pool = _Pool(data, tokens, ranking, split, config)
     if not len(pool.queries):
         raise UserError(

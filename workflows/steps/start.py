@@ -14,9 +14,11 @@ from workflows.store.dag import Description
 
 @Description(part="data", version=2)
 def start(
-    out: Path, cluster: Cluster, *, config: DualEncoderConfig | CrossEncoderConfig | GeneratorConfig | ReaderConfig
-) -> dict[str, Any]:
-    """Write the model to `out/model`."""
+    out: Path, cluster: Cluster, *, config: DualEncoderConfig | CrossEncoderConfig | GeneratorConfig | ReaderConfig,
+    encoder: Path | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Write the model to `out/model`. With `encoder`, the artifact of another model, it begins from that one's encoder
+    as it is now; else from the model that the config names."""
     from components.models.cross_encoder import CrossEncoder  # they import torch and transformers
     from components.models.dual_encoder import DualEncoder
     from components.models.generator import Generator
@@ -26,7 +28,9 @@ def start(
         "dual_encoder": DualEncoder, "cross_encoder": CrossEncoder, "generator": Generator, "reader": Reader
     }  # fmt: skip
     kind = kinds[config.kind]
-    model, tokenizer = kind.start(config)
+    own = {} if encoder is None else {"model": str(encoder / "model"), "revision": None, "layers": None}
+    model, tokenizer = kind.start(config.model_copy(update=own))
+    model.config = model.config.model_copy(update={name: getattr(config, name) for name in own})
     with replacing(out / "tokenizer") as folder:
         tokenizer.save_pretrained(str(folder))
     with replacing(out / "model") as folder:

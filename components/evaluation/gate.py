@@ -1,0 +1,47 @@
+"""Whether a ranker is good enough to teach: its order of a ranking is better than the ranking."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from components.config import Config
+from components.evaluation.measures import compare, means, per_query
+from components.files import write_json
+
+FILE = "gate.json"
+
+
+class GateConfig(Config):
+    """When a round is played."""
+
+    level: float = Field(0.05, gt=0, le=1)
+    """The ranker's order must be better than the ranking that it reads with a p (paired randomization over the queries)
+    below this; 1 asks for no more than a better mean."""
+
+
+def decide(ranking: pa.Table, reranked: pa.Table, qrels: pa.Table, measure: str, config: GateConfig) -> dict[str, Any]:
+    """Whether the gate is open, and the numbers that decided: both are measured on the queries that were reranked."""
+    asked = pc.unique(reranked["query_id"])
+    judged = qrels.filter(pc.is_in(qrels["query_id"], value_set=asked))
+    before = per_query(ranking.filter(pc.is_in(ranking["query_id"], value_set=asked)), judged, [measure])
+    after = per_query(reranked, judged, [measure])
+    (compared,) = compare([after], [before], seed=0)
+    opened = compared["difference"] > 0 and compared["p"] <= config.level
+    return {
+        "open": opened, "measure": measure, "ranking": means(before)[measure], "ranker": means(after)[measure],
+        "p": compared["p"], "queries": compared["queries"],
+    }  # fmt: skip
+
+
+def write_decision(folder: Path, decision: dict[str, Any]) -> None:
+    """Write a decision to `gate.json`."""
+    write_json(folder / FILE, decision)
+
+
+def is_open(folder: Path) -> bool:
+    """Whether the gate whose decision lies in the folder is open."""
+    return bool(json.loads((folder / FILE).read_text())["open"])

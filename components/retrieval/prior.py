@@ -1,0 +1,102 @@
+"""A ranker's score with those of the rankings that it reads beside it: each a prior of what is relevant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from components.config import Config
+
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
+
+
+class PriorConfig(Config):
+    """Which scores are added to a ranker's, each with a weight that is fitted on dev queries."""
+
+    scores: list[Literal["retriever", "bm25"]] = Field(["retriever", "bm25"], min_length=1)
+    """`retriever`: of the retriever whose ranking is reranked. `bm25`: BM25's."""
+
+
+def fit(features: Floats, relevant: npt.NDArray[np.bool_], query: Rows) -> Floats:
+    """(F,) weights, none negative, under which relevant candidates are likeliest: conditional logistic regression.
+
+    `features` is (N, F), the scores of all candidates; `query` is (N,), which query each is of. The weights minimise
+    the mean over the queries of `-mean_i log softmax(features @ w)_i`, i over the relevant candidates. A query without
+    a relevant candidate says nothing. All weights are 0 where none says anything.
+
+    The sum of scores is then the logarithm of a probability, but for a constant: a teacher that needs no temperature.
+
+    >>> scores = np.array([[1.0, 0.0], [0.0, 5.0], [0.0, 2.0], [1.0, 1.0]])
+    >>> weights = fit(scores, np.array([True, False, False, True]), np.array([0, 0, 1, 1]))
+    >>> bool(weights[0] > 1), float(weights[1])
+    (True, 0.0)
+    """
+    from scipy.optimize import minimize  # takes a moment to import
+
+    telling = np.bincount(query, relevant) > 0
+    kept = telling[query]
+    scores, hits = np.asarray(features, np.float64)[kept], relevant[kept].astype(np.float64)
+    if not len(scores):
+        return np.zeros(features.shape[1])
+    number = np.unique(query[kept], return_inverse=True)[1]
+    count, target = number.max() + 1, hits / np.bincount(number, hits)[number]
+    scale = np.maximum(scores.std(0), 1e-12)  # so that the search is as fast along one score as along another
+    scaled = scores / scale
+
+    def loss(weights: Floats) -> tuple[float, Floats]:
+        logits = scaled @ weights
+        highest = np.full(count, -np.inf)
+        np.maximum.at(highest, number, logits)
+        logits -= highest[number]
+        normaliser = np.bincount(number, np.exp(logits))
+        error = np.exp(logits) / normaliser[number] - target
+        value = (np.log(normaliser).sum() - target @ logits) / count + _RIDGE * (weights @ weights)
+        return value, scaled.T @ error / count + 2 * _RIDGE * weights
+
+    bounds = [(0.0, None)] * scores.shape[1]
+    found = minimize(loss, np.full(scores.shape[1], 0.5), jac=True, method="L-BFGS-B", bounds=bounds)
+    return np.asarray(found.x / scale)
+
+
+_RIDGE = 1e-5
+"""Keeps the weights finite where they tell the relevant candidates from all others without a mistake."""
+
+
+def scores_in(pieces: Iterable[pa.Table], queries: pa.Array, documents: pa.Array) -> Floats:
+    """(N,) the scores that a ranking gives N pairs of a query and a document.
+
+    A document that the ranking does not have for a query gets its lowest score for the query; if it does not have the
+    query either, 0. The ranking is read in pieces, and never held in memory.
+    """
+    names, titles = pc.unique(queries), pc.unique(documents)
+    wanted = _keys(queries, documents, names, titles)
+    order = np.argsort(wanted, kind="stable")
+    scores = np.full(len(wanted), np.nan)
+    lowest = np.full(len(names), np.inf)
+    for piece in pieces:
+        own = piece.filter(pc.is_in(piece["query_id"], value_set=names))
+        values = own["score"].to_numpy().astype(np.float64)
+        np.minimum.at(lowest, pc.index_in(own["query_id"], value_set=names).to_numpy(), values)
+        known = pc.is_in(own["doc_id"], value_set=titles)
+        own, values = own.filter(known), values[known.to_numpy()]
+        keys = _keys(own["query_id"], own["doc_id"], names, titles)
+        low, high = (np.searchsorted(wanted[order], keys, side=side) for side in ("left", "right"))
+        for offset in range(int((high - low).max(initial=0))):  # a pair may be asked for more than once
+            there = low + offset < high
+            scores[order[low[there] + offset]] = values[there]
+    lowest[np.isinf(lowest)] = 0.0
+    query = pc.index_in(queries, value_set=names).to_numpy()
+    return np.where(np.isnan(scores), lowest[query], scores)
+
+
+def _keys(queries: pa.Array, documents: pa.Array, names: pa.Array, titles: pa.Array) -> Rows:
+    """One number for each pair."""
+    query = pc.index_in(queries, value_set=names).to_numpy().astype(np.int64)
+    return query * len(titles) + pc.index_in(documents, value_set=titles).to_numpy().astype(np.int64)

@@ -1,0 +1,34 @@
+"""Decide whether a round of training is played."""
+
+from pathlib import Path
+from typing import Any
+
+from components.data.groups import queries_of
+from components.data.tables import QRELS, RANKING, of_queries, read
+from components.evaluation.gate import GateConfig, decide, write_decision
+from workflows.distributed.cluster import Cluster
+from workflows.store.dag import Description
+
+
+@Description(part="evaluation")
+def gate(
+    out: Path, cluster: Cluster, *, data: Path, ranking: Path, reranked: Path, split: str, measure: str,
+    config: GateConfig, advice: str,
+) -> dict[str, Any]:  # fmt: skip
+    """Write `gate.json`: whether a ranker's order of a split's queries is better than the ranking that it reads.
+
+    A closed gate says so in one line that ends with the advice.
+    """
+    asked = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
+    qrels = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)])
+    before = of_queries(ranking / "ranking.parquet", RANKING, asked)
+    decision = decide(before, read(reranked / "ranking.parquet", RANKING), qrels, measure, config)
+    write_decision(out, decision)
+    if decision["open"]:
+        return decision
+    note = (
+        f"The round is not played: {measure} is {decision['ranker']:.3f} in the ranker's order and "
+        f"{decision['ranking']:.3f} in the retriever's (p = {decision['p']:.3f}, {decision['queries']} queries of "
+        f"{split}; wanted: better, with p below {config.level:g}). {advice}"
+    )
+    return {**decision, "note": note}

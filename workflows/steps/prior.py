@@ -1,0 +1,127 @@
+"""Add the scores of the rankings that a ranker reads to its own (`components.retrieval.prior`)."""
+
+import json
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from components.data import row_runs
+from components.data.groups import CANDIDATES, write_lists
+from components.data.tables import GROUPS, QRELS, RANKING, pieces, read, write
+from components.files import write_json
+from components.retrieval.prior import fit, scores_in
+from components.rng import keyed_int
+from workflows.distributed.cluster import Cluster
+from workflows.store.dag import Description
+
+WEIGHTS, RANKER = "weights.json", "ranker"
+
+
+class Prior(TypedDict):
+    """A ranking whose scores are added to the ranker's."""
+
+    name: str
+    """What its weight is called: `retriever`, `bm25`."""
+    ranking: Path
+
+
+@Description(part="scoring by the ranker")
+def fit_prior(
+    out: Path, cluster: Cluster, *, data: Path, reranked: Path, priors: list[Prior], split: str, depth: int
+) -> dict[str, Any]:
+    """Write `weights.json`, the weight of the ranker's scores and of each prior's, and `ranking.parquet`, the split's
+    reranked queries in the order of the sums.
+
+    In `ranking.parquet` each half of the queries is ranked by weights that were fitted on the other half: what is
+    measured of it does not flatter the weights. `reranked` is what `rerank` wrote, to the same depth.
+    """
+    table = read(reranked / "ranking.parquet", RANKING)
+    first = _first(table, depth)
+    features, relevant = _features(first, priors), _relevant(data, split, first)
+    query = first["query_id"].combine_chunks().dictionary_encode()
+    rows, halves = query.indices.to_numpy(), np.array([keyed_int("half", name) % 2 for name in query.dictionary])
+    own, sums = halves[rows], np.zeros(len(first))
+    for half in (0, 1):
+        weights = fit(features[own != half], relevant[own != half], rows[own != half])
+        sums[own == half] = features[own == half] @ weights
+    _write(out, table, sums, depth)
+    weights = fit(features, relevant, rows)
+    named = dict(zip([RANKER, *(prior["name"] for prior in priors)], weights.tolist(), strict=True))
+    write_json(out / WEIGHTS, named)
+    return {"weights": {name: round(value, 3) for name, value in named.items()}, "queries": len(halves)}
+
+
+@Description(part="scoring by the ranker")
+def add_prior(
+    out: Path, cluster: Cluster, *, reranked: Path, priors: list[Prior], weights: Path, depth: int
+) -> dict[str, Any]:
+    """Write `ranking.parquet`, the first `depth` documents of each query in the order of the sums, the others after
+    them. `reranked` is what `rerank` wrote, to the same depth; `weights` what `fit_prior` did."""
+    table = read(reranked / "ranking.parquet", RANKING)
+    _write(out, table, _features(_first(table, depth), priors) @ _weights(weights, priors), depth)
+    return {"rows": len(table)}
+
+
+@Description(part="scoring by the ranker")
+def teach_with_prior(
+    out: Path, cluster: Cluster, *, groups: Path, priors: list[Prior], weights: Path
+) -> dict[str, Any]:
+    """Write `groups.parquet` with the sums in place of the teacher's scores, which `score_groups` wrote."""
+    path, own, sums = groups / "groups.parquet", _weights(weights, priors), [np.zeros(0)]
+    for piece in pieces(path, GROUPS, rows=CANDIDATES):
+        lengths = pc.list_value_length(piece["doc_ids"]).to_numpy()
+        pairs = pa.table(
+            {
+                "query_id": piece["query_id"].take(pa.array(np.repeat(np.arange(len(piece)), lengths))),
+                "doc_id": pc.list_flatten(piece["doc_ids"]),
+                "score": pc.list_flatten(piece["teacher"]),
+            }
+        )
+        sums.append(_features(pairs, priors) @ own)
+    write_lists(path, "teacher", np.concatenate(sums).astype(np.float32), out / "groups.parquet")
+    return {"pairs": sum(map(len, sums))}
+
+
+def _first(table: pa.Table, depth: int) -> pa.Table:
+    """What the ranker scored of a ranking that `rerank` wrote."""
+    return table.filter(pc.less_equal(table["rank"], depth))
+
+
+def _features(pairs: pa.Table, priors: list[Prior]) -> npt.NDArray[np.float64]:
+    """(N, 1 + P) the ranker's score of each pair, and each prior's."""
+    columns = [pairs["score"].to_numpy().astype(np.float64)]
+    for prior in priors:
+        ranked = pieces(prior["ranking"] / "ranking.parquet", RANKING)
+        columns.append(scores_in(ranked, pairs["query_id"], pairs["doc_id"]))
+    return np.stack(columns, 1)
+
+
+def _relevant(data: Path, split: str, pairs: pa.Table) -> npt.NDArray[np.bool_]:
+    """(N,) whether the document is relevant to the query."""
+    qrels = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split), ("relevance", ">", 0)])
+    judged = set(zip(qrels["query_id"].to_pylist(), qrels["doc_id"].to_pylist(), strict=True))
+    asked = zip(pairs["query_id"].to_pylist(), pairs["doc_id"].to_pylist(), strict=True)
+    return np.fromiter((pair in judged for pair in asked), bool, len(pairs))
+
+
+def _weights(artifact: Path, priors: list[Prior]) -> npt.NDArray[np.float64]:
+    """(1 + P,) the weights of the ranker and of each prior."""
+    named = json.loads((artifact / WEIGHTS).read_text())
+    return np.array([named[name] for name in (RANKER, *(prior["name"] for prior in priors))])
+
+
+def _write(out: Path, table: pa.Table, sums: npt.NDArray[np.float64], depth: int) -> None:
+    """Write a ranking with its first documents in the order of their sums; equal sums keep the order they had."""
+    scored = pc.less_equal(table["rank"], depth).to_numpy()
+    scores = np.zeros(len(table))
+    scores[scored] = sums
+    scores[~scored] = sums.min(initial=0.0) - table["rank"].to_numpy()[~scored]
+    query = table["query_id"].combine_chunks().dictionary_encode().indices.to_numpy()
+    order = np.lexsort((table["rank"].to_numpy(), -scores, query))
+    written = table.set_column(3, "score", pa.array(scores, pa.float32())).take(pa.array(order))
+    ranks = pa.array(row_runs.ranks(query[order]) + 1, pa.int32())
+    write(out / "ranking.parquet", written.set_column(2, "rank", ranks), RANKING)
