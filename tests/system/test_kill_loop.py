@@ -42,7 +42,7 @@ VICTIMS = {
 }
 PATIENCE = 30.0
 """Seconds to wait for a victim; then another kind has its turn, and this one later."""
-STEPS = 16
+STEPS = 32
 """Updates of each training: enough that one begun again from nothing does many of them twice."""
 
 
