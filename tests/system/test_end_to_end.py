@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from safetensors.numpy import load_file
 
 from tests.support import tiny, toy
 from tests.support.asking import asked
@@ -346,3 +347,30 @@ def test_steps_at_once_give_the_same(played: Place, tmp_path: Path, monkeypatch:
     assert tiny.results(place.store) == tiny.results(played.store)
     spans = sorted((record["started"], record["seconds"]) for record in tiny.records(place.store))
     assert any(later < began + seconds for (began, seconds), (later, _) in itertools.pairwise(spans))
+
+
+def test_behind_a_closed_gate_the_retriever_stays_as_it_is(
+    played: Place, beir: Path, tmp_path: Path, encoder: Path, said: tiny.Said
+) -> None:
+    """The toy's ranker begins from the warm retriever, has the rankings' scores beside its own, and is not good enough
+    for a gate that nothing opens."""
+    tree = tiny.ar2(beir, encoder)
+    tree["ranker"] |= {"encoder": "warm retriever", "prior": {"scores": ["retriever", "bm25"]}}
+    tree |= {"gate": {"level": 1e-9}, "dev": {"split": "test"}, "controls": {}}
+    place = tiny.place(tmp_path, tree)
+    copy_of_beginning(played, place)
+    assert place("run") == 0
+    printed = "".join(said())
+    assert "The round is not played: RR@10 is" in printed
+    assert "4 queries of test" in printed
+    assert len(pq.read_table(place.artifact("judged 1") / "groups.parquet")) == 0
+    weights = [place.artifact(label) / "model" / "model.safetensors" for label in ("warm retriever", "retriever 1")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert value(place, "retriever 1", "RR@10") == value(place, "warm retriever", "RR@10")
+    assert set(json.loads((place.artifact("teacher 1 weights") / "weights.json").read_text())) == {
+        "ranker", "retriever", "bm25"
+    }  # fmt: skip
+    started, warm = (place.artifact(label) / "model" for label in ("start ranker", "warm retriever"))
+    names = {"layer.0.attention.self.query.weight", "embeddings.word_embeddings.weight"}
+    ours, theirs = (load_file(path / "model.safetensors") for path in (started, warm))
+    assert all(any(name.endswith(end) and (ours[name] == theirs[name]).all() for name in ours) for end in names)
