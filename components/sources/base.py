@@ -33,6 +33,15 @@ class Sample(Config):
     as often as a larger batch in training on all queries."""
 
 
+class HoldOut(Config):
+    """A split that is drawn from another."""
+
+    of: str = "train"
+    """The split whose queries are drawn."""
+    share: float = Field(0.1, gt=0, lt=1)
+    """The share of its queries, drawn by their ids: the same ones whatever else the split holds."""
+
+
 class Source(Config):
     """The keys of every format. All are part of the identity of the ingested collection."""
 
@@ -46,6 +55,10 @@ class Source(Config):
     sample: dict[str, PositiveInt | Sample] = {}
     """Keep only this many queries of a split, sampled by their ids: `{train: 10000}`, or by the ids of their relevant
     documents: `{train: {queries: 10000, by: document}}`. All documents are kept."""
+
+    hold_out: dict[str, HoldOut] = {}
+    """Further splits, drawn from those that there are: `{dev: {of: train, share: 0.1}}` for a collection without dev
+    queries. They are drawn before `sample`."""
 
     def missing(self) -> list[str]:
         """The files or packages that are needed and missing; empty if the source can be read."""

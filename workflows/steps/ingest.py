@@ -51,12 +51,12 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
         kept = _sample(source)
 
         def asked() -> Iterator[Query | Bad]:
-            return _of_sample(source.read_queries(), kept)
+            return _of_sample(_held_out(source.read_queries(), source), kept)
 
         queries = _write(out / "queries.parquet", QUERIES, asked, _asked_again, dropped, progress)
 
         def fitting() -> Iterator[Judgement | Bad]:
-            return _fitting(_of_sample(source.read_qrels(), kept), documents, queries)
+            return _fitting(_of_sample(_held_out(source.read_qrels(), source), kept), documents, queries)
 
         qrels = _write(out / "qrels.parquet", QRELS, fitting, _judged_again, dropped, progress)
     return {
@@ -69,10 +69,26 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
     }
 
 
+def _held_out(records: Iterator[Any], source: Source) -> Iterator[Any]:
+    """Queries or judgements with the splits that are drawn from others."""
+    for record in records:
+        if isinstance(record, Bad):
+            yield record
+            continue
+        if record.split in source.hold_out:
+            raise UserError(f"data.hold_out: {record.split!r} is a split of the collection already ({record.place})")
+        drawn = (
+            split for split, hold_out in source.hold_out.items()
+            if hold_out.of == record.split
+            and keyed_int("hold out", split, record.query_id) < hold_out.share * 2**64
+        )  # fmt: skip
+        yield record._replace(split=next(drawn, record.split))
+
+
 def _sample(source: Source) -> dict[str, set[str]]:
     """The queries that are kept, for each split that is sampled."""
     names: dict[str, list[str]] = {split: [] for split in source.sample}
-    for record in source.read_queries() if names else ():
+    for record in _held_out(source.read_queries(), source) if names else ():
         if isinstance(record, Query) and record.split in names:
             names[record.split].append(record.query_id)
     for split, of_split in names.items():
@@ -86,7 +102,8 @@ def _drawn(source: Source, split: str, queries: list[str]) -> set[str]:
     wanted = source.sample[split]
     if isinstance(wanted, int):
         return keyed_sample(queries, wanted, "sample")
-    of_split = (record for record in source.read_qrels() if isinstance(record, Judgement) and record.split == split)
+    judged = _held_out(source.read_qrels(), source)
+    of_split = (record for record in judged if isinstance(record, Judgement) and record.split == split)
     asked_for: dict[str, str] = {}
     for record in of_split:
         if record.relevance > 0:

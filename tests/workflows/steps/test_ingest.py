@@ -339,6 +339,29 @@ def test_a_sample_of_a_split_is_the_same_wherever_its_queries_stand(out: Path, c
         ingest(out, None, source=collection.source(sample={"dev": 2}))
 
 
+def test_a_split_is_drawn_from_another_by_its_queries_ids(out: Path, collection: Collection) -> None:
+    """The same queries whatever else there is; a sample is drawn from what is left."""
+    collection.queries = [{"_id": f"q{n}", "text": f"what is {n}?"} for n in range(200)]
+    collection.qrels = {
+        "train": [f"q{n}\td{n % 6}\t1" for n in range(150)],
+        "test": [f"q{n}\td0\t1" for n in range(150, 200)],
+    }
+    hold_out = {"dev": {"share": 0.2}}
+    summary = ingest(out, None, source=collection.source(hold_out=hold_out))
+    assert summary["queries"] == summary["judgements"]
+    assert summary["queries"]["test"] == 50
+    assert 20 < summary["queries"]["dev"] < 40
+    assert summary["queries"]["train"] == 150 - summary["queries"]["dev"]
+    drawn = {row["query_id"] for row in rows(out, "queries") if row["split"] == "dev"}
+    assert {row["query_id"] for row in rows(out, "qrels") if row["split"] == "dev"} == drawn
+    collection.qrels["train"] = collection.qrels["train"][:100]
+    fewer = ingest(out, None, source=collection.source(hold_out=hold_out, sample={"train": 10}))
+    assert {row["query_id"] for row in rows(out, "queries") if row["split"] == "dev"} < drawn
+    assert fewer["queries"]["train"] == 10
+    with pytest.raises(UserError, match=r"data\.hold_out: 'test' is a split of the collection already"):
+        ingest(out, None, source=collection.source(hold_out={"test": {"of": "train"}}))
+
+
 def test_a_sample_by_document_has_all_queries_of_some_documents(out: Path, collection: Collection) -> None:
     """Five documents have three questions each; the last one drawn gives two. A question that asks for none is none."""
     collection.queries = [{"_id": f"q{n}", "text": f"what is {n}?"} for n in range(16)]
