@@ -356,7 +356,7 @@ def test_behind_a_closed_gate_the_retriever_stays_as_it_is(
     for a gate that nothing opens."""
     tree = tiny.ar2(beir, encoder)
     tree["ranker"] |= {"encoder": "warm retriever", "prior": {"scores": ["retriever", "bm25"]}}
-    tree |= {"gate": {"level": 1e-9}, "dev": {"split": "test"}, "controls": {}}
+    tree |= {"gate": {"level": 1e-9}, "evaluate": {"split": "train", "select": "test"}, "controls": {}}
     place = tiny.place(tmp_path, tree)
     copy_of_beginning(played, place)
     assert place("run") == 0

@@ -15,7 +15,7 @@ from components.retrieval.prior import PriorConfig
 from components.training.terms import LossTerm
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
-from workflows.stages.reranking import DevConfig, Reranking
+from workflows.stages.reranking import Reranking
 from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import Retrieval, fused, refresh
 from workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
@@ -89,10 +89,10 @@ class Config(RetrievalConfig):
     Algorithm 1: retriever, refresh, ranker. Both are the same cycle, begun at another place."""
     retriever: Retriever
     ranker: Ranker
-    dev: DevConfig = DevConfig()
     gate: GateConfig | Literal[False] = GateConfig()
-    """A round is played if the ranker's order of the dev queries is better than the retriever's. A ranker that is not
-    has nothing to teach: the retriever stays as it is. False plays every round, as the paper does."""
+    """A round is played if the ranker's order of the queries of `evaluate.select` is better than the retriever's. A
+    ranker that is not has nothing to teach: the retriever stays as it is. False plays every round, as the paper
+    does."""
     score: ScoreConfig = ScoreConfig()
     rerank: RerankConfig = RerankConfig()
     refresh_every: int = Field(1, ge=1)
@@ -105,6 +105,13 @@ class Config(RetrievalConfig):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        decided = {"gate": self.gate, "ranker.prior": self.ranker.prior}
+        for key in (key for key, value in decided.items() if value):
+            if self.evaluate.select is None or self.evaluate.select_by is None:
+                raise ValueError(
+                    f"{key}: it needs evaluate.select, the split to decide on, and a measure by judgements; accepted: "
+                    f"both, or `{key}: {'false' if key == 'gate' else 'null'}`"
+                )
         ours, theirs = self.ranker.model, self.retriever.model
         if self.ranker.encoder == "warm retriever":
             if (ours.model, ours.revision, ours.layers) != (theirs.model, theirs.revision, theirs.layers):
@@ -221,9 +228,7 @@ class Game:
         config = in_round(i, self.config.retriever.game, self.config.rounds)
         seed = [self.seed, "retriever", i]
         teacher = self.reranking(f"teacher {i}", ranker, retrieval)
-        gate = None
-        if self.config.gate:
-            gate = teacher.gate(self.config.evaluate.measures[0], self.config.gate, ADVICE)
+        gate = teacher.gate(self.config.gate, ADVICE) if self.config.gate else None
         groups = mine_groups(
             self.label(f"retriever {i} groups"), self.collection, rankings=retrieval.ranking, seed=seed, config=config,
             inputs=ScreenInputs(ranker, retrieval.vectors), gate=gate,
@@ -264,7 +269,7 @@ class Game:
         """A ranker over what a retriever retrieved."""
         config = self.config
         return Reranking(
-            self.label(label), self.collection, retrieval, ranker, config.rerank, config.dev, config.ranker.prior
+            self.label(label), self.collection, retrieval, ranker, config.rerank, config.evaluate, config.ranker.prior
         )
 
     def fuse_with_bm25(self, system: str, retrieval: Retrieval) -> None:

@@ -32,10 +32,11 @@ class EvaluateConfig(Config):
 
     split: str = "test"
     """The split whose queries are never trained on."""
-    select: str | None = Field(DEV, validate_default=True)
+    select: str | None = DEV
     """The split that systems are selected on for the comparison that leads the results, the best trained system against
-    the best untrained one, and that weights of fusions are chosen on. All systems are measured on it too. Null for
-    neither, as where it is the measured split itself."""
+    the best untrained one, that weights of fusions are chosen on, and whatever else is decided by queries that no model
+    is trained on. All systems are measured on it too. Null for none of this. Where it is the measured split itself,
+    nothing is selected."""
     relevant_from: int = Field(1, ge=1)
     """The lowest grade that counts as relevant, for all measures but nDCG, which uses the grades: 2 is the strict
     reading of TREC DL's grades, 1 the lenient one. A measure may name its own: `RR(rel=2)@10`."""
@@ -55,11 +56,6 @@ class EvaluateConfig(Config):
             return list(dict.fromkeys(at_level(name, level) for name in names))
         except UserError as error:
             raise ValueError(str(error)) from None
-
-    @field_validator("select")
-    @classmethod
-    def _another(cls, split: str | None, info: ValidationInfo) -> str | None:
-        return None if split == info.data.get("split") else split
 
     @property
     def select_by(self) -> str | None:

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from components.config import Config
 from components.evaluation.gate import GateConfig
 from components.retrieval.prior import PriorConfig
 from workflows.stages.collection import Collection, Model
+from workflows.stages.config import EvaluateConfig
 from workflows.stages.retrieval import Retrieval
 from workflows.steps.gate import gate
 from workflows.steps.prior import add_prior, fit_prior, teach_with_prior
@@ -14,17 +14,12 @@ from workflows.steps.score import RerankConfig, ScoreConfig, rerank, score_group
 from workflows.store.dag import Step, step
 
 
-class DevConfig(Config):
-    """Queries that no model is trained on, by which weights are fitted and gates decided."""
-
-    split: str = "dev"
-    queries: int | None = None
-    """A sample of so many of the split's judged queries; null for all."""
-
-
 @dataclass(frozen=True)
 class Reranking:
-    """One ranker over one retriever's rankings."""
+    """One ranker over one retriever's rankings.
+
+    Weights are fitted, and gates decided, on the split that `evaluate.select` names.
+    """
 
     label: str
     """How the labels of its steps begin."""
@@ -32,34 +27,38 @@ class Reranking:
     retrieval: Retrieval
     ranker: Model
     depth: RerankConfig
-    dev: DevConfig
-    prior: PriorConfig | None
+    evaluate: EvaluateConfig
+    prior: PriorConfig | None = None
 
     def ranking(self, split: str) -> Step:
-        """A split's queries in the ranker's order."""
-        reranked = self._reranked(split, self.depth)
+        """A split's queries in the ranker's order.
+
+        Of the split that weights are fitted on, each half is ranked by weights that were fitted on the other.
+        """
         if self.prior is None:
-            return reranked
+            return self._reranked(split)
+        if split == self.evaluate.select:
+            return self.weights
         return step(
-            f"{self.label} with priors ({split})", add_prior, reranked=reranked, priors=self._priors(split),
-            weights=self.weights, depth=self.depth.depth,
+            f"{self.label} with priors ({split})", add_prior, reranked=self._reranked(split),
+            priors=self._priors(split), weights=self.weights, depth=self.depth.depth,
         )  # fmt: skip
 
     @property
     def weights(self) -> Step:
-        """The weights of the ranker's scores and the priors', and the dev queries' ranking by them."""
-        split = self.dev.split
+        """The weights of the ranker's scores and of the priors'."""
+        split = self._select
         return step(
-            f"{self.label} weights", fit_prior, data=self.collection.data, reranked=self._of_dev,
+            f"{self.label} weights", fit_prior, data=self.collection.data, reranked=self._reranked(split),
             priors=self._priors(split), split=split, depth=self.depth.depth,
         )  # fmt: skip
 
-    def gate(self, measure: str, config: GateConfig, advice: str) -> Step:
-        """Whether the ranker's order of the dev queries is better than the retriever's."""
+    def gate(self, config: GateConfig, advice: str) -> Step:
+        """Whether the ranker's order is better than the retriever's."""
+        split = self._select
         return step(
-            f"{self.label} gate", gate, data=self.collection.data, ranking=self.retrieval.ranking(self.dev.split),
-            reranked=self._of_dev if self.prior is None else self.weights, split=self.dev.split, measure=measure,
-            config=config, advice=advice,
+            f"{self.label} gate", gate, data=self.collection.data, ranking=self.retrieval.ranking(split),
+            reranked=self.ranking(split), split=split, measure=self.evaluate.select_by, config=config, advice=advice,
         )  # fmt: skip
 
     def teach(self, label: str, groups: Step, config: ScoreConfig, split: str = "train") -> Step:
@@ -74,17 +73,18 @@ class Reranking:
             f"{label} with priors", teach_with_prior, groups=judged, priors=self._priors(split), weights=self.weights
         )
 
-    @property
-    def _of_dev(self) -> Step:
-        return self._reranked(self.dev.split, self.depth.model_copy(update={"queries": self.dev.queries}))
-
-    def _reranked(self, split: str, depth: RerankConfig) -> Step:
+    def _reranked(self, split: str) -> Step:
         return step(
             f"{self.label} ({split})", rerank, data=self.collection.data, tokens=self.ranker.tokens,
-            ranking=self.retrieval.ranking(split), split=split, ranker=self.ranker.step, config=depth,
+            ranking=self.retrieval.ranking(split), split=split, ranker=self.ranker.step, config=self.depth,
         )  # fmt: skip
 
     def _priors(self, split: str) -> list[dict[str, Any]]:
         assert self.prior is not None
         rankings = {"retriever": self.retrieval.ranking(split), "bm25": self.collection.bm25(split)}
         return [{"name": name, "ranking": rankings[name]} for name in self.prior.scores]
+
+    @property
+    def _select(self) -> str:
+        assert self.evaluate.select is not None  # a recipe's config sees to it
+        return self.evaluate.select

@@ -17,9 +17,10 @@ def built(build: Callable[[Any], Outcome], config: CollectionConfig) -> Outcome:
     that split in place of the measured one. What both need, such as the trainings, is one step and done once.
     """
     outcome, asked = build(config), config.evaluate
+    if asked.select == asked.split:
+        return _led(outcome, "evaluate.select is the measured split")
     if asked.select is None or asked.select_by is None:
-        named = "evaluate.select names no split beside the measured one"
-        unjudged = "no measure of evaluate.measures is by judgements"
+        named, unjudged = "evaluate.select names no split", "no measure of evaluate.measures is by judgements"
         why = named if asked.select is None else unjudged
         return _led(outcome, f"{why}, so weights of fusions are the defaults too")
     there = config.model_copy(update={"evaluate": asked.model_copy(update={"split": asked.select})})

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from components.config import UserError
 from components.data.groups import queries_of
 from components.data.tables import QRELS, RANKING, of_queries, read
 from components.evaluation.gate import GateConfig, decide, write_decision
@@ -21,6 +22,9 @@ def gate(
     """
     asked = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
     qrels = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)])
+    if not len(qrels):
+        raise UserError(f"gate: {split!r} has no judged queries to decide by; hold some out "
+                        "(`data.hold_out: {dev: {share: 0.1}}`), or play all the same (`gate: false`)")  # fmt: skip
     before = of_queries(ranking / "ranking.parquet", RANKING, asked)
     decision = decide(before, read(reranked / "ranking.parquet", RANKING), qrels, measure, config)
     write_decision(out, decision)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from components.config import UserError
 from components.data import row_runs
 from components.data.groups import CANDIDATES, write_lists
 from components.data.tables import GROUPS, QRELS, RANKING, pieces, read, write
@@ -18,6 +19,7 @@ from components.rng import keyed_int
 from workflows.distributed.cluster import Cluster
 from workflows.store.dag import Description
 
+WITHOUT_DEV = "hold some out (`data.hold_out: {dev: {share: 0.1}}`), or leave the prior out"
 WEIGHTS, RANKER = "weights.json", "ranker"
 
 
@@ -41,6 +43,8 @@ def fit_prior(
     """
     table = read(reranked / "ranking.parquet", RANKING)
     first = _first(table, depth)
+    if not len(first):
+        raise UserError(f"prior: {split!r} has no queries that weights could be fitted on; {WITHOUT_DEV}")
     features, relevant = _features(first, priors), _relevant(data, split, first)
     query = first["query_id"].combine_chunks().dictionary_encode()
     rows, halves = query.indices.to_numpy(), np.array([keyed_int("half", name) % 2 for name in query.dictionary])
