@@ -1,4 +1,4 @@
-"""Measures of a ranking, query by query, and tests of whether one system is better than another.
+"""Measures of a ranking, query by query.
 
 Measures have ir_measures' names and are computed by it, so its command line gives the same values for an exported
 ranking. It sorts by score, so neither ranks nor the order of rows matter. Equal scores are ordered as by the reference
@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from components.config import UserError
 from components.data.tables import TEXT
-from components.rng import keyed_rng
 
 PER_QUERY = pa.schema([("query_id", TEXT), ("measure", TEXT), ("value", pa.float64())])
 """One query's value of one measure in a row."""
@@ -40,7 +39,6 @@ _CUTOFF_OPTIONAL = ("RR", "nDCG", "AP")
 _BINARY = ("RR", "R", "Success", "P", "AP")  # a document is relevant or not, from a relevance level on
 READER_MEASURES = ("EM", "F1")
 """Measures of a reader's answers (`components.evaluation.exact_match`), not of a ranking."""
-_MAX_SIGNS = 4_000_000  # random signs drawn together, which bounds memory to some tens of megabytes
 
 
 def canonical(name: str) -> str:
@@ -175,76 +173,6 @@ def means(values: pa.Table) -> dict[str, float]:
     {'RR': 0.75}
     """
     return {name: float(part.mean()) for name, (_, part) in by_measure(values).items()}
-
-
-def compare(
-    system: Sequence[pa.Table], baseline: Sequence[pa.Table], *, seed: int, rounds: int = 10_000
-) -> list[dict[str, Any]]:
-    """Difference of the means and p, by `paired_randomization`, of every measure that both systems have.
-
-    `system` and `baseline` have one per-query table for each seed; the test is over each query's mean over the seeds.
-    If one system was measured on a sample of the other's queries, both are compared on that sample. ValueError if
-    the queries differ otherwise, or between the seeds of a system.
-
-    >>> table = pa.table({"query_id": ["q1", "q2"], "measure": ["RR", "RR"], "value": [0.5, 1.0]})
-    >>> lower = pa.table({"query_id": ["q1", "q2"], "measure": ["RR", "RR"], "value": [0.0, 1.0]})
-    >>> compare([table], [lower], seed=1)
-    [{'measure': 'RR', 'difference': 0.25, 'p': 1.0, 'queries': 2}]
-    """
-    ours, theirs = _mean_over_seeds(system), _mean_over_seeds(baseline)
-    comparisons = []
-    for name in (name for name in ours if name in theirs):
-        (queries, a), (others, b) = ours[name], theirs[name]
-        if queries != others:
-            both = set(queries) & set(others)
-            if len(both) < min(len(queries), len(others)):
-                raise ValueError(f"{name}: the systems to compare were measured on different queries")
-            a = a[[query in both for query in queries]]
-            b = b[[query in both for query in others]]
-            queries = [query for query in queries if query in both]
-        p = paired_randomization(a, b, seed=seed, rounds=rounds)
-        comparisons.append({"measure": name, "difference": float(a.mean() - b.mean()), "p": p, "queries": len(queries)})
-    return comparisons
-
-
-def _mean_over_seeds(tables: Sequence[pa.Table]) -> dict[str, tuple[list[str], np.ndarray]]:
-    first, *rest = [by_measure(table) for table in tables]
-    merged = {}
-    for name, (queries, values) in first.items():
-        if any(name not in other or other[name][0] != queries for other in rest):
-            raise ValueError(f"{name}: the seeds of one system were measured on different queries")
-        merged[name] = (queries, np.mean([values, *(other[name][1] for other in rest)], axis=0))
-    return merged
-
-
-def paired_randomization(a: np.ndarray, b: np.ndarray, *, seed: int, rounds: int = 10_000) -> float:
-    """p of a two-sided paired randomization test of the difference in means of (n,) paired values.
-
-    If the systems do not differ, each query's two values could as well be swapped. p is the share of `rounds` random
-    swaps, the observed values counted as one more, whose difference is at least as large as the observed one.
-
-    Of 1024 ways to swap ten queries that all improved, only two have so large a difference:
-
-    >>> p = paired_randomization(np.ones(10), np.zeros(10), seed=1)
-    >>> 0.0005 < p < 0.004
-    True
-    """
-    if a.shape != b.shape:
-        raise ValueError(f"paired values are needed, got {a.shape} and {b.shape}")
-    differences = np.asarray(a, np.float64) - np.asarray(b, np.float64)
-    differences = differences[differences != 0]  # swapping equal values changes nothing
-    if not len(differences):
-        return 1.0
-    total = differences.sum()
-    # Sums in another order differ in the last bits; a swap whose difference is equal but for these counts too.
-    threshold = abs(total) - 1e-9 * np.abs(differences).sum()
-    rng = keyed_rng(seed, "paired randomization")
-    chunk, hits = max(1, _MAX_SIGNS // len(differences)), 0
-    for start in range(0, rounds, chunk):
-        size = (min(chunk, rounds - start), -(-len(differences) // 8))
-        bits = np.unpackbits(rng.integers(0, 256, size, np.uint8), axis=1, count=len(differences))
-        hits += int((np.abs(total - 2 * (bits @ differences)) >= threshold).sum())
-    return (hits + 1) / (rounds + 1)
 
 
 def mean_entropy(ranking: pa.Table, *, documents: int = 15, temperature: float = 1.0) -> float:

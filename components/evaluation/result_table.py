@@ -2,20 +2,29 @@
 
 import math
 import textwrap
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+from components.evaluation.averages import AVERAGE
 from components.evaluation.measures import description, mean_and_deviation
+from components.evaluation.significance import CROSSED, QUERIES
 
 WIDTH = 110
 """Columns of the plain-text table."""
 CLEAR = 0.05
 """A difference is called clear below this p."""
 
-AVERAGE = "average"
-"""What averages over collections have in place of a collection's name."""
-
 Json = dict[str, Any]
+
+
+class Cell(NamedTuple):
+    """A system's mean of a measure."""
+
+    mean: float
+    half: float | None
+    """Half of its 95 % interval; None of one query."""
+    deviation: float | None
+    """The standard deviation over the seeds; None of one seed."""
 
 
 def by_collection(metrics: Json) -> list[Json]:
@@ -26,81 +35,62 @@ def by_collection(metrics: Json) -> list[Json]:
 
 
 def _result(collection: str, split: str, metrics: Json) -> Json:
-    def here(entry: Json) -> bool:
-        return bool(entry["collection"] == collection and entry["split"] == split)
-
-    rows = [row for row in metrics["rows"] if here(row)]
-    names = list(dict.fromkeys(row["measure"] for row in rows))
-    values: dict[str, dict[str, list[float]]] = {}
-    queries: dict[str, int] = {}
-    for row in rows:
-        values.setdefault(row["system"], {}).setdefault(row["measure"], []).append(row["value"])
-        queries[row["system"]] = row["queries"]
-    systems: list[Json] = []
-    for system, measured in values.items():
-        cells = [mean_and_deviation(measured[name]) if name in measured else None for name in names]
-        systems.append({"system": system, "cells": cells, "queries": queries[system]})
+    here = {part: [one for one in metrics[part] if (one["collection"], one["split"]) == (collection, split)]
+            for part in ("rows", "means", "comparisons")}  # fmt: skip
+    names = list(dict.fromkeys(one["measure"] for one in here["means"]))
+    cells: dict[str, dict[str, Cell]] = {}
+    for one in here["means"]:
+        cells.setdefault(one["system"], {})[one["measure"]] = _cell_of(one, here["rows"])
+    queries = {one["system"]: one["queries"] for one in here["means"]}
+    systems: list[Json] = [
+        {"system": system, "cells": [of.get(name) for name in names], "queries": queries[system]}
+        for system, of in cells.items()
+    ]
     most = max(queries.values())
     # Systems that were measured on a sample of the queries do not compare with those measured on all.
     best = [
-        max((cell[0] for s in systems if s["queries"] == most and (cell := s["cells"][at])), default=math.inf)
+        max((cell.mean for s in systems if s["queries"] == most and (cell := s["cells"][at])), default=math.inf)
         for at in range(len(names))
     ]
+    comparisons = _comparisons(here["comparisons"])
     return {
         "collection": collection,
         "split": split,
-        "measures": [{"name": name, "meaning": _meaning(name, rows)} for name in names],
+        "measures": [{"name": name, "meaning": _meaning(name, here["rows"])} for name in names],
         "systems": systems,
         "best": best,
         "queries": most,
-        "seeds": sorted({row["seed"] for row in rows}),
-        "comparisons": _comparisons([entry for entry in metrics["comparisons"] if here(entry)]),
-        "rows": rows,
+        "seeds": sorted({row["seed"] for row in here["rows"]}),
+        "comparisons": comparisons,
+        "about_tests": _about_tests(comparisons),
+        "rows": here["rows"],
     }
 
 
-def averages_of(rows: list[Json], parts: Mapping[str, str]) -> list[Json]:
-    """A row for each system, measure and seed that was measured on all collections: the mean over them.
-
-    `parts` names, for a collection that is a part of one, the whole. A whole is the mean over its parts, has rows of
-    its own, and counts once in the average, as CQADupStack's twelve forums do in BEIR (Thakur et al., 2021).
-    """
-    wholes: list[Json] = []
-    for whole in dict.fromkeys(parts.values()):
-        wholes += _means(whole, [row for row in rows if parts.get(row["collection"]) == whole])
-    counted = [row for row in rows if row["collection"] not in parts] + wholes
-    return wholes + _means(AVERAGE, counted)
+def _cell_of(mean: Json, rows: Sequence[Json]) -> Cell:
+    """A mean with its interval, and the deviation over its seeds that the rows have."""
+    same = ("system", "collection", "measure")
+    values = (row["value"] for row in rows if all(row[key] == mean[key] for key in same))
+    return Cell(mean["value"], _half(mean), mean_and_deviation(values)[1])
 
 
-def _means(name: str, rows: list[Json]) -> list[Json]:
-    """The means over all collections among the rows, as rows of a collection `name`; `over` has their names."""
-    places = list(dict.fromkeys((row["collection"], row["split"]) for row in rows))
-    groups: dict[tuple[str, str, int], list[Json]] = {}
-    for row in rows:
-        groups.setdefault((row["system"], row["measure"], row["seed"]), []).append(row)
-    return [
-        {
-            "system": system, "round": None, "collection": name, "split": "all", "seed": seed, "measure": measure,
-            "value": sum(row["value"] for row in of) / len(of), "queries": sum(row["queries"] for row in of),
-            "over": [collection for collection, _ in places],
-        }
-        for (system, measure, seed), of in groups.items() if len(of) == len(places)
-    ]  # fmt: skip
+def _half(found: Json) -> float | None:
+    return None if found["low"] is None else (found["high"] - found["low"]) / 2
 
 
 def across(metrics: Json) -> list[Json]:
     """For each measure that has averages: collections by systems, means over the seeds, the averages last."""
-    rows = metrics["rows"]
     tables = []
-    for measure in dict.fromkeys(row["measure"] for row in rows if row["collection"] == AVERAGE):
-        own = [row for row in rows if row["measure"] == measure]
-        systems = list(dict.fromkeys(row["system"] for row in own if row["collection"] == AVERAGE))
+    for measure in dict.fromkeys(one["measure"] for one in metrics["means"] if one["collection"] == AVERAGE):
+        own = [one for one in metrics["means"] if one["measure"] == measure]
+        found = {(one["collection"], one["system"]): Cell(one["value"], _half(one), None) for one in own}
+        systems = [one["system"] for one in own if one["collection"] == AVERAGE]
         lines = []
-        for name in dict.fromkeys(row["collection"] for row in own):
-            of = [[r["value"] for r in own if (r["collection"], r["system"]) == (name, one)] for one in systems]
-            cells = [mean_and_deviation(values)[0] for values in of]
-            lines.append({"collection": name, "cells": cells, "best": max(cells)})
-        tables.append({"measure": measure, "systems": systems, "lines": lines})
+        for name in dict.fromkeys(one["collection"] for one in own):
+            cells = [found[name, system] for system in systems]
+            lines.append({"collection": name, "cells": cells, "best": max(cell.mean for cell in cells)})
+        several = any(len(one["seeds"]) > 1 for one in own)
+        tables.append({"measure": measure, "systems": systems, "lines": lines, "several": several})
     return tables
 
 
@@ -111,15 +101,45 @@ def _meaning(name: str, rows: list[Json]) -> str:
 
 
 def _comparisons(entries: list[Json]) -> list[Json]:
-    """The comparisons of each system with its baseline, one entry a measure with its verdict."""
+    """The comparisons of each system with its baseline: for each measure both tests, and the verdict of the one that
+    counts more sources of chance."""
     pairs: dict[tuple[str, str], Json] = {}
     for entry in entries:
         key = (entry["system"], entry["baseline"])
-        names = {"system": key[0], "baseline": key[1], "seeds": entry["seeds"], "measures": []}
-        difference, p = entry["difference"], entry["p"]
-        measured = {"name": entry["measure"], "difference": difference, "p": p, "word": verdict(difference, p)}
-        pairs.setdefault(key, names)["measures"].append(measured)
-    return list(pairs.values())
+        pair = pairs.setdefault(key, {"system": key[0], "baseline": key[1], "seeds": entry["seeds"], "measures": {}})
+        pair["measures"].setdefault(entry["measure"], {})[entry["test"]] = entry
+    return [
+        {**pair, "measures": [_compared(name, tests) for name, tests in pair["measures"].items()]}
+        for pair in pairs.values()
+    ]
+
+
+def _compared(name: str, tests: dict[str, Json]) -> Json:
+    """A measure's difference, with the interval and the verdict of the test that counts most."""
+    method, training = tests.get(CROSSED), tests[QUERIES]
+    most = method or training
+    word = verdict(most["difference"], most["p_holm"])
+    return {"name": name, "difference": most["difference"], "half": _half(most), "word": word, "method": method,
+            "training": training}  # fmt: skip
+
+
+def _about_tests(comparisons: list[Json]) -> list[str]:
+    """What the tests count as chance, and what their p is corrected for, in words."""
+    measures = [one for entry in comparisons for one in entry["measures"]]
+    if not measures:
+        return []
+    training = (
+        "this training: p counts the queries alone as chance (paired randomization) and takes the trained models as "
+        "they are."
+    )
+    holm = (
+        f"Holm: p corrected for the {len(measures)} differences of this table. Where none is real, the chance that even "
+        "one is called better or worse is about 5 %."
+    )
+    if not any(one["method"] for one in measures):
+        return [f"{training} One seed says nothing of the method: another seed makes other models.", holm]
+    method = "the method: p counts queries and trainings as chance (crossed over seeds and queries)."
+    return [method, training, f"{holm} Words and ± are those of the method, where it has p."]
 
 
 def verdict(difference: float, p: float) -> str:
@@ -129,11 +149,16 @@ def verdict(difference: float, p: float) -> str:
     return "better" if difference > 0 else "worse"
 
 
+def p_number(p: float) -> str:
+    """`<.001`, `.021`, `.21`, `1.00`."""
+    if p < 0.001:
+        return "<.001"
+    return f"{p:.3f}".replace("0.", ".") if p < 0.1 else f"{p:.2f}".replace("0.", ".")
+
+
 def p_text(p: float) -> str:
     """`p < .001`, `p = .021`, `p = .21`."""
-    if p < 0.001:
-        return "p < .001"
-    return f"p = {p:.3f}".replace("0.", ".") if p < 0.1 else f"p = {p:.2f}".replace("0.", ".")
+    return f"p < {p_number(p)[1:]}" if p < 0.001 else f"p = {p_number(p)}"
 
 
 def leading_sentence(metrics: Json) -> str:
@@ -187,63 +212,87 @@ def table(metrics: Json) -> str:
 
 def _across_lines(one: Json) -> list[str]:
     """A measure's table over collections."""
-    first = max(len(AVERAGE), *(len(line["collection"]) for line in one["lines"])) + 2
-    column = max(9, *(len(name) + 3 for name in one["systems"]))
-    lines = [
-        one["measure"],
-        "",
-        "  " + "collection".ljust(first) + "".join(f"{n} ".rjust(column) for n in one["systems"]),
-    ]
-    for line in one["lines"]:
-        cells = "".join(_cell((cell, None), line["best"]).rjust(column) for cell in line["cells"])
-        lines.append("  " + line["collection"].ljust(first) + cells.rstrip())
-    return [*lines, "", "  Higher is better; * is the best of its row."]
+    lines = [(line["collection"], line["cells"], [line["best"]] * len(line["cells"]), "") for line in one["lines"]]
+    return [one["measure"], "", *_grid("collection", one["systems"], lines), *_about_cells("row", one["several"], None)]
 
 
 def _result_lines(result: Json) -> list[str]:
-    seeds = f", mean ± standard deviation over {len(result['seeds'])} seeds" if len(result["seeds"]) > 1 else ""
-    lines = [f"{result['collection']}, {result['split']} split: {result['queries']:,} queries{seeds}", ""]
-    names = [measure["name"] for measure in result["measures"]]
-    first = min(44, max(len("system"), *(len(entry["system"]) for entry in result["systems"]))) + 2
-    column = max(9, *(len(name) + 3 for name in names), 17 if seeds else 0)
-    fits = max(1, (WIDTH - 2 - first) // column)
+    """A collection's table of systems by measures, and its comparisons."""
+    names, seeds = [measure["name"] for measure in result["measures"]], len(result["seeds"])
+    lines = []
+    for entry in result["systems"]:
+        whole = entry["queries"] == result["queries"]
+        best = result["best"] if whole else [None] * len(names)
+        lines.append((entry["system"], entry["cells"], best, "" if whole else f"  of {entry['queries']:,} queries"))
+    over = f", {seeds} seeds" if seeds > 1 else ""
+    return [
+        f"{result['collection']}, {result['split']} split: {result['queries']:,} queries{over}", "",
+        *_grid("system", names, lines),
+        *_about_cells("column", seeds > 1, seeds if seeds > 1 else None),
+        *(f"  {measure['name']}: {measure['meaning']}." for measure in result["measures"] if measure["meaning"]),
+        *_comparison_lines(result),
+    ]  # fmt: skip
+
+
+def _grid(head: str, names: list[str], lines: list[tuple[str, list[Any], list[Any], str]]) -> list[str]:
+    """Lines of a name, its cells, the best of each cell's kind and a remark, in blocks of as many columns as fit."""
+    texts = [[_cell(cell, at) for cell, at in zip(cells, best, strict=True)] for _, cells, best, _ in lines]
+    first = min(44, max(len(head), *(len(name) for name, *_ in lines))) + 2
+    column = 3 + max(len(text.rstrip()) for text in [*names, *(text for row in texts for text in row)])
+    remark = max(len(about) for *_, about in lines)
+    fits = max(1, (WIDTH - 2 - first - remark) // column)
+    made = []
     for start in range(0, len(names), fits):
-        block = range(start, min(start + fits, len(names)))
-        lines.append("  " + "system".ljust(first) + "".join(f"{names[at]} ".rjust(column) for at in block).rstrip())
-        for entry in result["systems"]:
-            whole = entry["queries"] == result["queries"]
-            cells = "".join(
-                _cell(entry["cells"][at], result["best"][at] if whole else None).rjust(column) for at in block
-            )
-            name = textwrap.shorten(entry["system"], first - 2, placeholder="…")
-            sampled = "" if whole else f"  of {entry['queries']:,} queries"
-            lines.append("  " + name.ljust(first) + cells.rstrip() + sampled)
-        lines.append("")
-    lines += _comparison_lines(result)
-    lines += [f"  {measure['name']}: {measure['meaning']}." for measure in result["measures"] if measure["meaning"]]
-    return [*lines, "  Higher is better; * is the best of its column."]
+        block = slice(start, start + fits)
+        made.append("  " + head.ljust(first) + "".join(f"{name} ".rjust(column) for name in names[block]).rstrip())
+        for (name, *_, about), row in zip(lines, texts, strict=True):
+            short = textwrap.shorten(name, first - 2, placeholder="…").ljust(first)
+            made.append("  " + short + "".join(text.rjust(column) for text in row[block]).rstrip() + about)
+        made.append("")
+    return made
 
 
-def _cell(cell: tuple[float, float | None] | None, best: float | None) -> str:
+def _cell(cell: Cell | None, best: float | None) -> str:
     if cell is None:
         return "- "
-    mean, deviation = cell
-    return f"{mean:.3f}" + (f" ± {deviation:.3f}" if deviation is not None else "") + ("*" if mean == best else " ")
+    half = "" if cell.half is None else f" ± {cell.half:.3f}"
+    deviation = "" if cell.deviation is None else f" ({cell.deviation:.3f})"
+    return f"{cell.mean:.3f}{half}{deviation}" + ("*" if cell.mean == best else " ")
+
+
+def _about_cells(line: str, several: bool, seeds: int | None) -> list[str]:
+    """What the numbers of a table are."""
+    over = "queries and trainings" if several else "the queries"
+    deviation = f"; in brackets the deviation over the {seeds} seeds" if seeds else ""
+    return [
+        f"  ± is half of the 95 % interval over {over}{deviation}.",
+        f"  Higher is better; * is the best of its {line}.",
+    ]
 
 
 def _comparison_lines(result: Json) -> list[str]:
+    """Each comparison, a line a measure: the difference, the verdict and p of both tests, and what they mean."""
     if not result["comparisons"]:
         return []
-    lines = ["  Is the difference more than chance? (paired randomization over the queries)", ""]
-    for entry in result["comparisons"]:
-        texts = [f"{m['name']} {m['difference']:+.3f}: {m['word']}, {p_text(m['p'])}" for m in entry["measures"]]
+    entries = result["comparisons"]
+    tests = {"method": "the method", "training": "this training"}
+    if all(one["method"] is None for entry in entries for one in entry["measures"]):
+        del tests["method"]
+    name = max(len(one["name"]) for entry in entries for one in entry["measures"])
+    left = 6 + name + 2 + len("+0.000 ± 0.000") + 2 + len("no clear difference")
+    lines = ["", "  Is the difference more than chance?", ""]
+    lines.append(" " * left + "".join(f"   {words:>14}" for words in tests.values()))
+    lines.append(" " * left + "   " + "   ".join(f"{'p':>6}{'Holm':>8}" for _ in tests))
+    for entry in entries:
         over = f" ({len(entry['seeds'])} seeds)" if len(entry["seeds"]) > 1 else ""
         lines.append(f"  {entry['system']} against {entry['baseline']}{over}")
-        for text in texts:
-            if len(lines[-1]) + len(text) + 3 > WIDTH or text is texts[0]:
-                lines.append(" " * 6 + text)
-            else:
-                lines[-1] += ";  " + text
-    if sum(len(entry["measures"]) for entry in result["comparisons"]) > 1:
-        lines += ["", "  p is of each difference by itself: where nothing differs, about 1 in 20 is still below .05."]
-    return [*lines, ""]
+        for one in entry["measures"]:
+            half = "" if one["half"] is None else f" ± {one['half']:.3f}"
+            said = f"{one['name']:{name}}  {one['difference']:+.3f}{half:8}  {one['word']:19}"
+            ps = [_ps(one[test]) for test in tests]
+            lines.append(" " * 6 + said + "".join(f"   {text}" for text in ps))
+    return [*lines, "", *(f"  {line}" for text in result["about_tests"] for line in textwrap.wrap(text, WIDTH - 2))]
+
+
+def _ps(entry: Json | None) -> str:
+    return f"{'-':>6}{'-':>8}" if entry is None else f"{p_number(entry['p']):>6}{p_number(entry['p_holm']):>8}"

@@ -8,8 +8,8 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from components.config import Config as Part
+from components.evaluation.averages import AVERAGE
 from components.evaluation.embedding_space import EmbeddingSpaceConfig
-from components.evaluation.result_table import AVERAGE
 from components.models.configs import DualEncoderConfig
 from components.retrieval.fusion import FusionConfig
 from components.sources.base import AnySource

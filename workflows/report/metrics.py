@@ -11,8 +11,8 @@ METRICS = "metrics.json"
 
 
 def metrics_of(results: Step | None, steps: Finished, store: Store, executed: Collection[str]) -> Json:
-    """The rows and comparisons of the step `results`, which comparison leads, and every finished step's time."""
-    measured: Json = {"rows": [], "comparisons": [], "leading": None}
+    """The rows, means and comparisons of the step `results`, which comparison leads, and every finished step's time."""
+    measured: Json = {"rows": [], "means": [], "comparisons": [], "leading": None}
     if results is not None and store.is_done(results):
         store.fetch([results], METRICS)
         measured = json.loads((store.path(results) / METRICS).read_text())
@@ -25,7 +25,7 @@ def metrics_of(results: Step | None, steps: Finished, store: Store, executed: Co
         }
         for node, record in steps
     ]
-    return {**{key: measured[key] for key in ("rows", "comparisons", "leading")}, "steps": times}
+    return {**{key: measured[key] for key in ("rows", "means", "comparisons", "leading")}, "steps": times}
 
 
 def time_of(record: Json) -> Json:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from components.evaluation.result_table import CLEAR, p_text
+from components.evaluation.result_table import CLEAR, p_number, p_text
 from components.files import replacing
 from workflows.report.finished import Json
 
@@ -27,7 +27,8 @@ def write_page(path: Path, page: Json, *, template: str = REPORT) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"duration": duration, "size": size, "number": "{:,}".format, "p": p_text}
+    numbers = {"duration": duration, "size": size, "number": "{:,}".format, "p": p_text, "p_number": p_number}
+    environment.filters |= numbers
     config = yaml.safe_dump(page["config"], sort_keys=False, allow_unicode=True)
     text = environment.get_template(template).render(**{**page, "config": config}, clear=CLEAR, kinds=WORDS)
     with replacing(path) as temporary:

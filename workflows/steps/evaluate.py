@@ -11,17 +11,17 @@ import pyarrow.parquet as pq
 from components.config import Config, UserError, listing
 from components.data.groups import measured_queries
 from components.data.tables import ANSWERED, QRELS, QUERIES, RANKING, TEXT, of_queries, read
+from components.evaluation.averages import Measured, averages_of, means_of
 from components.evaluation.measures import (
     answer_hits_per_query,
     by_measure,
-    compare,
     mean_entropy,
     means,
     needs_answers,
     per_query,
 )
-from components.evaluation.result_table import averages_of
 from components.evaluation.selection import leading
+from components.evaluation.significance import compare, corrected
 from components.files import replacing, write_json
 from workflows.store.dag import Description
 
@@ -108,12 +108,12 @@ def _with_answers(data: Path, split: str) -> pa.Table:
     return answerable
 
 
-@Description(part="evaluation")
+@Description(part="evaluation", version=2)
 def results(
     out: Path, cluster: Any, *, systems: list[dict[str, Any]], comparisons: list[dict[str, str]], seed: int = 0,
     rounds: int = 10_000, selection: Path | str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Gather the measures of all systems and compare those asked for: `metrics.json` with rows and comparisons.
+    """Gather the measures of all systems and compare those asked for: `metrics.json` with rows, means, comparisons.
 
     A system is {system, round, collection, split, seed, metrics, answers}, where metrics is any artifact with per-query
     values and answers says how answers were looked for, if they were, and perhaps an analysis of its vectors, which is
@@ -125,20 +125,15 @@ def results(
     if lead["system"] is not None:
         pair = {name: lead[name] for name in ("system", "baseline")}
         comparisons = [pair, *(asked for asked in comparisons if asked != pair)]
-    tables = [pq.read_table(entry["metrics"] / PER_QUERY) for entry in systems]
-    rows = [row for entry, table in zip(systems, tables, strict=True) for row in _rows(entry, table)]
-    measured: dict[tuple[str, str, str], dict[int, pa.Table]] = {}
-    for entry, table in zip(systems, tables, strict=True):
-        seeds = measured.setdefault((entry["system"], entry["collection"], entry["split"]), {})
-        if entry["seed"] in seeds:
-            raise ValueError(f"{entry['system']!r} is given twice for seed {entry['seed']}")
-        seeds[entry["seed"]] = table
+    measured = _by_system(systems)
+    rows = [row for entry in systems for row in _rows(entry, measured[_place(entry)][entry["seed"]])]
     compared = [row for asked in comparisons for row in _comparisons(asked, measured, seed=seed, rounds=rounds)]
-    write_json(out / "metrics.json", {"rows": rows, "comparisons": compared, "leading": lead})
+    told = {"rows": rows, "means": means_of(measured), "comparisons": corrected(compared), "leading": lead}
+    write_json(out / "metrics.json", told)
     return {"systems": len(systems), "comparisons": len(comparisons)}
 
 
-@Description(part="evaluation")
+@Description(part="evaluation", version=2)
 def averages(
     out: Path, cluster: Any, *, systems: list[dict[str, Any]], comparisons: list[dict[str, str]],
     parts: dict[str, str], seed: int = 0, rounds: int = 10_000,
@@ -149,8 +144,24 @@ def averages(
     summary = results(out, cluster, systems=systems, comparisons=comparisons, seed=seed, rounds=rounds)
     metrics = json.loads((out / "metrics.json").read_text())
     metrics["rows"] += averages_of(metrics["rows"], parts)
+    metrics["means"] = means_of(_by_system(systems), parts)
     write_json(out / "metrics.json", metrics)
     return summary
+
+
+def _by_system(systems: list[dict[str, Any]]) -> Measured:
+    """What was measured of each query, by system, collection and split, and by seed."""
+    measured: dict[tuple[str, str, str], dict[int, pa.Table]] = {}
+    for entry in systems:
+        seeds = measured.setdefault(_place(entry), {})
+        if entry["seed"] in seeds:
+            raise ValueError(f"{entry['system']!r} is given twice for seed {entry['seed']}")
+        seeds[entry["seed"]] = pq.read_table(entry["metrics"] / PER_QUERY)
+    return measured
+
+
+def _place(entry: dict[str, Any]) -> tuple[str, str, str]:
+    return entry["system"], entry["collection"], entry["split"]
 
 
 def _rows(entry: dict[str, Any], table: pa.Table) -> list[dict[str, Any]]:
@@ -164,9 +175,7 @@ def _rows(entry: dict[str, Any], table: pa.Table) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _comparisons(
-    asked: dict[str, str], measured: dict[tuple[str, str, str], dict[int, pa.Table]], *, seed: int, rounds: int
-) -> list[dict[str, Any]]:
+def _comparisons(asked: dict[str, str], measured: Measured, *, seed: int, rounds: int) -> list[dict[str, Any]]:
     """A system against its baseline, over all seeds both have, on each collection and split."""
     system, baseline = asked["system"], asked["baseline"]
     names = list(dict.fromkeys(name for name, _, _ in measured))
@@ -181,7 +190,5 @@ def _comparisons(
             continue
         pair = [ours[s] for s in seeds], [theirs[s] for s in seeds]
         about = {"system": system, "baseline": baseline, "collection": collection, "split": split, "seeds": seeds}
-        for one in compare(*pair, seed=seed, rounds=rounds):
-            numbers = {key: one[key] for key in ("measure", "difference", "p")}
-            compared.append({**about, **numbers, "test": "paired randomization", "queries": one["queries"]})
+        compared += [{**about, **one} for one in compare(*pair, seed=seed, rounds=rounds)]
     return compared

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
-from components.evaluation.result_table import across, averages_of, by_collection, table
+from components.evaluation.averages import averages_of
+from components.evaluation.result_table import across, by_collection, table
 from tests.support import tiny, toy
 from workflows.stages import experiments
 from workflows.steps.exclude import exclude
