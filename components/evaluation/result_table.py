@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from components.evaluation.averages import AVERAGE
 from components.evaluation.measures import description, mean_and_deviation
-from components.evaluation.significance import CROSSED, QUERIES
+from components.evaluation.significance import THE_METHOD, THIS_TRAINING
 
 WIDTH = 110
 """Columns of the plain-text table."""
@@ -116,7 +116,7 @@ def _comparisons(entries: list[Json]) -> list[Json]:
 
 def _compared(name: str, tests: dict[str, Json]) -> Json:
     """A measure's difference, with the interval and the verdict of the test that counts most."""
-    method, training = tests.get(CROSSED), tests[QUERIES]
+    method, training = tests.get(THE_METHOD), tests[THIS_TRAINING]
     most = method or training
     word = verdict(most["difference"], most["p_holm"])
     return {"name": name, "difference": most["difference"], "half": _half(most), "word": word, "method": method,
@@ -133,8 +133,8 @@ def _about_tests(comparisons: list[Json]) -> list[str]:
         "they are."
     )
     holm = (
-        f"Holm: p corrected for the {len(measures)} differences of this table. Where none is real, the chance that even "
-        "one is called better or worse is about 5 %."
+        f"Holm: p corrected for the {len(measures)} differences of this table. Where none is real, the chance that "
+        "even one is called better or worse is about 5 %."
     )
     if not any(one["method"] for one in measures):
         return [f"{training} One seed says nothing of the method: another seed makes other models.", holm]

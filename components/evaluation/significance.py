@@ -14,9 +14,9 @@ import pyarrow as pa
 from components.evaluation.measures import by_measure
 from components.rng import keyed_rng
 
-QUERIES = "paired randomization over queries (this training)"
+THIS_TRAINING = "paired randomization over queries (this training)"
 """The test that takes the trained models as they are: `paired_randomization` of each query's mean over the seeds."""
-CROSSED = "crossed over seeds and queries (the method)"
+THE_METHOD = "crossed over seeds and queries (the method)"
 """The test that takes seeds and queries as samples of all there could be: p of `estimate`."""
 CONFIDENCE = 0.95
 """The share of samples whose interval holds the true mean."""
@@ -142,10 +142,10 @@ def layouts(tables: Sequence[pa.Table]) -> dict[str, tuple[list[str], Layout]]:
 def compare(system: Sequence[pa.Table], baseline: Sequence[pa.Table], *, seed: int, rounds: int = 10_000) -> list[Json]:
     """Difference of the means, its interval and p, of every measure that both systems have: an entry a test.
 
-    `system` and `baseline` have one per-query table for each seed, the same seeds in the same order. The test `QUERIES`
-    is over each query's mean over the seeds, and its interval counts the queries alone. From two seeds on there is
-    `CROSSED` too. If one system was measured on a sample of the other's queries, both are compared on that sample.
-    ValueError if the queries differ otherwise, or between the seeds of a system.
+    `system` and `baseline` have one per-query table for each seed, the same seeds in the same order. The test
+    `THIS_TRAINING` is over each query's mean over the seeds, and its interval counts the queries alone. From two seeds
+    on there is `THE_METHOD` too. If one system was measured on a sample of the other's queries, both are compared on
+    that sample. ValueError if the queries differ otherwise, or between the seeds of a system.
 
     >>> table = pa.table({"query_id": ["q1", "q2"], "measure": ["RR", "RR"], "value": [0.5, 1.0]})
     >>> lower = pa.table({"query_id": ["q1", "q2"], "measure": ["RR", "RR"], "value": [0.0, 1.0]})
@@ -164,10 +164,10 @@ def compare(system: Sequence[pa.Table], baseline: Sequence[pa.Table], *, seed: i
             a = a[:, [query in both for query in queries]]
             b = b[:, [query in both for query in others]]
         mean = estimate([(a - b).mean(0, keepdims=True)])
-        tests = [(QUERIES, mean, paired_randomization(a.mean(0), b.mean(0), seed=seed, rounds=rounds))]
+        tests = [(THIS_TRAINING, mean, paired_randomization(a.mean(0), b.mean(0), seed=seed, rounds=rounds))]
         if len(a) > 1:
             crossed = estimate([a - b])
-            tests.append((CROSSED, crossed, crossed.p()))
+            tests.append((THE_METHOD, crossed, crossed.p()))
         for test, found, p in tests:
             about = {"measure": name, "difference": found.mean, **ends(found)}
             comparisons.append({**about, "p": p, "test": test, "queries": a.shape[1]})
@@ -228,12 +228,12 @@ def holm(ps: Sequence[float]) -> list[float]:
 def corrected(comparisons: Sequence[Json]) -> list[Json]:
     """The comparisons with `p_holm`: a family is all comparisons of one table, a collection's split, by one test.
 
-    The least p of `QUERIES` is 1 / (rounds + 1): of more than rounds / 20 comparisons it says nothing.
+    The least p of `THIS_TRAINING` is 1 / (rounds + 1): of more than rounds / 20 comparisons it says nothing.
     """
     families: dict[tuple[str, str, str], list[int]] = {}
     for at, one in enumerate(comparisons):
         families.setdefault((one["collection"], one["split"], one["test"]), []).append(at)
-    made = {}
+    made: dict[int, float] = {}
     for places in families.values():
         made.update(zip(places, holm([comparisons[at]["p"] for at in places]), strict=True))
     return [{**one, "p_holm": made[at]} for at, one in enumerate(comparisons)]

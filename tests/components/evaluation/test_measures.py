@@ -1,4 +1,4 @@
-"""Measures against ir_measures and trec_eval, the randomization test against exact enumeration, entropy by hand."""
+"""Measures against ir_measures and trec_eval, entropy by hand."""
 
 import itertools
 import math
@@ -17,11 +17,9 @@ from components.data.tables import RANKING
 from components.evaluation.measures import (
     at_level,
     canonical,
-    compare,
     description,
     mean_entropy,
     means,
-    paired_randomization,
     per_query,
 )
 
@@ -180,74 +178,6 @@ def test_seven_thousand_queries() -> None:
     found = means(per_query(table, judged, ["RR@10", "nDCG@10", "R@100"]))
     assert found["R@100"] == 1.0
     assert found["RR@10"] == pytest.approx(sum(1 / (r + 1) for r in range(10)) / 100)
-
-
-def exact(differences: np.ndarray) -> float:
-    """The share of all sign flips whose sum is at least as large."""
-    signs = np.array(list(itertools.product([1, -1], repeat=len(differences))))
-    sums = np.abs(signs @ differences)
-    return float((sums >= abs(differences.sum()) - 1e-9).mean())
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_randomization_is_near_exact_enumeration(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    differences = rng.normal(0.3 * (seed % 3), 1, 12).round(1)
-    found = paired_randomization(differences, np.zeros(12), seed=seed, rounds=40_000)
-    assert found == pytest.approx(exact(differences), abs=0.012)
-
-
-def test_sums_that_are_equal_count_whatever_the_order_of_adding() -> None:
-    differences = np.array([0.1, 0.2, 0.3, 0.7, -0.1, 1 / 3] * 2)
-    found = paired_randomization(differences, np.zeros(12), seed=1, rounds=40_000)
-    assert found == pytest.approx(exact(differences), abs=0.01)
-
-
-def test_randomization_is_symmetric_and_repeatable() -> None:
-    rng = np.random.default_rng(1)
-    a, b = rng.random(200), rng.random(200)
-    assert paired_randomization(a, b, seed=3) == paired_randomization(b, a, seed=3)
-    assert paired_randomization(a, b, seed=3) == paired_randomization(a, b, seed=3)
-    assert paired_randomization(a, b, seed=3) != paired_randomization(a, b, seed=4)
-
-
-def test_identical_values_give_one_and_a_clear_shift_the_least_there_is() -> None:
-    values = np.random.default_rng(2).random(300)
-    assert paired_randomization(values, values, seed=0) == 1.0
-    assert paired_randomization(values + 0.2, values, seed=0) == pytest.approx(1 / 10_001)
-
-
-def test_p_is_uniform_where_there_is_no_difference() -> None:
-    rng = np.random.default_rng(6)
-    ps = [paired_randomization(rng.random(40), rng.random(40), seed=n, rounds=400) for n in range(300)]
-    shares = [np.mean(np.array(ps) <= level) for level in (0.05, 0.25, 0.5, 0.75)]
-    assert shares == pytest.approx([0.05, 0.25, 0.5, 0.75], abs=0.08)
-
-
-def test_unpaired_values_are_refused() -> None:
-    with pytest.raises(ValueError, match="paired"):
-        paired_randomization(np.zeros(3), np.zeros(4), seed=0)
-
-
-def seeds_of(values: dict[str, float]) -> pa.Table:
-    rows = {"query_id": list(values), "measure": ["RR@10"] * len(values), "value": list(values.values())}
-    return pa.table(rows)
-
-
-def test_seeds_are_averaged_for_each_query_before_they_are_compared() -> None:
-    ours = [seeds_of({"a": 1.0, "b": 0.5}), seeds_of({"b": 0.0, "a": 0.5})]
-    theirs = [seeds_of({"a": 0.0, "b": 0.5}), seeds_of({"a": 0.25, "b": 0.25})]
-    (found,) = compare(ours, theirs, seed=0, rounds=500)
-    assert found["difference"] == pytest.approx(((0.75 - 0.125) + (0.25 - 0.375)) / 2)
-    assert found["queries"] == 2
-    assert found["p"] == paired_randomization(np.array([0.75, 0.25]), np.array([0.125, 0.375]), seed=0, rounds=500)
-
-
-def test_different_queries_cannot_be_compared() -> None:
-    with pytest.raises(ValueError, match="different queries"):
-        compare([seeds_of({"a": 1.0})], [seeds_of({"b": 1.0})], seed=0)
-    with pytest.raises(ValueError, match="seeds of one system"):
-        compare([seeds_of({"a": 1.0}), seeds_of({"b": 1.0})], [seeds_of({"a": 1.0})], seed=0)
 
 
 def test_entropy_is_that_of_the_softmax_over_the_first_documents() -> None:

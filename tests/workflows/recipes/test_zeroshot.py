@@ -111,7 +111,7 @@ def test_an_average_is_of_what_was_measured_everywhere() -> None:
     rows = [row("a", "x", 0.2), row("a", "y", 0.4), row("b", "x", 0.9)]
     made = averages_of(rows, {})
     assert [(one["system"], one["value"], one["queries"]) for one in made] == [("a", pytest.approx(0.3), 6)]
-    assert across({"rows": rows}) == []
+    assert across({"rows": rows, "means": rows}) == []
 
 
 def test_the_parts_of_a_collection_count_once_in_the_average() -> None:
@@ -123,7 +123,9 @@ def test_the_parts_of_a_collection_count_once_in_the_average() -> None:
         ("a", "CQADupStack", pytest.approx(0.3), 6, ["android", "english"]),
         ("a", "average", pytest.approx(0.5), 9, ["SciFact", "CQADupStack"]),
     ]
-    metrics = {"rows": rows + made, "comparisons": []}
+    everything = rows + made
+    means = [{**one, "seeds": [1], "low": one["value"] - 0.1, "high": one["value"] + 0.1} for one in everything]
+    metrics = {"rows": everything, "means": means, "comparisons": []}
     assert [one["collection"] for one in by_collection(metrics)] == ["android", "english", "SciFact"]
     (shown,) = across(metrics)
     names = ["android", "english", "SciFact", "CQADupStack", "average"]

@@ -14,6 +14,7 @@ import pytest
 
 from components.data.tables import DOCUMENTS, QRELS, QUERIES, RANKING
 from components.evaluation.result_table import p_text, table, verdict
+from components.evaluation.significance import THE_METHOD, THIS_TRAINING
 from workflows.report import report
 from workflows.report.page import duration, size
 from workflows.running.executor import execute
@@ -145,10 +146,13 @@ class Page(HTMLParser):
 def test_metrics_json_is_as_the_contract_has_it(played: tuple[Path, dict[str, Any], Store]) -> None:
     run, metrics, _ = played
     assert json.loads((run / "metrics.json").read_text()) == metrics
-    assert set(metrics) == {"rows", "comparisons", "leading", "steps"}
+    assert set(metrics) == {"rows", "means", "comparisons", "leading", "steps"}
     row_keys = {"system", "round", "collection", "split", "seed", "measure", "value", "queries"}
     assert all(set(row) == row_keys for row in metrics["rows"])
     assert len(metrics["rows"]) == len(GAME) * 3 * len(MEASURES)
+    assert len(metrics["means"]) == len(GAME) * len(MEASURES)
+    assert all(one["low"] < one["value"] < one["high"] and one["seeds"] == [1, 2, 3] for one in metrics["means"])
+    assert len(metrics["comparisons"]) == 2 * 3 * len(MEASURES)  # two tests of three pairs
     step_keys = {"label", "function", "executed", "seconds", "time", "model_seconds", "roofline_seconds"}
     assert all(set(one) == step_keys for one in metrics["steps"])
     assert {one["function"] for one in metrics["steps"]} == {"ingest", "search", "train", "evaluate", "results"}
@@ -186,6 +190,10 @@ def test_the_page_says_what_happened(played: tuple[Path, dict[str, Any], Store])
     assert "How sharply the retriever chooses" in text
     assert "2.71" in text  # log 15
     assert "The longest chain of steps that need one another, in bold, took" in text
+    assert "± is half of the mean's 95 % interval over queries and trainings" in text
+    assert "the method: p < .001, Holm <.001" in text
+    assert "this training: p < .001, Holm .003" in text
+    assert "Holm: p corrected for the 6 differences of this table." in text
 
 
 def test_the_table_can_be_read(played: tuple[Path, dict[str, Any], Store]) -> None:
@@ -195,15 +203,39 @@ def test_the_table_can_be_read(played: tuple[Path, dict[str, Any], Store]) -> No
     assert re.fullmatch(
         r"retriever 2 against warm retriever\. On test: RR@10 \.\d{3} against \.\d{3} \(.*\)\.", lines[0]
     )
-    assert lines[2] == "things, test split: 60 queries, mean ± standard deviation over 3 seeds"
+    assert lines[2] == "things, test split: 60 queries, 3 seeds"
     order = [next(n for n, line in enumerate(lines) if line.startswith(f"  {system} ")) for system, _, _ in GAME]
     assert order == sorted(order)
     means = [row["value"] for row in played[1]["rows"] if row["system"] == "BM25" and row["measure"] == "RR@10"]
-    assert f"{np.mean(means):.3f} ± {np.std(means, ddof=1):.3f}" in lines[order[0]]
+    mean = next(one for one in played[1]["means"] if (one["system"], one["measure"]) == ("BM25", "RR@10"))
+    half = (mean["high"] - mean["low"]) / 2
+    assert f"{np.mean(means):.3f} ± {half:.3f} ({np.std(means, ddof=1):.3f})" in lines[order[0]]
     better = next(n for n, line in enumerate(lines) if "retriever 2 against warm retriever (3 seeds)" in line)
-    assert re.search(r"RR@10 \+0\.\d{3}: better, p < \.00[1-9]|RR@10 \+0\.\d{3}: better, p = \.00\d", lines[better + 1])
+    assert re.fullmatch(r" +RR@10  \+0\.\d{3} ± 0\.\d{3}  better +<\.001 +<\.001 +<\.001 +\.00\d", lines[better + 1])
     assert "RR@10: 1 / position of the first right document (0 beyond 10)." in text
-    assert "where nothing differs, about 1 in 20 is still below .05." in text
+    said = " ".join(text.split())
+    assert "the method: p counts queries and trainings as chance" in said
+    assert "Holm: p corrected for the 6 differences of this table." in said
+
+
+def test_words_go_by_the_corrected_p_of_the_test_that_counts_most() -> None:
+    """Clear over the queries alone, and without the correction; not over trainings too, with it."""
+    about = {"collection": "c", "split": "test", "measure": "RR", "queries": 9, "system": "new", "baseline": "old"}
+    compared = {**about, "seeds": [1, 2], "difference": 0.1, "low": -0.02, "high": 0.22}
+    metrics: dict[str, Any] = {
+        "rows": [{**about, "round": None, "seed": seed, "value": 0.5} for seed in (1, 2)],
+        "means": [{**about, "seeds": [1, 2], "value": 0.5, "low": 0.4, "high": 0.6}],
+        "comparisons": [
+            {**compared, "test": THIS_TRAINING, "p": 0.001, "p_holm": 0.002},
+            {**compared, "test": THE_METHOD, "p": 0.04, "p_holm": 0.08},
+        ],
+    }
+    assert re.search(r"RR  \+0\.100 ± 0\.120  no clear difference +\.040 +\.080 +\.001 +\.002\n", table(metrics))
+    one_seed = {**metrics, "comparisons": metrics["comparisons"][:1]}
+    text = table(one_seed)
+    assert re.search(r"RR  \+0\.100 ± 0\.120  better +\.001 +\.002\n", text)
+    assert "One seed says nothing of the method: another seed makes other models." in " ".join(text.split())
+    assert "the method: p" not in text
 
 
 def test_steps_that_were_there_are_told_from_those_that_ran(
@@ -252,7 +284,10 @@ def test_examples_are_left_out_when_the_rankings_were_dropped(
     )  # fmt: skip
     text = (tmp_path / "run" / "report.html").read_text()
     assert "Queries won and lost" not in text
-    assert "± " not in Page(text).text  # one seed has no deviation
+    said = Page(text).text
+    assert re.search(r"BM25\d\.\d{3} ± \d\.\d{3}\d\.\d{3} ± \d\.\d{3}\s", said)  # one seed has no deviation
+    assert "± is half of the mean's 95 % interval over the queries." in said
+    assert "One seed says nothing of the method" in said
 
 
 def test_durations_and_sizes() -> None:
@@ -281,7 +316,8 @@ def test_a_wide_table_is_cut_into_blocks() -> None:
         {**about, "system": "a system with a name that is far too long for a table", "measure": f"R@{n}"}
         for n in range(1, 20)
     ]
-    text = table({"rows": rows, "comparisons": [], "steps": []})
+    means = [{**row, "seeds": [1], "low": 0.4, "high": 0.6} for row in rows]
+    text = table({"rows": rows, "means": means, "comparisons": [], "steps": []})
     assert max(len(line) for line in text.splitlines()) <= 110
     assert all(f" R@{n}" in text for n in range(1, 20))
-    assert "0.500*" in text
+    assert "0.500 ± 0.100*" in text

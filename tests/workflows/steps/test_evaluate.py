@@ -11,7 +11,7 @@ import pytest
 
 from components.config import UserError
 from components.data.tables import ANSWERED, QRELS, QUERIES, RANKING
-from components.evaluation.measures import compare
+from components.evaluation.significance import THE_METHOD, THIS_TRAINING, compare
 from workflows.steps.evaluate import EntropyConfig, evaluate, results
 
 
@@ -113,11 +113,20 @@ def test_results_are_as_the_contract_has_them(tmp_path: Path) -> None:
             "seeds": [1],
             "measure": "RR@10",
             "difference": 0.5,
+            "low": 0.5,
+            "high": 0.5,
             "p": pytest.approx(1 / 1001),
-            "test": "paired randomization",
+            "test": "paired randomization over queries (this training)",
             "queries": 40,
+            "p_holm": pytest.approx(1 / 1001),
         }
     ]
+    half = 1.96 * 0.25 / 40**0.5
+    assert metrics["means"][0] == {
+        "system": "BM25", "collection": "c", "split": "test", "seeds": [1], "measure": "RR@10", "value": 0.25,
+        "low": pytest.approx(0.25 - half, abs=0.005), "high": pytest.approx(0.25 + half, abs=0.005), "queries": 40,
+    }  # fmt: skip
+    assert [(mean["system"], mean["seeds"]) for mean in metrics["means"]] == [("BM25", [1]), ("retriever 1", [1, 2])]
 
 
 def test_a_comparison_goes_over_all_seeds_that_both_have(tmp_path: Path) -> None:
@@ -126,9 +135,27 @@ def test_a_comparison_goes_over_all_seeds_that_both_have(tmp_path: Path) -> None
         for name, value, seeds in (("old", 0.1, (1, 2, 3)), ("new", 0.3, (3, 1, 5)))
         for seed in seeds
     ]
-    (one,) = gathered(tmp_path, systems, [{"system": "new", "baseline": "old"}])["comparisons"]
-    assert one["seeds"] == [1, 3]
-    assert one["difference"] == pytest.approx(0.2)
+    queries, crossed = gathered(tmp_path, systems, [{"system": "new", "baseline": "old"}])["comparisons"]
+    assert (queries["test"], crossed["test"]) == (THIS_TRAINING, THE_METHOD)
+    for one in (queries, crossed):
+        assert one["seeds"] == [1, 3]
+        assert one["difference"] == pytest.approx(0.2)
+
+
+def test_p_is_corrected_within_a_table(tmp_path: Path) -> None:
+    """Two comparisons on one collection are a family; the one on another is alone."""
+    values = {"old": [0.1, 0.5, 0.3, 0.2, 0.4], "new": [0.3, 0.6, 0.4, 0.5, 0.4], "last": [0.2, 0.4, 0.6, 0.2, 0.4]}
+    systems = [
+        system(name, 1, measured(tmp_path / place / name, of), collection=place)
+        for place, names in (("c1", ("old", "new", "last")), ("c2", ("old", "new")))
+        for name, of in ((name, values[name]) for name in names)
+    ]
+    asked = [{"system": name, "baseline": "old"} for name in ("new", "last")]
+    first, alone, second = gathered(tmp_path, systems, asked)["comparisons"]
+    assert (first["collection"], alone["collection"], second["collection"]) == ("c1", "c2", "c1")
+    assert first["p_holm"] == pytest.approx(2 * first["p"])
+    assert second["p_holm"] == second["p"] > first["p_holm"]
+    assert alone["p_holm"] == alone["p"] == first["p"]
 
 
 def test_collections_and_measures_are_compared_each_with_its_own(tmp_path: Path) -> None:

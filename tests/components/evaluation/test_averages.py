@@ -1,0 +1,56 @@
+"""Means over collections and the intervals of all means."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from components.evaluation.averages import Measured, means_of
+from components.evaluation.significance import estimate
+
+PARTS = {"android": "CQADupStack", "english": "CQADupStack"}
+
+
+def table_of(values: np.ndarray) -> pa.Table:
+    queries = [f"q{n:02}" for n in range(len(values))]
+    return pa.table({"query_id": queries, "measure": ["RR"] * len(values), "value": values})
+
+
+def measured_of(values: dict[tuple[str, str], np.ndarray]) -> Measured:
+    """(S, Q) values by system and collection."""
+    return {
+        (*name, "test"): {seed: table_of(of) for seed, of in enumerate(layout, 1)} for name, layout in values.items()
+    }
+
+
+def test_a_mean_has_the_interval_of_all_its_seeds() -> None:
+    rng = np.random.default_rng(0)
+    one, three = rng.random((1, 20)), rng.random((3, 20))
+    found = means_of(measured_of({("BM25", "c"): one, ("retriever", "c"): three}))
+    assert [(entry["system"], entry["seeds"], entry["queries"]) for entry in found] == [
+        ("BM25", [1], 20), ("retriever", [1, 2, 3], 20),
+    ]  # fmt: skip
+    for entry, values in zip(found, (one, three), strict=True):
+        assert (entry["low"], entry["high"]) == estimate([values]).interval()
+        assert entry["value"] == pytest.approx(values.mean())
+    assert set(found[0]) == {"system", "collection", "split", "seeds", "measure", "value", "low", "high", "queries"}
+
+
+def test_a_mean_over_one_query_has_no_interval() -> None:
+    [found] = means_of(measured_of({("BM25", "c"): np.array([[0.5]])}))
+    assert (found["value"], found["low"], found["high"]) == (0.5, None, None)
+
+
+def test_averages_count_collections_and_wholes_alike() -> None:
+    """And only systems that were measured on all of them."""
+    rng = np.random.default_rng(1)
+    values = {("a", name): rng.random((2, n)) for name, n in (("android", 9), ("english", 30), ("SciFact", 12))}
+    found = means_of(measured_of({**values, ("b", "android"): rng.random((2, 9))}), PARTS)
+    averages = {entry["collection"]: entry for entry in found if "over" in entry}
+    assert list(averages) == ["CQADupStack", "average"]
+    whole = estimate([values["a", "android"], values["a", "english"]], [0.5, 0.5])
+    assert (averages["CQADupStack"]["low"], averages["CQADupStack"]["high"]) == whole.interval()
+    everything = estimate(list(values.values()), [0.25, 0.25, 0.5])
+    assert averages["average"]["value"] == pytest.approx(everything.mean)
+    assert averages["average"]["low"] == pytest.approx(everything.interval()[0])
+    assert (averages["average"]["over"], averages["average"]["queries"]) == (["SciFact", "CQADupStack"], 51)
+    assert {entry["system"] for entry in averages.values()} == {"a"}
