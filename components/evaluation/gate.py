@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from components.config import Config
-from components.evaluation.measures import compare, means, per_query
+from components.evaluation.measures import means, per_query
+from components.evaluation.significance import compare
 from components.files import write_json
 
 FILE = "gate.json"

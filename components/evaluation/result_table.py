@@ -175,10 +175,12 @@ def leading_sentence(metrics: Json) -> str:
     entries = [e for e in metrics["comparisons"] if (e["system"], e["baseline"]) == (lead["system"], lead["baseline"])]
     if not entries:  # the two were measured on nothing in common
         return chosen
-    entry = next((e for e in entries if e["measure"] == lead["measure"]), entries[0])
+    measure = lead["measure"] or entries[0]["measure"]
+    entry = [e for e in entries if e["measure"] == measure][-1]  # by the test that counts the most
     ours, theirs = _means_of(entry, metrics["rows"])
     difference = f"{entry['difference']:+.3f}".replace("0.", ".")
-    values = f"{entry['measure']} {_short(ours)} against {_short(theirs)} ({difference}, {p_text(entry['p'])})"
+    counted = "this training" if entry["test"] == THIS_TRAINING else "the method"
+    values = f"{measure} {_short(ours)} against {_short(theirs)} ({difference}, {p_text(entry['p'])}, {counted})"
     return f"{chosen} On {entry['split']}: {values}."
 
 
