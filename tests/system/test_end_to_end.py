@@ -13,6 +13,7 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
+from components.evaluation.significance import THE_METHOD, THIS_TRAINING
 from tests.support import tiny, toy
 from tests.support.asking import asked
 from tests.support.tiny import Place, Said
@@ -233,6 +234,7 @@ def test_two_seeds_are_two_games_on_one_beginning(played: Place, tmp_path: Path)
     metrics = place.metrics(run)
     assert {row["seed"] for row in metrics["rows"] if row["system"] == "retriever 1"} == {1, 2}
     assert {tuple(one["seeds"]) for one in metrics["comparisons"]} == {(1, 2)}
+    assert {one["test"] for one in metrics["comparisons"]} == {THIS_TRAINING, THE_METHOD}
     ours = {(r["system"], r["measure"]): r["value"] for r in metrics["rows"] if r["seed"] == 1}
     assert all(ours[row["system"], row["measure"]] == row["value"] for row in played.metrics()["rows"]
                if not row["system"].startswith("control"))  # fmt: skip
