@@ -113,7 +113,7 @@ def test_search_reranks_as_the_run_does(played: Place, said: Said, words: list[s
         assert played("search", query["text"], "--rank", "-k", "20", *words) == 0
         hits = HIT.findall(said()[0])
         before = [row["doc_id"] for row in ranked(played, "retriever 1 ranking (test)", query["query_id"])]
-        after = ranked(played, "ranker over retriever 1", query["query_id"])
+        after = ranked(played, "ranker over retriever 1 (test)", query["query_id"])
         first = [row for row in after if row["doc_id"] in before[:depth]]
         wanted = [row["doc_id"] for row in first] + before[depth:]
         assert [texts[doc_id] for *_, doc_id in hits] == [texts[doc_id] for doc_id in wanted]
@@ -124,7 +124,7 @@ def test_search_reranks_as_the_run_does(played: Place, said: Said, words: list[s
 def test_search_reranks_what_it_retrieves_beyond_what_it_shows(played: Place, said: Said) -> None:
     query = queries_of(played)[0]
     assert played("search", query["text"], "--rank", "-k", "2") == 0
-    wanted = [row["doc_id"] for row in ranked(played, "ranker over retriever 1", query["query_id"])[:2]]
+    wanted = [row["doc_id"] for row in ranked(played, "ranker over retriever 1 (test)", query["query_id"])[:2]]
     assert [doc_id for *_, doc_id in HIT.findall(said()[0])] == wanted
 
 

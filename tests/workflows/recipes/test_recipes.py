@@ -153,8 +153,8 @@ def downstream(nodes: dict[str, Step], *labels: str) -> set[str]:
         ("retriever.game.train.learning_rate=0.5", ["retriever 1", "control in-batch 1", "control ance 1"]),
         ("score.precision=bf16", ["judged 1"]),
         ("rerank.depth=5",
-         [f"{label}{split}" for label in ("warm ranker over warm retriever", "ranker over retriever 1")
-          for split in ("", " (dev)")]),
+         [f"{label} ({split})" for label in ("warm ranker over warm retriever", "ranker over retriever 1")
+          for split in ("test", "dev")]),
         ("controls.ance=[{function: components.losses.listwise.cross_entropy, weight: 2.0}]", ["control ance 1"]),
     ],
 )  # fmt: skip
@@ -189,7 +189,7 @@ def test_players_that_read_differently_have_tokens_of_their_own(
 ) -> None:
     shared, apart = (steps(read(tmp_path, ar2, *more)) for more in ([], [assignment]))
     assert "ranker tokens" not in shared
-    for label in ("warm ranker", "judged 1", "ranker 1", "ranker over retriever 1"):
+    for label in ("warm ranker", "judged 1", "ranker 1", "ranker over retriever 1 (test)"):
         assert shared[label].inputs["tokens"] is shared["tokens"]
         assert apart[label].inputs["tokens"] is apart["ranker tokens"]
     for label in ("warm retriever", "retriever 1 groups", "retriever 1", "retriever 1 vectors", "control ance 1"):
@@ -298,7 +298,7 @@ def test_the_papers_order_begins_a_round_with_the_retriever(tmp_path: Path, ar2:
     for round, retriever in ((1, "warm retriever"), (2, "retriever 1")):
         assert released[f"judged {round}"].inputs["ranker"] is released[f"ranker {round}"]
         assert ranking_of(released[f"ranker {round} groups"]) == f"{retriever} ranking (train)"
-    assert paper["ranker over retriever 2"].inputs["ranker"] is paper["ranker 2"]
+    assert paper["ranker over retriever 2 (test)"].inputs["ranker"] is paper["ranker 2"]
 
 
 def test_rounds_that_carry_all_share_one_schedule(tmp_path: Path, ar2: dict[str, Any]) -> None:
@@ -327,8 +327,8 @@ def test_table_3_measures_both_rankers_over_both_retrievers(tmp_path: Path, ar2:
         ("warm ranker over retriever 2", "warm ranker", "retriever 2 ranking (test)"),
         ("ranker over retriever 2", "ranker 2", "retriever 2 ranking (test)"),
     ):
-        assert nodes[label].inputs["ranker"] is nodes[ranker]
-        assert ranking_of(nodes[label]) == ranking
+        assert nodes[f"{label} (test)"].inputs["ranker"] is nodes[ranker]
+        assert ranking_of(nodes[f"{label} (test)"]) == ranking
     compared = nodes["results"].inputs["comparisons"]
     assert {"system": "ranker over retriever 2", "baseline": "warm ranker over retriever 2"} in compared
 

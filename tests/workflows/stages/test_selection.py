@@ -9,6 +9,7 @@ import pytest
 
 from components.evaluation.result_table import leading_sentence
 from components.evaluation.selection import leading
+from components.evaluation.significance import THE_METHOD, THIS_TRAINING
 from workflows import ROOT
 from workflows.stages import experiments
 from workflows.store.dag import Step, graph
@@ -55,7 +56,8 @@ def test_an_oracle_is_measured_and_never_selected() -> None:
 
 def test_selecting_trains_nothing_and_encodes_no_document_again() -> None:
     for config in ("demo.yaml", "coder/docstrings.yaml", "dpr/scifact.yaml", "ear/squad-gar.yaml"):
-        more, less = (graph(read(config, *sets).wanted) for sets in ([], ["evaluate.select=null"]))
+        gate = ["gate=false"] if config == "demo.yaml" else []
+        more, less = (graph(read(config, *gate, *sets).wanted) for sets in ([], ["evaluate.select=null"]))
         kept = {node.fingerprint for node in less}
         anew = {node.function.__name__ for node in more if node.fingerprint not in kept}
         assert {"select", "encode_queries", "fit_fusion", "fuse"} <= anew
@@ -65,17 +67,22 @@ def test_selecting_trains_nothing_and_encodes_no_document_again() -> None:
 @pytest.mark.parametrize(
     ("sets", "why"),
     [
-        (["evaluate.select=null"], "evaluate.select names no split beside the measured one"),
-        (["evaluate.split=dev"], "evaluate.select names no split beside the measured one"),
+        (["evaluate.select=null"], "evaluate.select names no split"),
         (["evaluate.measures=[Answer@5]"], "no measure of evaluate.measures is by judgements"),
     ],
 )
 def test_without_a_split_or_a_measure_nothing_is_selected(sets: list[str], why: str) -> None:
     """Nor are weights of fusions chosen."""
-    outcome = read("demo.yaml", *sets).outcome
+    outcome = read("demo.yaml", "gate=false", *sets).outcome
     assert outcome.results.inputs["selection"] == f"{why}, so weights of fusions are the defaults too"
     assert not [node for node in graph([outcome.results]) if node.function.__name__ in ("fit_fusion", "select")]
     assert {system.name for system in outcome.systems} > {"BM25 + whole start model, reciprocal"}
+
+
+def test_nothing_is_selected_on_the_measured_split() -> None:
+    outcome = read("demo.yaml", "evaluate.split=dev").outcome
+    assert outcome.results.inputs["selection"] == "evaluate.select is the measured split"
+    assert not [node for node in graph([outcome.results]) if node.function.__name__ == "select"]
 
 
 def test_the_sentence_has_the_values_on_the_queries_of_both() -> None:
@@ -88,10 +95,14 @@ def test_the_sentence_has_the_values_on_the_queries_of_both() -> None:
     about = {"system": "ranker", "baseline": "BM25", "collection": "c", "split": "test", "seeds": [1]}
     metrics = {
         "rows": [row("BM25", 0.4, 100), row("ranker", 0.712, 50)],
-        "comparisons": [{**about, "measure": "RR@10", "difference": 0.057, "p": 0.0001, "queries": 50}],
+        "means": [],
+        "comparisons": [
+            {**about, "measure": "RR@10", "difference": 0.057, "p": p, "test": test, "queries": 50}
+            for test, p in ((THIS_TRAINING, 0.0001), (THE_METHOD, 0.02))
+        ],
         "leading": {"system": "ranker", "baseline": "BM25", "measure": "RR@10", "selected_on": "dev", "why": ""},
     }
-    said = "On test: RR@10 .712 against .655 (+.057, p < .001)."
+    said = "On test: RR@10 .712 against .655 (+.057, p = .020, the method)."
     assert leading_sentence(metrics) == f"Best trained system on dev: ranker; best untrained: BM25. {said}"
     metrics["leading"] = leading("a reason", [{"system": "ranker", "baseline": "BM25"}])
     assert leading_sentence(metrics) == f"Nothing was selected (a reason): ranker against BM25. {said}"
