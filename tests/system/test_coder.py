@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from tests.support import tiny
 from tests.support.asking import asked
 from tests.support.tiny import Place
-from tests.system.test_end_to_end import copy_of_beginning, systems
+from tests.system.test_end_to_end import UNTRAINED, copy_of_beginning, systems
 from workflows.stages import experiments
 from workflows.store.dag import graph
 
@@ -58,7 +58,7 @@ def test_every_system_of_the_paper_is_measured_and_compared(trained: Place) -> N
     base, coder = "warm retriever", "CODER"
     kinds = ["", " by neighbours", " by neighbours, chosen"]
     assert systems(trained) == [
-        "BM25", *(base + kind for kind in kinds), *(coder + kind for kind in kinds),
+        "BM25", *UNTRAINED, *(base + kind for kind in kinds), *(coder + kind for kind in kinds),
         *(f"{base} + {coder}{kind}" for kind in kinds),
     ]  # fmt: skip
     compared = {(one["system"], one["baseline"]) for one in trained.metrics()["comparisons"]}
@@ -76,8 +76,8 @@ def test_the_space_before_and_after_is_looked_at(trained: Place) -> None:
         one["label"]: json.loads((trained.artifact(one["label"]) / "analysis.json").read_text())
         for one in trained.metrics()["steps"] if one["function"] == "analyse"
     }  # fmt: skip
-    assert list(told) == ["warm retriever analysis", "CODER analysis"]
-    before, after = told.values()
+    assert list(told) == ["start model analysis", "warm retriever analysis", "CODER analysis"]
+    _, before, after = told.values()
     assert before["queries"] == after["queries"] == 4
     assert before["alignment"] != after["alignment"]
 
@@ -99,7 +99,9 @@ def test_documents_stay_as_they_are_and_queries_do_not(trained: Place) -> None:
     assert all((before[name] == documents[name]).all() for name in before)
     assert any((before[name] != queries[name]).any() for name in before)
     wanted = graph(experiments.read(trained.config, [], trained.runs).wanted)
-    assert [node.label for node in wanted if node.function.__name__ == "encode_documents"] == ["warm retriever vectors"]
+    assert [node.label for node in wanted if node.function.__name__ == "encode_documents"] == [
+        "start vectors", "warm retriever vectors"
+    ]  # fmt: skip
     assert json.loads((coder / "temperature.json").read_text())["temperature"] != 0.1
 
 
@@ -162,7 +164,8 @@ def test_labels_are_made_anew_at_every_refresh(
     nodes = {node.label: node for node in graph(experiments.read(place.config, [], place.runs).wanted)}
     labels = nodes["labels 2"].inputs
     encoded = ["warm retriever vectors", *([] if documents == "fixed" else ["CODER 1 vectors", "CODER 2 vectors"])]
-    assert [label for label, node in nodes.items() if node.function.__name__ == "encode_documents"] == encoded
+    by_models = [label for label, node in nodes.items() if node.function.__name__ == "encode_documents"]
+    assert by_models == ["start vectors", *encoded]
     assert labels["vectors"].label == encoded[:2][-1]
     assert labels["queries"].label == "CODER 1 queries (train)"
     assert labels["groups"].inputs["ranking"].label == "CODER 1 ranking (train)"

@@ -16,6 +16,7 @@ from tests.support import tiny
 from tests.support.asking import asked
 from tests.support.tiny import Place
 from tests.support.writers import write_generator
+from tests.system.test_end_to_end import UNTRAINED
 from tests.workflows.steps.test_read import with_answers
 from workflows.__main__ import main
 from workflows.report.sections.costs import costs
@@ -53,15 +54,18 @@ def test_every_artifact_of_the_plan_is_there(eared: Place) -> None:
 
 def test_what_the_paper_compares_is_measured(eared: Place) -> None:
     assert systems(eared) == [
-        "BM25", "first expansion", "concat", "best query", "start model", "BM25 + dense", "EAR-RI", "EAR-RI + dense",
+        "BM25", *UNTRAINED, "first expansion", "concat", "best query", "BM25 + dense", "EAR-RI", "EAR-RI + dense",
         "EAR-RI N=2", "EAR-RD", "EAR-RD + dense", "EAR-RD N=2", "first expansion + passages",
         "first expansion + passages k=4", "EAR-RI + passages", "EAR-RI + passages k=4", "EAR-RD + passages",
         "EAR-RD + passages k=4", "EAR-RI top 2 + passages", "EAR-RI top 2 + passages k=4", "EAR-RD top 2 + passages",
         "EAR-RD top 2 + passages k=4",
     ]  # fmt: skip
     compared = [(one["system"], one["baseline"]) for one in eared.metrics()["comparisons"]]
-    assert compared[0] == ("EAR-RD", "first expansion")
+    lead = eared.metrics()["leading"]
+    assert compared[0] == (lead["system"], lead["baseline"])
+    assert lead["selected_on"] == "dev"
     assert {
+        ("EAR-RD", "first expansion"),
         ("EAR-RD", "EAR-RI"),
         ("best query", "EAR-RD"),
         ("EAR-RD + dense", "BM25 + dense"),
@@ -138,7 +142,7 @@ def test_two_trainings_choose_from_the_same_expansions(eared: Place, tmp_path: P
     run = next(path.name for path in place.runs.iterdir() if path.name != "tiny")
     executed = {one["label"] for one in place.metrics(run)["steps"] if one["executed"]}
     assert {"terms rd reranker (seed 2)", "sentence ri reranker (seed 2)"} <= executed
-    assert all("(seed 2)" in label or label in ("results", "lengths and examples") for label in executed)
+    assert all("(seed 2)" in label or label in ("selection", "results", "lengths and examples") for label in executed)
 
 
 def test_with_language_models(eared: Place, beir: Path, encoder: Path, tmp_path: Path) -> None:
@@ -402,8 +406,8 @@ def test_all_systems_are_measured(whole: Place) -> None:
     ears = ["EAR-RI", "EAR-RD"]
     read = [f"{system} + reader k={k}" for system in ("BM25", "first expansion", *ears) for k in (2, 4)]
     assert systems(whole) == [
-        "BM25", "RM3", "first expansion", "concat", "best query", "all expansions", "start model",
-        "start model (HNSW4)", "BM25 + dense", "first expansion issued to dense",
+        "BM25", *UNTRAINED, "RM3", "first expansion", "concat", "best query", "all expansions", "start model (HNSW4)",
+        "BM25 + dense", "first expansion issued to dense",
         *(f"{ear}{more}" for ear in ears for more in ("", " + dense", " issued to dense")), *read,
     ]  # fmt: skip
     found = values(whole)

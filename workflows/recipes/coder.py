@@ -87,7 +87,7 @@ def build(config: Config) -> Outcome:
     figures: list[Step] = []
     untrained = refresh("start", collection, start, config)
     for seed in config.seeds:
-        add_untrained(results, untrained, config.retriever, seed=seed, but=[base_name(config)])
+        add_untrained(results, untrained, config.retriever, seed=seed, entropy=True)
         last = Training(config, collection, results, seed, figures).run(start)
     return Outcome(
         results=results.gather(comparisons(config)), data=collection.data, systems=results.systems, retrieval=last,
@@ -238,6 +238,8 @@ class Training:
                 rankings=[retrieval.ranking(one) for one in splits], split=split, config=config.rerank_chosen,
             )  # fmt: skip
         for kind, ranking in rankings.items():
+            if not kind and config.warm is None and system == base_name(config):
+                continue  # the start model, which is measured already
             self.results.add(
                 f"{system} {kind}".strip(), ranking, retrieval=None if kind else retrieval, seed=self.seed,
                 entropy=not kind,

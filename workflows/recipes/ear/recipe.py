@@ -73,9 +73,9 @@ def build(config: Config) -> Outcome:
     results = Results(collection, config)
     start = refresh("start", collection, ear.setting.retriever, config)
     for seed in config.seeds:
+        add_untrained(results, start, config.retriever, seed=seed, entropy=True)
         for system, ranking in unseeded.items():
             results.add(system, ranking, seed=seed, oracle=system == "best query")
-        add_untrained(results, start, config.retriever, seed=seed, but=["BM25", _dense_name(config)])
         last = Seed(ear, results, expansions, seed).measure(unseeded["first expansion"], firsts, rm3)
     gathered = results.gather(comparisons(config, _dense_name(config)))
     if other is not None:
@@ -93,10 +93,10 @@ def _dense_name(config: Config) -> str:
 
 
 def _unseeded(ear: Ear, expansions: dict[str, Expansions], firsts: list[Step], rm3: Step | None) -> dict[str, Step]:
-    """The rankings of the systems that are the same for every seed."""
+    """The rankings of the further systems that are the same for every seed."""
     concat = [ear.choices.concat(name, one) for name, one in expansions.items()]
     best = [ear.choices.choose(name, one, one.ranks, "best") for name, one in expansions.items()]
-    rankings = {"BM25": ear.setting.bm25, **({"RM3": rm3} if rm3 is not None else {})}
+    rankings = {"RM3": rm3} if rm3 is not None else {}
     for system, choices in {"first expansion": firsts, "concat": concat, "best query": best}.items():
         rankings[system] = ear.setting.fused(system, choices)
     if ear.config.all_expansions is not None:
@@ -128,9 +128,10 @@ class Seed:
         """Measure all systems. `first` and `firsts` are the first expansions' ranking, fused and by generator."""
         ear, config, dense = self.ear, self.ear.config, _dense_name(self.ear.config)
         retrieval = ear.dense.retrieve(self.seed)
-        self.results.add(
-            dense, retrieval.ranking(config.evaluate.split), retrieval=retrieval, seed=self.seed, entropy=True
-        )
+        if config.train is not None:
+            self.results.add(
+                dense, retrieval.ranking(config.evaluate.split), retrieval=retrieval, seed=self.seed, entropy=True
+            )
         approximate = ear.dense.approximate(retrieval, self.seed)
         if approximate is not None:
             self.results.add(f"{dense} ({config.hnsw})", approximate.ranking(config.evaluate.split), seed=self.seed)
