@@ -68,21 +68,22 @@ def write(index: Any, path: Path) -> None:
     faiss.write_index(index, str(path))
 
 
-def read(path: Path, *, probes: int, ef: int, threads: int, gpu: bool) -> Any:
+def read(path: Path, *, threads: int, gpu: bool, probes: int | None = None, ef: int | None = None) -> Any:
     """Open an index for searching, on a GPU if `gpu`, FAISS was built for one and the index is no HNSW graph.
 
-    `probes` is the number of cells that an inverted file visits, `ef` the size of HNSW's candidate list.
+    `probes` is the number of cells that an inverted file visits, `ef` the size of HNSW's candidate list; None for what
+    the file has.
     """
     faiss.omp_set_num_threads(threads)
     on_gpu = gpu and gpus() > 0
     # Memory-mapped, so that the workers of a machine share one copy.
     index = faiss.read_index(str(path), 0 if on_gpu else faiss.IO_FLAG_MMAP_IFC)
     inverted, graph = faiss.try_extract_index_ivf(index), _graph(index)
-    if inverted is not None:
+    if inverted is not None and probes is not None:
         inverted.nprobe = min(probes, inverted.nlist)
-    if graph is not None:
+    if graph is not None and ef is not None:
         graph.hnsw.efSearch = ef
-    elif on_gpu:
+    if graph is None and on_gpu:
         return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
     return index
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from components.config import Config, UserError, listing
 
@@ -59,6 +59,27 @@ class AnalyzerConfig(Config):
         if self.language != "en" and (self.stemmer != "porter" or not self.drop_stopwords):
             raise ValueError("stemmer and drop_stopwords are options of language: en")
         return self
+
+
+class BM25Config(Config):
+    """BM25's two numbers. The defaults are Pyserini's."""
+
+    k1: float = 0.9
+    """How fast repetitions of a word stop counting."""
+    b: float = 0.4
+    """How much a document's length counts against it, from 0 to 1."""
+
+
+class RM3Config(Config):
+    """Relevance feedback: terms of the first documents are added to the query (Abdul-Jaleel et al. 2004). The defaults
+    are Pyserini's."""
+
+    terms: int = Field(10, ge=1)
+    """Terms that are added."""
+    documents: int = Field(10, ge=1)
+    """Documents that they are taken from."""
+    original: float = Field(0.5, ge=0, le=1)
+    """The original query's share of the weight."""
 
 
 class Runtime(NamedTuple):

@@ -8,13 +8,14 @@ from components.config import Config, UserError, distinct
 from components.data.tables import DEV
 from components.evaluation.embedding_space import EmbeddingSpaceConfig
 from components.evaluation.measures import at_level, needs_answers
+from components.retrieval.lucene import BM25Config
 from components.retrieval.screening import ScreenConfig
 from components.sources.base import AnySource
 from components.training.config import TrainConfig
 from workflows.steps.answers import AnswerConfig
 from workflows.steps.encode import EncodeConfig
 from workflows.steps.evaluate import EntropyConfig
-from workflows.steps.lucene import BM25Config, LuceneIndexConfig
+from workflows.steps.lucene import LuceneIndexConfig
 from workflows.steps.mine import MineConfig
 from workflows.steps.search import SearchConfig
 from workflows.steps.tokenize import TokenizeConfig

@@ -18,13 +18,13 @@ from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import Field
 
-from components.config import Config, UserError
+from components.config import UserError
 from components.data.groups import check_k, queries_of
 from components.data.tables import RANKING, counts, read
 from components.files import remove, replacing, write_json
 from components.retrieval import lucene
+from components.retrieval.lucene import BM25Config, RM3Config
 from workflows.distributed.cluster import Cluster, Pool
 from workflows.distributed.shards import Shard, map_shards, row_shards
 from workflows.store.dag import Description
@@ -45,32 +45,11 @@ class LuceneIndexConfig(lucene.AnalyzerConfig):
     """How documents become index terms."""
 
 
-class BM25Config(Config):
-    """BM25's two numbers. The defaults are Pyserini's."""
-
-    k1: float = 0.9
-    """How fast repetitions of a word stop counting."""
-    b: float = 0.4
-    """How much a document's length counts against it, from 0 to 1."""
-
-
 class VectorIndexConfig(LuceneIndexConfig):
     """The same with term vectors, which relevance feedback needs."""
 
     vectors: Literal[True] = True
     """Term vectors are stored."""
-
-
-class RM3Config(Config):
-    """Relevance feedback: terms of the first documents are added to the query (Abdul-Jaleel et al. 2004). The defaults
-    are Pyserini's."""
-
-    terms: int = Field(10, ge=1)
-    """Terms that are added."""
-    documents: int = Field(10, ge=1)
-    """Documents that they are taken from."""
-    original: float = Field(0.5, ge=0, le=1)
-    """The original query's share of the weight."""
 
 
 @Description(part="BM25")

@@ -13,14 +13,13 @@ import pytest
 from components.config import UserError
 from components.data.tables import DOCUMENTS, QUERIES, RANKING
 from components.retrieval import lucene
+from components.retrieval.lucene import BM25Config, RM3Config
 from tests.support import tiny
 from workflows import ROOT
 from workflows.distributed.cluster import Cluster, Pool
 from workflows.steps import lucene as step
 from workflows.steps.lucene import (
-    BM25Config,
     LuceneIndexConfig,
-    RM3Config,
     VectorIndexConfig,
     lucene_feedback,
     lucene_index,

@@ -13,11 +13,11 @@ from components.models.configs import CrossEncoderConfig, DualEncoderConfig
 from components.models.generator_configs import GenerateConfig, GeneratorConfig
 from components.models.reader_configs import ReadConfig, ReaderConfig
 from components.retrieval.fusion import FusionConfig
+from components.retrieval.lucene import RM3Config
 from components.retrieval.screening import ScreenConfig
 from components.training.config import TrainConfig, Validation
 from workflows.stages.config import RetrievalConfig, TrainingPhase
 from workflows.steps.expand import FileConfig
-from workflows.steps.lucene import RM3Config
 from workflows.steps.mine import MineConfig
 from workflows.steps.query_rerank import PredictConfig
 from workflows.steps.score import RerankConfig

@@ -1,0 +1,152 @@
+"""What a system is made of, as `system.json` says it: lists, how they are fused, and what reorders the first documents.
+
+At least one of two lists: BM25's (`lexical`) and a retriever's (`dense`). Paths are relative to the system's folder.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from components.config import Config, UserError, parse, read_text
+from components.retrieval.fusion import FusionConfig
+from components.retrieval.interpolation import InterpolationConfig
+from components.retrieval.lucene import AnalyzerConfig, BM25Config, RM3Config
+
+SYSTEM = "system.json"
+DOCUMENTS = "documents.jsonl"
+"""The documents as BEIR's `corpus.jsonl` has them, in the order of the dense index's rows."""
+VERSION = 1
+
+List = Literal["lexical", "dense"]
+
+
+class Lexical(BM25Config):
+    """BM25's list."""
+
+    index: str = "lucene"
+    """Folder of the Lucene index."""
+    analysis: AnalyzerConfig
+    """How the index was made, and queries are read."""
+    rm3: RM3Config | None = None
+    """Relevance feedback."""
+    k: int = Field(ge=1)
+    """Documents of the list."""
+
+
+class Dense(Config):
+    """A retriever's list: the documents with the largest inner products with the query's vector."""
+
+    retriever: str = "retriever"
+    """Folder of the retriever, whose query side alone is asked: documents may have another's vectors."""
+    index: str = "index.faiss"
+    """FAISS index, in which row i is the i-th document."""
+    k: int = Field(ge=1)
+    """Documents of the list."""
+    query_tokens: int = Field(ge=3)
+    """Where a query is cut, special tokens included."""
+    precision: Literal["bf16", "fp32"] = "fp32"
+    """Of the forward pass."""
+    vectors: Literal["float16", "float32"] = "float32"
+    """What a query's vector is rounded to, as the documents' were."""
+
+
+class Fused(FusionConfig):
+    """Fusion of both lists by ranks."""
+
+    first: List = "lexical"
+    """The list whose document comes first where both count alike."""
+
+
+class Interpolated(InterpolationConfig):
+    """Fusion of both lists by scores."""
+
+    how: Literal["interpolated"]
+    first: List = "lexical"
+    """The list that `weight` is not of."""
+    depth: int = Field(ge=1)
+    """Number of documents of a query in the fused ranking."""
+
+
+class Weights(Config):
+    """What a document's scores count for in its place among the first: `ranker f + retriever s + bm25 b`."""
+
+    ranker: float
+    retriever: float
+    bm25: float
+
+
+class Ranker(Config):
+    """A ranker that reorders the first documents. The others follow in their old order."""
+
+    folder: str = "ranker"
+    depth: int = Field(ge=1)
+    """How many it reorders."""
+    precision: Literal["bf16", "fp32"] = "fp32"
+    """Of the forward pass."""
+    weights: Weights | None = None
+    """Null to order by the ranker's scores alone. A document that a list lacks has the list's lowest score."""
+
+
+class SystemConfig(Config):
+    """A system. Without a fusion of its two lists the dense one is ranked, and BM25's counts in the ranker's weights."""
+
+    version: Literal[1]
+    name: str
+    """What it was called where it was measured."""
+    documents: int = Field(ge=1)
+    """Number of documents."""
+    lexical: Lexical | None = None
+    dense: Dense | None = None
+    fusion: Annotated[Fused | Interpolated, Field(discriminator="how")] | None = None
+    ranker: Ranker | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        both = self.lexical is not None and self.dense is not None
+        weights = None if self.ranker is None else self.ranker.weights
+        if self.lexical is None and self.dense is None:
+            raise ValueError("a system retrieves by `lexical`, `dense` or both; it has neither")
+        if self.fusion is not None and not both:
+            raise ValueError("fusion: there is one list; accepted: null")
+        if both and self.fusion is None and weights is None:
+            raise ValueError("there are two lists; accepted: one, or `fusion`, or `ranker.weights`")
+        for name, one, key in (("bm25", self.lexical, "lexical"), ("retriever", self.dense, "dense")):
+            if weights is not None and one is None and getattr(weights, name) != 0:
+                raise ValueError(f"ranker.weights.{name}: there is no `{key}`; accepted: 0")
+        return self
+
+    @property
+    def limit(self) -> int:
+        """The most documents that it can rank: all, unless it is of two lists, whose lengths are part of it."""
+        if self.fusion is not None:
+            return self.fusion.depth
+        return self.documents if self.lexical is None or self.dense is None else self.dense.k
+
+    @property
+    def parts(self) -> list[str]:
+        """The files and folders that it is made of, beside its description."""
+        named = [DOCUMENTS]
+        named += [self.lexical.index] if self.lexical is not None else []
+        named += [self.dense.retriever, self.dense.index] if self.dense is not None else []
+        return named + ([self.ranker.folder] if self.ranker is not None else [])
+
+
+def read(folder: Path) -> SystemConfig:
+    """The description of the system in a folder; UserError for a folder that is none, or that lacks a part."""
+    path = folder / SYSTEM
+    if not path.exists():
+        raise UserError(f"{folder}: no {SYSTEM}; accepted: a system's folder, as `export` writes it")
+    try:
+        tree = json.loads(read_text(path))
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}") from None
+    version = tree.get("version") if isinstance(tree, dict) else None
+    if version != VERSION:
+        raise UserError(f"{path}: version: got {version!r}; accepted: {VERSION}; export the system again")
+    config = parse(SystemConfig, tree, where=str(path))
+    for part in config.parts:
+        if not (folder / part).exists():
+            raise UserError(f"{folder}: no {part}, which {SYSTEM} names; export the system again")
+    return config

@@ -1,0 +1,84 @@
+"""The documents that a system finds: their ids in the order of its vectors, and their titles and texts.
+
+In a system's folder they are `documents.jsonl`, as BEIR's `corpus.jsonl`: `{"_id": .., "title": .., "text": ..}` a line.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from components.config import UserError
+from components.data.groups import id_order, ids_of
+from components.data.tables import DOCUMENTS, pieces, records
+
+BLOCK = 2**26
+"""Bytes of the file that are parsed at a time: no line may be longer."""
+NAMES = {"_id": "doc_id", "title": "title", "text": "text"}
+"""BEIR's keys, and the columns of our tables."""
+
+
+class Documents(ABC):
+    """A collection's documents."""
+
+    def __init__(self, ids: pa.Array) -> None:
+        """`ids` are in the order of the vectors' rows."""
+        self.by_id, self.order = id_order(ids)
+        self.sorted = ids.take(pa.array(self.by_id))
+
+    @abstractmethod
+    def texts(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """Titles and texts of some documents, by id."""
+
+
+class InTable(Documents):
+    """Those of a run's table, which is never held in memory."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(ids_of(path, "doc_id"))
+        self._path = path
+
+    def texts(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """Titles and texts of some documents, by id: the file is scanned."""
+        return {one: (row["title"], row["text"]) for one, row in records(self._path, "doc_id", list(ids)).items()}
+
+
+class InMemory(Documents):
+    """Those of a system's folder; UserError unless there are `count`."""
+
+    def __init__(self, path: Path, count: int) -> None:
+        table = _parsed(path)
+        if len(table) != count:
+            raise UserError(f"{path}: {len(table)} documents, and the system has {count}; export it again")
+        ids, self._titles, self._texts = (table[key].combine_chunks() for key in NAMES)
+        super().__init__(ids)
+
+    def texts(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """Titles and texts of some documents, by id."""
+        places = [bisect_left(range(len(self.by_id)), one, key=lambda at: self.sorted[at].as_py()) for one in ids]
+        rows = self.by_id[places].tolist()
+        return {one: (self._titles[row].as_py(), self._texts[row].as_py()) for one, row in zip(ids, rows, strict=True)}
+
+
+def write(table: Path, to: Path) -> None:
+    """Write a run's table of documents as a system's folder has it."""
+    with to.open("w", encoding="utf-8") as file:
+        for piece in pieces(table, DOCUMENTS):
+            for row in piece.to_pylist():
+                file.write(json.dumps({key: row[name] for key, name in NAMES.items()}, ensure_ascii=False) + "\n")
+
+
+def _parsed(path: Path) -> pa.Table:
+    """The file as a table, parsed on all cores."""
+    import pyarrow.json  # of all commands, only those that open a folder need it
+
+    options = pyarrow.json.ReadOptions(block_size=max(1, min(BLOCK, path.stat().st_size)))
+    schema = pa.schema([(key, DOCUMENTS.field(name).type) for key, name in NAMES.items()])
+    parsing = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    try:
+        return pyarrow.json.read_json(path, options, parsing)
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{path}: not a JSON object a line: {str(error).splitlines()[0]}") from None

@@ -1,0 +1,184 @@
+"""A system that answers queries: lists of documents, their fusion, and a ranker over the first of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import pyarrow as pa
+
+from components.config import UserError
+from components.data.tables import RANKING, document_text
+from components.retrieval.fusion import fuse
+from components.retrieval.interpolation import interpolated
+from components.systems import config as configs
+from components.systems.config import Interpolated, List, SystemConfig, Weights
+from components.systems.documents import Documents, InMemory
+from components.systems.stages import BM25, Found, PairScorer, Retriever
+
+BATCH_TOKENS = 8_192
+"""Tokens that a model reads at a time."""
+
+
+class Hit(NamedTuple):
+    """A document that a query has found."""
+
+    doc_id: str
+    score: float
+    """By which the documents are in order."""
+    scores: dict[str, float]
+    """What each stage that looked at the document gave it: `lexical`, `dense`, `fusion`, `ranker`."""
+    title: str
+    text: str
+
+
+class System:
+    """A system with its models and indexes loaded. Any thread may search; one search runs at a time, on all threads
+    that it was given."""
+
+    def __init__(
+        self, config: SystemConfig, documents: Documents, *, lexical: BM25 | None = None,
+        dense: Retriever | None = None, ranker: PairScorer | None = None,
+    ) -> None:  # fmt: skip
+        """Its stages are those that the config has."""
+        self.config = config
+        self._documents, self._lexical, self._dense, self._ranker = documents, lexical, dense, ranker
+        self._one_at_a_time = threading.Lock()
+
+    @classmethod
+    def load(cls, folder: Path, *, threads: int, batch_tokens: int = BATCH_TOKENS, cuda: bool = False) -> Self:
+        """The system in a folder; UserError for a folder that is none or lacks something."""
+        config = configs.read(folder)
+        lexical = dense = ranker = None
+        if config.lexical is not None:  # Java starts while Python imports
+            lexical = BM25(folder / config.lexical.index, config.lexical, threads=threads)
+        documents = InMemory(folder / configs.DOCUMENTS, config.documents)
+        options = {"threads": threads, "batch_tokens": batch_tokens, "cuda": cuda}
+        if config.dense is not None:
+            from components.retrieval import index
+
+            opened = index.read(folder / config.dense.index, threads=threads, gpu=cuda)
+            if opened.ntotal != config.documents:
+                raise UserError(
+                    f"{folder / config.dense.index}: {opened.ntotal} vectors, and the system has {config.documents} "
+                    "documents; export it again"
+                )
+            dense = Retriever(
+                folder / config.dense.retriever, documents,
+                lambda vectors, order, k: index.search(opened, vectors, order, k),
+                precision=config.dense.precision, vectors=config.dense.vectors, **options,
+            )  # fmt: skip
+        if config.ranker is not None:
+            ranker = PairScorer(folder / config.ranker.folder, precision=config.ranker.precision, **options)
+        return cls(config, documents, lexical=lexical, dense=dense, ranker=ranker)
+
+    def search(self, texts: Sequence[str], k: int) -> list[list[Hit]]:
+        """At most k documents for each query, best first; UserError where the system cannot rank so many.
+
+        Equal scores of the ranker keep the order before it, all others are in order of id.
+        """
+        if not 1 <= k <= self.config.limit:
+            raise UserError(f"k: got {k} documents for a query; accepted: 1 to {self.config.limit}, all that it ranks")
+        if not texts:
+            return []
+        with self._one_at_a_time:
+            lists = self._lists(texts, k)
+            ranked = self._fused(lists, len(texts))
+            scores = {**lists, "fusion": ranked} if self.config.fusion is not None else dict(lists)
+            final = ranked
+            if self.config.ranker is not None:
+                scores["ranker"] = self._judged(texts, ranked)
+                final = self._reordered(ranked, scores)
+        by_stage = {stage: [dict(found) for found in own] for stage, own in scores.items()}
+        shown = [found[:k] for found in final]
+        known = self._documents.texts([doc_id for found in shown for doc_id, _ in found])
+        return [
+            [
+                Hit(one, score, {stage: own[q][one] for stage, own in by_stage.items() if one in own[q]}, *known[one])
+                for one, score in found
+            ]
+            for q, found in enumerate(shown)
+        ]
+
+    def _lists(self, texts: Sequence[str], k: int) -> dict[str, list[Found]]:
+        """Both lists as long as the config says; one alone as long as is needed."""
+        lexical, dense, ranker = self.config.lexical, self.config.dense, self.config.ranker
+        alone = max(k, 0 if ranker is None else ranker.depth)
+        lists = {}
+        coming = None
+        if self._lexical is not None and lexical is not None:
+            coming = self._lexical(texts, alone if dense is None else lexical.k)
+        if self._dense is not None and dense is not None:
+            lists["dense"] = self._dense(texts, min(self.config.documents, alone if lexical is None else dense.k))
+        return lists if coming is None else {"lexical": coming(), **lists}
+
+    def _fused(self, lists: dict[str, list[Found]], queries: int) -> list[Found]:
+        """The documents of all lists in one order."""
+        fusion = self.config.fusion
+        if fusion is None:
+            return lists["dense" if "dense" in lists else "lexical"]
+        other: List = "dense" if fusion.first == "lexical" else "lexical"
+        tables = [as_ranking(lists[name]) for name in (fusion.first, other)]
+        if isinstance(fusion, Interpolated):
+            return _as_lists(interpolated(*tables, fusion, k=fusion.depth), queries)
+        return _as_lists(fuse(tables, fusion), queries)
+
+    def _judged(self, texts: Sequence[str], ranked: list[Found]) -> list[Found]:
+        """The ranker's scores of each query's first documents, which stay in their order."""
+        assert self._ranker is not None and self.config.ranker is not None
+        first = [[doc_id for doc_id, _ in found[: self.config.ranker.depth]] for found in ranked]
+        known = self._documents.texts([doc_id for ids in first for doc_id in ids])
+        scores = self._ranker(texts, [[document_text(*known[doc_id]) for doc_id in ids] for ids in first])
+        return [list(zip(ids, own.tolist(), strict=True)) for ids, own in zip(first, scores, strict=True)]
+
+    def _reordered(self, ranked: list[Found], scores: dict[str, list[Found]]) -> list[Found]:
+        """Each query's first documents by the ranker's scores, or by the weighted sum; the others follow, with scores
+        below these."""
+        assert self.config.ranker is not None
+        weights, reordered = self.config.ranker.weights, []
+        for q, (found, judged) in enumerate(zip(ranked, scores["ranker"], strict=True)):
+            own = judged if weights is None else weighted(judged, {name: scores[name][q] for name in scores}, weights)
+            first = sorted(own, key=lambda one: -one[1])
+            lowest = min((score for _, score in first), default=0.0)
+            behind = enumerate(found[len(first) :], 1)
+            reordered.append(first + [(doc_id, lowest - number) for number, (doc_id, _) in behind])
+        return reordered
+
+
+def weighted(judged: Found, lists: Mapping[str, Found], weights: Weights) -> Found:
+    """The weighted sums of the ranker's scores and those of the lists that they are in.
+
+    A document that a list lacks has the list's lowest score, and 0 where the list is empty.
+
+    >>> lists = {"dense": [("a", 0.5), ("b", 0.25)], "lexical": [("b", 8.0)]}
+    >>> weighted([("a", 1.0), ("b", 2.0)], lists, Weights(ranker=1, retriever=2, bm25=0.5))
+    [('a', 6.0), ('b', 6.5)]
+    """
+    parts = [(dict(judged), weights.ranker)]
+    parts += [(dict(lists.get("dense", [])), weights.retriever), (dict(lists.get("lexical", [])), weights.bm25)]
+    lowest = [min(scores.values(), default=0.0) for scores, _ in parts]
+    return [
+        (one, sum(weight * scores.get(one, low) for (scores, weight), low in zip(parts, lowest, strict=True)))
+        for one, _ in judged
+    ]
+
+
+def as_ranking(lists: Sequence[Found]) -> pa.Table:
+    """Lists as one ranking, whose queries are called by their numbers."""
+    rows = [
+        (str(query), doc_id, rank, score)
+        for query, found in enumerate(lists)
+        for rank, (doc_id, score) in enumerate(found, 1)
+    ]
+    columns = zip(*rows, strict=True) if rows else [[]] * 4
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, RANKING, strict=True)], schema=RANKING)
+
+
+def _as_lists(ranking: pa.Table, queries: int) -> list[Found]:
+    """The lists of a ranking that `as_ranking` made."""
+    lists: list[Found] = [[] for _ in range(queries)]
+    for query, doc_id, score in zip(*(ranking[name].to_pylist() for name in ("query_id", "doc_id", "score")), strict=True):
+        lists[int(query)].append((doc_id, score))
+    return lists
