@@ -1,0 +1,76 @@
+"""Writes a system's README.md: what it is, what it was measured on, and how it is used."""
+
+from typing import NamedTuple
+
+from components.systems.config import SystemConfig
+
+CARD = "README.md"
+
+
+class Measured(NamedTuple):
+    """Where a system comes from."""
+
+    command: str
+    """What trained and measured it."""
+    date: str
+    commit: str | None
+    collection: str
+    split: str
+    rows: list[tuple[str, float, int]]
+    """Measures with values and the number of queries."""
+    note: str
+    """What is known of the start model's training data."""
+
+
+def card(config: SystemConfig, measured: Measured) -> str:
+    """The text."""
+    at = f" at commit {measured.commit[:12]}" if measured.commit else ""
+    queries = max((count for _, _, count in measured.rows), default=0)
+    lines = [
+        f"# {config.name}", "",
+        f"A system for search over {config.documents:,} documents ({measured.collection}), made with Sparring.", "",
+        *(f"{number}. {stage}" for number, stage in enumerate(_stages(config), 1)), "",
+        "## Measures", "",
+        f"On {queries:,} queries of the split {measured.split}; {measured.date}, by `{measured.command}`{at}.", "",
+        "| measure | value |", "|---|---|",
+        *(f"| {name} | {value:.4f} |" for name, value, _ in measured.rows), "",
+        "## Training data", "",
+        f"{measured.note} What was trained here was trained on {measured.collection}: with the same kind of queries and "
+        "documents as those of the measures.", "",
+        "## Use", "",
+        "With Sparring, from its root (FOLDER is this one):", "",
+        "```", 'python -m workflows search FOLDER "QUERY" -k 5', "```", "",
+        "Without it, in this folder, `example.py` is the whole program:", "",
+        "```", 'python example.py "QUERY" 5', "```", "",
+        "| file | what it is |", "|---|---|",
+        *(f"| `{name}` | {what} |" for name, what in _files(config).items()), "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _stages(config: SystemConfig) -> list[str]:
+    stages = []
+    if config.lexical is not None:
+        one = config.lexical
+        rm3 = "" if one.rm3 is None else " with relevance feedback (RM3)"
+        stages.append(f"BM25{rm3} lists {one.k} documents (k1 {one.k1:g}, b {one.b:g}).")
+    if config.dense is not None:
+        stages.append(f"The retriever lists the {config.dense.k} documents nearest to the query's vector.")
+    if config.fusion is not None:
+        stages.append(f"The lists are fused ({config.fusion.how}); {config.fusion.depth} documents are kept.")
+    if config.ranker is not None:
+        by = "its scores alone" if config.ranker.weights is None else "the weighted sum of its and the lists' scores"
+        stages.append(f"The ranker reorders the first {config.ranker.depth}, by {by}.")
+    return stages
+
+
+def _files(config: SystemConfig) -> dict[str, str]:
+    files = {"system.json": "the stages and their numbers"}
+    if config.lexical is not None:
+        files[config.lexical.index] = "a Lucene index, for Pyserini's `LuceneSearcher`"
+    if config.dense is not None:
+        files[config.dense.retriever] = "the retriever, for `SentenceTransformer`"
+        files[config.dense.index] = "the documents' vectors, for `faiss.read_index`; row i is line i of the documents"
+    if config.ranker is not None:
+        files[config.ranker.folder] = "the ranker, for `CrossEncoder`; scores are logits"
+    return {**files, "documents.jsonl": "the documents, as BEIR's `corpus.jsonl`", "example.py": "the program above"}

