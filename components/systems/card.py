@@ -35,8 +35,8 @@ def card(config: SystemConfig, measured: Measured) -> str:
         "| measure | value |", "|---|---|",
         *(f"| {name} | {value:.4f} |" for name, value, _ in measured.rows), "",
         "## Training data", "",
-        f"{measured.note} What was trained here was trained on {measured.collection}: with the same kind of queries and "
-        "documents as those of the measures.", "",
+        f"{measured.note} What was trained here was trained on {measured.collection}: with the same kind of "
+        "queries and documents as those of the measures.", "",
         "## Use", "",
         "With Sparring, from its root (FOLDER is this one):", "",
         "```", 'python -m workflows search FOLDER "QUERY" -k 5', "```", "",

@@ -90,7 +90,7 @@ class Ranker(Config):
 
 
 class SystemConfig(Config):
-    """A system. Without a fusion of its two lists the dense one is ranked, and BM25's counts in the ranker's weights."""
+    """A system. Without a fusion of its two lists the dense one is ranked; BM25's counts in the ranker's weights."""
 
     version: Literal[1]
     name: str
@@ -123,6 +123,12 @@ class SystemConfig(Config):
         if self.fusion is not None:
             return self.fusion.depth
         return self.documents if self.lexical is None or self.dense is None else self.dense.k
+
+    def check_k(self, k: int, key: str = "k") -> None:
+        """UserError, naming `key`, unless the system can rank `k` documents."""
+        if not 1 <= k <= self.limit:
+            what = "the size of the collection" if self.limit == self.documents else "all that the system ranks"
+            raise UserError(f"{key}: got {k} documents for a query; accepted: 1 to {self.limit}, {what}")
 
     @property
     def parts(self) -> list[str]:

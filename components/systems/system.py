@@ -79,18 +79,17 @@ class System:
 
         Equal scores of the ranker keep the order before it, all others are in order of id.
         """
-        if not 1 <= k <= self.config.limit:
-            raise UserError(f"k: got {k} documents for a query; accepted: 1 to {self.config.limit}, all that it ranks")
+        self.config.check_k(k)
         if not texts:
             return []
         with self._one_at_a_time:
             lists = self._lists(texts, k)
-            ranked = self._fused(lists, len(texts))
-            scores = {**lists, "fusion": ranked} if self.config.fusion is not None else dict(lists)
-            final = ranked
-            if self.config.ranker is not None:
-                scores["ranker"] = self._judged(texts, ranked)
-                final = self._reordered(ranked, scores)
+            final = ranked = _fused(lists, len(texts), self.config)
+            scores = lists if self.config.fusion is None else {**lists, "fusion": ranked}
+            if self._ranker is not None and self.config.ranker is not None:
+                judged = self._judged(texts, ranked, self._ranker, self.config.ranker.depth)
+                final = _reordered(ranked, judged, lists, self.config.ranker.weights)
+                scores = {**scores, "ranker": judged}
         by_stage = {stage: [dict(found) for found in own] for stage, own in scores.items()}
         shown = [found[:k] for found in final]
         known = self._documents.texts([doc_id for found in shown for doc_id, _ in found])
@@ -114,37 +113,39 @@ class System:
             lists["dense"] = self._dense(texts, min(self.config.documents, alone if lexical is None else dense.k))
         return lists if coming is None else {"lexical": coming(), **lists}
 
-    def _fused(self, lists: dict[str, list[Found]], queries: int) -> list[Found]:
-        """The documents of all lists in one order."""
-        fusion = self.config.fusion
-        if fusion is None:
-            return lists["dense" if "dense" in lists else "lexical"]
-        other: List = "dense" if fusion.first == "lexical" else "lexical"
-        tables = [as_ranking(lists[name]) for name in (fusion.first, other)]
-        if isinstance(fusion, Interpolated):
-            return _as_lists(interpolated(*tables, fusion, k=fusion.depth), queries)
-        return _as_lists(fuse(tables, fusion), queries)
-
-    def _judged(self, texts: Sequence[str], ranked: list[Found]) -> list[Found]:
+    def _judged(self, texts: Sequence[str], ranked: list[Found], ranker: PairScorer, depth: int) -> list[Found]:
         """The ranker's scores of each query's first documents, which stay in their order."""
-        assert self._ranker is not None and self.config.ranker is not None
-        first = [[doc_id for doc_id, _ in found[: self.config.ranker.depth]] for found in ranked]
+        first = [[doc_id for doc_id, _ in found[:depth]] for found in ranked]
         known = self._documents.texts([doc_id for ids in first for doc_id in ids])
-        scores = self._ranker(texts, [[document_text(*known[doc_id]) for doc_id in ids] for ids in first])
+        scores = ranker(texts, [[document_text(*known[doc_id]) for doc_id in ids] for ids in first])
         return [list(zip(ids, own.tolist(), strict=True)) for ids, own in zip(first, scores, strict=True)]
 
-    def _reordered(self, ranked: list[Found], scores: dict[str, list[Found]]) -> list[Found]:
-        """Each query's first documents by the ranker's scores, or by the weighted sum; the others follow, with scores
-        below these."""
-        assert self.config.ranker is not None
-        weights, reordered = self.config.ranker.weights, []
-        for q, (found, judged) in enumerate(zip(ranked, scores["ranker"], strict=True)):
-            own = judged if weights is None else weighted(judged, {name: scores[name][q] for name in scores}, weights)
-            first = sorted(own, key=lambda one: -one[1])
-            lowest = min((score for _, score in first), default=0.0)
-            behind = enumerate(found[len(first) :], 1)
-            reordered.append(first + [(doc_id, lowest - number) for number, (doc_id, _) in behind])
-        return reordered
+
+def _fused(lists: Mapping[str, list[Found]], queries: int, config: SystemConfig) -> list[Found]:
+    """The documents of all lists in one order."""
+    if config.fusion is None:
+        return lists["dense" if "dense" in lists else "lexical"]
+    other: List = "dense" if config.fusion.first == "lexical" else "lexical"
+    one, two = (as_ranking(lists[name]) for name in (config.fusion.first, other))
+    if isinstance(config.fusion, Interpolated):
+        return _as_lists(interpolated(one, two, config.fusion, k=config.fusion.depth), queries)
+    return _as_lists(fuse([one, two], config.fusion), queries)
+
+
+def _reordered(
+    ranked: list[Found], judged: list[Found], lists: Mapping[str, list[Found]], weights: Weights | None
+) -> list[Found]:
+    """Each query's first documents by the ranker's scores, or by the weighted sum; the others follow, with scores below
+    these."""
+    reordered = []
+    for q, (found, own) in enumerate(zip(ranked, judged, strict=True)):
+        if weights is not None:
+            own = weighted(own, {name: of_all[q] for name, of_all in lists.items()}, weights)
+        first = sorted(own, key=lambda one: -one[1])
+        lowest = min((score for _, score in first), default=0.0)
+        behind = enumerate(found[len(first) :], 1)
+        reordered.append(first + [(doc_id, lowest - number) for number, (doc_id, _) in behind])
+    return reordered
 
 
 def weighted(judged: Found, lists: Mapping[str, Found], weights: Weights) -> Found:
@@ -172,13 +173,15 @@ def as_ranking(lists: Sequence[Found]) -> pa.Table:
         for query, found in enumerate(lists)
         for rank, (doc_id, score) in enumerate(found, 1)
     ]
-    columns = zip(*rows, strict=True) if rows else [[]] * 4
-    return pa.table([pa.array(column, field.type) for column, field in zip(columns, RANKING, strict=True)], schema=RANKING)
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in RANKING]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, RANKING, strict=True)]
+    return pa.table(arrays, schema=RANKING)
 
 
 def _as_lists(ranking: pa.Table, queries: int) -> list[Found]:
     """The lists of a ranking that `as_ranking` made."""
     lists: list[Found] = [[] for _ in range(queries)]
-    for query, doc_id, score in zip(*(ranking[name].to_pylist() for name in ("query_id", "doc_id", "score")), strict=True):
+    columns = (ranking[name].to_pylist() for name in ("query_id", "doc_id", "score"))
+    for query, doc_id, score in zip(*columns, strict=True):
         lists[int(query)].append((doc_id, score))
     return lists

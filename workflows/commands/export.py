@@ -1,8 +1,14 @@
-"""Copy models, rankings and qrels of a finished run to a new directory, in the formats that other tools load."""
+"""Copy models, rankings and qrels of a finished run to a new directory, in the formats that other tools load, and one
+of its systems as a folder that can be deployed: `search` takes it in place of a config, and its `example.py` shows how
+to search with it without this project."""
 
 import argparse
+import errno
+import os
+import shlex
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import get_args
@@ -15,7 +21,9 @@ from components.config import UserError
 from components.data import trec
 from components.data.tables import RANKING, of_queries
 from components.files import replacing
+from workflows.commands import system_folder
 from workflows.commands.opening import add_config, finished, opened
+from workflows.stages import systems
 from workflows.stages.experiments import Experiment
 from workflows.steps.search import INDEX
 from workflows.store.store import Store
@@ -30,24 +38,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_config(parser)
     parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="a directory that is not there, or empty")
+    parser.add_argument(
+        "--system", metavar="NAME",
+        help="the system for the folder `system`, as the run's table calls it (default: the last retriever, with the "
+        "last ranker over it where that was measured)",
+    )  # fmt: skip
 
 
 def call(arguments: argparse.Namespace) -> None:
     """Export, and print a line for each thing that was written: how to use it."""
     experiment, store = opened(arguments)
     finished(store, experiment.outcome.results)
-    for line in write(experiment, store, arguments.directory):
-        print(line)
+    words = [*(word for one in arguments.assignments for word in ("--set", one))]
+    command = shlex.join(["python", "-m", "workflows", "run", str(arguments.config), *words])
+    with _disk_full_named(arguments.directory):
+        for line in write(experiment, store, arguments.directory, system=arguments.system, command=command):
+            print(line)
 
 
-def write(experiment: Experiment, store: Store, to: Path) -> Iterator[str]:
-    """Write `retriever/`, `ranker/`, `rankings/*.trec`, `qrels.trec` and an index, and yield a line for each.
+def write(experiment: Experiment, store: Store, to: Path, *, system: str | None, command: str) -> Iterator[str]:
+    """Write `retriever/`, `ranker/`, `rankings/*.trec`, `qrels.trec`, an index, `system/`; yield a line for each.
 
-    Nothing is overwritten.
+    `system` names one of the run's table, None for the last; `command` is what made the run. Nothing is overwritten.
     """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to}: exists and is not empty; accepted: a directory that does not exist, or an empty one")
     outcome = experiment.outcome
+    deployed = systems.chosen(outcome, system)
+    stages = systems.stages(deployed)
+    system_folder.fetch(deployed, stages, store)
     for step in (outcome.data, outcome.retrieval.retriever, outcome.ranker, *outcome.rankings.values()):
         if step is not None:
             finished(store, step)
@@ -78,6 +97,20 @@ def write(experiment: Experiment, store: Store, to: Path) -> Iterator[str]:
             store.fetch([index], INDEX)
             shutil.copyfile(store.path(index) / INDEX, folder / INDEX)
             yield f'{to}/{INDEX}: faiss.read_index("{to}/{INDEX}")'
+        measured = system_folder.measures(outcome, deployed, store, command)
+        system_folder.write(folder / "system", deployed, stages, store, measured)
+        yield f'{to}/system ({deployed.name}): python -m workflows search {to}/system "QUERY"'
+
+
+@contextmanager
+def _disk_full_named(to: Path) -> Iterator[None]:
+    """UserError where the disk is full; FAISS says so in the text of an error of its own."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        if getattr(error, "errno", None) != errno.ENOSPC and os.strerror(errno.ENOSPC) not in str(error):
+            raise
+        raise UserError(f"{to}: the disk is full; nothing was exported") from None
 
 
 def _compare(folder: Path) -> None:

@@ -16,9 +16,11 @@ from workflows.store.dag import Step, graph
 from workflows.store.store import Store
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
+def add_config(
+    parser: argparse.ArgumentParser, accepted: str = "an experiment, such as configs/demo.yaml"
+) -> None:  # fmt: skip
     """Add the arguments that name an experiment."""
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="an experiment, such as configs/demo.yaml")
+    parser.add_argument("config", type=Path, metavar="CONFIG", help=accepted)
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments",
         help="change a value: rounds=3, retriever.game.train.updates=200 (part of the experiment's identity)",
@@ -62,6 +64,13 @@ def finished(store: Store, node: Step) -> dict[str, Any]:
     if record is None:
         raise UserError(f"the step {node.label!r} is not done; run it first: python -m workflows run CONFIG")
     return record
+
+
+def not_dropped(store: Store, node: Step) -> None:
+    """UserError where files of a finished step were dropped."""
+    if not store.is_complete(node):
+        again = f"python -m workflows run CONFIG --until {node.label!r}"
+        raise UserError(f"files of the step {node.label!r} were dropped; make them again: {again}")
 
 
 def leave() -> None:

@@ -1,23 +1,24 @@
 """Print the documents that a finished run's models find for a query, with text and scores. They are what the run itself
-would find: by the same index, where it has one, and in the same precision."""
+would find: by the same index, where it has one, and in the same precision. A system's folder, as `export` writes it,
+takes the config's place: then it is the system's own stages that find and reorder, and no store is needed."""
 
 import argparse
 import textwrap
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from components.config import UserError
-from components.data.groups import check_k, id_order, ids_of
-from components.data.tables import records
+from components.data.groups import check_k
 from components.data.vectors import document_shards
 from components.retrieval import topk
-from workflows.commands.opening import add_cluster, add_config, finished, opened
+from components.systems import config as configs
+from components.systems.config import VERSION, Ranker, SystemConfig
+from components.systems.documents import InTable
+from components.systems.stages import Nearest, PairScorer, Retriever
+from components.systems.system import Hit, System
+from workflows.commands.opening import add_cluster, add_config, finished, not_dropped, opened
 from workflows.distributed import cluster as clusters
-from workflows.distributed.cluster import Cluster, cores
+from workflows.distributed.cluster import cores
+from workflows.stages import systems
 from workflows.stages.experiments import Experiment
 from workflows.stages.retrieval import Retrieval
 from workflows.steps.score import RerankConfig
@@ -26,15 +27,20 @@ from workflows.store.store import Store
 
 CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")
 """Control characters, and what is printed in their place: a terminal would obey those in a document."""
+SCORES = {"lexical": "BM25 {:.2f}", "dense": "retriever {:.3f}", "ranker": "ranker {:.2f}"}
+"""How a stage's score is printed behind that of the ranking before the ranker."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    add_config(parser)
+    add_config(parser, "an experiment, such as configs/demo.yaml, or the folder of an exported system")
     add_cluster(parser)
     parser.add_argument("query", metavar="QUERY", help="the text to search for")
     parser.add_argument("-k", type=int, default=5, help="documents to show (default: 5)")
-    parser.add_argument("--rank", action="store_true", help="let the ranker reorder the first documents")
+    parser.add_argument(
+        "--rank", action="store_true",
+        help="let the last ranker reorder the first documents; an exported system does so if it has a ranker",
+    )  # fmt: skip
     parser.add_argument(
         "--depth", type=int, metavar="N",
         help="how many documents --rank reorders; the others follow in their old order (default: as many as the run "
@@ -44,51 +50,68 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def call(arguments: argparse.Namespace) -> None:
     """Print the documents, best first, with scores and the beginning of their texts."""
+    if arguments.depth is not None and not arguments.rank:
+        raise UserError("--depth: says how many documents --rank reorders; accepted: together with --rank")
+    cluster = clusters.read_cluster(arguments.cluster)
+    cuda = cluster.model_copy(update={"mode": "inline"}).cuda()  # in this process, whatever the profile's mode
+    options = {"cuda": cuda, "batch_tokens": cluster.batch_tokens(cuda=cuda), "threads": cores()}
+    system = _exported(arguments, options) if arguments.config.is_dir() else _of_run(arguments, options)
+    for number, hit in enumerate(system.search([arguments.query], arguments.k)[0], 1):
+        title, doc_id, text = (part.translate(CONTROLS) for part in (hit.title, hit.doc_id, hit.text))
+        print(f"{number}. {title or doc_id}  ({_scores(hit)})  {doc_id}")
+        print(textwrap.indent(textwrap.fill(textwrap.shorten(text, 280, placeholder=" ..."), 100), "   "))
+
+
+def _scores(hit: Hit) -> str:
+    """A document's score before the ranker, and those of the other stages by name."""
+    first = next(name for name in ("fusion", "dense", "lexical") if name in hit.scores)
+    return ", ".join(
+        [
+            f"{hit.scores[first]:.3f}",
+            *(SCORES[name].format(score) for name, score in hit.scores.items() if name not in (first, "fusion")),
+        ]
+    )
+
+
+def _exported(arguments: argparse.Namespace, options: dict[str, Any]) -> System:
+    """The system in a folder."""
+    for key, value in {"--set": arguments.assignments, "--rank": arguments.rank}.items():
+        if value:
+            raise UserError(f"{key}: an exported system searches as its system.json says; accepted: with a config")
+    configs.read(arguments.config).check_k(arguments.k, "-k")
+    return System.load(arguments.config, **options)
+
+
+def _of_run(arguments: argparse.Namespace, options: dict[str, Any]) -> System:
+    """The last retriever of a run, and with --rank the last ranker over it."""
     experiment, store = opened(arguments)
     depth = None
     if arguments.rank:
         if experiment.outcome.ranker is None:
             raise UserError(f"--rank: the recipe {experiment.config.recipe} trains no ranker")
         depth = _own_depth(experiment, arguments.k) if arguments.depth is None else arguments.depth
-    elif arguments.depth is not None:
-        raise UserError("--depth: says how many documents --rank reorders; accepted: together with --rank")
-    cluster = clusters.read_cluster(arguments.cluster)
-    for number, hit in enumerate(search(experiment, store, cluster, arguments.query, k=arguments.k, depth=depth), 1):
-        scores = f"{hit.score:.3f}" + (f", ranker {hit.ranker:.2f}" if hit.ranker is not None else "")
-        title, doc_id, text = (part.translate(CONTROLS) for part in (hit.title, hit.doc_id, hit.text))
-        print(f"{number}. {title or doc_id}  ({scores})  {doc_id}")
-        print(textwrap.indent(textwrap.fill(textwrap.shorten(text, 280, placeholder=" ..."), 100), "   "))
+    return last(experiment, store, k=arguments.k, depth=depth, options=options)
 
 
-@dataclass(frozen=True)
-class Hit:
-    """A document with the retriever's score, and the ranker's where it was reranked."""
-
-    doc_id: str
-    title: str
-    text: str
-    score: float
-    ranker: float | None = None
-
-
-def search(
-    experiment: Experiment, store: Store, cluster: Cluster, query: str, *, k: int, depth: int | None
-) -> list[Hit]:  # fmt: skip
-    """The `k` best documents for a query; with `depth`, the ranker reorders the retriever's first `depth`.
-
-    Everything runs in this process, whatever the profile's mode.
-    """
+def last(experiment: Experiment, store: Store, *, k: int, depth: int | None, options: dict[str, Any]) -> System:
+    """A run's last retriever, to find up to `k` documents; with `depth`, its last ranker reorders the first `depth`."""
+    outcome, retrieval = experiment.outcome, experiment.outcome.retrieval
     _fetch(experiment, store, k=k, depth=depth)
-    cuda = cluster.model_copy(update={"mode": "inline"}).cuda()
-    options = {"cuda": cuda, "batch_tokens": cluster.batch_tokens(cuda=cuda), "threads": cores()}
-    outcome = experiment.outcome
-    vector = _encoded(outcome.retrieval, store, query, options)
-    hits = _retrieved(outcome.retrieval, store, store.path(outcome.data), vector, max(k, depth or 0), options)
-    if depth is not None and outcome.ranker is not None:
-        precision = (_own_rerank(experiment) or RerankConfig()).precision
-        folder = store.path(outcome.ranker) / "model"
-        hits = _reranked(folder, query, hits[:depth], {"precision": precision, **options}) + hits[depth:]
-    return hits[:k]
+    ranker, model = None, store.path(retrieval.retriever) / "model"
+    if depth is not None:
+        ranker = Ranker(depth=depth, precision=(_own_rerank(experiment) or RerankConfig()).precision)
+    documents = InTable(store.path(outcome.data) / "documents.parquet")
+    dense = systems.dense(retrieval.ranking(outcome.split), model)
+    config = SystemConfig(
+        version=VERSION, name="the last", documents=len(documents.order), dense=dense, ranker=ranker,
+    )  # fmt: skip
+    return System(
+        config, documents,
+        dense=Retriever(model, documents, _nearest(retrieval, store, options), precision=dense.precision,
+                        vectors=dense.vectors, **options),
+        ranker=PairScorer(store.path(outcome.ranker) / "model", precision=ranker.precision, **options)
+        if ranker is not None and outcome.ranker is not None else None,
+    )  # fmt: skip
 
 
 def _own_rerank(experiment: Experiment) -> RerankConfig | None:
@@ -117,9 +140,7 @@ def _fetch(experiment: Experiment, store: Store, *, k: int, depth: int | None) -
     searched = outcome.retrieval.index or outcome.retrieval.vectors
     for step in (*models, searched, outcome.data):
         finished(store, step)
-    if not store.is_complete(searched):
-        again = f"python -m workflows run CONFIG --until {searched.label!r}"
-        raise UserError(f"files of the step {searched.label!r} were dropped; make them again: {again}")
+    not_dropped(store, searched)
     store.fetch([outcome.data], "documents.parquet")
     check_k(k, store.path(outcome.data), key="-k")
     if depth is not None:
@@ -128,60 +149,13 @@ def _fetch(experiment: Experiment, store: Store, *, k: int, depth: int | None) -
     store.fetch(models, "model")
 
 
-def _encoded(retriever: Retrieval, store: Store, query: str, options: dict[str, Any]) -> np.ndarray:
-    """(1, d) a query's vector, as the step `encode_queries` stores it."""
-    from components.data.template import Template
-    from components.data.tokenizers import load_tokenizer
-    from components.data.tokens import Tokens
-    from components.models.dual_encoder import DualEncoder
-    from components.models.inference import Inference, Texts
+def _nearest(retrieval: Retrieval, store: Store, options: dict[str, Any]) -> Nearest:
+    """The search of the step `search`: by the run's index, or exact."""
+    if retrieval.index is None:
+        vectors, device = document_shards(store.path(retrieval.vectors)), "cuda" if options["cuda"] else "cpu"
+        return lambda queries, order, k: topk.top_k(queries, vectors, order, k, device=device)
+    from components.retrieval import index
 
-    config = retriever.encode
-    folder = store.path(retriever.retriever) / "model"
-    inference, tokenizer = Inference(DualEncoder, folder, precision=config.precision, **options), load_tokenizer(folder)
-    text = inference.config.query_prompt + query
-    tokens = Tokens.of(tokenizer([text], add_special_tokens=False)["input_ids"])
-    reading = Texts(Template.of(tokenizer), tokens, inference.config.query_tokens)
-    return inference.ask(reading, np.array([0]), "query").astype(config.vectors)
-
-
-def _retrieved(
-    retriever: Retrieval, store: Store, data: Path, vector: np.ndarray, k: int, options: dict[str, Any]
-) -> list[Hit]:  # fmt: skip
-    """The documents nearest to a query's vector, found as the step `search` finds them."""
-    ids = ids_of(data / "documents.parquet", "doc_id")
-    by_id, order = id_order(ids)
-    if retriever.index is None:
-        device = "cuda" if options["cuda"] else "cpu"
-        keys = topk.top_k(vector, document_shards(store.path(retriever.vectors)), order, k, device=device)[0]
-    else:
-        from components.retrieval import index
-
-        config, path = retriever.search, store.path(retriever.index) / INDEX
-        opened = index.read(path, probes=config.probes, ef=config.ef, threads=options["threads"], gpu=options["cuda"])
-        keys = index.search(opened, vector, order, k)[0]
-    keys = keys[keys != topk.NO_DOCUMENT]
-    chosen = ids.take(pa.array(by_id[topk.tie_ranks_of(keys)])).to_pylist()
-    documents = records(data / "documents.parquet", "doc_id", chosen)
-    return [
-        Hit(one, documents[one]["title"], documents[one]["text"], float(score))
-        for one, score in zip(chosen, topk.scores_of(keys), strict=True)
-    ]
-
-
-def _reranked(folder: Path, query: str, hits: list[Hit], options: dict[str, Any]) -> list[Hit]:
-    """Documents in the ranker's order; equal scores keep their order, as in the step `rerank`."""
-    from components.data.tables import document_text
-    from components.data.template import Template
-    from components.data.tokenizers import load_tokenizer
-    from components.data.tokens import Tokens
-    from components.models.cross_encoder import CrossEncoder
-    from components.models.inference import Inference, Pairs
-
-    inference, tokenizer = Inference(CrossEncoder, folder, **options), load_tokenizer(folder)
-    texts = [query, *(document_text(hit.title, hit.text) for hit in hits)]
-    tokens = Tokens.of(tokenizer(texts, add_special_tokens=False)["input_ids"])
-    reading = Pairs(Template.of(tokenizer), tokens, tokens, inference.config.pair_tokens)
-    scores = inference.ask(reading, np.array([(0, 1 + row) for row in range(len(hits))]))
-    scored = [replace(hit, ranker=float(score)) for hit, score in zip(hits, scores, strict=True)]
-    return sorted(scored, key=lambda hit: -(hit.ranker or 0.0))
+    config, path = retrieval.search, store.path(retrieval.index) / INDEX
+    opened = index.read(path, probes=config.probes, ef=config.ef, threads=options["threads"], gpu=options["cuda"])
+    return lambda queries, order, k: index.search(opened, queries, order, k)

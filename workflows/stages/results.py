@@ -223,11 +223,16 @@ class Outcome:
     averages."""
 
     @property
-    def rankings(self) -> dict[str, Step]:
-        """The ranking of each system on the recipe's own collection; of several seeds the last's."""
+    def ranked(self) -> dict[str, System]:
+        """The systems with a ranking of the recipe's own collection, by name; of several seeds the last's."""
         here = self.data.fingerprint, self.split
         own = (system for system in self.systems if (system.data.fingerprint, system.split) == here)
-        return {system.name: system.ranking for system in own if system.ranking is not None}
+        return {system.name: system for system in own if system.ranking is not None}
+
+    @property
+    def rankings(self) -> dict[str, Step]:
+        """These systems' rankings."""
+        return {name: system.ranking for name, system in self.ranked.items() if system.ranking is not None}
 
 
 def note_on(model: str) -> str:

@@ -37,8 +37,8 @@ def test_other_vectors_than_ours_are_not_exported(
 def test_export_and_evaluate_agree_with_the_run(played: Place, tmp_path: Path, said: Said) -> None:
     out = tmp_path / "not" / "there" / "out"
     assert played("export", str(out)) == 0
-    assert said()[0].count("\n") == 4
-    assert {path.name for path in out.iterdir()} == {"retriever", "ranker", "rankings", "qrels.trec"}
+    assert said()[0].count("\n") == 5
+    assert {path.name for path in out.iterdir()} == {"retriever", "ranker", "rankings", "qrels.trec", "system"}
     values = {(row["system"], row["measure"]): row["value"] for row in played.metrics()["rows"]}
     for system, file in (("BM25", "BM25"), ("retriever 1", "retriever-1"), ("control: ance", "control-ance")):
         ranking, qrels = out / "rankings" / f"{file}.trec", out / "qrels.trec"

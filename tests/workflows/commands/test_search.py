@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from components.systems.system import Hit, System
 from tests.support import tiny
 from tests.support.tiny import Place, Said
-from workflows.commands import search
 from workflows.distributed import cluster as clusters
 
 
@@ -41,8 +41,8 @@ def test_search_needs_no_ray(played: Place, tmp_path: Path, monkeypatch: pytest.
 def test_control_characters_of_documents_do_not_reach_the_terminal(
     monkeypatch: pytest.MonkeyPatch, played: Place, said: Said
 ) -> None:
-    hit = search.Hit("d\x1b[2J1", "a \x1b]0;title\x07 b", "one\x9b31m\ntwo \x1b[31m\u202bred", 1.0)
-    monkeypatch.setattr(search, "search", lambda *_, **__: [hit])
+    hit = Hit("d\x1b[2J1", 1.0, {"dense": 1.0}, "a \x1b]0;title\x07 b", "one\x9b31m\ntwo \x1b[31m\u202bred")
+    monkeypatch.setattr(System, "search", lambda *_, **__: [[hit]])
     assert played("search", "barami") == 0
     assert said()[0] == "1. a  ]0;title  b  (1.000)  d [2J1\n   one 31m two [31m\u202bred\n"
 

@@ -1,0 +1,80 @@
+"""The folder of a system: its models, indexes and documents, how they work together, a card and a program."""
+
+import json
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+from components.data.vectors import document_shards
+from components.files import write_json
+from components.systems import documents, example
+from components.systems.card import CARD, Measured, card
+from components.systems.config import DOCUMENTS, SYSTEM, SystemConfig
+from workflows.commands.opening import finished, not_dropped
+from workflows.distributed.cluster import cores
+from workflows.report.metrics import METRICS
+from workflows.stages.results import Outcome, System
+from workflows.stages.systems import Stages, described, retriever_of, searched
+from workflows.steps import lucene
+from workflows.steps.search import INDEX
+from workflows.store.dag import Step
+from workflows.store.store import Store
+
+
+def fetch(system: System, steps: Stages, store: Store) -> None:
+    """Fetch all that the folder is made of; UserError where something was not made, or was dropped."""
+    models = [retriever_of(steps["dense"])] if "dense" in steps else []
+    models += [steps["ranker"].inputs["ranker"]] if "ranker" in steps else []
+    indexes: list[Step] = [steps["lexical"].inputs["index"]] if "lexical" in steps else []
+    indexes += [searched(steps["dense"])] if "dense" in steps else []
+    for node in (system.data, *models, *indexes):
+        finished(store, node)
+    for node in indexes:
+        not_dropped(store, node)
+    store.fetch([system.data], "documents.parquet")
+    store.fetch(models, "model")
+    store.fetch(indexes)
+
+
+def write(folder: Path, system: System, steps: Stages, store: Store, measured: Measured) -> SystemConfig:
+    """Write the folder, its `system.json` last: without that it is none."""
+    config = described(system, steps, store)
+    folder.mkdir()
+    if config.lexical is not None:
+        shutil.copytree(store.path(steps["lexical"].inputs["index"]) / lucene.INDEX, folder / config.lexical.index)
+    if config.dense is not None:
+        shutil.copytree(store.path(retriever_of(steps["dense"])) / "model", folder / config.dense.retriever)
+        _write_index(folder / config.dense.index, steps["dense"], store)
+    if config.ranker is not None:
+        shutil.copytree(store.path(steps["ranker"].inputs["ranker"]) / "model", folder / config.ranker.folder)
+    documents.write(store.path(system.data) / "documents.parquet", folder / DOCUMENTS)
+    (folder / example.EXAMPLE).write_text(example.example(config), encoding="utf-8")
+    (folder / CARD).write_text(card(config, measured), encoding="utf-8")
+    write_json(folder / SYSTEM, config.model_dump(mode="json"))
+    return config
+
+
+def _write_index(to: Path, stage: Step, store: Store) -> None:
+    """The run's own index with the numbers that it was searched with, or all vectors as they are."""
+    from components.retrieval import index
+
+    path, config = store.path(searched(stage)), stage.inputs["config"]
+    if stage.inputs["index"] is None:
+        index.write(index.build("Flat", document_shards(path), threads=cores()), to)
+    else:
+        index.write(index.read(path / INDEX, probes=config.probes, ef=config.ef, threads=cores(), gpu=False), to)
+
+
+def measures(outcome: Outcome, system: System, store: Store, command: str) -> Measured:
+    """What was measured of a system, when, and by what command."""
+    record = finished(store, outcome.results)
+    store.fetch([outcome.results], METRICS)
+    table = json.loads((store.path(outcome.results) / METRICS).read_text())["rows"]
+    key = {"system": system.name, "collection": system.collection, "split": system.split, "seed": system.seed}
+    rows = [row for row in table if key.items() <= row.items()]
+    return Measured(
+        command=command,
+        date=str(datetime.fromtimestamp(record["started"] + record["seconds"], UTC).date()),
+        commit=record["code"].get("commit"), collection=system.collection, split=system.split,
+        rows=[(row["measure"], row["value"], row["queries"]) for row in rows], note=outcome.note,
+    )  # fmt: skip

@@ -1,0 +1,126 @@
+"""A system that a run measured, as one that can be deployed: its stages, read off the steps that made its ranking."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from components.config import UserError, listing
+from components.data.tokenizers import lengths_of
+from components.retrieval.lucene import AnalyzerConfig
+from components.systems.config import VERSION, Dense, Fused, Interpolated, Lexical, Ranker, SystemConfig
+from workflows.stages.results import Outcome, System
+from workflows.steps.exclude import exclude
+from workflows.steps.fuse import fuse
+from workflows.steps.interpolate import interpolate
+from workflows.steps.lucene import lucene_feedback, lucene_search
+from workflows.steps.score import rerank
+from workflows.steps.search import search
+from workflows.store.dag import Step
+from workflows.store.store import Store
+
+Stages = Mapping[str, Step]
+"""The steps that made a ranking, by what they are in a system: `lexical`, `dense`, `fusion`, `ranker`; in order."""
+
+
+def chosen(outcome: Outcome, name: str | None) -> System:
+    """The system with a name; without one the last retriever's, reordered by the last ranker where that was measured.
+
+    UserError lists the names that there are.
+    """
+    systems = outcome.ranked
+    if name is not None:
+        if name not in systems:
+            raise UserError(f"--system: no system is called {name!r}; accepted: {listing(systems)}")
+        return systems[name]
+    retriever = outcome.retrieval.retriever.fingerprint
+    own = [one for one in systems.values() if one.retrieval and one.retrieval.retriever.fingerprint == retriever]
+    last = [one for one in own if one.ranker is not None and one.ranker is outcome.ranker]
+    last = last or [one for one in own if one.ranker is None]
+    if not last:
+        raise UserError(f"the run measured no ranking of its last retriever; name one of its systems: --system NAME "
+                        f"({listing(systems)})")  # fmt: skip
+    return last[-1]
+
+
+def stages(system: System) -> Stages:
+    """The stages of a system; UserError where it has one that cannot be exported."""
+    assert system.ranking is not None
+    try:
+        return _stages(system.ranking)
+    except UserError as error:
+        raise UserError(f"--system: {system.name!r} cannot be exported: {error}") from None
+
+
+def _stages(node: Step) -> dict[str, Step]:
+    if node.function is search:
+        return {"dense": node}
+    if node.function in (lucene_search, lucene_feedback):
+        return {"lexical": node}
+    if node.function is exclude:  # of a query's own document: whoever deploys has no such queries
+        return _stages(node.inputs["ranking"])
+    if node.function in (fuse, interpolate):
+        lists = node.inputs["rankings"] if node.function is fuse else [node.inputs["first"], node.inputs["second"]]
+        made = [_stages(one) for one in lists]
+        if sorted(name for one in made for name in one) != ["dense", "lexical"]:
+            raise UserError(f"{node.label!r} fuses {listing(repr(one.label) for one in lists)}; accepted: a ranking of "
+                            "BM25 with one of a retriever")  # fmt: skip
+        return {**made[0], **made[1], "fusion": node}
+    if node.function is rerank:
+        before = _stages(node.inputs["ranking"])
+        if "ranker" in before:
+            raise UserError(f"{node.label!r} reranks what a ranker has reordered already; accepted: one ranker")
+        return {**before, "ranker": node}
+    raise UserError(f"{node.label!r} ({node.function.__name__}) is no stage of a system; accepted: BM25, a retriever, "
+                    "the fusion of both, a ranker over these")  # fmt: skip
+
+
+def retriever_of(stage: Step) -> Step:
+    """The retriever of a dense stage."""
+    retriever: Step = stage.inputs["queries"].inputs["retriever"]
+    return retriever
+
+
+def searched(stage: Step) -> Step:
+    """The step whose files a dense stage searches: an index, or the documents' vectors."""
+    found: Step = stage.inputs["index"] or stage.inputs["vectors"]
+    return found
+
+
+def described(system: System, steps: Stages, store: Store) -> SystemConfig:
+    """What `system.json` says of a system. The documents' table and the retriever must have been fetched."""
+    return SystemConfig(
+        version=VERSION, name=system.name,
+        documents=pq.read_metadata(store.path(system.data) / "documents.parquet").num_rows,
+        lexical=_lexical(steps["lexical"]) if "lexical" in steps else None,
+        dense=dense(steps["dense"], store.path(retriever_of(steps["dense"])) / "model") if "dense" in steps else None,
+        fusion=_fusion(steps["fusion"], "lexical" if next(iter(steps)) == "lexical" else "dense")
+        if "fusion" in steps else None,
+        ranker=_ranker(steps["ranker"]) if "ranker" in steps else None,
+    )  # fmt: skip
+
+
+def dense(stage: Step, model: Path) -> Dense:
+    """A retriever's list as it was searched for; `model` is the retriever's folder."""
+    encode = stage.inputs["queries"].inputs["config"]
+    return Dense(
+        k=stage.inputs["k"], query_tokens=lengths_of(model)["query_tokens"], precision=encode.precision,
+        vectors=encode.vectors,
+    )  # fmt: skip
+
+
+def _lexical(stage: Step) -> Lexical:
+    config = stage.inputs["config"]
+    analysis = stage.inputs["index"].inputs["config"].model_dump(include=set(AnalyzerConfig.model_fields))
+    return Lexical(analysis=analysis, k1=config.k1, b=config.b, rm3=stage.inputs.get("rm3"), k=stage.inputs["k"])
+
+
+def _fusion(stage: Step, first: str) -> Fused | Interpolated:
+    own = {**stage.inputs["config"].model_dump(), "first": first}
+    if stage.function is fuse:
+        return Fused.model_validate(own)
+    return Interpolated.model_validate({**own, "how": "interpolated", "depth": stage.inputs["k"]})
+
+
+def _ranker(stage: Step) -> Ranker:
+    return Ranker(depth=stage.inputs["config"].depth, precision=stage.inputs["config"].precision)
