@@ -1,0 +1,125 @@
+"""Searching with a system, against naive loops over given lists and scores."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from components.systems.config import SystemConfig
+from components.systems.documents import Documents
+from components.systems.system import System
+
+COUNT = 30
+
+
+class Given(Documents):
+    """Documents that say their ids."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.array([f"d{number:02d}" for number in range(COUNT)], pa.large_string()))
+
+    def texts(self, ids: Any) -> dict[str, tuple[str, str]]:
+        return {one: (f"title of {one}", one) for one in ids}
+
+
+class Lists:
+    """Lists that are given for each query; BM25's come later."""
+
+    def __init__(self, seed: str, k: int, *, later: bool) -> None:
+        self._seed, self._k, self._later, self.asked = seed, k, later, []
+
+    def own(self, text: str) -> list[tuple[str, float]]:
+        draw = random.Random(f"{self._seed} {text}")
+        found = draw.sample(range(COUNT), self._k if text != "nothing" else 0)
+        scores = sorted((float(np.float32(draw.random())) for _ in found), reverse=True)
+        return [(f"d{number:02d}", score) for number, score in zip(found, scores, strict=True)]
+
+    def __call__(self, texts: list[str], k: int) -> Any:
+        self.asked.append(k)
+        lists = [self.own(text)[:k] for text in texts]
+        return (lambda: lists) if self._later else lists
+
+
+def judge(query: str, document: str) -> float:
+    """A ranker's score, with ties."""
+    return float(random.Random(f"{query} {document.split()[-1]}").randrange(4))
+
+
+def scorer(queries: list[str], documents: list[list[str]]) -> list[np.ndarray]:
+    return [np.array([judge(q, d) for d in own], np.float32) for q, own in zip(queries, documents, strict=True)]
+
+
+def system(**stages: Any) -> tuple[System, Lists, Lists]:
+    """A system of lists of 8 and of 12 documents."""
+    lexical, dense = Lists("words", 8, later=True), Lists("near", 12, later=False)
+    tree = {"version": 1, "name": "x", "documents": COUNT, **stages}
+    config = SystemConfig.model_validate(tree)
+    loaded = System(
+        config, Given(), lexical=lexical if config.lexical else None, dense=dense if config.dense else None,
+        ranker=scorer if config.ranker else None,
+    )  # type: ignore[arg-type]  # fmt: skip
+    return loaded, lexical, dense
+
+
+LEXICAL, DENSE = {"analysis": {}, "k": 8}, {"k": 12, "query_tokens": 8}
+BOTH = {"lexical": LEXICAL, "dense": DENSE}
+RRF = {"how": "reciprocal", "depth": 10, "c": 3.0}
+QUERIES = ["one", "two", "nothing", "three"]
+
+
+def naive_fusion(words: list[tuple[str, float]], near: list[tuple[str, float]]) -> list[str]:
+    scores: dict[str, float] = {}
+    for own in (words, near):
+        for rank, (one, _) in enumerate(own, 1):
+            scores[one] = scores.get(one, 0) + 1 / (3 + rank)
+    return sorted(scores, key=lambda one: (-scores[one], one))[:10]
+
+
+@pytest.mark.parametrize("weights", [None, {"ranker": 0.5, "retriever": 2.0, "bm25": 1.0}])
+def test_fusion_ranker_and_weights_are_a_naive_loop_s(weights: dict[str, float] | None) -> None:
+    searching, lexical, dense = system(**BOTH, fusion=RRF, ranker={"depth": 6, "weights": weights})
+    for query, hits in zip(QUERIES, searching.search(QUERIES, 10), strict=True):
+        words, near = lexical.own(query), dense.own(query)
+        order = naive_fusion(words, near)
+        total = {}
+        for one in order[:6]:
+            total[one] = judge(query, one)
+            if weights is not None:
+                s, b = (dict(own).get(one, min(dict(own).values(), default=0.0)) for own in (near, words))
+                total[one] = 0.5 * total[one] + 2.0 * s + 1.0 * b
+        wanted = sorted(total, key=lambda one: -total[one]) + order[6:]
+        assert [hit.doc_id for hit in hits] == wanted
+        scores = [hit.score for hit in hits]
+        assert scores == sorted(scores, reverse=True)
+        assert scores[: len(total)] == pytest.approx(sorted(total.values(), reverse=True))
+        for hit in hits:
+            assert hit.text == hit.doc_id
+            assert hit.scores.get("lexical") == dict(words).get(hit.doc_id)
+            assert hit.scores.get("dense") == dict(near).get(hit.doc_id)
+            assert hit.scores.get("ranker") == (judge(query, hit.doc_id) if hit.doc_id in total else None)
+
+
+def test_weights_without_a_fusion_rank_the_retriever_s_list() -> None:
+    weights = {"ranker": 0.0, "retriever": 0.0, "bm25": 1.0}
+    searching, lexical, dense = system(**BOTH, ranker={"depth": 12, "weights": weights})
+    (hits,) = searching.search(["one"], 12)
+    near, words = [one for one, _ in dense.own("one")], dict(lexical.own("one"))
+    assert [hit.doc_id for hit in hits] == sorted(near, key=lambda one: -words.get(one, min(words.values())))
+
+
+def test_two_lists_have_their_own_lengths_and_one_as_many_as_are_needed() -> None:
+    searching, lexical, dense = system(**BOTH, fusion=RRF)
+    searching.search(["one"], 3)
+    assert (lexical.asked, dense.asked) == ([8], [12])
+    searching, _, dense = system(dense=DENSE, ranker={"depth": 7})
+    searching.search(["one"], 3)
+    searching.search(["one"], 9)
+    assert dense.asked == [7, 9]
+
+
+def test_no_queries_find_nothing() -> None:
+    assert system(dense=DENSE)[0].search([], 5) == []

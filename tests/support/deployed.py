@@ -1,0 +1,75 @@
+"""A recipe whose systems have every stage that an exported one may have, and some that none has; nothing is trained."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from components.models.configs import CrossEncoderConfig, DualEncoderConfig
+from components.neighbours.reciprocal import NeighboursConfig
+from components.retrieval.fusion import FusionConfig
+from components.retrieval.interpolation import InterpolationConfig
+from tests.support import tiny
+from workflows.stages.collection import Collection
+from workflows.stages.config import RetrievalConfig
+from workflows.stages.results import Outcome, Results
+from workflows.stages.retrieval import refresh, reranked
+from workflows.steps.fuse import fuse
+from workflows.steps.interpolate import interpolate
+from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
+from workflows.steps.score import RerankConfig
+from workflows.store.dag import step
+
+FUSED, MIXED, NEIGHBOURS = "ranker over fusion", "ranker over mixture", "retriever by neighbours"
+
+
+class Config(RetrievalConfig):
+    """A collection and two models."""
+
+    recipe: Literal["tests.support.deployed"]
+    retriever: DualEncoderConfig
+    ranker: CrossEncoderConfig
+    rerank: RerankConfig
+
+
+def build(config: Config) -> Outcome:
+    """Lists, both fusions of them, a ranker over these; neighbours, and fusions of what cannot be exported."""
+    collection, split = Collection(config), config.evaluate.split
+    results, data = Results(collection, config), collection.data
+    retriever = collection.initial_model("start retriever", config.retriever)
+    ranker = collection.initial_model("start ranker", config.ranker, objective="ranker")
+    retrieval = refresh("retriever", collection, retriever, config)
+    words, near = collection.bm25(split), retrieval.ranking(split)
+    fused = step("fusion", fuse, data=data, rankings=[words, near], split=split, config=FusionConfig(how="reciprocal"))
+    mixed = step(
+        "mixture", interpolate, data=data, first=near, second=words, split=split, k=15,
+        config=InterpolationConfig(weight=0.3),
+    )  # fmt: skip
+    neighbours = step(
+        NEIGHBOURS, rerank_by_neighbours, data=data, vectors=retrieval.vectors, queries=retrieval.queries(split),
+        ranking=near, config=NeighboursRerankConfig(**NeighboursConfig(k=5).model_dump(), context=10),
+    )  # fmt: skip
+    twice = step("two of one", fuse, data=data, rankings=[near, near], split=split, config=FusionConfig())
+    over = {name: reranked(name, collection, one, ranker, config, config.rerank) for name, one in
+            {FUSED: fused, MIXED: mixed, "ranker over retriever": near}.items()}  # fmt: skip
+    again = reranked("ranker again", collection, over[FUSED], ranker, config, config.rerank)
+    rankings = {"BM25": words, "fusion": fused, "mixture": mixed, NEIGHBOURS: neighbours, "two of one": twice,
+                "ranker again": again, **over}  # fmt: skip
+    results.add("retriever", near, seed=1, retrieval=retrieval)
+    for name, ranking in rankings.items():
+        of = retrieval if name == "ranker over retriever" else None
+        results.add(name, ranking, seed=1, retrieval=of, ranker=ranker.step if name in over else None)
+    return Outcome(
+        results=results.gather([]), data=data, systems=results.systems, retrieval=retrieval, ranker=ranker.step,
+        split=split, note="The start model is made of noise.",
+    )  # fmt: skip
+
+
+def config(beir: Any, encoder: Any) -> dict[str, Any]:
+    """The config as a file has it: queries are cut shorter than documents, and have a prompt."""
+    small = tiny.ar2(beir, encoder)
+    return {
+        "recipe": "tests.support.deployed",
+        **{key: small[key] for key in ("data", "k", "encode", "rerank")},
+        "retriever": {**small["retriever"]["model"], "query_prompt": "bara: "},
+        "ranker": small["ranker"]["model"],
+    }

@@ -1,0 +1,68 @@
+"""A process that searches with exported systems: Java, once started, would stay for all other tests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.support.tiny import ROOT
+
+SYSTEMS = """
+import json, sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from components.systems.system import System
+
+answers = []
+for folder, texts, k in json.loads(sys.argv[1]):
+    system = System.load(Path(folder), threads=1)
+    found = system.search(texts, k)
+    with ThreadPoolExecutor(4) as pool:
+        alone = [hits for hits, in pool.map(lambda text: system.search([text], k), texts)]
+    assert [[hit.doc_id for hit in hits] for hits in alone] == [[hit.doc_id for hit in hits] for hits in found]
+    answers.append([[hit._asdict() for hit in hits] for hits in found])
+assert "ray" not in sys.modules
+print(json.dumps(answers))
+"""
+
+EXAMPLES = """
+import contextlib, io, json, os, runpy, sys
+
+answers = []
+for folder, texts, k in json.loads(sys.argv[1]):
+    os.chdir(folder)
+    lists = []
+    for text in texts:
+        sys.argv = ["example.py", text, str(k)]
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            runpy.run_path("example.py", run_name="__main__")
+        lists.append([line.split("\\t")[0] for line in said.getvalue().splitlines()])
+    answers.append(lists)
+assert not {"components", "workflows", "ray"} & set(sys.modules)
+print(json.dumps(answers))
+"""
+
+Asked = list[tuple[Path, list[str], int]]
+"""Folders, with queries and the number of documents for each."""
+
+
+def by_systems(asked: Asked) -> list[list[list[dict[str, Any]]]]:
+    """What `System.search` finds: for each folder and query the hits. All queries at once give the same documents as
+    each alone, asked from several threads."""
+    return _said(SYSTEMS, asked, ROOT)
+
+
+def by_examples(asked: Asked) -> list[list[list[str]]]:
+    """What the folders' own programs print: for each folder and query the ids. No module of ours is to be found."""
+    return _said(EXAMPLES, asked, Path("/"))
+
+
+def _said(program: str, asked: Asked, where: Path) -> Any:
+    argument = json.dumps([(str(folder), texts, k) for folder, texts, k in asked])
+    command = [sys.executable, "-c", program, argument]
+    done = subprocess.run(command, cwd=where, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])

@@ -1,0 +1,294 @@
+"""`export` writes a system as a folder, which `search` and the folder's program take: both find what the run found."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import shutil
+import tokenize
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from components.config import UserError
+from components.files import remove
+from components.systems import config as configs
+from components.systems import example
+from components.systems.config import SystemConfig
+from components.systems.system import Hit, System
+from tests.support import deployed, searching, tiny
+from tests.support.tiny import Place, Said
+from workflows.__main__ import main
+from workflows.commands import system_folder
+
+
+@pytest.fixture(scope="module")
+def run(beir: Path, encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A finished run with many systems."""
+    place = tiny.place(tmp_path_factory.mktemp("deployed"), deployed.config(beir, encoder))
+    assert place("run") == 0
+    return place
+
+
+@pytest.fixture(scope="module")
+def exported(run: Place, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A system's folder, by its name; each is exported once."""
+    places = tmp_path_factory.mktemp("exported")
+
+    def folder(name: str) -> Path:
+        to = places / name.replace(" ", "-")
+        if not to.exists():
+            assert run("export", str(to), "--system", name) == 0
+        return to / "system"
+
+    return folder
+
+
+def asked(run: Place) -> dict[str, str]:
+    """The queries of the test split, by id."""
+    rows = pq.read_table(run.artifact("data") / "queries.parquet", filters=[("split", "=", "test")]).to_pylist()
+    return {row["query_id"]: row["text"] for row in rows}
+
+
+def ranked(run: Place, label: str) -> dict[str, list[tuple[str, float]]]:
+    """The run's own ranking: ids with scores, by query."""
+    lists: dict[str, list[tuple[str, float]]] = {}
+    for row in pq.read_table(run.artifact(label) / "ranking.parquet").to_pylist():
+        lists.setdefault(row["query_id"], []).append((row["doc_id"], row["score"]))
+    return lists
+
+
+LABELS = {"BM25": "bm25 ranking (test)", "retriever": "retriever ranking (test)"}
+NAMES = ["BM25", "retriever", "fusion", deployed.FUSED, deployed.MIXED, "ranker over retriever"]
+WEIGHTS = {"ranker": 0.5, "retriever": 3.0, "bm25": 0.25}
+
+
+def test_a_system_finds_what_the_run_found(run: Place, exported: Callable[[str], Path]) -> None:
+    queries = asked(run)
+    answers = searching.by_systems([(exported(name), list(queries.values()), 10) for name in NAMES])
+    for name, found in zip(NAMES, answers, strict=True):
+        own = ranked(run, LABELS.get(name, name))
+        for query, hits in zip(queries, found, strict=True):
+            wanted = own.get(query, [])[:10]
+            assert [hit["doc_id"] for hit in hits] == [doc_id for doc_id, _ in wanted], name
+            assert [hit["score"] for hit in hits] == pytest.approx([score for _, score in wanted], abs=1e-4)
+
+
+def test_its_vectors_are_those_of_the_run(run: Place, exported: Callable[[str], Path]) -> None:
+    """To the last bit, in the order of the documents."""
+    folder, vectors = exported("retriever"), run.artifact("retriever vectors")
+    own = np.concatenate([np.load(vectors / name) for name in json.loads((vectors / "documents.json").read_text())])
+    index = faiss.read_index(str(folder / "index.faiss"))
+    assert np.array_equal(index.reconstruct_n(0, index.ntotal), own)
+    ids = [json.loads(line)["_id"] for line in (folder / "documents.jsonl").read_text().splitlines()]
+    assert ids == pq.read_table(run.artifact("data") / "documents.parquet")["doc_id"].to_pylist()
+
+
+def changed(folder: Path, to: Path, **stages: Any) -> Path:
+    """The same folder with other stages, and the program that these have."""
+    shutil.copytree(folder, to, symlinks=True)
+    tree = {**json.loads((folder / "system.json").read_text()), **stages}
+    (to / "system.json").write_text(json.dumps(tree))
+    (to / "example.py").write_text(example.example(SystemConfig.model_validate(tree)))
+    return to
+
+
+def test_its_program_finds_the_same_with_the_border_s_own_tools(
+    run: Place, exported: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Every fusion, with the ranker alone and with weights, and lists alone. Queries are longer than they are read."""
+    ranker = json.loads((exported(deployed.FUSED) / "system.json").read_text())["ranker"]
+    fusions: dict[str, dict[str, Any] | None] = {
+        "interleave": {"how": "interleave", "depth": 12, "first": "dense"},
+        "reciprocal": {"how": "reciprocal", "depth": 15, "c": 2.0},
+        "max-min": {"how": "interpolated", "weight": 0.4, "depth": 15},
+        "none": {"how": "interpolated", "weight": 0.9, "normalise": "none", "depth": 15, "first": "dense"},
+        "weights": None,
+    }
+    folders = [
+        changed(exported(deployed.FUSED), tmp_path / name, fusion=fusion, ranker={**ranker, "weights": WEIGHTS})
+        for name, fusion in fusions.items()
+    ]
+    folders += [exported(name) for name in NAMES]
+    queries = [" ".join([text] * 3) for text in list(asked(run).values())[:2]]
+    wanted = [(folder, queries, 12) for folder in folders]
+    found = [[[hit["doc_id"] for hit in hits] for hits in lists] for lists in searching.by_systems(wanted)]
+    assert searching.by_examples(wanted) == found
+    assert len({str(lists) for lists in found}) == len(found)  # no two do the same
+    for folder in folders:
+        assert lines_of_code((folder / "example.py").read_text()) <= 20
+
+
+def lines_of_code(program: str) -> int:
+    """Lines that say something, each of several that are one counted once."""
+    tokens = tokenize.generate_tokens(io.StringIO(program).readline)
+    return sum(token.type == tokenize.NEWLINE for token in tokens) - 1  # the docstring
+
+
+def test_a_folder_in_place_of_a_config(run: Place, exported: Callable[[str], Path], said: Said) -> None:
+    """It prints what the config prints: documents, titles, texts and scores."""
+    query = next(iter(asked(run).values()))
+    assert run("search", query, "-k", "12", "--rank") == 0
+    before = said()[0]
+    folder = exported("ranker over retriever")
+    said()
+    assert search(run, folder, query, "-k", "12") == 0
+    assert said()[0] == before
+
+
+def search(run: Place, folder: Path, *words: str) -> int:
+    """`search` of a folder, with a store that is not there."""
+    return main(["--store", "/nowhere", "search", str(folder), "--cluster", str(run.folder / "inline.yaml"), *words])
+
+
+def test_scores_of_all_stages_are_printed(
+    run: Place, exported: Callable[[str], Path], said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = {"lexical": 12.345, "dense": 0.5, "fusion": 0.0323, "ranker": -1.0}
+    hit = Hit("d1", 0.7, scores, "A title", "Its text.")
+    monkeypatch.setattr(System, "search", lambda *_, **__: [[hit]])
+    assert search(run, exported("retriever"), "bara") == 0
+    assert said()[0].endswith("1. A title  (0.032, BM25 12.35, retriever 0.500, ranker -1.00)  d1\n   Its text.\n")
+
+
+def test_the_system_of_an_export_is_the_last_unless_named(
+    run: Place, played: Place, tmp_path: Path, said: Said
+) -> None:
+    for place, name in ((run, "ranker over retriever"), (played, "ranker over retriever 1")):
+        to = tmp_path / name
+        assert place("export", str(to)) == 0
+        assert f'{to}/system ({name}): python -m workflows search {to}/system "QUERY"' in said()[0]
+        assert json.loads((to / "system" / "system.json").read_text())["name"] == name
+
+
+def test_exported_twice_it_is_the_same(run: Place, exported: Callable[[str], Path], tmp_path: Path) -> None:
+    assert run("export", str(tmp_path / "again"), "--system", deployed.FUSED) == 0
+    assert tiny.contents(tmp_path / "again" / "system") == tiny.contents(exported(deployed.FUSED))
+
+
+def test_the_card_says_what_it_is(run: Place, exported: Callable[[str], Path]) -> None:
+    text = (exported(deployed.FUSED) / "README.md").read_text()
+    value = next(row["value"] for row in run.metrics()["rows"] if row["system"] == deployed.FUSED)
+    for part in (
+        "# ranker over fusion\n", "40 documents (toy)", "1. BM25 lists 20 documents (k1 0.9, b 0.4).", "(reciprocal)",
+        "4. The ranker reorders the first 10, by its scores alone.", f"| RR@10 | {value:.4f} |",
+        f"by `python -m workflows run {run.config}`", "The start model is made of noise.", "python example.py",
+    ):  # fmt: skip
+        assert part in text, part
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("no such", "no system is called 'no such'; accepted: retriever, BM25, fusion, "),
+        (deployed.NEIGHBOURS, f"'{deployed.NEIGHBOURS}' cannot be exported: '{deployed.NEIGHBOURS}' (rerank_by_neigh"),
+        ("two of one", "'two of one' cannot be exported: 'two of one' fuses 'retriever ranking (test)', 'retriever r"),
+        ("ranker again", "'ranker again' cannot be exported: 'ranker again' reranks what a ranker has reordered alre"),
+    ],
+)
+def test_a_system_that_cannot_be_exported(run: Place, tmp_path: Path, said: Said, name: str, says: str) -> None:
+    assert run("export", str(tmp_path / "out"), "--system", name) == 2
+    assert said()[1].startswith(f"error: --system: {says}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dropped_vectors_are_named(run: Place, tmp_path: Path, said: Said) -> None:
+    copy = run.copy(tmp_path / "copy")
+    record = copy.artifact("retriever vectors") / "artifact.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "dropped": ["documents-*.npy"]}))
+    assert copy("export", str(tmp_path / "out")) == 2
+    assert said()[1].startswith("error: files of the step 'retriever vectors' were dropped; make them again: ")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("write error in x: 0 != 5 (No space left on device)"),
+    ],
+)
+def test_a_full_disk_leaves_nothing(
+    run: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def full(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(system_folder.documents, "write", full)
+    assert run("export", str(tmp_path / "out")) == 2
+    assert said()[1] == f"error: {tmp_path / 'out'}: the disk is full; nothing was exported\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kill_leaves_no_folder_that_loads(run: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The description is written when all else is there; before it, the folder is none."""
+    seen = []
+
+    def look(path: Path, value: dict[str, Any]) -> None:
+        seen.append(SystemConfig.model_validate(value).parts)
+        assert all((path.parent / part).exists() for part in (*seen[0], "README.md", "example.py"))
+        with pytest.raises(UserError, match=r"no system\.json"):
+            configs.read(path.parent)
+
+    monkeypatch.setattr(system_folder, "write_json", look)
+    assert run("export", str(tmp_path / "out")) == 0
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--set", "k=3"], "--set: an exported system searches as its system.json says; accepted: with a config"),
+        (["--rank"], "--rank: an exported system searches as its system.json says; accepted: with a config"),
+        (["-k", "41"], "-k: got 41 documents for a query; accepted: 1 to 40, the size of the collection"),
+    ],
+)
+def test_words_that_a_folder_does_not_take(
+    run: Place, exported: Callable[[str], Path], said: Said, words: list[str], says: str
+) -> None:
+    folder = exported("retriever")
+    said()
+    assert search(run, folder, "bara", *words) == 2
+    assert said()[1] == f"error: {says}\n"
+
+
+@pytest.mark.parametrize("lost", ["retriever", "index.faiss", "ranker", "documents.jsonl"])
+def test_a_folder_that_lacks_a_part(
+    run: Place, exported: Callable[[str], Path], tmp_path: Path, said: Said, lost: str
+) -> None:
+    folder = tmp_path / "system"
+    shutil.copytree(exported("ranker over retriever"), folder)
+    remove(folder, lost)
+    said()
+    assert search(run, folder, "bara") == 2
+    assert said()[1] == f"error: {folder}: no {lost}, which system.json names; export the system again\n"
+
+
+def test_a_folder_of_other_documents(run: Place, exported: Callable[[str], Path], tmp_path: Path, said: Said) -> None:
+    folder, index = changed(exported("retriever"), tmp_path / "a", documents=39), tmp_path / "b"
+    said()
+    assert search(run, folder, "bara") == 2
+    assert said()[1] == f"error: {folder}/documents.jsonl: 40 documents, and the system has 39; export it again\n"
+    shutil.copytree(exported("retriever"), index)
+    faiss.write_index(faiss.IndexFlatIP(8), str(index / "index.faiss"))
+    assert search(run, index, "bara") == 2
+    assert said()[1].startswith(f"error: {index}/index.faiss: 0 vectors, and the system has 40 documents")
+
+
+def test_the_run_s_own_index_with_the_numbers_that_it_was_searched_with(
+    beir: Path, encoder: Path, tmp_path: Path
+) -> None:
+    tree = {**tiny.dpr(beir, encoder), "search": {"index": "IVF8,Flat", "probes": 3}, "train": None}
+    place = tiny.place(tmp_path / "ivf", tree)
+    assert place("run") == 0
+    assert place("export", str(tmp_path / "out")) == 0
+    folder = tmp_path / "out" / "system"
+    assert faiss.extract_index_ivf(faiss.read_index(str(folder / "index.faiss"))).nprobe == 3
+    system, own = System.load(folder, threads=1), ranked(place, "start ranking (test)")
+    for query, text in list(asked(place).items())[:4]:
+        assert [hit.doc_id for hit in system.search([text], 20)[0]] == [doc_id for doc_id, _ in own[query]]
