@@ -18,6 +18,8 @@ class Measured(NamedTuple):
     split: str
     rows: list[tuple[str, float, int]]
     """Measures with values and the number of queries."""
+    sampled: bool
+    """Whether the queries are a sample of the split's."""
     note: str
     """What is known of the start model's training data."""
 
@@ -25,18 +27,18 @@ class Measured(NamedTuple):
 def card(config: SystemConfig, measured: Measured) -> str:
     """The text."""
     at = f" at commit {measured.commit[:12]}" if measured.commit else ""
-    queries = max((count for _, _, count in measured.rows), default=0)
+    queries = f"{max((count for _, _, count in measured.rows), default=0):,} queries"
+    queries = f"a sample of {queries}" if measured.sampled else queries
     lines = [
         f"# {config.name}", "",
         f"A system for search over {config.documents:,} documents ({measured.collection}), made with Sparring.", "",
         *(f"{number}. {stage}" for number, stage in enumerate(_stages(config), 1)), "",
         "## Measures", "",
-        f"On {queries:,} queries of the split {measured.split}; {measured.date}, by `{measured.command}`{at}.", "",
+        f"On {queries} of the split {measured.split}; {measured.date}, by `{measured.command}`{at}.", "",
         "| measure | value |", "|---|---|",
         *(f"| {name} | {value:.4f} |" for name, value, _ in measured.rows), "",
-        "## Training data", "",
-        f"{measured.note} What was trained here was trained on {measured.collection}: with the same kind of "
-        "queries and documents as those of the measures.", "",
+        *(["## Training data", "", f"{measured.note} Any further training was on {measured.collection}.", ""]
+          if config.dense is not None or config.ranker is not None else []),
         "## Use", "",
         "With Sparring, from its root (FOLDER is this one):", "",
         "```", 'python -m workflows search FOLDER "QUERY" -k 5', "```", "",

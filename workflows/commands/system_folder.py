@@ -65,7 +65,7 @@ def _write_index(to: Path, stage: Step, store: Store) -> None:
         index.write(index.read(path / INDEX, probes=config.probes, ef=config.ef, threads=cores(), gpu=False), to)
 
 
-def measures(outcome: Outcome, system: System, store: Store, command: str) -> Measured:
+def measures(outcome: Outcome, system: System, steps: Stages, store: Store, command: str) -> Measured:
     """What was measured of a system, when, and by what command."""
     record = finished(store, outcome.results)
     store.fetch([outcome.results], METRICS)
@@ -76,5 +76,6 @@ def measures(outcome: Outcome, system: System, store: Store, command: str) -> Me
         command=command,
         date=str(datetime.fromtimestamp(record["started"] + record["seconds"], UTC).date()),
         commit=record["code"].get("commit"), collection=system.collection, split=system.split,
-        rows=[(row["measure"], row["value"], row["queries"]) for row in rows], note=outcome.note,
+        rows=[(row["measure"], row["value"], row["queries"]) for row in rows],
+        sampled="ranker" in steps and steps["ranker"].inputs["config"].queries is not None, note=outcome.note,
     )  # fmt: skip

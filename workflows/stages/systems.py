@@ -47,27 +47,27 @@ def stages(system: System) -> Stages:
     """The stages of a system; UserError where it has one that cannot be exported."""
     assert system.ranking is not None
     try:
-        return _stages(system.ranking)
+        return _stages(system.ranking, system.data)
     except UserError as error:
         raise UserError(f"--system: {system.name!r} cannot be exported: {error}") from None
 
 
-def _stages(node: Step) -> dict[str, Step]:
-    if node.function is search:
-        return {"dense": node}
-    if node.function in (lucene_search, lucene_feedback):
-        return {"lexical": node}
+def _stages(node: Step, data: Step) -> dict[str, Step]:
+    if node.function in (search, lucene_search, lucene_feedback):
+        if node.inputs["data"].fingerprint != data.fingerprint:
+            raise UserError(f"{node.label!r} retrieves for other texts than the queries, such as expansions of them")
+        return {"dense" if node.function is search else "lexical": node}
     if node.function is exclude:  # of a query's own document: whoever deploys has no such queries
-        return _stages(node.inputs["ranking"])
+        return _stages(node.inputs["ranking"], data)
     if node.function in (fuse, interpolate):
         lists = node.inputs["rankings"] if node.function is fuse else [node.inputs["first"], node.inputs["second"]]
-        made = [_stages(one) for one in lists]
+        made = [_stages(one, data) for one in lists]
         if sorted(name for one in made for name in one) != ["dense", "lexical"]:
             raise UserError(f"{node.label!r} fuses {listing(repr(one.label) for one in lists)}; accepted: a ranking of "
                             "BM25 with one of a retriever")  # fmt: skip
         return {**made[0], **made[1], "fusion": node}
     if node.function is rerank:
-        before = _stages(node.inputs["ranking"])
+        before = _stages(node.inputs["ranking"], data)
         if "ranker" in before:
             raise UserError(f"{node.label!r} reranks what a ranker has reordered already; accepted: one ranker")
         return {**before, "ranker": node}

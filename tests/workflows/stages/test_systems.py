@@ -1,0 +1,60 @@
+"""Which systems of the recipes can be exported, read off the steps that make their rankings; nothing runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from components.config import UserError
+from tests.support.tiny import ROOT
+from workflows.stages import experiments, systems
+
+
+def outcome(config: str, *sets: str) -> experiments.Outcome:
+    return experiments.read_outcome(ROOT / "configs" / config, list(sets))
+
+
+def exportable(config: str, *sets: str) -> dict[str, list[str]]:
+    """The stages of each system that can be exported."""
+    found = {}
+    for name, system in outcome(config, *sets).ranked.items():
+        try:
+            found[name] = list(systems.stages(system))
+        except UserError:
+            continue
+    return found
+
+
+def test_every_system_of_ar2_can_be_exported() -> None:
+    of_ar2 = exportable("demo.yaml")
+    assert of_ar2 == {
+        "BM25": ["lexical"],
+        **{name: ["dense"] for name in ("start model", "warm retriever", "retriever 1")},
+        **{f"control: {name}": ["dense"] for name in ("in-batch", "ance")},
+        "warm ranker over warm retriever": ["dense", "ranker"],
+        "ranker over retriever 1": ["dense", "ranker"],
+    }
+    assert list(of_ar2) == list(outcome("demo.yaml").ranked)
+
+
+def test_of_ear_those_can_be_exported_that_issue_the_queries_themselves() -> None:
+    of_ear = exportable("ear/squad.yaml")
+    assert of_ear["BM25"] == ["lexical"]
+    assert of_ear["BM25 + dense"] == ["lexical", "dense", "fusion"]
+    assert not [name for name in of_ear if "expansion" in name or "EAR" in name or "GAR" in name]
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ("demo.yaml", "ranker over retriever 1"),
+        ("dpr/scifact.yaml", "retriever"),
+        ("coder/docstrings.yaml", "CODER"),
+        ("zeroshot.yaml", "retriever"),
+    ],
+)
+def test_the_system_that_is_exported_where_none_is_named(config: str, name: str) -> None:
+    assert systems.chosen(outcome(config), None).name == name
+
+
+def test_of_several_seeds_it_is_the_last_one_s() -> None:
+    assert systems.chosen(outcome("demo.yaml", "seeds=[1,2]"), "retriever 1").seed == 2
