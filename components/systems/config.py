@@ -5,13 +5,12 @@ At least one of two lists: BM25's (`lexical`) and a retriever's (`dense`). Paths
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from components.config import Config, UserError, parse, read_text
 from components.retrieval.fusion import FusionConfig
-from components.retrieval.interpolation import InterpolationConfig
 from components.retrieval.lucene import AnalyzerConfig, BM25Config, RM3Config
 
 SYSTEM = "system.json"
@@ -53,20 +52,10 @@ class Dense(Config):
 
 
 class Fused(FusionConfig):
-    """Fusion of both lists by ranks."""
+    """Fusion of both lists."""
 
     first: List = "lexical"
-    """The list whose document comes first where both count alike."""
-
-
-class Interpolated(InterpolationConfig):
-    """Fusion of both lists by scores."""
-
-    how: Literal["interpolated"]
-    first: List = "lexical"
-    """The list that `weight` is not of."""
-    depth: int = Field(ge=1)
-    """Number of documents of a query in the fused ranking."""
+    """The list that `weight` is not of, and whose document `interleave` puts first."""
 
 
 class Weights(Config):
@@ -99,7 +88,7 @@ class SystemConfig(Config):
     """Number of documents."""
     lexical: Lexical | None = None
     dense: Dense | None = None
-    fusion: Annotated[Fused | Interpolated, Field(discriminator="how")] | None = None
+    fusion: Fused | None = None
     ranker: Ranker | None = None
 
     @model_validator(mode="after")

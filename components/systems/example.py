@@ -3,7 +3,7 @@
 The program has the lines of the stages that the system has; all numbers it reads from `system.json`.
 """
 
-from components.systems.config import DOCUMENTS, SYSTEM, Fused, Interpolated, Lexical, SystemConfig
+from components.systems.config import DOCUMENTS, SYSTEM, Fused, Lexical, SystemConfig
 
 EXAMPLE = "example.py"
 
@@ -45,7 +45,8 @@ places = [{id: (rank, number) for rank, id in enumerate(own)} for number, own in
 ranked = sorted({*words, *near}, key=lambda id: min(own[id] for own in places if id in own))[: fusion["depth"]]
 """
 RECIPROCAL = """
-parts = [{id: 1 / (fusion["c"] + rank) for rank, id in enumerate(own, 1)} for own in (FIRST, OTHER)]
+parts = [{id: weight / (fusion["c"] + rank) for rank, id in enumerate(own, 1)}
+         for own, weight in ((FIRST, 1 - fusion["weight"]), (OTHER, fusion["weight"]))]
 ranked = sorted({*words, *near}, key=lambda id: (-sum(own.get(id, 0) for own in parts), id))[: fusion["depth"]]
 """
 SCALED = """
@@ -84,7 +85,7 @@ def example(config: SystemConfig) -> str:
     parts = [_about(config), _imports(config), JAVA if lexical else "", DATA]
     parts += [_words(lexical)] if lexical is not None else []
     parts += [NEAR] if dense is not None else []
-    parts += [TOTAL] if weights is not None or isinstance(fusion, Interpolated) else []
+    parts += [TOTAL] if weights is not None or (fusion is not None and fusion.how == "interpolate") else []
     parts += [_fused(fusion) if fusion is not None else ALONE.replace("FIRST", lists[0])]
     if ranker is not None:
         parts += [JUDGED, RERANKED if weights is None else WEIGHTED.replace("LISTS", _both(lists))]
@@ -128,8 +129,8 @@ def _words(config: Lexical) -> str:
     return lines + (RM3 if config.rm3 is not None else "") + WORDS
 
 
-def _fused(config: Fused | Interpolated) -> str:
-    if isinstance(config, Interpolated):
+def _fused(config: Fused) -> str:
+    if config.how == "interpolate":
         text = (SCALED if config.normalise == "max-min" else UNSCALED) + INTERPOLATED
     else:
         text = INTERLEAVED if config.how == "interleave" else RECIPROCAL

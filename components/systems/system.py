@@ -12,9 +12,8 @@ import pyarrow as pa
 from components.config import UserError
 from components.data.tables import RANKING, document_text
 from components.retrieval.fusion import fuse
-from components.retrieval.interpolation import interpolated
 from components.systems import config as configs
-from components.systems.config import Interpolated, List, SystemConfig, Weights
+from components.systems.config import List, SystemConfig, Weights
 from components.systems.documents import Documents, InMemory
 from components.systems.stages import BM25, Found, PairScorer, Retriever
 
@@ -127,8 +126,6 @@ def _fused(lists: Mapping[str, list[Found]], queries: int, config: SystemConfig)
         return lists["dense" if "dense" in lists else "lexical"]
     other: List = "dense" if config.fusion.first == "lexical" else "lexical"
     one, two = (as_ranking(lists[name]) for name in (config.fusion.first, other))
-    if isinstance(config.fusion, Interpolated):
-        return _as_lists(interpolated(one, two, config.fusion, k=config.fusion.depth), queries)
     return _as_lists(fuse([one, two], config.fusion), queries)
 
 

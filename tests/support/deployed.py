@@ -7,19 +7,20 @@ from typing import Any, Literal
 from components.models.configs import CrossEncoderConfig, DualEncoderConfig
 from components.neighbours.reciprocal import NeighboursConfig
 from components.retrieval.fusion import FusionConfig
-from components.retrieval.interpolation import InterpolationConfig
+from components.retrieval.prior import PriorConfig
 from tests.support import tiny
 from workflows.stages.collection import Collection
 from workflows.stages.config import RetrievalConfig
+from workflows.stages.reranking import Reranking
 from workflows.stages.results import Outcome, Results
-from workflows.stages.retrieval import refresh, reranked
+from workflows.stages.retrieval import fused, refresh, reranked
 from workflows.steps.fuse import fuse
-from workflows.steps.interpolate import interpolate
 from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
 from workflows.steps.score import RerankConfig
 from workflows.store.dag import step
 
 FUSED, MIXED, NEIGHBOURS = "ranker over fusion", "ranker over mixture", "retriever by neighbours"
+PRIOR = "ranker beside others"
 
 
 class Config(RetrievalConfig):
@@ -39,21 +40,20 @@ def build(config: Config) -> Outcome:
     ranker = collection.initial_model("start ranker", config.ranker, objective="ranker")
     retrieval = refresh("retriever", collection, retriever, config)
     words, near = collection.bm25(split), retrieval.ranking(split)
-    fused = step("fusion", fuse, data=data, rankings=[words, near], split=split, config=FusionConfig(how="reciprocal"))
-    mixed = step(
-        "mixture", interpolate, data=data, first=near, second=words, split=split, k=15,
-        config=InterpolationConfig(weight=0.3),
-    )  # fmt: skip
+    fusion = step("fusion", fuse, data=data, rankings=[words, near], split=split, config=FusionConfig(how="reciprocal"))
+    how = FusionConfig(how="interpolate", weight=0.3)
+    mixed = fused("mixture", collection, [retrieval.ranking, collection.bm25], config, how)(split)
+    prior = Reranking(PRIOR, collection, retrieval, ranker, config.rerank, config.evaluate, PriorConfig())
     neighbours = step(
         NEIGHBOURS, rerank_by_neighbours, data=data, vectors=retrieval.vectors, queries=retrieval.queries(split),
         ranking=near, config=NeighboursRerankConfig(**NeighboursConfig(k=5).model_dump(), context=10),
     )  # fmt: skip
     twice = step("two of one", fuse, data=data, rankings=[near, near], split=split, config=FusionConfig())
     over = {name: reranked(name, collection, one, ranker, config, config.rerank) for name, one in
-            {FUSED: fused, MIXED: mixed, "ranker over retriever": near}.items()}  # fmt: skip
+            {FUSED: fusion, MIXED: mixed, "ranker over retriever": near}.items()}  # fmt: skip
     again = reranked("ranker again", collection, over[FUSED], ranker, config, config.rerank)
-    rankings = {"BM25": words, "fusion": fused, "mixture": mixed, NEIGHBOURS: neighbours, "two of one": twice,
-                "ranker again": again, **over}  # fmt: skip
+    rankings = {"BM25": words, "fusion": fusion, "mixture": mixed, NEIGHBOURS: neighbours, "two of one": twice,
+                "ranker again": again, PRIOR: prior.ranking(split), **over}  # fmt: skip
     results.add("retriever", near, seed=1, retrieval=retrieval)
     for name, ranking in rankings.items():
         of = retrieval if name == "ranker over retriever" else None

@@ -14,7 +14,7 @@ from workflows.commands.opening import finished, not_dropped
 from workflows.distributed.cluster import cores
 from workflows.report.metrics import METRICS
 from workflows.stages.results import Outcome, System
-from workflows.stages.systems import Stages, described, retriever_of, searched
+from workflows.stages.systems import Stages, described, retriever_of, searched, weights_of
 from workflows.steps import lucene
 from workflows.steps.search import INDEX
 from workflows.store.dag import Step
@@ -27,13 +27,14 @@ def fetch(system: System, steps: Stages, store: Store) -> None:
     models += [steps["ranker"].inputs["ranker"]] if "ranker" in steps else []
     indexes: list[Step] = [steps["lexical"].inputs["index"]] if "lexical" in steps else []
     indexes += [searched(steps["dense"])] if "dense" in steps else []
-    for node in (system.data, *models, *indexes):
+    weights = weights_of(steps)
+    for node in (system.data, *models, *indexes, *weights):
         finished(store, node)
     for node in indexes:
         not_dropped(store, node)
     store.fetch([system.data], "documents.parquet")
     store.fetch(models, "model")
-    store.fetch(indexes)
+    store.fetch([*indexes, *weights])
 
 
 def write(folder: Path, system: System, steps: Stages, store: Store, measured: Measured) -> SystemConfig:

@@ -1,5 +1,6 @@
 """A system that a run measured, as one that can be deployed: its stages, read off the steps that made its ranking."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -7,20 +8,22 @@ import pyarrow.parquet as pq
 
 from components.config import UserError, listing
 from components.data.tokenizers import lengths_of
+from components.retrieval.fusion import fitted
 from components.retrieval.lucene import AnalyzerConfig
-from components.systems.config import VERSION, Dense, Fused, Interpolated, Lexical, Ranker, SystemConfig
+from components.systems.config import VERSION, Dense, Fused, Lexical, Ranker, SystemConfig, Weights
 from workflows.stages.results import Outcome, System
 from workflows.steps.exclude import exclude
 from workflows.steps.fuse import fuse
-from workflows.steps.interpolate import interpolate
 from workflows.steps.lucene import lucene_feedback, lucene_search
+from workflows.steps.prior import WEIGHTS, add_prior
 from workflows.steps.score import rerank
 from workflows.steps.search import search
 from workflows.store.dag import Step
 from workflows.store.store import Store
 
 Stages = Mapping[str, Step]
-"""The steps that made a ranking, by what they are in a system: `lexical`, `dense`, `fusion`, `ranker`; in order."""
+"""The steps that made a ranking, by what they are in a system: `lexical`, `dense`, `fusion`, `ranker`, `prior`; in
+order."""
 
 
 def chosen(outcome: Outcome, name: str | None) -> System:
@@ -59,8 +62,8 @@ def _stages(node: Step, data: Step) -> dict[str, Step]:
         return {"dense" if node.function is search else "lexical": node}
     if node.function is exclude:  # of a query's own document: whoever deploys has no such queries
         return _stages(node.inputs["ranking"], data)
-    if node.function in (fuse, interpolate):
-        lists = node.inputs["rankings"] if node.function is fuse else [node.inputs["first"], node.inputs["second"]]
+    if node.function is fuse:
+        lists = node.inputs["rankings"]
         made = [_stages(one, data) for one in lists]
         if sorted(name for one in made for name in one) != ["dense", "lexical"]:
             raise UserError(f"{node.label!r} fuses {listing(repr(one.label) for one in lists)}; accepted: a ranking of "
@@ -71,6 +74,14 @@ def _stages(node: Step, data: Step) -> dict[str, Step]:
         if "ranker" in before:
             raise UserError(f"{node.label!r} reranks what a ranker has reordered already; accepted: one ranker")
         return {**before, "ranker": node}
+    if node.function is add_prior:
+        before = _stages(node.inputs["reranked"], data)
+        for prior in node.inputs["priors"]:
+            for name, stage in _stages(prior["ranking"], data).items():
+                if before.setdefault(name, stage).fingerprint != stage.fingerprint:
+                    raise UserError(f"{node.label!r} adds the scores of {stage.label!r}, and {before[name].label!r} is "
+                                    "what it reranks; accepted: one ranking of each kind")  # fmt: skip
+        return {**before, "prior": node}
     raise UserError(f"{node.label!r} ({node.function.__name__}) is no stage of a system; accepted: BM25, a retriever, "
                     "the fusion of both, a ranker over these")  # fmt: skip
 
@@ -87,16 +98,24 @@ def searched(stage: Step) -> Step:
     return found
 
 
+def weights_of(steps: Stages) -> list[Step]:
+    """The steps that chose a system's weights."""
+    chose = [steps["fusion"].inputs["config"]] if "fusion" in steps else []
+    chose += [steps["prior"].inputs["weights"]] if "prior" in steps else []
+    return [one for one in chose if isinstance(one, Step)]
+
+
 def described(system: System, steps: Stages, store: Store) -> SystemConfig:
-    """What `system.json` says of a system. The documents' table and the retriever must have been fetched."""
+    """What `system.json` says of a system. The documents' table, the retriever and the weights must have been
+    fetched."""
     return SystemConfig(
         version=VERSION, name=system.name,
         documents=pq.read_metadata(store.path(system.data) / "documents.parquet").num_rows,
         lexical=_lexical(steps["lexical"]) if "lexical" in steps else None,
         dense=dense(steps["dense"], store.path(retriever_of(steps["dense"])) / "model") if "dense" in steps else None,
-        fusion=_fusion(steps["fusion"], "lexical" if next(iter(steps)) == "lexical" else "dense")
+        fusion=_fusion(steps["fusion"], "lexical" if next(iter(steps)) == "lexical" else "dense", store)
         if "fusion" in steps else None,
-        ranker=_ranker(steps["ranker"]) if "ranker" in steps else None,
+        ranker=_ranker(steps["ranker"], steps.get("prior"), store) if "ranker" in steps else None,
     )  # fmt: skip
 
 
@@ -115,12 +134,16 @@ def _lexical(stage: Step) -> Lexical:
     return Lexical(analysis=analysis, k1=config.k1, b=config.b, rm3=stage.inputs.get("rm3"), k=stage.inputs["k"])
 
 
-def _fusion(stage: Step, first: str) -> Fused | Interpolated:
-    own = {**stage.inputs["config"].model_dump(), "first": first}
-    if stage.function is fuse:
-        return Fused.model_validate(own)
-    return Interpolated.model_validate({**own, "how": "interpolated", "depth": stage.inputs["k"]})
+def _fusion(stage: Step, first: str, store: Store) -> Fused:
+    config = stage.inputs["config"]
+    own = fitted(store.path(config)) if isinstance(config, Step) else config
+    return Fused.model_validate({**own.model_dump(), "first": first})
 
 
-def _ranker(stage: Step) -> Ranker:
-    return Ranker(depth=stage.inputs["config"].depth, precision=stage.inputs["config"].precision)
+def _ranker(stage: Step, prior: Step | None, store: Store) -> Ranker:
+    weights = None
+    if prior is not None:
+        found = json.loads((store.path(prior.inputs["weights"]) / WEIGHTS).read_text())
+        weights = Weights.model_validate({"retriever": 0.0, "bm25": 0.0, **found})
+    config = stage.inputs["config"]
+    return Ranker(depth=config.depth, precision=config.precision, weights=weights)

@@ -28,12 +28,18 @@ def test_every_system_of_ar2_can_be_exported() -> None:
     of_ar2 = exportable("demo.yaml")
     assert of_ar2 == {
         "BM25": ["lexical"],
-        **{name: ["dense"] for name in ("start model", "warm retriever", "retriever 1")},
+        **{name: ["dense"] for name in ("start model", "whole start model", "warm retriever", "retriever 1")},
+        **{
+            f"BM25 + whole start model, {how}": ["lexical", "dense", "fusion"] for how in ("reciprocal", "interpolated")
+        },
+        "BM25 + retriever 1, interpolated": ["lexical", "dense", "fusion"],
         **{f"control: {name}": ["dense"] for name in ("in-batch", "ance")},
         "warm ranker over warm retriever": ["dense", "ranker"],
         "ranker over retriever 1": ["dense", "ranker"],
     }
     assert list(of_ar2) == list(outcome("demo.yaml").ranked)
+    with_prior = exportable("demo.yaml", "ranker.prior={scores: [bm25, retriever]}")
+    assert with_prior["ranker over retriever 1"] == ["dense", "ranker", "lexical", "prior"]
 
 
 def test_of_ear_those_can_be_exported_that_issue_the_queries_themselves() -> None:
