@@ -201,15 +201,21 @@ def _short(value: float) -> str:
     return f"{value:.3f}".removeprefix("0")
 
 
+def closing_sentence(metrics: Json) -> str:
+    """Which system to deploy, in words; "" where none was chosen."""
+    return str(metrics.get("deploy", {}).get("sentence", ""))
+
+
 def table(metrics: Json) -> str:
     """The measures in plain text, for the end of a run."""
     if not metrics["rows"]:
         return "No measures yet."
-    lead = [textwrap.fill(sentence, WIDTH)] if (sentence := leading_sentence(metrics)) else []
+    close = [textwrap.fill(sentence, WIDTH)] if (sentence := closing_sentence(metrics)) else []
+    lead = [textwrap.fill(sentence, WIDTH)] if not close and (sentence := leading_sentence(metrics)) else []
     parts = [_across_lines(one) for one in across(metrics)] or [
         _result_lines(result) for result in by_collection(metrics)
     ]
-    return "\n\n".join([*lead, *("\n".join(lines) for lines in parts)])
+    return "\n\n".join([*lead, *("\n".join(lines) for lines in parts), *close])
 
 
 def _across_lines(one: Json) -> list[str]:

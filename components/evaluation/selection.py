@@ -13,12 +13,17 @@ FILE = "selection.json"
 Json = dict[str, Any]
 
 
-def selected(values: Mapping[str, Sequence[np.ndarray]], trained: Mapping[str, bool]) -> Json:
+def selected(
+    values: Mapping[str, Sequence[np.ndarray]], trained: Mapping[str, bool], cheapest_first: Sequence[str] = ()
+) -> Json:
     """The best trained system, and the best untrained one as its baseline, with every candidate's value.
 
     `values` has each system's (Q,) values of the same queries, one array a seed. A system's value is the mean over
     seeds and queries; its standard error is that of a mean over the queries. Of equals the first is the best. Without a
     system of either kind nothing is selected, and `why` says so.
+
+    With the systems in the order of their costs one is chosen to `deploy`, and a trained one that is stands in for the
+    best trained one.
 
     >>> values = {"BM25": [np.array([0.0, 1.0])], "retriever": [np.array([1.0, 1.0]), np.array([0.0, 1.0])]}
     >>> made = selected(values, {"BM25": False, "retriever": True})
@@ -31,25 +36,50 @@ def selected(values: Mapping[str, Sequence[np.ndarray]], trained: Mapping[str, b
          "standard_error": float(each.std(ddof=1) / np.sqrt(len(each))) if len(each) > 1 else None}
         for name, each in means.items()
     ]  # fmt: skip
+    deploy: Json = {"deploy": cheapest_of_the_best(means, cheapest_first)} if cheapest_first and means else {}
     kinds = {kind: [one for one in candidates if one["trained"] is kind] for kind in (True, False)}
     best = {kind: max(of, key=lambda one: one["value"])["system"] for kind, of in kinds.items() if of}
+    if deploy and trained[deploy["deploy"]]:
+        best[True] = deploy["deploy"]
     if len(best) == 2:
-        return {"system": best[True], "baseline": best[False], "why": "", "candidates": candidates}
+        return {"system": best[True], "baseline": best[False], "why": "", "candidates": candidates, **deploy}
     why = "no system was trained" if not kinds[True] else "every system was trained"
-    return {"system": None, "baseline": None, "why": why, "candidates": candidates}
+    return {"system": None, "baseline": None, "why": why, "candidates": candidates, **deploy}
+
+
+def cheapest_of_the_best(means: Mapping[str, np.ndarray], cheapest_first: Sequence[str]) -> str:
+    """The cheapest system that is no worse than the best by more than one standard error of their paired difference
+    (the rule of one standard error: Breiman et al., 1984, section 3.4.3).
+
+    `means` has each system's (Q,) values of the same queries. With one query there is no error, and the best is taken.
+
+    >>> means = {"cheap": np.array([0.4, 0.5, 0.9]), "dear": np.array([0.5, 0.4, 1.0]), "poor": np.zeros(3)}
+    >>> cheapest_of_the_best(means, ["poor", "cheap", "dear"])
+    'cheap'
+    """
+    best = max(cheapest_first, key=lambda name: means[name].mean())
+
+    def near(name: str) -> bool:
+        behind = means[best] - means[name]
+        error = behind.std(ddof=1) / np.sqrt(len(behind)) if len(behind) > 1 else 0.0
+        return bool(behind.mean() <= error)
+
+    return next(name for name in cheapest_first if near(name))
 
 
 def leading(selection: Path | str | None, comparisons: Sequence[Mapping[str, str]]) -> Json:
     """The comparison that leads. `selection` is the folder of `selection.json`: then it is that of the selected
     systems, `selected_on` a split, by `measure`. Otherwise it is the first that was asked for, if any, and `why` says
-    why nothing was selected: what the file says, or `selection` itself.
+    why nothing was selected: what the file says, or `selection` itself. `deploy` is there where a system was chosen.
     """
     first = comparisons[0] if comparisons else {"system": None, "baseline": None}
-    why = selection if isinstance(selection, str) else ""
+    why, deploy = selection if isinstance(selection, str) else "", {}
     if isinstance(selection, Path):
         made = json.loads((selection / FILE).read_text())
+        deploy = {key: made[key] for key in ("deploy",) if key in made}
         if made["system"] is not None:
             return {**{key: made[key] for key in ("system", "baseline", "measure")}, "selected_on": made["split"],
-                    "why": ""}  # fmt: skip
+                    "why": "", **deploy}  # fmt: skip
         why = made["why"]
-    return {"system": first["system"], "baseline": first["baseline"], "measure": None, "selected_on": None, "why": why}
+    return {"system": first["system"], "baseline": first["baseline"], "measure": None, "selected_on": None, "why": why,
+            **deploy}  # fmt: skip

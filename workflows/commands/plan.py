@@ -6,7 +6,7 @@ from pathlib import Path
 
 from workflows.commands.opening import add_config, opened
 from workflows.distributed import cluster as clusters
-from workflows.running.plan import plan_text
+from workflows.running.plan import defaults_text, plan_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +21,8 @@ def call(arguments: argparse.Namespace) -> None:
     if arguments.cluster:
         clusters.read_cluster(arguments.cluster).check()
     print(plan_text(experiment.wanted, store))
+    if experiment.defaults:
+        print(f"\nleft open, filled in:\n{defaults_text(experiment.defaults)}\n")
     data = experiment.outcome.data
     missing = data.inputs["source"].missing()
     if missing and not store.is_done(data):

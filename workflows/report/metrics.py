@@ -1,17 +1,23 @@
 """`metrics.json`: what was measured, which differences are more than chance, and how long each step took."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from workflows.report.deployment import deployment
 from workflows.report.finished import Finished, Json
+from workflows.stages.results import Cost, System
 from workflows.store.dag import Step
 from workflows.store.store import Store
 
 METRICS = "metrics.json"
 
 
-def metrics_of(results: Step | None, steps: Finished, store: Store, executed: Collection[str]) -> Json:
-    """The rows, means and comparisons of the step `results`, which comparison leads, and every finished step's time."""
+def metrics_of(
+    results: Step | None, steps: Finished, store: Store, executed: Collection[str], systems: Sequence[System] = (),
+    costs: Sequence[Cost] = (),
+) -> Json:  # fmt: skip
+    """The rows, means and comparisons of the step `results`, which comparison leads, every finished step's time, and
+    where one of the systems was chosen to be deployed, which and what it takes."""
     measured: Json = {"rows": [], "means": [], "comparisons": [], "leading": None}
     if results is not None and store.is_done(results):
         store.fetch([results], METRICS)
@@ -25,7 +31,9 @@ def metrics_of(results: Step | None, steps: Finished, store: Store, executed: Co
         }
         for node, record in steps
     ]
-    return {**{key: measured[key] for key in ("rows", "means", "comparisons", "leading")}, "steps": times}
+    metrics = {**{key: measured[key] for key in ("rows", "means", "comparisons", "leading")}, "steps": times}
+    deployed = deployment(metrics, systems, costs, store)
+    return metrics if deployed is None else {**metrics, "deploy": deployed}
 
 
 def time_of(record: Json) -> Json:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from components.evaluation.result_table import across, by_collection, leading_sentence
+from components.evaluation.result_table import across, by_collection, closing_sentence, leading_sentence
 from components.files import write_json
 from workflows.report.finished import Json, finished_steps, shown
 from workflows.report.metrics import METRICS, metrics_of
@@ -50,14 +50,14 @@ def write(
     by default the first comparison's, and `costs` are systems whose cost is set side by side.
     """
     steps = finished_steps(wanted, store)
-    metrics = metrics_of(results, steps, store, executed)
+    metrics = metrics_of(results, steps, store, executed, systems, costs)
     if examples is None and metrics["comparisons"]:
         examples = metrics["comparisons"][0]["system"], metrics["comparisons"][0]["baseline"]
     page = {
         "title": title,
         "about": about,
         "note": note,
-        "leading": leading_sentence(metrics),
+        "leading": closing_sentence(metrics) or leading_sentence(metrics),
         "results": [{**result, "charts": charts.by_round(result["rows"])} for result in by_collection(metrics)],
         "pictures": charts.of_steps(steps, store),
         "across": across(metrics),

@@ -14,7 +14,7 @@ from workflows.report.finished import finished_steps
 from workflows.report.metrics import METRICS, metrics_of
 from workflows.report.page import REPORT
 from workflows.running.plan import plan_text
-from workflows.stages.experiments import Experiment
+from workflows.stages.experiments import CONFIG, Experiment
 from workflows.store.dag import Step, graph
 from workflows.store.store import Store
 
@@ -33,7 +33,7 @@ class RunFolder:
         """Write config.yaml and plan.txt as they are before the run."""
         self.path.mkdir(parents=True, exist_ok=True)
         config = yaml.safe_dump(self._config(), sort_keys=False, allow_unicode=True)
-        (self.path / "config.yaml").write_text(config)
+        (self.path / CONFIG).write_text(config)
         (self.path / "plan.txt").write_text(plan_text(self._experiment.wanted, self._store) + "\n")
 
     def link(self) -> None:
@@ -74,8 +74,10 @@ class RunFolder:
 
     def _computed(self, executed: Collection[str]) -> Json:
         """What metrics.json would say of the store as it is."""
-        results = self._experiment.outcome.results
-        return metrics_of(results, self.finished_steps(), self._store, executed)
+        outcome = self._experiment.outcome
+        return metrics_of(
+            outcome.results, self.finished_steps(), self._store, executed, outcome.systems, outcome.costs
+        )
 
     def _written(self, metrics: Json) -> Json | None:
         """What metrics.json says, where it and the page tell of the same artifacts as these metrics: the config may

@@ -1,5 +1,8 @@
 """The plan of a run as text: every step with its state and its place."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from components.config import listing
 from workflows.store.dag import Step
 from workflows.store.planner import states
@@ -16,7 +19,16 @@ def plan_text(wanted: list[Step], store: Store) -> str:
         else:
             state_text = state
         rows.append((node.label, node.function.__name__, state_text, node.name))
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    lines = ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[3]]) for row in rows]
     waiting = sum(row[2] in ("to do", "partial") for row in rows)
-    return "\n".join([*lines, "", f"{len(rows) - 1} steps, {waiting} to run"])
+    return "\n".join([*_columns(rows), "", f"{len(rows) - 1} steps, {waiting} to run"])
+
+
+def defaults_text(defaults: Sequence[tuple[str, Any, str]]) -> str:
+    """A table of what a config left open: key, value, why."""
+    return "\n".join(_columns([(key, str(value), why) for key, value, why in defaults]))
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with the cells of all rows below each other; the last column is as wide as it is."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    return ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in rows]

@@ -1,6 +1,6 @@
 """What the configs of retrieval recipes have in common."""
 
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
@@ -19,6 +19,14 @@ from workflows.steps.lucene import LuceneIndexConfig
 from workflows.steps.mine import MineConfig
 from workflows.steps.search import SearchConfig
 from workflows.steps.tokenize import TokenizeConfig
+
+
+class Default(NamedTuple):
+    """A number that a config left open and the recipe filled in."""
+
+    key: str
+    value: Any
+    why: str
 
 
 class LexicalConfig(Config):

@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import json
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
@@ -10,12 +11,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from components.config import UserError, listing, override, parse, read_based
+from components.config import UserError, listing, override, parse, read_based, read_yaml
 from workflows import ROOT
 from workflows.stages import selection
-from workflows.stages.config import CollectionConfig
+from workflows.stages.config import CollectionConfig, Default
 from workflows.stages.results import Outcome
 from workflows.store.dag import Step
+
+
+CONFIG = "config.yaml"
+"""The resolved config in a run's folder."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,8 @@ class Experiment:
     outcome: Outcome
     run: Path
     """`runs/<config name>[-<6 hex of the --set values>]`."""
+    defaults: Sequence[Default] = ()
+    """What the config left open and the recipe filled in."""
 
     @property
     def wanted(self) -> list[Step]:
@@ -58,18 +65,45 @@ def read(path: Path, assignments: list[str], runs: Path) -> Experiment:
 
 def made(tree: dict[str, Any], path: Path, run: Path) -> Experiment:
     """The experiment that a tree of keys describes. The file that it comes from is for messages."""
-    recipe, config = _validated(tree, path)
-    return Experiment(name=name_of(path), config=config, outcome=_built(recipe, config, path), run=run)
+    recipe, config, defaults = _resolved(tree, path, run / CONFIG)
+    outcome = _built(recipe, config, path)
+    return Experiment(name=name_of(path), config=config, outcome=outcome, run=run, defaults=defaults)
 
 
 def read_config(path: Path, assignments: list[str]) -> Any:
     """The config in a file, an instance of its recipe's `Config`. No graph is built."""
-    return _validated(override(read_based(path), assignments), path)[1]
+    return _resolved(override(read_based(path), assignments), path)[1]
 
 
 def read_outcome(path: Path, assignments: list[str]) -> Outcome:
     """What a config file's recipe hands back, for recipes that build on other experiments."""
-    return _built(*_validated(override(read_based(path), assignments), path), path)
+    recipe, config, _ = _resolved(override(read_based(path), assignments), path)
+    return _built(recipe, config, path)
+
+
+def outcome_of(tree: dict[str, Any]) -> Outcome:
+    """What the recipe that a tree of keys names hands back, for recipes that make such trees."""
+    recipe, config = _validated(tree, Path(f"(made for {tree['recipe']})"))
+    outcome: Outcome = recipe.build(config)
+    return outcome
+
+
+def _resolved(
+    tree: dict[str, Any], path: Path, earlier: Path | None = None
+) -> tuple[ModuleType, Any, Sequence[Default]]:
+    """The module of the recipe that a tree names, its config, and what the recipe filled in of what that left open.
+
+    A recipe fills in with `resolve(config, previous)`, where `previous` is the resolved config of an earlier run, in
+    the file `earlier` if that is there.
+    """
+    recipe, config = _validated(tree, path)
+    if not hasattr(recipe, "resolve"):
+        return recipe, config, ()
+    try:
+        config, defaults = recipe.resolve(config, read_yaml(earlier) if earlier and earlier.exists() else None)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    return recipe, config, defaults
 
 
 def _validated(tree: dict[str, Any], path: Path) -> tuple[ModuleType, Any]:

@@ -194,6 +194,8 @@ class Cost:
     retrieve: tuple[TimeSpent, ...] = ()
     measured: str | None = None
     """What it is called among the measures; None for the same."""
+    models: tuple[Step, ...] = ()
+    """The models that a query needs."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +223,8 @@ class Outcome:
     parts: Mapping[str, str] | None = None
     """Where results have averages over the collections: by collection, the whole that it is a part of. None for no
     averages."""
+    cheapest_first: tuple[str, ...] = ()
+    """Where one of the systems is chosen to be deployed: their names in the order of their costs."""
 
     @property
     def ranked(self) -> dict[str, System]:

@@ -29,11 +29,13 @@ def built(build: Callable[[Any], Outcome], config: CollectionConfig) -> Outcome:
 
 def _selection(outcome: Outcome, there: Outcome, measure: str) -> Step:
     """The step that selects, by the systems' rankings of the split that they are selected on."""
+    places = {name: {"cost": place} for place, name in enumerate(outcome.cheapest_first)}
     systems = [
-        {"system": one.name, "seed": one.seed, "trained": one.trained, "ranking": one.ranking, "queries": one.queries}
+        {"system": one.name, "seed": one.seed, "trained": one.trained, "ranking": one.ranking, "queries": one.queries,
+         **places.get(one.name, {})}
         for one in there.systems
         if one.ranking is not None and not one.oracle and one.data.fingerprint == outcome.data.fingerprint
-    ]
+    ]  # fmt: skip
     selection = step("selection", select, data=outcome.data, split=there.split, measure=measure, systems=systems)
     measured = {node.fingerprint: node.label for node in graph([outcome.results])}
     taken = set(measured.values())

@@ -37,8 +37,10 @@ def select(
             table = per_query(of_queries(path, RANKING, wanted), qrels, [measure])
             by_ranking[path] = by_measure(table)[measure][1]
         values.setdefault(entry["system"], []).append(by_ranking[path])
-    made = selected(values, {entry["system"]: entry["trained"] for entry in systems})
+    costs = {entry["system"]: entry["cost"] for entry in systems if "cost" in entry}
+    made = selected(values, {entry["system"]: entry["trained"] for entry in systems}, sorted(costs, key=costs.__getitem__))
     if not len(wanted):
         made["why"] = f"no query of {split!r} is judged, so weights of fusions are the defaults too"
     write_json(out / FILE, {"split": split, "measure": measure, "queries": len(wanted), **made})
-    return {"candidates": len(values), "queries": len(wanted), **{key: made[key] for key in ("system", "baseline")}}
+    told = {key: made[key] for key in ("system", "baseline", "deploy") if key in made}
+    return {"candidates": len(values), "queries": len(wanted), **told}

@@ -1,0 +1,56 @@
+"""How long texts are for a pre-trained model, and how long it lets them be, without loading the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from components.models.configs import Pretrained, locate_model
+
+LIMIT = 512
+"""Tokens that a model is taken to read at most where its folder does not say."""
+_CHARACTERS = 20
+"""A text is cut where a model cannot reach: no token in real text is so long in the mean."""
+
+
+def longest(source: Pretrained) -> int:
+    """The most tokens that a pre-trained model reads, by the files in its directory; 512 for one of a hub."""
+    folder = Path(locate_model(source.model))
+    config = _json(folder / "config.json")
+    padding = config.get("pad_token_id") or 0
+    unused = padding + 1 if "roberta" in config.get("model_type", "") else 0  # positions start after the padding's
+    told = (
+        _json(folder / "sentence_bert_config.json").get("max_seq_length"),
+        _json(folder / "tokenizer_config.json").get("model_max_length"),
+        config.get("max_position_embeddings", LIMIT + unused) - unused,
+    )
+    return int(min([one for one in told if one], default=LIMIT))
+
+
+def token_counter(source: Pretrained, prompt: str = "") -> Callable[[list[str]], list[int]] | None:
+    """What counts the tokens of texts behind a prompt, special tokens included; None where the model's tokenizer cannot
+    be read: it has no `tokenizer.json`, or the hub cannot be reached."""
+    from tokenizers import Tokenizer
+
+    where = Path(locate_model(source.model))
+    try:
+        if where.is_dir():
+            tokenizer = Tokenizer.from_file(str(where / "tokenizer.json"))
+        else:
+            tokenizer = Tokenizer.from_pretrained(source.model, revision=source.revision or "main")
+    except Exception:  # the package raises nothing narrower
+        return None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    most = _CHARACTERS * longest(source)
+
+    def count(texts: list[str]) -> list[int]:
+        return [len(one.ids) for one in tokenizer.encode_batch([(prompt + text)[:most] for text in texts])]
+
+    return count
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text())) if path.is_file() else {}

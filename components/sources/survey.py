@@ -1,0 +1,86 @@
+"""What a collection is like, as far as sensible numbers for an experiment on it depend on that."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+import numpy as np
+from pydantic import Field
+
+from components.config import Config
+from components.data.tables import document_text
+from components.sources.base import Source
+from components.sources.records import Document, Judgement, Query
+
+DOCUMENTS = 20_000
+"""So many documents are read, the first of the files."""
+TEXTS = 4_000
+"""So many of their texts, and of the queries', are measured: evenly spread over those that were read."""
+SHARE = 95
+"""The percentage of texts that a length is long enough for."""
+
+Count = Callable[[list[str]], list[int]]
+"""The number of tokens of each text, special tokens included."""
+
+
+class Survey(Config):
+    """What a collection is like."""
+
+    of: str
+    """What was surveyed: a digest of the source's declaration and of the start model's."""
+    documents: int = Field(ge=0)
+    """Documents; of more than 20,000 the first 20,000 were looked at."""
+    asked: int = Field(ge=0)
+    """Queries of all splits."""
+    queries: dict[str, int]
+    """Queries with a relevant document, by split, before splits are held out of others and samples drawn."""
+    relevant: float
+    """Relevant documents of such a query in the mean."""
+    graded: bool
+    """Whether relevant documents have more than one grade."""
+    query_tokens: int | None = None
+    """Tokens that 95 % of the queries have at most; null where the start model's tokenizer cannot be read."""
+    document_tokens: int | None = None
+    """Tokens that 95 % of the documents have at most."""
+
+
+def survey(source: Source, of: str, *, queries: Count | None, documents: Count | None) -> Survey:
+    """Look at a collection: all queries and judgements, and the first documents.
+
+    `queries` and `documents` count tokens. Bad records are passed over: whoever ingests the collection reports them.
+    """
+    titles = (record for record in source.read_documents() if isinstance(record, Document))
+    texts = [document_text(one.title, one.text) for one in islice(titles, DOCUMENTS)]
+    asked = {one.query_id: (one.split, one.text) for one in source.read_queries() if isinstance(one, Query)}
+    grades, judged = Counter[int](), Counter[str]()
+    for one in source.read_qrels():
+        if isinstance(one, Judgement) and one.relevance > 0 and one.query_id in asked:
+            grades[one.relevance] += 1
+            judged[one.query_id] += 1
+    by_split = Counter(asked[query][0] for query in judged)
+    return Survey(
+        of=of, documents=len(texts), asked=len(asked),
+        queries=dict(sorted(by_split.items())),
+        relevant=round(judged.total() / max(1, len(judged)), 2), graded=len(grades) > 1,
+        query_tokens=_long_enough([text for _, text in asked.values()], queries),
+        document_tokens=_long_enough(texts, documents),
+    )  # fmt: skip
+
+
+def _long_enough(texts: list[str], count: Count | None) -> int | None:
+    """The length in tokens that is enough for most texts."""
+    if count is None or not texts:
+        return None
+    return percentile(count(texts[:: -(-len(texts) // TEXTS)]))
+
+
+def percentile(lengths: Iterable[int]) -> int:
+    """The least of the lengths that 95 % of them do not exceed.
+
+    >>> percentile([3] * 95 + [9] * 5), percentile([3] * 90 + [9] * 10)
+    (3, 9)
+    """
+    ordered = sorted(lengths)
+    return int(ordered[int(np.ceil(len(ordered) * SHARE / 100)) - 1])

@@ -1,0 +1,203 @@
+"""The numbers that a config leaves open, from what the collection is like, each with why."""
+
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from components.config import UserError, listing
+from components.data.tables import DEV
+from components.models.configs import MODULES, locate_model
+from components.models.text_lengths import longest, token_counter
+from components.sources.base import HoldOut
+from components.sources.survey import Survey, survey
+from workflows.recipes.adapt.config import Config, Trainings
+from workflows.stages.config import Default
+
+MISSING = "source missing: not yet that of the collection"
+UNSEEN = Survey(
+    of="", documents=100, asked=3_000, queries={"train": 2_000, DEV: 500, "test": 500}, relevant=1.0, graded=False
+)
+"""What a collection is taken for where it cannot be read."""
+UNREAD = {"query_tokens": 32, "document_tokens": 256}
+"""Lengths where texts cannot be counted."""
+UPDATES = {"warm": (50, 1_000), "ranker": (300, 1_500), "game": (50, 500)}
+"""The fewest and the most updates of a training whose length is left open."""
+DEV_QUERIES = (200, 1_000)
+"""Of dev queries that are held out: a tenth of the training queries, at least and at most so many, never over half."""
+DEV_NAMES = (DEV, "validation", "valid", "val")
+FEW = 100
+"""With fewer training queries than this, nobody should expect much of a training."""
+SEVERAL = 1.5
+"""Relevant documents a query from which measures look at more than the first."""
+
+
+def resolve(config: Config, previous: Mapping[str, Any] | None) -> tuple[Config, list[Default]]:
+    """A config without anything open, and what was filled in. `previous` is the resolved config of an earlier run.
+
+    The collection is surveyed once: what an earlier run found of the same declared source holds, whether its files are
+    there or not. Where there is neither, numbers are those of no collection in particular. A resolved config is
+    resolved to itself. UserError where the collection has nothing to compare systems by.
+    """
+    found = _found(config, previous)
+    resolving = _Resolving(config, found)
+    made = resolving.resolved()
+    return made.model_copy(update={"survey": found}), resolving.defaults
+
+
+def _found(config: Config, previous: Mapping[str, Any] | None) -> Survey | None:
+    """What is known of the collection; None where it is not there and was not seen before."""
+    declared = config.data.model_dump(mode="json", exclude={"hold_out", "sample"})
+    of = json.dumps([declared, config.model.model_dump(mode="json", include={"model", "revision", "query_prompt",
+                                                                             "document_prompt"})])  # fmt: skip
+    digest = hashlib.sha256(of.encode()).hexdigest()[:12]
+    earlier = (previous or {}).get("survey")
+    for known in (config.survey, Survey(**earlier) if earlier else None):
+        if known is not None and known.of == digest:
+            return known
+    if config.data.missing():
+        return None
+    print("adapt: looking at the collection, for what the config leaves open", file=sys.stderr, flush=True)
+    model = config.model
+    counters = {"queries": token_counter(model, model.query_prompt),
+                "documents": token_counter(model, model.document_prompt)}  # fmt: skip
+    return survey(config.data, digest, **counters)
+
+
+class _Resolving:
+    """Filling in what a config leaves open."""
+
+    def __init__(self, config: Config, found: Survey | None) -> None:
+        self._config, self._seen, self._survey = config, found is not None, found or UNSEEN
+        self.defaults: list[Default] = []
+
+    def resolved(self) -> Config:
+        """The config with plain numbers."""
+        if self._seen:
+            self._check()
+        config, asked = self._config, self._config.evaluate
+        hold_out, evaluate = dict(config.data.hold_out), {}
+        if "split" not in asked.model_fields_set and asked.split not in self._counts(hold_out):
+            there = self._survey.queries
+            whole = "train" if "train" in there else max(there, key=lambda split: there[split])
+            hold_out[asked.split] = self._held_out(asked.split, whole)
+        if "select" not in asked.model_fields_set:
+            there = self._counts(hold_out)
+            select = next((name for name in DEV_NAMES if name in there and name != asked.split), None)
+            if select is None:
+                select = DEV if DEV not in there else "chosen by"  # where dev is the measured split
+                hold_out[select] = self._held_out(select, "train" if "train" in there else asked.split)
+            if select != DEV:
+                self._note("evaluate.select", select, f"{DEV} is measured" if asked.split == DEV else f"no split {DEV}")
+            evaluate["select"] = select
+        counts = self._counts(hold_out)
+        for key, name in {"split": asked.split, "select": evaluate.get("select", asked.select)}.items():
+            if self._seen and name not in counts:
+                raise UserError(f"evaluate.{key}: no query of {name!r} has a relevant document; "
+                                f"splits that have some: {listing(counts)}")  # fmt: skip
+        if "measures" not in asked.model_fields_set:
+            evaluate["measures"] = self._measures()
+        update: dict[str, Any] = {
+            "data": config.data.model_copy(update={"hold_out": hold_out}), "model": self._model(),
+            "evaluate": asked.model_copy(update=evaluate), "train": self._trainings(counts),
+        }  # fmt: skip
+        if "k" not in config.model_fields_set and self._survey.documents < config.k:
+            update["k"] = self._note("k", self._survey.documents, "all documents")
+        if config.pair_tokens is None:
+            both = (update["model"].query_tokens or 0) + (update["model"].document_tokens or 0)
+            update["pair_tokens"] = self._note(
+                "pair_tokens", min(both, self._limit()), "a query with its document, as the model's limit allows"
+            )
+        return config.model_copy(update=update)
+
+    def _note(self, key: str, value: Any, why: str, *, of_collection: bool = True) -> Any:
+        """The value, which is noted with why."""
+        self.defaults.append(Default(key, value, why if self._seen or not of_collection else MISSING))
+        return value
+
+    def _check(self) -> None:
+        """UserError where there is nothing to compare systems by."""
+        if not self._survey.asked:
+            raise UserError("data: the collection has no queries; systems are compared by queries with judgements")
+        if not self._survey.queries:
+            raise UserError(f"data: none of the {self._survey.asked:,} queries has a relevant document; systems are "
+                            "compared by queries with judgements")  # fmt: skip
+
+    def _counts(self, hold_out: Mapping[str, HoldOut]) -> dict[str, int]:
+        """About how many judged queries each split has once splits are held out and samples drawn."""
+        whole, counts = self._survey.queries, dict(self._survey.queries)
+        for split, how in hold_out.items():
+            drawn = round(how.share * whole.get(how.of, 0))
+            counts[split] = drawn
+            counts[how.of] = counts.get(how.of, 0) - drawn
+        for split, sample in self._config.data.sample.items():
+            counts[split] = min(counts.get(split, 0), sample if isinstance(sample, int) else sample.queries)
+        return {split: count for split, count in counts.items() if count > 0}
+
+    def _held_out(self, split: str, whole: str) -> HoldOut:
+        """A split that is drawn from another."""
+        queries = self._survey.queries[whole]
+        least, most = DEV_QUERIES
+        wanted = min(max(queries / 10, least), most) if whole == "train" else most
+        share = round(min(wanted / queries, 0.5), 4)
+        self._note(
+            f"data.hold_out.{split}", f"{{of: {whole}, share: {share:g}}}",
+            f"the collection has no {split} queries: about {round(share * queries):,} of {queries:,} of {whole}",
+        )  # fmt: skip
+        return HoldOut(of=whole, share=share)
+
+    def _measures(self) -> list[str]:
+        """The first measure decides."""
+        found = self._survey
+        if found.graded or found.relevant >= SEVERAL:
+            why = "judgements are graded" if found.graded else f"{found.relevant:g} relevant documents a query"
+            made = ["nDCG@10", "R@100"]
+        else:
+            why, made = f"{found.relevant:g} relevant documents a query, not graded", ["RR@10", "Success@5", "R@100"]
+        self._note("evaluate.measures", listing(made), why)
+        return made
+
+    def _limit(self) -> int:
+        """The most tokens of a text that the start model reads and that are kept."""
+        return min(longest(self._config.model), self._config.tokens.max_tokens)
+
+    def _model(self) -> Any:
+        """The start model with lengths and, where its folder does not say, how vectors are made and compared."""
+        model, update = self._config.model, {}
+        for key, standard in UNREAD.items():
+            if getattr(model, key) is None:
+                measured = getattr(self._survey, key)
+                wanted = standard if measured is None else 8 * math.ceil(measured / 8)
+                why = f"95 % of the texts have at most {measured} tokens" if measured else "tokens cannot be counted here"
+                if wanted > self._limit():
+                    why += f"; the model reads {self._limit()}"
+                update[key] = self._note(f"model.{key}", min(wanted, self._limit()), why)
+        folder = Path(locate_model(model.model))
+        if folder.is_dir() and not (folder / MODULES).exists():
+            for key, value in {"pooling": "mean", "similarity": "cosine"}.items():
+                if getattr(model, key) is None:
+                    update[key] = self._note(f"model.{key}", value, "an encoder alone", of_collection=False)
+        return model.model_copy(update=update)
+
+    def _trainings(self, counts: Mapping[str, int]) -> Trainings | bool:
+        """The trainings with their updates; False without queries to train on."""
+        config, queries = self._config.train, counts.get("train", 0)
+        if config is False:
+            return False
+        if not queries:
+            return bool(self._note("train", False, "the collection has no judged queries in a split `train`"))
+        update = {}
+        for name, (least, most) in UPDATES.items():
+            training = getattr(config, name)
+            if training.updates is None:
+                once = math.ceil((training.epochs or 1) * queries / training.batch)
+                updates = once if training.epochs else min(max(once, least), most)
+                why = f"{training.epochs or 1:g} pass(es) over {queries:,} training queries in batches of {training.batch}"
+                why += f", at least {least}" if updates > once else f", at most {most}" if updates < once else ""
+                why += "; few: expect little" if queries < FEW else ""
+                self._note(f"train.{name}.updates", updates, why)
+                update[name] = training.model_copy(update={"updates": updates, "epochs": None})
+        return config.model_copy(update=update)

@@ -1,0 +1,114 @@
+"""The graph of `adapt`: an experiment of AR2, further candidates, and the choice of one system."""
+
+from dataclasses import replace
+from typing import Any
+
+from workflows.recipes.adapt.config import Config, Training, Trainings
+from workflows.stages import experiments
+from workflows.stages.collection import Collection
+from workflows.stages.config import CollectionConfig
+from workflows.stages.costs import cheapest_first, cost_of
+from workflows.stages.results import Outcome, Results, note_on
+from workflows.stages.retrieval import fused, refresh
+from workflows.stages.untrained import INTERPOLATED, add_untrained
+from workflows.steps.lucene import RM3Config, VectorIndexConfig, lucene_feedback, lucene_index
+from workflows.store.dag import Step, step
+
+WARM = "warm retriever"
+RANKER_BETWEEN_ROUNDS = {"updates": 20, "learning_rate": 1e-5}
+"""How the ranker follows the retriever in a round: it is good already, and its groups are few."""
+TEMPERATURE = {"temperature": 0.05}
+
+
+def build(config: Config) -> Outcome:
+    """The graph: what needs no training, what AR2 trains where there are queries to train on, and the results."""
+    base = _untrained(config) if config.train is False else experiments.outcome_of(ar2(config, config.train))
+    collection, split = Collection(config), config.evaluate.split
+    results = Results(collection, config, systems=list(base.systems))
+    warm = {one.seed: one.retrieval for one in base.systems if one.name == WARM}
+    for seed in config.seeds:
+        if config.rm3 is not None:
+            results.add("BM25 with RM3", _feedback(collection, config, config.rm3), seed=seed)
+        if (retrieval := warm.get(seed)) is not None:
+            name = f"BM25 + {WARM}, interpolated"
+            rankings = [collection.bm25, retrieval.ranking]
+            results.add(name, fused(retrieval.label.replace(WARM, name), collection, rankings, config, INTERPOLATED)(split), seed=seed)
+    trained = [(f"ranker over retriever {config.rounds}", f"retriever {config.rounds}"), (WARM, "start model")]
+    latest = {system.name: system for system in results.systems}
+    return replace(
+        base, results=results.gather([*(trained if config.train else []), ("start model", "BM25")]),
+        systems=results.systems, costs=tuple(cost_of(system) for system in latest.values()),
+        cheapest_first=cheapest_first(results.systems),
+    )  # fmt: skip
+
+
+def _untrained(config: Config) -> Outcome:
+    """What needs no training."""
+    collection = Collection(config)
+    results = Results(collection, config)
+    start = refresh("start", collection, collection.initial_model("start retriever", config.model), config)
+    for seed in config.seeds:
+        add_untrained(results, start, config.model, seed=seed)
+    return Outcome(
+        results=results.gather([]), data=collection.data, systems=results.systems, retrieval=start, ranker=None,
+        split=config.evaluate.split, note=note_on(config.model.model),
+    )  # fmt: skip
+
+
+def _feedback(collection: Collection, config: Config, rm3: RM3Config) -> Step:
+    """BM25's ranking with relevance feedback, which needs an index of its own."""
+    split = config.evaluate.split
+    index = step(
+        "bm25 index with term vectors", lucene_index, data=collection.data,
+        config=VectorIndexConfig(**config.bm25.index.model_dump()),
+    )  # fmt: skip
+    return step(
+        f"RM3 ranking ({split})", lucene_feedback, data=collection.data, index=index, splits=[split], k=config.k,
+        config=config.bm25.search, rm3=rm3,
+    )  # fmt: skip
+
+
+def ar2(config: Config, train: Trainings) -> dict[str, Any]:
+    """The keys of the AR2 experiment.
+
+    The retriever warms up on the batch's documents, as DPR does; the ranker begins from its encoder and learns the order
+    of what it retrieves; in the game the retriever learns the ranker's scores by distillation (Zhang et al., 2022, Eq.
+    12) beside the labels.
+    """
+    own = config.model_dump(mode="json")
+    shared = {key: own["model"][key] for key in ("model", "revision", "layers", "dropout")}
+    between = train.ranker.model_copy(update=RANKER_BETWEEN_ROUNDS)
+    return {
+        **{key: own[key] for key in CollectionConfig.model_fields},
+        "recipe": "ar2",
+        **{key: own[key] for key in ("rounds", "gate", "rerank")},
+        "retriever": {
+            "model": own["model"],
+            "warm": _phase(train.warm, [_cross_entropy(over="batch", options=TEMPERATURE)]),
+            "game": _phase(
+                train.game,
+                [
+                    {"function": "components.losses.listwise.distillation", "options": TEMPERATURE},
+                    _cross_entropy(over="batch", weight=0.3, options=TEMPERATURE),
+                ],
+            ),
+        },
+        "ranker": {
+            "model": {**shared, "pooling": "mean", "pair_tokens": config.pair_tokens},
+            "encoder": "model" if config.model.towers == "separate" else WARM,
+            "prior": own["prior"],
+            "warm": _phase(train.ranker, [_cross_entropy()]),
+            "game": _phase(between, [_cross_entropy()]),
+        },
+    }
+
+
+def _phase(training: Training, losses: list[dict[str, Any]]) -> dict[str, Any]:
+    """The keys of a phase of training."""
+    mine = {"negatives": training.negatives, "depth": training.depth}
+    train = {key: getattr(training, key) for key in ("updates", "batch", "learning_rate")}
+    return {"mine": mine, "train": {**train, "losses": losses}}
+
+
+def _cross_entropy(**more: Any) -> dict[str, Any]:
+    return {"function": "components.losses.listwise.cross_entropy", **more}

@@ -1,0 +1,55 @@
+"""What a system's queries cost, read off the steps that made its ranking."""
+
+from collections.abc import Iterator
+
+from workflows.stages.results import Cost, System, TimeSpent
+from workflows.steps.encode import encode_queries
+from workflows.steps.fuse import fuse
+from workflows.steps.lucene import lucene_feedback, lucene_search
+from workflows.steps.prior import add_prior, fit_prior
+from workflows.steps.score import rerank
+from workflows.steps.search import search
+from workflows.store.dag import Step
+
+FROM_CHEAP_TO_DEAR = ((lucene_search,), (lucene_feedback,), (search,), (fuse,), (rerank, add_prior, fit_prior))
+"""The step that a system ends with: BM25, BM25 with feedback, a retriever, a fusion, a ranker."""
+FOR_QUERIES = (lucene_search, lucene_feedback, encode_queries, search, fuse, rerank, add_prior)
+"""Steps that every query needs."""
+
+
+def cheapest_first(systems: list[System]) -> tuple[str, ...]:
+    """The systems' names in the order of their costs: first what needs no training, then by what they end with."""
+
+    def cost(system: System) -> tuple[bool, int]:
+        assert system.ranking is not None
+        function = system.ranking.function
+        return system.trained, next(at for at, kind in enumerate(FROM_CHEAP_TO_DEAR) if function in kind)
+
+    return tuple(dict.fromkeys(system.name for system in sorted(systems, key=cost)))
+
+
+def cost_of(system: System) -> Cost:
+    """What a system takes to build, and for a query."""
+    assert system.ranking is not None
+    steps = list(dict.fromkeys(_for_queries(system.ranking)))
+    reranked = [node for node in steps if node.function is rerank]
+    last = [node for node in steps if node.function is add_prior]
+    searched = [node.inputs["index"] or node.inputs["vectors"] for node in steps if node.function is search]
+    lexical = [node.inputs["index"] for node in steps if node.function in (lucene_search, lucene_feedback)]
+    return Cost(
+        system.name, tuple(dict.fromkeys([*lexical, *searched])),
+        rerank=(*map(TimeSpent, reranked), *(TimeSpent(node, over=reranked[-1]) for node in last)),
+        retrieve=tuple(TimeSpent(node) for node in steps if node not in [*reranked, *last]),
+        models=tuple(
+            node.inputs["retriever" if node.function is encode_queries else "ranker"]
+            for node in steps if node.function in (encode_queries, rerank)
+        ),
+    )  # fmt: skip
+
+
+def _for_queries(node: Step) -> Iterator[Step]:
+    """The steps that every query needs, in order; what only fits weights is none."""
+    for before in node.upstream:
+        if before.function in FOR_QUERIES:
+            yield from _for_queries(before)
+    yield node
