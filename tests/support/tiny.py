@@ -124,6 +124,19 @@ def ear(beir: Path, encoder: Path) -> dict[str, Any]:
     }
 
 
+def adapt(beir: Path, encoder: Path) -> dict[str, Any]:
+    """A collection of one's own, with trainings of a moment."""
+    small = dpr(beir, encoder)
+    moment = {"updates": 3, "batch": 4}
+    return {
+        "recipe": "adapt",
+        **{key: small[key] for key in ("data", "encode")},
+        "model": str(encoder),
+        "train": {"warm": moment, "ranker": moment, "game": moment},
+        "rm3": None,
+    }
+
+
 def write(path: Path, tree: dict[str, Any]) -> Path:
     """A config or profile as a file."""
     path.write_text(yaml.safe_dump(tree, sort_keys=False))

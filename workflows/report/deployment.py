@@ -70,12 +70,12 @@ def sentence(made: Json, *, anything_trained: bool) -> str:
     if (against := made["against"]) is not None:
         difference = f"{against['difference']:+.3f}".replace("0.", ".", 1)
         told = f"{difference} against {against['baseline']}, the best untrained system, {p_text(against['p'])}"
-        parts.append(told if made["trained"] else f"the best trained system, {against['system']}, does not pay ({told})")
+        parts.append(told if made["trained"] else f"training does not pay: {against['system']} has {told}")
     if not anything_trained:
         parts.append(TO_TRAIN)
     if made["milliseconds"] is not None:
         parts.append(f"a query took {made['milliseconds']:.1f} ms here, many at once")
-    size = {name: f"{count / 2**20:,.0f} MB" for name, count in made["bytes"].items()}
+    size = {name: f"{count / 2**20:,.1f} MB" for name, count in made["bytes"].items()}
     parts.append(f"it needs {size['indexes']} of indexes and vectors and {size['models']} of models")
     return "; ".join(parts) + "."
 

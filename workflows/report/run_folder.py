@@ -75,9 +75,7 @@ class RunFolder:
     def _computed(self, executed: Collection[str]) -> Json:
         """What metrics.json would say of the store as it is."""
         outcome = self._experiment.outcome
-        return metrics_of(
-            outcome.results, self.finished_steps(), self._store, executed, outcome.systems, outcome.costs
-        )
+        return metrics_of(outcome.results, self.finished_steps(), self._store, executed, outcome.systems, outcome.costs)
 
     def _written(self, metrics: Json) -> Json | None:
         """What metrics.json says, where it and the page tell of the same artifacts as these metrics: the config may

@@ -31,13 +31,13 @@ def cheapest_first(systems: list[System]) -> tuple[str, ...]:
 def cost_of(system: System) -> Cost:
     """What a system takes to build, and for a query."""
     assert system.ranking is not None
-    steps = list(dict.fromkeys(_for_queries(system.ranking)))
+    steps = list({node.fingerprint: node for node in _for_queries(system.ranking)}.values())
     reranked = [node for node in steps if node.function is rerank]
     last = [node for node in steps if node.function is add_prior]
     searched = [node.inputs["index"] or node.inputs["vectors"] for node in steps if node.function is search]
     lexical = [node.inputs["index"] for node in steps if node.function in (lucene_search, lucene_feedback)]
     return Cost(
-        system.name, tuple(dict.fromkeys([*lexical, *searched])),
+        system.name, tuple({node.fingerprint: node for node in [*lexical, *searched]}.values()),
         rerank=(*map(TimeSpent, reranked), *(TimeSpent(node, over=reranked[-1]) for node in last)),
         retrieve=tuple(TimeSpent(node) for node in steps if node not in [*reranked, *last]),
         models=tuple(

@@ -18,7 +18,6 @@ from workflows.stages.config import CollectionConfig, Default
 from workflows.stages.results import Outcome
 from workflows.store.dag import Step
 
-
 CONFIG = "config.yaml"
 """The resolved config in a run's folder."""
 

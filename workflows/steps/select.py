@@ -38,7 +38,8 @@ def select(
             by_ranking[path] = by_measure(table)[measure][1]
         values.setdefault(entry["system"], []).append(by_ranking[path])
     costs = {entry["system"]: entry["cost"] for entry in systems if "cost" in entry}
-    made = selected(values, {entry["system"]: entry["trained"] for entry in systems}, sorted(costs, key=costs.__getitem__))
+    cheapest_first = sorted(costs, key=lambda name: costs[name])
+    made = selected(values, {entry["system"]: entry["trained"] for entry in systems}, cheapest_first)
     if not len(wanted):
         made["why"] = f"no query of {split!r} is judged, so weights of fusions are the defaults too"
     write_json(out / FILE, {"split": split, "measure": measure, "queries": len(wanted), **made})

@@ -153,10 +153,10 @@ class _Resolving:
         """The first measure decides."""
         found = self._survey
         if found.graded or found.relevant >= SEVERAL:
-            why = "judgements are graded" if found.graded else f"{found.relevant:g} relevant documents a query"
+            why = "judgements are graded" if found.graded else f"{found.relevant:.1f} relevant documents a query"
             made = ["nDCG@10", "R@100"]
         else:
-            why, made = f"{found.relevant:g} relevant documents a query, not graded", ["RR@10", "Success@5", "R@100"]
+            why, made = f"{found.relevant:.1f} relevant documents a query, not graded", ["RR@10", "Success@5", "R@100"]
         self._note("evaluate.measures", listing(made), why)
         return made
 
@@ -166,15 +166,15 @@ class _Resolving:
 
     def _model(self) -> Any:
         """The start model with lengths and, where its folder does not say, how vectors are made and compared."""
-        model, update = self._config.model, {}
+        model, limit, update = self._config.model, self._limit(), {}
         for key, standard in UNREAD.items():
-            if getattr(model, key) is None:
-                measured = getattr(self._survey, key)
-                wanted = standard if measured is None else 8 * math.ceil(measured / 8)
-                why = f"95 % of the texts have at most {measured} tokens" if measured else "tokens cannot be counted here"
-                if wanted > self._limit():
-                    why += f"; the model reads {self._limit()}"
-                update[key] = self._note(f"model.{key}", min(wanted, self._limit()), why)
+            if getattr(model, key) is not None:
+                continue
+            measured = getattr(self._survey, key)
+            wanted = standard if measured is None else 8 * math.ceil(measured / 8)
+            why = f"95 % have at most {measured} tokens" if measured else "the model's tokenizer cannot be read here"
+            why += f"; the model reads {limit}" if wanted > limit else ""
+            update[key] = self._note(f"model.{key}", min(wanted, limit), why)
         folder = Path(locate_model(model.model))
         if folder.is_dir() and not (folder / MODULES).exists():
             for key, value in {"pooling": "mean", "similarity": "cosine"}.items():
@@ -193,9 +193,10 @@ class _Resolving:
         for name, (least, most) in UPDATES.items():
             training = getattr(config, name)
             if training.updates is None:
-                once = math.ceil((training.epochs or 1) * queries / training.batch)
+                passes = training.epochs or 1
+                once = math.ceil(passes * queries / training.batch)
                 updates = once if training.epochs else min(max(once, least), most)
-                why = f"{training.epochs or 1:g} pass(es) over {queries:,} training queries in batches of {training.batch}"
+                why = f"{passes:g} x {queries:,} training queries in batches of {training.batch}"
                 why += f", at least {least}" if updates > once else f", at most {most}" if updates < once else ""
                 why += "; few: expect little" if queries < FEW else ""
                 self._note(f"train.{name}.updates", updates, why)

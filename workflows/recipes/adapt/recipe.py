@@ -6,7 +6,7 @@ from typing import Any
 from workflows.recipes.adapt.config import Config, Training, Trainings
 from workflows.stages import experiments
 from workflows.stages.collection import Collection
-from workflows.stages.config import CollectionConfig
+from workflows.stages.config import CollectionConfig, seeded
 from workflows.stages.costs import cheapest_first, cost_of
 from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import fused, refresh
@@ -31,8 +31,10 @@ def build(config: Config) -> Outcome:
             results.add("BM25 with RM3", _feedback(collection, config, config.rm3), seed=seed)
         if (retrieval := warm.get(seed)) is not None:
             name = f"BM25 + {WARM}, interpolated"
-            rankings = [collection.bm25, retrieval.ranking]
-            results.add(name, fused(retrieval.label.replace(WARM, name), collection, rankings, config, INTERPOLATED)(split), seed=seed)
+            rankings = fused(
+                seeded(name, seed, config), collection, [collection.bm25, retrieval.ranking], config, INTERPOLATED
+            )
+            results.add(name, rankings(split), seed=seed)
     trained = [(f"ranker over retriever {config.rounds}", f"retriever {config.rounds}"), (WARM, "start model")]
     latest = {system.name: system for system in results.systems}
     return replace(
@@ -71,9 +73,9 @@ def _feedback(collection: Collection, config: Config, rm3: RM3Config) -> Step:
 def ar2(config: Config, train: Trainings) -> dict[str, Any]:
     """The keys of the AR2 experiment.
 
-    The retriever warms up on the batch's documents, as DPR does; the ranker begins from its encoder and learns the order
-    of what it retrieves; in the game the retriever learns the ranker's scores by distillation (Zhang et al., 2022, Eq.
-    12) beside the labels.
+    The retriever warms up on the batch's documents, as DPR does. The ranker begins from its encoder and learns the
+    order of what it retrieves. In the game the retriever learns the ranker's scores by distillation (Zhang et al.,
+    2022, Eq. 12) beside the labels.
     """
     own = config.model_dump(mode="json")
     shared = {key: own["model"][key] for key in ("model", "revision", "layers", "dropout")}

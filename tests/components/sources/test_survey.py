@@ -1,0 +1,81 @@
+"""What a survey finds of a collection, against counting it naively."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from components.config import parse
+from components.models.configs import DualEncoderConfig
+from components.models.text_lengths import LIMIT, longest, token_counter
+from components.sources import beir as beir_format
+from components.sources import survey as surveys
+from components.sources.survey import survey
+
+
+def source(folder: Path) -> beir_format.Source:
+    return parse(beir_format.Source, {"format": "beir", "path": str(folder)}, where="test")
+
+
+def words(texts: list[str]) -> list[int]:
+    return [len(text.split()) for text in texts]
+
+
+def test_a_survey_is_a_naive_count(beir: Path, data: Path) -> None:
+    found = survey(source(beir), "", queries=words, documents=words)
+    documents = pq.read_table(data / "documents.parquet").to_pylist()
+    queries = pq.read_table(data / "queries.parquet").to_pylist()
+    qrels = [row for row in pq.read_table(data / "qrels.parquet").to_pylist() if row["relevance"] > 0]
+    assert found.documents == len(documents)
+    assert found.asked == len(queries)
+    for split in ("train", "dev", "test"):
+        assert found.queries[split] == len({row["query_id"] for row in qrels if row["split"] == split})
+    assert found.relevant == pytest.approx(len(qrels) / len({row["query_id"] for row in qrels}), abs=0.005)
+    assert found.graded == (len({row["relevance"] for row in qrels}) > 1)
+    lengths = [len(f"{row['title']} {row['text']}".split()) for row in documents]
+    enough = found.document_tokens or 0
+    assert sum(length <= enough for length in lengths) >= 0.95 * len(lengths) > sum(n < enough for n in lengths)
+
+
+def test_it_reads_the_first_documents_alone(beir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surveys, "DOCUMENTS", 7)
+    monkeypatch.setattr(surveys, "TEXTS", 3)
+    counted: list[str] = []
+
+    def count(texts: list[str]) -> list[int]:
+        counted.extend(texts)
+        return words(texts)
+
+    assert survey(source(beir), "", queries=words, documents=count).documents == 7
+    assert len(counted) == 3
+
+
+def test_without_a_tokenizer_there_are_no_lengths(beir: Path) -> None:
+    found = survey(source(beir), "", queries=None, documents=words)
+    assert found.query_tokens is None
+    assert found.document_tokens
+
+
+def test_tokens_are_counted_as_the_model_reads_them(encoder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    config, tokenizer = DualEncoderConfig(model=str(encoder)), AutoTokenizer.from_pretrained(encoder)
+    texts = ["barami cotol", "a", "barami " * 30]
+    count = token_counter(config, "du: ")
+    assert count is not None
+    assert count(texts) == [len(tokenizer(f"du: {text}")["input_ids"]) for text in texts]
+    assert longest(config) == 64  # of the tokenizer; there are 96 positions
+
+
+def test_a_models_limit_is_the_least_that_its_files_name(tmp_path: Path) -> None:
+    config = DualEncoderConfig(model=str(tmp_path))
+    told = {"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    assert longest(config) == 512
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 256}))
+    assert longest(config) == 256
+    assert longest(DualEncoderConfig(model="somebody/some-model")) == LIMIT
+    assert token_counter(config) is None

@@ -1,0 +1,76 @@
+"""`adapt`, whole runs in seconds: with training queries and without, and where the collection is gone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support import tiny
+from tests.support.tiny import Place
+
+
+@pytest.fixture(scope="module")
+def adapted(toys: Path, beir: Path, encoder: Path) -> Place:
+    """A finished run on a folder of its own."""
+    folder = shutil.copytree(beir, toys / "own")
+    place = tiny.place(toys / "adapted", tiny.adapt(folder, encoder))
+    assert place("run") == 0
+    return place
+
+
+def test_it_ends_with_what_to_deploy(adapted: Place, said: tiny.Said) -> None:
+    metrics = adapted.metrics()
+    deploy = metrics["deploy"]
+    systems = {row["system"] for row in metrics["rows"]}
+    assert {"BM25", "start model", "warm retriever", "BM25 + warm retriever, interpolated",
+            "ranker over retriever 1"} <= systems  # fmt: skip
+    assert deploy["system"] in systems
+    value = next(row["value"] for row in metrics["rows"]
+                 if (row["system"], row["measure"]) == (deploy["system"], deploy["measure"]))  # fmt: skip
+    assert deploy["value"] == pytest.approx(value)
+    assert deploy["interval"][0] <= value <= deploy["interval"][1]
+    assert deploy["milliseconds"] > 0
+    assert deploy["bytes"]["indexes"] > 0
+    assert adapted("show") == 0
+    printed = " ".join("".join(said()).split())
+    assert printed.endswith(deploy["sentence"])
+    assert f"Deploy {deploy['system']}: " in printed
+    assert deploy["sentence"] in (adapted.runs / "tiny" / "report.html").read_text()
+
+
+def test_once_run_the_numbers_hold_without_the_collection(adapted: Place, tmp_path: Path, said: tiny.Said) -> None:
+    place = adapted.copy(tmp_path / "there")
+    tree = yaml.safe_load(place.config.read_text())
+    there = Path(tree["data"]["path"])
+    away = there.rename(there.with_name("away"))
+    try:
+        assert place("plan") == 0
+        out, _ = said()
+        assert " 0 to run" in out
+        assert "95 % have at most" in out
+        shutil.rmtree(place.runs)
+        assert place("plan") == 0
+        out, _ = said()
+        assert "source missing: not yet that of the collection" in out
+    finally:
+        away.rename(there)
+
+
+def test_without_training_queries_only_what_needs_none_is_compared(
+    beir: Path, encoder: Path, tmp_path: Path, said: tiny.Said
+) -> None:
+    folder = shutil.copytree(beir, tmp_path / "judged")
+    (folder / "qrels" / "train.tsv").rename(folder / "qrels" / "test.tsv")
+    (folder / "qrels" / "dev.tsv").unlink()
+    place = tiny.place(tmp_path / "place", tiny.adapt(folder, encoder))
+    assert place("run") == 0
+    metrics = place.metrics()
+    assert not any("retriever" in row["system"] for row in metrics["rows"])
+    assert "nothing was trained; that needs judged queries in a split `train`" in metrics["deploy"]["sentence"]
+    config = yaml.safe_load((place.runs / "tiny" / "config.yaml").read_text())
+    assert config["train"] is False
+    assert config["data"]["hold_out"] == {"dev": {"of": "test", "share": 0.5}}
+    assert {row["split"] for row in metrics["rows"]} == {"test"}

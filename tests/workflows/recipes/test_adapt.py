@@ -1,0 +1,198 @@
+"""What `adapt` fills in for a collection, and what it refuses."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from components.config import UserError
+from components.evaluation.selection import cheapest_of_the_best, selected
+from components.sources.survey import Survey
+from tests.support import tiny
+from workflows.recipes.adapt import Config, resolve
+from workflows.recipes.adapt.defaults import _found
+from workflows.stages import experiments
+
+
+@pytest.fixture
+def own(beir: Path, tmp_path: Path) -> Path:
+    """The toy collection, to do something to."""
+    return shutil.copytree(beir, tmp_path / "own")
+
+
+@pytest.fixture
+def tree(own: Path, encoder: Path) -> dict[str, Any]:
+    """The two lines, and a start model."""
+    return {"recipe": "adapt", "data": {"format": "beir", "path": str(own)}, "model": str(encoder)}
+
+
+def read(tmp_path: Path, tree: dict[str, Any], *assignments: str) -> experiments.Experiment:
+    return experiments.read(tiny.write(tmp_path / "own.yaml", tree), list(assignments), tmp_path / "runs")
+
+
+def of(tree: dict[str, Any], **found: Any) -> Config:
+    """The config resolved for a collection of which this was found."""
+    config = Config(**tree)
+    seen = _found(config, None)
+    assert seen is not None
+    about = {"asked": 10**6, "queries": {}, "relevant": 1.0, "graded": False, **found}
+    return resolve(config.model_copy(update={"survey": Survey(of=seen.of, documents=1000, **about)}), None)[0]
+
+
+def test_lengths_are_those_of_the_collection(tmp_path: Path, tree: dict[str, Any]) -> None:
+    config = read(tmp_path, tree).config
+    for side in ("query_tokens", "document_tokens"):
+        found, length = getattr(config.survey, side), getattr(config.model, side)
+        assert length % 8 == 0
+        assert found <= length < found + 8 or length == 64
+    assert config.pair_tokens == min(64, config.model.query_tokens + config.model.document_tokens)
+    assert config.k == 40  # all documents
+    tree["model"] = {"model": tree["model"]}
+    assert read(tmp_path, tree, "model.query_tokens=5").config.model.query_tokens == 5
+
+
+def test_a_resolved_config_is_resolved_to_itself(tmp_path: Path, tree: dict[str, Any]) -> None:
+    made = read(tmp_path, tree)
+    assert {one.key for one in made.defaults} >= {"model.query_tokens", "train.warm.updates", "pair_tokens"}
+    again = read(tmp_path, made.config.model_dump(mode="json"))
+    assert again.config == made.config
+    assert again.defaults == []
+    assert again.outcome.results.fingerprint == made.outcome.results.fingerprint
+
+
+def test_an_earlier_run_is_remembered_and_another_source_is_not(
+    tmp_path: Path, tree: dict[str, Any], own: Path
+) -> None:
+    made = read(tmp_path, tree)
+    made.run.mkdir(parents=True)
+    (made.run / "config.yaml").write_text(yaml.safe_dump(made.config.model_dump(mode="json")))
+    own.rename(tmp_path / "away")
+    assert read(tmp_path, tree).config == made.config
+    (tmp_path / "away").rename(tmp_path / "other")
+    (tmp_path / "other" / "qrels" / "train.tsv").unlink()
+    assert read(tmp_path, {**tree, "data": {**tree["data"], "path": str(tmp_path / "other")}}).config.train is False
+
+
+def test_without_files_a_plan_has_generic_numbers(tmp_path: Path, tree: dict[str, Any], own: Path) -> None:
+    shutil.rmtree(own)
+    made = read(tmp_path, tree)
+    assert made.config.train.warm.updates > 1
+    assert {one.why for one in made.defaults if one.key.startswith("train.")} == {
+        "source missing: not yet that of the collection"
+    }
+
+
+@pytest.mark.parametrize(
+    ("queries", "dev"),
+    [(100_000, 1_000), (5_000, 500), (800, 200), (60, 30)],
+)
+def test_dev_queries_are_held_out_of_the_training_queries(tree: dict[str, Any], queries: int, dev: int) -> None:
+    config = of(tree, queries={"train": queries, "test": 50})
+    assert config.evaluate.select == "dev"
+    assert config.data.hold_out["dev"].of == "train"
+    assert config.data.hold_out["dev"].share * queries == pytest.approx(dev, rel=0.01)
+
+
+def test_a_dev_split_by_another_name_is_taken(tree: dict[str, Any]) -> None:
+    config = of(tree, queries={"train": 500, "validation": 40, "test": 50})
+    assert config.evaluate.select == "validation"
+    assert not config.data.hold_out
+
+
+def test_what_is_missing_is_drawn_from_what_there_is(tree: dict[str, Any]) -> None:
+    alone = of(tree, queries={"train": 5_000})
+    assert {split: one.of for split, one in alone.data.hold_out.items()} == {"test": "train", "dev": "train"}
+    judged = of(tree, queries={"test": 300})
+    assert judged.train is False
+    assert {split: (one.of, one.share) for split, one in judged.data.hold_out.items()} == {"dev": ("test", 0.5)}
+    measured = of({**tree, "evaluate": {"split": "dev"}}, queries={"train": 5_000, "dev": 200})
+    assert measured.evaluate.select not in ("dev", "train")
+    assert measured.data.hold_out[measured.evaluate.select].of == "train"
+
+
+def test_trainings_are_one_pass_within_bounds(tree: dict[str, Any]) -> None:
+    def updates(train: dict[str, Any], queries: int) -> int:
+        made = of({**tree, "train": {"warm": train}}, queries={"train": queries, "dev": 300, "test": 300}).train
+        assert made
+        return int(made.warm.updates or 0)
+
+    assert updates({}, 3_200) == 100
+    assert updates({}, 60) == 50
+    assert updates({}, 10**6) == 1_000
+    assert updates({"epochs": 3}, 10**6) == 93_750
+    assert updates({"updates": 7}, 3_200) == 7
+
+
+def test_measures_are_those_of_the_judgements(tree: dict[str, Any]) -> None:
+    splits = {"queries": {"train": 500, "dev": 300, "test": 300}}
+    assert of(tree, **splits).evaluate.measures == ["RR@10", "Success@5", "R@100"]
+    assert of(tree, **splits, graded=True).evaluate.measures == ["nDCG@10", "R@100"]
+    assert of(tree, **splits, relevant=3.2).evaluate.measures == ["nDCG@10", "R@100"]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "says"),
+    [
+        ("train.warm={epochs: 2, updates: 3}", r"own\.yaml: train\..*epochs and updates are two names of one length"),
+        ("evaluate.split=tset", r"own\.yaml: evaluate\.split: no query of 'tset' has a relevant document; splits that"),
+        ("evaluate.select=validation", r"own\.yaml: evaluate\.select: no query of 'validation'"),
+        ("evaluate.select=null", r"own\.yaml: .*evaluate: a system is chosen by queries that are neither"),
+        ("model=/nowhere", r"own\.yaml: model: /nowhere: there is no such directory"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, tree: dict[str, Any], assignment: str, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        read(tmp_path, tree, assignment)
+
+
+def test_a_collection_without_queries_or_judgements_is_refused(tmp_path: Path, tree: dict[str, Any], own: Path) -> None:
+    for path in (own / "qrels").iterdir():
+        path.unlink()
+    with pytest.raises(UserError, match=r"own\.yaml: data: none of the 24 queries has a relevant document"):
+        read(tmp_path, tree)
+    (own / "queries.jsonl").write_text("")
+    with pytest.raises(UserError, match=r"own\.yaml: data: the collection has no queries"):
+        read(tmp_path, tree)
+
+
+def test_the_cheaper_of_two_within_one_standard_error_is_chosen() -> None:
+    """Planted: one is behind the best by half a standard error of their differences, another by two."""
+    rng = np.random.default_rng(1)
+    noise = rng.normal(size=400)
+    noise = (noise - noise.mean()) / noise.std(ddof=1)
+    best = rng.random(400)
+    means = {"far": best - 2 / 20 + noise, "near": best - 0.5 / 20 + noise, "best": best}  # 1 / 20 is the error
+    assert cheapest_of_the_best(means, ["far", "near", "best"]) == "near"
+    assert cheapest_of_the_best(means, ["far", "best", "near"]) == "best"
+    values = {name: [one] for name, one in means.items()}
+    made = selected(values, {"far": False, "near": False, "best": True}, ["far", "near", "best"])
+    assert (made["deploy"], made["system"], made["baseline"]) == ("near", "best", "near")
+    made = selected(values, {"far": False, "near": True, "best": True}, ["far", "near", "best"])
+    assert (made["deploy"], made["system"], made["baseline"]) == ("near", "near", "far")
+
+
+def test_what_needs_no_training_is_cheaper(tmp_path: Path, tree: dict[str, Any]) -> None:
+    outcome = read(tmp_path, tree).outcome
+    order = list(outcome.cheapest_first)
+    assert order[:3] == ["BM25", "BM25 with RM3", "start model"]
+    trained = {system.name: system.trained for system in outcome.systems}
+    assert [trained[name] for name in order] == sorted(trained[name] for name in order)
+    assert order[-1] == "ranker over retriever 1"
+    assert order.index("retriever 1") < order.index("BM25 + retriever 1, interpolated")
+
+
+def test_a_querys_cost_is_that_of_the_steps_it_needs(tmp_path: Path, tree: dict[str, Any]) -> None:
+    costs = {one.system: one for one in read(tmp_path, tree).outcome.costs}
+    ranker = costs["ranker over retriever 1"]
+    assert [node.step.function.__name__ for node in ranker.retrieve] == ["encode_queries", "search", "lucene_search"]
+    assert [node.step.function.__name__ for node in ranker.rerank] == ["rerank", "add_prior"]
+    assert {node.label for node in ranker.index} == {"bm25 index", "retriever 1 vectors"}
+    assert [node.label for node in ranker.models] == ["retriever 1", "ranker 1"]
+    fusion = costs["BM25 + start model, reciprocal"]
+    assert [node.step.function.__name__ for node in fusion.retrieve][-1] == "fuse"
+    assert not fusion.rerank
