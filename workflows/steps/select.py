@@ -43,5 +43,5 @@ def select(
     if not len(wanted):
         made["why"] = f"no query of {split!r} is judged, so weights of fusions are the defaults too"
     write_json(out / FILE, {"split": split, "measure": measure, "queries": len(wanted), **made})
-    told = {key: made[key] for key in ("system", "baseline", "deploy") if key in made}
-    return {"candidates": len(values), "queries": len(wanted), **told}
+    summary: dict[str, Any] = {"candidates": len(values), "queries": len(wanted)}
+    return summary | {key: made[key] for key in ("system", "baseline", "deploy") if key in made}

