@@ -178,10 +178,9 @@ def leading_sentence(metrics: Json) -> str:
     measure = lead["measure"] or entries[0]["measure"]
     entry = [e for e in entries if e["measure"] == measure][-1]  # by the test that counts the most
     ours, theirs = _means_of(entry, metrics["rows"])
-    difference = f"{entry['difference']:+.3f}".replace("0.", ".")
     counted = "this training" if entry["test"] == THIS_TRAINING else "the method"
-    values = f"{measure} {_short(ours)} against {_short(theirs)} ({difference}, {p_text(entry['p'])}, {counted})"
-    return f"{chosen} On {entry['split']}: {values}."
+    chance = f"{signed(entry['difference'])}, {p_text(entry['p'])}, {counted}"
+    return f"{chosen} On {entry['split']}: {measure} {unsigned(ours)} against {unsigned(theirs)} ({chance})."
 
 
 def _means_of(entry: Json, rows: list[Json]) -> tuple[float, float]:
@@ -197,8 +196,14 @@ def _means_of(entry: Json, rows: list[Json]) -> tuple[float, float]:
     return ours, ours - entry["difference"]
 
 
-def _short(value: float) -> str:
-    return f"{value:.3f}".removeprefix("0")
+def unsigned(value: float) -> str:
+    """`.123`, `1.000`, `-.020`."""
+    return f"{value:.3f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.3f}"
+
+
+def signed(value: float) -> str:
+    """`+.123`, `-1.000`."""
+    return ("+" if value >= 0 else "") + unsigned(value)
 
 
 def closing_sentence(metrics: Json) -> str:

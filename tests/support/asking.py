@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import importlib
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,7 +27,8 @@ class Asking(Exception):
 def asked(config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *places: Place) -> dict[str, Asked]:
     """The first workers that each function asks for which needs any.
 
-    The steps are those of finished runs, whose artifacts they read; all functions of the config are among them.
+    The steps are those of finished runs, whose artifacts they read; all functions of the config are among them but for
+    those that do not use the cluster that they are given.
     """
     cluster = Cluster(map=Pool(workers=1), score=Pool(workers=2), java=Pool(workers=3), train=Pool(workers=1))
     pools = {"map": cluster.map, "score": cluster.score, "java": cluster.java}
@@ -39,7 +41,8 @@ def asked(config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *places:
 
     nodes = [(one, node) for one in places for node in graph(experiments.read(one.config, [], one.runs).wanted)]
     wanted = graph(experiments.read(ROOT / "configs" / config, [], tmp_path).wanted)
-    assert not {node.function for node in wanted} - {node.function for _, node in nodes}
+    for function in {node.function for node in wanted} - {node.function for _, node in nodes}:
+        assert "cluster" not in {one.argval for one in dis.get_instructions(function)}, function
     monkeypatch.setattr(Cluster, "cuda", lambda self: True)
     monkeypatch.setattr("components.retrieval.index.gpus", lambda: 1)
     for module in ("workflows.distributed.shards", *{node.function.__module__ for _, node in nodes}):

@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="a directory that is not there, or empty")
     parser.add_argument(
         "--system", metavar="NAME",
-        help="the system for the folder `system`, as the run's table calls it (default: the last retriever, with the "
-        "last ranker over it where that was measured)",
+        help="the system for the folder `system`, as the run's table calls it (default: what the run chose to deploy, "
+        "else the last retriever, with the last ranker over it where that was measured)",
     )  # fmt: skip
 
 
@@ -59,12 +59,13 @@ def call(arguments: argparse.Namespace) -> None:
 def write(experiment: Experiment, store: Store, to: Path, *, system: str | None, command: str) -> Iterator[str]:
     """Write `retriever/`, `ranker/`, `rankings/*.trec`, `qrels.trec`, an index, `system/`; yield a line for each.
 
-    `system` names one of the run's table, None for the last; `command` is what made the run. Nothing is overwritten.
+    `system` names one of the run's table, None for the one to deploy or the last; `command` is what made the run.
+    Nothing is overwritten.
     """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to}: exists and is not empty; accepted: a directory that does not exist, or an empty one")
     outcome = experiment.outcome
-    deployed = systems.chosen(outcome, system)
+    deployed = systems.chosen(outcome, system or systems.recommended(outcome, store))
     stages = systems.stages(deployed)
     system_folder.fetch(deployed, stages, store)
     for step in (outcome.data, outcome.retrieval.retriever, outcome.ranker, *outcome.rankings.values()):

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 
 from components.config import UserError, listing
 from components.data.tokenizers import lengths_of
+from components.evaluation.selection import FILE as SELECTION
 from components.retrieval.fusion import fitted
 from components.retrieval.lucene import AnalyzerConfig
 from components.systems.config import VERSION, Dense, Fused, Lexical, Ranker, SystemConfig, Weights
@@ -24,6 +25,16 @@ from workflows.store.store import Store
 Stages = Mapping[str, Step]
 """The steps that made a ranking, by what they are in a system: `lexical`, `dense`, `fusion`, `ranker`, `prior`; in
 order."""
+
+
+def recommended(outcome: Outcome, store: Store) -> str | None:
+    """The name of the system that a finished run chose to deploy; None where it chose none."""
+    selection = outcome.results.inputs.get("selection")
+    if not isinstance(selection, Step):
+        return None
+    store.fetch([selection], SELECTION)
+    name: str | None = json.loads((store.path(selection) / SELECTION).read_text()).get("deploy")
+    return name
 
 
 def chosen(outcome: Outcome, name: str | None) -> System:

