@@ -4,6 +4,7 @@ import ast
 import copy
 import importlib
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -184,9 +185,24 @@ class _Strict(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Strict.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
+class _Plain(yaml.SafeDumper):
+    """Writes what `_Strict` reads: a text that looks like 1e-5 is quoted."""
+
+
+for _own in (_Strict, _Plain):
+    _own.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+    )
+
+
+def yaml_text(tree: Mapping[str, Any]) -> str:
+    """A tree of keys as YAML that `read_yaml` reads as the same tree.
+
+    >>> print(yaml_text({"digest": "12e4", "rate": 1e-05}), end="")
+    digest: '12e4'
+    rate: 1.0e-05
+    """
+    return yaml.dump(tree, Dumper=_Plain, sort_keys=False, allow_unicode=True)
 
 
 def _loaded(text: str) -> Any:

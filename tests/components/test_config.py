@@ -8,7 +8,17 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Discriminator, ValidationError
 
-from components.config import Config, FunctionRef, UserError, fields_at, keyword_options, override, parse, read_yaml
+from components.config import (
+    Config,
+    FunctionRef,
+    UserError,
+    fields_at,
+    keyword_options,
+    override,
+    parse,
+    read_yaml,
+    yaml_text,
+)
 from components.models.configs import CrossEncoderConfig, DualEncoderConfig
 from components.training.config import TrainConfig
 from components.training.terms import LossTerm
@@ -189,6 +199,14 @@ class TestYaml:
         assert read_yaml(path) == {
             "a": 1e-5, "b": 2000.0, "c": -150.0, "d": 1e-5, "e": "1e", "f": "1e-5", "g": 12, "h": "e5",
         }  # fmt: skip
+
+    @pytest.mark.parametrize(
+        "value", ["12e4", "1e-5", 1e-5, 1e300, "on", "0x1F", "1_000", "12:30", "2026-01-01", "é", None]
+    )
+    def test_what_is_written_is_read_as_the_same(self, tmp_path: Path, value: Any) -> None:
+        """A digest may look like a number."""
+        tree = {"b": value, "a": [value]}
+        assert read_yaml(self.written(tmp_path, yaml_text(tree))) == tree
 
     @pytest.mark.parametrize(
         ("text", "message"),

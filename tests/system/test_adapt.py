@@ -31,7 +31,7 @@ def test_it_ends_with_what_to_deploy(adapted: Place, said: tiny.Said) -> None:
     value = next(row["value"] for row in metrics["rows"]
                  if (row["system"], row["measure"]) == (deploy["system"], deploy["measure"]))  # fmt: skip
     assert deploy["value"] == pytest.approx(value)
-    assert deploy["interval"][0] <= value <= deploy["interval"][1]
+    assert deploy["low"] <= value <= deploy["high"]
     assert deploy["milliseconds"] > 0
     assert deploy["bytes"]["indexes"] > 0
     assert adapted("show") == 0

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from components.config import yaml_text
 from components.evaluation.result_table import CLEAR, p_number, p_text
 from components.files import replacing
 from workflows.report.finished import Json
@@ -18,7 +19,6 @@ WORDS = {"compute": "computing", "files": "files", "start": "starting", "waiting
 def write_page(path: Path, page: Json, *, template: str = REPORT) -> None:
     """Fill a template of the folder `templates` by one atomic write."""
     import jinja2
-    import yaml
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
@@ -29,7 +29,7 @@ def write_page(path: Path, page: Json, *, template: str = REPORT) -> None:
     )
     numbers = {"duration": duration, "size": size, "number": "{:,}".format, "p": p_text, "p_number": p_number}
     environment.filters |= numbers
-    config = yaml.safe_dump(page["config"], sort_keys=False, allow_unicode=True)
+    config = yaml_text(page["config"])
     text = environment.get_template(template).render(**{**page, "config": config}, clear=CLEAR, kinds=WORDS)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

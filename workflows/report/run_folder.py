@@ -6,8 +6,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
-import yaml
-
+from components.config import yaml_text
 from components.files import write_json
 from workflows.report import report
 from workflows.report.finished import finished_steps
@@ -32,7 +31,7 @@ class RunFolder:
     def write_plan(self) -> None:
         """Write config.yaml and plan.txt as they are before the run."""
         self.path.mkdir(parents=True, exist_ok=True)
-        config = yaml.safe_dump(self._config(), sort_keys=False, allow_unicode=True)
+        config = yaml_text(self._config())
         (self.path / CONFIG).write_text(config)
         (self.path / "plan.txt").write_text(plan_text(self._experiment.wanted, self._store) + "\n")
 

@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from components.charts.scatter_plot import Dot, Scatter, svg
+from components.config import yaml_text
 from components.files import replacing
 from workflows.report import page as pages
 from workflows.tuning.trials import Trial, TrialTable
@@ -79,7 +78,7 @@ def write_best(table: TrialTable, config: dict[str, Any], source: Path, *, resul
         f"# On queries that it was not chosen by: --set evaluate.split={results_split}\n"
     )
     with replacing(path) as temporary:
-        temporary.write_text(comment + yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        temporary.write_text(comment + yaml_text(config), encoding="utf-8")
     return path
 
 
