@@ -28,7 +28,7 @@ def test_each_measured_retriever_of_each_seed_is_analysed(analysed: tiny.Place) 
     labels = [one["label"] for one in analysed.metrics()["steps"] if one["function"] == "analyse"]
     assert labels == ["start model analysis", "retriever (seed 1) analysis", "retriever (seed 2) analysis"]
     rows = analysed.metrics()["rows"]
-    assert {row["system"] for row in rows} == {"BM25", "start model", "retriever"}
+    assert {"BM25", "start model", "retriever"} < {row["system"] for row in rows}
     assert all("analysis" not in row for row in rows)
 
 
