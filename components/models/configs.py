@@ -10,6 +10,8 @@ from components.config import Config, UserError
 
 MODULES = "modules.json"
 """The file in a folder of sentence-transformers that lists its modules."""
+RANKER_CODE = "maxsim.py"
+"""The code in the folder of a ranker with `pooling: maxsim`, for sentence-transformers: a copy of the module here."""
 
 
 class Pretrained(Config):
@@ -127,10 +129,12 @@ class CrossEncoderConfig(Pretrained):
     """
 
     kind: Literal["cross_encoder"] = "cross_encoder"
-    pooling: Literal["cls", "first", "mean"] | None = None
+    pooling: Literal["cls", "first", "mean", "maxsim"] | None = None
     """What the score is made of. `cls`: the first token's last state, through the model's own classification head
     (BERT's, DeBERTa's and others' have a dense layer before the linear one). `first`: the same state, through a linear
-    layer alone. `mean`: the mean over the tokens, through a linear layer."""
+    layer alone. `mean`: the mean over the tokens, through a linear layer. `maxsim`: the mean over the query's tokens of
+    the highest cosine with a token of the document (Khattab and Zaharia, 2020, but query and document are read
+    together); a retriever's encoder scores well so before it has learnt anything as a ranker."""
     pair_tokens: int | None = Field(None, ge=6)
     """Maximum length of a query with its document in tokens, special tokens included."""
     seed: int = 0
@@ -140,5 +144,5 @@ class CrossEncoderConfig(Pretrained):
 class ResolvedCrossEncoderConfig(CrossEncoderConfig):
     """A ranker's config with a value for whatever was null, as it lies in the ranker's folder."""
 
-    pooling: Literal["cls", "first", "mean"] = "cls"
+    pooling: Literal["cls", "first", "mean", "maxsim"] = "cls"
     pair_tokens: int = Field(160, ge=6)

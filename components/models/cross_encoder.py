@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,12 +17,13 @@ from components.files import write_json
 from components.models import pretrained, sentence_modules
 from components.models.configs import CrossEncoderConfig, ResolvedCrossEncoderConfig
 from components.models.dual_encoder import pool
+from components.models.maxsim import CODE, MODULE, maxsim
 from components.models.sentence_modules import WEIGHTS, Found
 
 
 class CrossEncoder(nn.Module):
-    """A sequence classifier with one label, or an encoder with a linear layer on its first token's last state or on the
-    mean of all."""
+    """A sequence classifier with one label, an encoder with a linear layer on its first token's last state or on the
+    mean of all, or an encoder whose score is a similarity of the last states of both texts."""
 
     def __init__(self, config: ResolvedCrossEncoderConfig, backbone: Any, head: nn.Linear | None) -> None:
         super().__init__()
@@ -45,8 +47,11 @@ class CrossEncoder(nn.Module):
                             f"{own['pooling']}, or null")  # fmt: skip
         folder = found.encoders["shared"]
         with pretrained.seeded(config.seed):
+            head = None
             if whole.pooling == "cls":
-                backbone, head = pretrained.classifier(config, folder), None
+                backbone = pretrained.classifier(config, folder)
+            elif whole.pooling == "maxsim":
+                backbone = pretrained.encoder(config, folder)
             else:
                 backbone = pretrained.encoder(config, folder)
                 head = nn.Linear(backbone.config.hidden_size, 1)
@@ -56,7 +61,11 @@ class CrossEncoder(nn.Module):
                     if (weights := pretrained.file_of(config, file)) is not None:
                         pretrained.load_weights(head, weights, prefix="linear.")
         pretrained.check_length(backbone, whole, "pair_tokens")
-        return cls(whole, backbone, head), pretrained.tokenizer(config, folder)
+        tokenizer = pretrained.tokenizer(config, folder)
+        if whole.pooling == "maxsim" and "token_type_ids" not in tokenizer.model_input_names:
+            raise UserError(f"pooling: maxsim: the tokenizer of {config.model} has no token types, which tell the "
+                            "texts of a pair apart; accepted: cls, first, mean")  # fmt: skip
+        return cls(whole, backbone, head), tokenizer
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -65,6 +74,8 @@ class CrossEncoder(nn.Module):
         if config.pooling == "cls":
             return cls(config, pretrained.load_classifier(folder), None)
         backbone = pretrained.load_encoder(folder)
+        if config.pooling == "maxsim":
+            return cls(config, backbone, None)
         head = nn.Linear(backbone.config.hidden_size, 1)
         pretrained.load_weights(head, folder / "2_Dense" / WEIGHTS, prefix="linear.")
         return cls(config, backbone, head)
@@ -74,9 +85,12 @@ class CrossEncoder(nn.Module):
         inputs = {"input_ids": batch.ids, "attention_mask": batch.mask}
         if batch.segments is not None:
             inputs["token_type_ids"] = batch.segments
-        if self.head is None:
+        if self.config.pooling == "cls":
             return self.backbone(**inputs).logits.float().squeeze(-1)
         states = self.backbone(**inputs).last_hidden_state
+        if self.head is None:
+            assert batch.segments is not None  # or `start` had refused the tokenizer
+            return maxsim(states, batch.mask, batch.segments)
         vectors = pool(states, batch.mask, _POOLING[self.config.pooling])
         return functional.linear(vectors, self.head.weight, self.head.bias).float().squeeze(-1)
 
@@ -91,20 +105,26 @@ class CrossEncoder(nn.Module):
         encoder = self.backbone.base_model
         encoder.to(dtype)
         for module in self.backbone.children():
-            if module is not encoder and self.head is None:
+            if module is not encoder and self.config.pooling == "cls":
                 module.register_forward_pre_hook(lambda _, inputs: tuple(tensor.float() for tensor in inputs))
         return self
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:
         """Write it for this project and for sentence-transformers' `CrossEncoder(folder)`.
 
-        With `cls` pooling `AutoModelForSequenceClassification.from_pretrained` loads it too. Everywhere scores are
-        logits: the activation is the identity.
+        With `cls` pooling `AutoModelForSequenceClassification.from_pretrained` loads it too; with `maxsim` the folder
+        has code, and `CrossEncoder` wants `trust_remote_code=True`. Everywhere scores are logits: the activation is the
+        identity.
         """
         folder.mkdir(parents=True, exist_ok=True)
+        if self.config.pooling == "maxsim":
+            self.backbone.config.num_labels = 1  # where sentence-transformers looks
         pretrained.save_tower(self.backbone, folder, tokenizer_from, self.config.pair_tokens)
-        modules = [("", "base.modules.transformer.Transformer")]
-        if self.head is None:
+        modules = [("", "sentence_transformers.base.modules.transformer.Transformer")]
+        if self.config.pooling == "maxsim":
+            shutil.copyfile(CODE, folder / CODE.name)
+            modules.append(("1_MaxSim", MODULE))
+        elif self.head is None:
             write_json(folder / "sentence_bert_config.json", {"max_seq_length": self.config.pair_tokens, **_CLASSIFIER})
         else:
             width = self.head.in_features
@@ -127,8 +147,8 @@ class CrossEncoder(nn.Module):
                 },
             )
             modules += [
-                ("1_Pooling", "sentence_transformer.modules.pooling.Pooling"),
-                ("2_Dense", "base.modules.dense.Dense"),
+                ("1_Pooling", "sentence_transformers.sentence_transformer.modules.pooling.Pooling"),
+                ("2_Dense", "sentence_transformers.base.modules.dense.Dense"),
             ]
         about = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"}
         pretrained.save_modules(folder, modules, about, self.config)

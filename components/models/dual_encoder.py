@@ -134,22 +134,25 @@ class DualEncoder(nn.Module):
         if self.config.towers == "shared":
             pretrained.save_tower(self.towers["shared"], folder, tokenizer_from, self.config.document_tokens)
             _save_pooling(folder / "1_Pooling", self.width, self.config.pooling)
-            modules += [("", "models.Transformer"), ("1_Pooling", "models.Pooling")]
+            modules += [
+                ("", "sentence_transformers.models.Transformer"),
+                ("1_Pooling", "sentence_transformers.models.Pooling"),
+            ]
         else:
             for side, tower in self.towers.items():
                 limit = self.config.query_tokens if side == "query" else self.config.document_tokens
                 pretrained.save_tower(tower, folder / side, tokenizer_from, limit)
                 _save_pooling(folder / f"{side}_pooling", self.width, self.config.pooling)
             write_json(folder / "router_config.json", _router(dense="query" in self.projections))
-            modules += [("", "models.Router")]
+            modules += [("", "sentence_transformers.models.Router")]
         for name, layer in self.projections.items():
             _save_dense(folder / self._projection_folder(name), layer)
             if name == "shared":
-                modules += [(self._projection_folder(name), "models.Dense")]
+                modules += [(self._projection_folder(name), "sentence_transformers.models.Dense")]
         if self.config.similarity == "cosine":
             normalize = f"{len(modules)}_Normalize"
             (folder / normalize).mkdir(exist_ok=True)
-            modules += [(normalize, "models.Normalize")]
+            modules += [(normalize, "sentence_transformers.models.Normalize")]
         prompts = {"query": self.config.query_prompt, "document": self.config.document_prompt}
         about = {"model_type": "SentenceTransformer", "similarity_fn_name": self.config.similarity, "prompts": prompts}
         pretrained.save_modules(folder, modules, about, self.config)

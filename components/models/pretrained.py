@@ -205,12 +205,9 @@ def save_tower(model: Any, folder: Path, tokenizer_from: Path, limit: int) -> No
 
 
 def save_modules(folder: Path, modules: list[tuple[str, str]], about: dict[str, Any], config: Pretrained) -> None:
-    """Write a model's description: for sentence-transformers its modules, as pairs of folder and type, and `about`; for
-    this project its config."""
-    listed = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{kind}"}
-        for i, (path, kind) in enumerate(modules)
-    ]
+    """Write a model's description: for sentence-transformers its modules, as pairs of folder and class, and `about`;
+    for this project its config."""
+    listed = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(modules)]
     write_json(folder / MODULES, listed)
     write_json(folder / "config_sentence_transformers.json", {"prompts": {}, **about})
     (folder / MODEL_CONFIG).write_text(config.model_dump_json(indent=1) + "\n")

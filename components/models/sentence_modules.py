@@ -13,6 +13,7 @@ from components.config import UserError, listing
 from components.data.tokenizers import MODEL_CONFIG
 from components.models import pretrained
 from components.models.configs import MODULES, CrossEncoderConfig, DualEncoderConfig, Pretrained
+from components.models.maxsim import CODE, MODULE
 
 WEIGHTS = "model.safetensors"
 """The file with the weights of a Dense module."""
@@ -109,6 +110,9 @@ def ranker(source: CrossEncoderConfig) -> Found | None:
             _refuse(source, f"the ranker gives {labels} scores", "one score")
         limit = _limit(source, modules[0].path, "sequence-classification")
         return Found({"shared": modules[0].path}, {}, {"pooling": "cls", "pair_tokens": limit})
+    if [module.kind for module in modules] == ["Transformer", "MaxSim"]:
+        limit = _limit(source, modules[0].path, "feature-extraction")
+        return Found({"shared": modules[0].path}, {}, {"pooling": "maxsim", "pair_tokens": limit})
     if [module.kind for module in modules] != ["Transformer", "Pooling", "Dense"]:
         _refuse(source, f"the modules {listing(module.kind for module in modules)}",
                 "a sequence classifier, or Transformer, Pooling, Dense")  # fmt: skip
@@ -151,6 +155,9 @@ def _modules(source: Pretrained) -> list[_Module] | None:
 
 
 def _module(source: Pretrained, kind: str, path: str) -> _Module:
+    ours = pretrained.file_of(source, CODE.name) if kind == MODULE else None
+    if ours is not None and ours.read_bytes() == CODE.read_bytes():
+        return _Module(kind.rsplit(".", 1)[1], path)
     if not kind.startswith("sentence_transformers."):
         _refuse(source, f"the module {kind} is code of its own", f"sentence-transformers' {', '.join(_ORDER)}, Router")
     return _Module(kind.rsplit(".", 1)[1], path)

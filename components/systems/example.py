@@ -64,7 +64,7 @@ ranked = list(FIRST)
 """
 JUDGED = """
 pairs = [(query, documents[id]) for id in ranked[: ranker["depth"]]]
-judged = dict(zip(ranked, CrossEncoder(ranker["folder"]).predict(pairs).tolist()))
+judged = dict(zip(ranked, CrossEncoder(ranker["folder"], trust_remote_code=True).predict(pairs).tolist()))
 """
 RERANKED = """\
 ranked[: len(judged)] = sorted(judged, key=lambda id: -judged[id])

@@ -21,6 +21,7 @@ from components.config import UserError
 from components.data import trec
 from components.data.tables import RANKING, of_queries
 from components.files import replacing
+from components.models.configs import RANKER_CODE
 from workflows.commands import system_folder
 from workflows.commands.opening import add_config, finished, opened
 from workflows.stages import systems
@@ -81,7 +82,8 @@ def write(experiment: Experiment, store: Store, to: Path, *, system: str | None,
         yield f'{to}/retriever: SentenceTransformer("{to}/retriever")'
         if outcome.ranker is not None:
             shutil.copytree(store.path(outcome.ranker) / "model", folder / "ranker")
-            yield f'{to}/ranker: CrossEncoder("{to}/ranker")'
+            code = ", trust_remote_code=True" if (folder / "ranker" / RANKER_CODE).exists() else ""
+            yield f'{to}/ranker: CrossEncoder("{to}/ranker"{code})'
         (folder / "rankings").mkdir()
         queries = pq.read_table(store.path(outcome.data) / "queries.parquet", columns=["query_id", "split"])
         wanted = queries["query_id"].filter(pc.equal(queries["split"], outcome.split)).combine_chunks()

@@ -2,7 +2,7 @@
 ranker takes for relevant, and the ranker learns to tell them from those that are. `Game.play` is the paper's Algorithm
 1, and "line" in this file is a line of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -17,7 +17,7 @@ from workflows.stages.collection import Collection, Model
 from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
 from workflows.stages.reranking import Reranking
 from workflows.stages.results import Outcome, Results, note_on
-from workflows.stages.retrieval import Retrieval, fused, refresh
+from workflows.stages.retrieval import Rankings, Retrieval, fused, refresh
 from workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
 from workflows.stages.untrained import INTERPOLATED, add_untrained
 from workflows.steps.score import RerankConfig, ScoreConfig
@@ -98,9 +98,10 @@ class Config(RetrievalConfig):
     refresh_every: int = Field(1, ge=1)
     """Rounds from one refresh of the ranking to the next (line 11; the paper and its code: 1). The last round always
     refreshes."""
-    other_rerankings: list[Literal["rounds", "grid"]] = []
+    other_rerankings: list[Literal["rounds", "grid", "fused"]] = []
     """What is reranked and measured beside the last ranking by the last ranker. `rounds`: every round's ranking by its
-    own ranker (Figure 3). `grid`: the warm and the last ranking, each by the warm and the last ranker (Table 3)."""
+    own ranker (Figure 3). `grid`: the warm and the last ranking, each by the warm and the last ranker (Table 3).
+    `fused`: the last ranking fused with BM25's, by the last ranker."""
     controls: Controls = Controls()
 
     @model_validator(mode="after")
@@ -193,6 +194,9 @@ class Game:
             if i == config.rounds or ("rounds" in config.other_rerankings and config.refreshes_after(i)):
                 self.rerank(f"ranker over retriever {i}", ranker, retrieval, round=i)
 
+        with_bm25 = self.fuse_with_bm25(f"retriever {config.rounds}", retrieval)
+        if "fused" in config.other_rerankings:
+            self.rerank(f"ranker over BM25 + retriever {config.rounds}", ranker, retrieval, over=with_bm25)
         if "grid" in config.other_rerankings:
             self.rerank(f"warm ranker over retriever {config.rounds}", warm_ranker, retrieval)
             self.rerank("last ranker over warm retriever", ranker, warm_retrieval)
@@ -253,15 +257,16 @@ class Game:
         self.results.add(
             label, retrieval.ranking(split), retrieval=retrieval, seed=self.seed, round=round, entropy=True
         )
-        if round == self.config.rounds:
-            self.fuse_with_bm25(label, retrieval)
         return retrieval
 
-    def rerank(self, system: str, ranker: Model, retrieval: Retrieval, *, round: int | None = None) -> None:
-        """Rerank what a retriever retrieved, and measure it."""
-        ranking = self.reranking(system, ranker, retrieval).ranking(self.split)
+    def rerank(
+        self, system: str, ranker: Model, retrieval: Retrieval, *, round: int | None = None,
+        over: Rankings | None = None,
+    ) -> None:  # fmt: skip
+        """Rerank what a retriever retrieved, or other rankings that it has a part in, and measure it."""
+        ranking = replace(self.reranking(system, ranker, retrieval), over=over).ranking(self.split)
         self.results.add(
-            system, ranking, retrieval=retrieval, ranker=ranker.step, seed=self.seed, round=round,
+            system, ranking, retrieval=None if over else retrieval, ranker=ranker.step, seed=self.seed, round=round,
             queries=self.config.rerank.queries,
         )  # fmt: skip
 
@@ -272,13 +277,14 @@ class Game:
             self.label(label), self.collection, retrieval, ranker, config.rerank, config.evaluate, config.ranker.prior
         )
 
-    def fuse_with_bm25(self, system: str, retrieval: Retrieval) -> None:
-        """Interpolate BM25's ranking with a retriever's, and measure it."""
+    def fuse_with_bm25(self, system: str, retrieval: Retrieval) -> Rankings:
+        """Interpolate BM25's ranking with a retriever's, and measure it; these rankings."""
         name = f"BM25 + {system}, interpolated"
         rankings = fused(
             self.label(name), self.collection, [self.collection.bm25, retrieval.ranking], self.config, INTERPOLATED
         )
         self.results.add(name, rankings(self.split), seed=self.seed)
+        return rankings
 
     def control(self, name: Control, warm_retrieval: Retrieval) -> None:
         """Train the warm retriever without a ranker, on as many groups with as many negatives as in the game."""

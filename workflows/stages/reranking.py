@@ -1,4 +1,4 @@
-"""A ranker over what a retriever retrieved, perhaps with other scores beside the ranker's."""
+"""A ranker over what was retrieved, perhaps with other scores beside the ranker's."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +7,7 @@ from components.evaluation.gate import GateConfig
 from components.retrieval.prior import PriorConfig
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import EvaluateConfig
-from workflows.stages.retrieval import Retrieval
+from workflows.stages.retrieval import Rankings, Retrieval
 from workflows.steps.gate import gate
 from workflows.steps.prior import add_prior, fit_prior, teach_with_prior
 from workflows.steps.score import RerankConfig, ScoreConfig, rerank, score_groups
@@ -16,7 +16,7 @@ from workflows.store.dag import Step, step
 
 @dataclass(frozen=True)
 class Reranking:
-    """One ranker over one retriever's rankings.
+    """One ranker over one retriever's rankings, or over others that it has a part in.
 
     Weights are fitted, and gates decided, on the split that `evaluate.select` names.
     """
@@ -29,6 +29,8 @@ class Reranking:
     depth: RerankConfig
     evaluate: EvaluateConfig
     prior: PriorConfig | None = None
+    over: Rankings | None = None
+    """The rankings that are reranked; None for the retriever's."""
 
     def ranking(self, split: str) -> Step:
         """A split's queries in the ranker's order.
@@ -54,10 +56,10 @@ class Reranking:
         )  # fmt: skip
 
     def gate(self, config: GateConfig, advice: str) -> Step:
-        """Whether the ranker's order is better than the retriever's."""
+        """Whether the ranker's order is better than that of the ranking that it reads."""
         split = self._select
         return step(
-            f"{self.label} gate", gate, data=self.collection.data, ranking=self.retrieval.ranking(split),
+            f"{self.label} gate", gate, data=self.collection.data, ranking=self._ranking(split),
             reranked=self.ranking(split), split=split, measure=self.evaluate.select_by, config=config, advice=advice,
         )  # fmt: skip
 
@@ -76,8 +78,11 @@ class Reranking:
     def _reranked(self, split: str) -> Step:
         return step(
             f"{self.label} ({split})", rerank, data=self.collection.data, tokens=self.ranker.tokens,
-            ranking=self.retrieval.ranking(split), split=split, ranker=self.ranker.step, config=self.depth,
+            ranking=self._ranking(split), split=split, ranker=self.ranker.step, config=self.depth,
         )  # fmt: skip
+
+    def _ranking(self, split: str) -> Step:
+        return (self.over or self.retrieval.ranking)(split)
 
     def _priors(self, split: str) -> list[dict[str, Any]]:
         assert self.prior is not None

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from components.config import UserError
 from components.data.template import Template
 from components.data.tokenizers import load_tokenizer
 from components.data.tokens import Tokens
@@ -20,7 +21,9 @@ DRAW = np.random.default_rng(1)
 LENGTHS = [(1, 1), (2, 5), (4, 30), (30, 4), (30, 30), (9, 12), (11, 10)]
 PAIRS = [(toy.some_text(DRAW, a), toy.some_text(DRAW, b)) for a, b in LENGTHS]
 KIND = pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "electra"])
-POOLING = pytest.mark.parametrize("pooling", ["cls", "first", "mean"])
+POOLING = pytest.mark.parametrize("pooling", ["cls", "first", "mean", "maxsim"])
+TYPED = ("bert", "distilbert", "electra")
+"""Those whose tokenizers give token types."""
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +61,13 @@ def test_scores_are_the_same_in_sentence_transformers(
 ) -> None:
     from sentence_transformers import CrossEncoder as Theirs
 
+    if pooling == "maxsim" and kind not in TYPED:
+        with pytest.raises(UserError, match=r"pooling: maxsim: the tokenizer of .* has no token types"):
+            exported(tmp_path, encoders[kind], pooling=pooling)
+        return
     model, folder = exported(tmp_path, encoders[kind], pooling=pooling)
     wanted = ours(model, folder, PAIRS)
-    found = Theirs(str(folder), device="cpu").predict(PAIRS)
+    found = Theirs(str(folder), device="cpu", trust_remote_code=pooling == "maxsim").predict(PAIRS)
     assert found.shape == (len(PAIRS),)
     assert wanted.std() > 0.1
     np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5)
@@ -116,7 +123,7 @@ def test_what_is_saved_loads_as_it_was(tmp_path: Path, encoders: dict[str, Path]
         np.testing.assert_allclose(ours(loaded, place, PAIRS), wanted, rtol=1e-6)
 
 
-@POOLING
+@pytest.mark.parametrize("pooling", ["cls", "first", "mean"])
 def test_the_new_head_depends_on_its_seed_alone(encoders: dict[str, Path], pooling: str) -> None:
     def head(seed: int) -> torch.Tensor:
         model, _ = CrossEncoder.start(toy.ranker_config(encoders["bert"], pooling=pooling, seed=seed))
@@ -144,7 +151,7 @@ def test_a_pair_is_told_apart_by_its_segments(tmp_path: Path, encoders: dict[str
 
 def test_scores_do_not_depend_on_what_is_padded_beside_them(tmp_path: Path, encoders: dict[str, Path]) -> None:
     for kind, place in encoders.items():
-        for pooling in ("cls", "first", "mean"):
+        for pooling in ("cls", "first", "mean", *(["maxsim"] if kind in TYPED else [])):
             model, folder = exported(tmp_path / kind / pooling, place, pooling=pooling)
             alone = np.concatenate([ours(model, folder, [pair]) for pair in PAIRS])
             np.testing.assert_allclose(
@@ -153,9 +160,23 @@ def test_scores_do_not_depend_on_what_is_padded_beside_them(tmp_path: Path, enco
 
 
 def test_half_precision_scores_come_in_fp32(tmp_path: Path, encoders: dict[str, Path]) -> None:
-    for pooling in ("cls", "first", "mean"):
+    for pooling in ("cls", "first", "mean", "maxsim"):
         model, folder = exported(tmp_path / pooling, encoders["bert"], pooling=pooling)
         wanted = ours(model, folder, PAIRS)
         found = ours(model.to_dtype(torch.bfloat16), folder, PAIRS)
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, wanted, atol=0.1 + 0.05 * np.abs(wanted).max())
+
+
+def test_late_interaction_by_hand(tmp_path: Path, encoders: dict[str, Path]) -> None:
+    """The mean over the query's tokens of the highest cosine with a token of the document, times 20."""
+    model, folder = exported(tmp_path, encoders["bert"], pooling="maxsim")
+    tokenizer = load_tokenizer(folder)
+    for query, document in PAIRS:
+        inputs = tokenizer(query, document, truncation="longest_first", max_length=24, return_tensors="pt")
+        with torch.no_grad():
+            states = model.backbone(**inputs).last_hidden_state[0].numpy()
+        states /= np.linalg.norm(states, axis=1, keepdims=True)
+        side = inputs["token_type_ids"][0].numpy()
+        best = [max(float(one @ other) for other in states[side == 1]) for one in states[side == 0]]
+        assert ours(model, folder, [(query, document)])[0] == pytest.approx(20 * np.mean(best), abs=1e-4)

@@ -21,7 +21,7 @@ FUSES = pytest.mark.skipif(not inference.can_fuse(), reason="this processor has 
 
 
 def a_batch(rows: int = 6, width: int = 24) -> Batch:
-    """Texts of several lengths, one of them full and one of a single token."""
+    """Texts of several lengths, one of them full and one of a single token; all of one segment."""
     rng = np.random.default_rng(0)
     lengths = torch.tensor([width, 1, *rng.integers(2, width, rows - 2).tolist()])
     mask = (torch.arange(width) < lengths[:, None]).long()
@@ -64,13 +64,14 @@ def test_two_towers_are_both_fused(encoder: Path) -> None:
 
 
 @FUSES
-@pytest.mark.parametrize("pooling", ["cls", "first", "mean"])
+@pytest.mark.parametrize("pooling", ["cls", "first", "mean", "maxsim"])
 def test_a_rankers_scores_stay_fine(encoder: Path, pooling: str) -> None:
     """What makes the score is in fp32, so that documents hardly tie."""
-    model = CrossEncoder.start(toy.ranker_config(encoder, pooling=pooling))[0].eval()
+    model, batch = CrossEncoder.start(toy.ranker_config(encoder, pooling=pooling))[0].eval(), a_batch()
+    batch = batch._replace(segments=(torch.arange(batch.ids.shape[1]) % 2) * batch.mask)
     with torch.inference_mode():
-        exact = model(a_batch())
-        found = inference.ready(model, device=CPU, precision="bf16")(a_batch())
+        exact = model(batch)
+        found = inference.ready(model, device=CPU, precision="bf16")(batch)
     torch.testing.assert_close(found, exact, atol=2e-2, rtol=2e-2)
     assert len(set(found.tolist())) == len(found)
     assert found.bfloat16().float().ne(found).any()

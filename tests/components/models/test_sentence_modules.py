@@ -218,7 +218,7 @@ def test_every_file_of_a_model_is_watched(tmp_path: Path) -> None:
     assert {"modules.json", "model.safetensors", "2_Dense/model.safetensors", "1_Pooling/config.json"} <= names
 
 
-@pytest.mark.parametrize("pooling", ["cls", "first", "mean"])
+@pytest.mark.parametrize("pooling", ["cls", "first", "mean", "maxsim"])
 def test_our_ranker_comes_in_as_it_was(tmp_path: Path, encoder: Path, pooling: str) -> None:
     first, _ = CrossEncoder.start(toy.ranker_config(encoder, pooling=pooling, seed=3))
     first.save(tmp_path / "one", encoder)

@@ -85,6 +85,7 @@ def ar2(config: Config, train: Trainings) -> dict[str, Any]:
         **{key: own[key] for key in CollectionConfig.model_fields},
         "recipe": "ar2",
         **{key: own[key] for key in ("rounds", "gate", "rerank")},
+        "other_rerankings": ["fused"],
         "retriever": {
             "model": own["model"],
             "warm": _phase(train.warm, [_cross_entropy(over="batch", options=TEMPERATURE)]),
