@@ -74,7 +74,5 @@ def _files(config: SystemConfig) -> dict[str, str]:
         files[config.dense.retriever] = "the retriever, for `SentenceTransformer`"
         files[config.dense.index] = "the documents' vectors, for `faiss.read_index`; row i is line i of the documents"
     if config.ranker is not None:
-        files[config.ranker.folder] = (
-            "the ranker, for `CrossEncoder`; scores are logits"
-        )
+        files[config.ranker.folder] = "the ranker, for `CrossEncoder`; scores are logits"
     return {**files, "documents.jsonl": "the documents, as BEIR's `corpus.jsonl`", "example.py": "the program above"}

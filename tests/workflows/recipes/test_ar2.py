@@ -92,4 +92,4 @@ def test_a_reward_that_reads_levels_has_a_ranker_with_one(name: str) -> None:
 
 
 def test_the_configs_are_found() -> None:
-    assert {"demo.yaml", *(f"ar2/{name}.yaml" for name in ("docstrings", "squad", "ablation"))} <= set(WITH_CONTROLS)
+    assert {f"ar2/{name}.yaml" for name in ("docstrings", "squad", "ablation")} <= set(WITH_CONTROLS)

@@ -240,7 +240,7 @@ def test_another_seed_moves_no_beginning(tmp_path: Path, ar2: dict[str, Any]) ->
 
 def test_every_artifact_is_called_what_it_is(tmp_path: Path, ar2: dict[str, Any]) -> None:
     """No two steps of a plan have one label."""
-    reranked = ["rounds=2", "other_rerankings=[rounds,grid]"]
+    reranked = ["rounds=2", "other_rerankings=[rounds,grid,fused]"]
     for assignments in ([], ["rounds=3"], ["seeds=[1,2]"], ["order=paper"], reranked):
         nodes = graph(read(tmp_path, ar2, *assignments).wanted)
         labels = [node.label for node in nodes]

@@ -19,6 +19,10 @@ def read(config: str, *sets: str) -> experiments.Experiment:
     return experiments.read(ROOT / "configs" / config, list(sets), Path("runs"))
 
 
+UNDECIDED = ["gate=false", "ranker.prior=null"]
+"""Without what is decided on the split that systems are selected on."""
+
+
 def candidates(config: str, *sets: str) -> dict[str, bool]:
     """The systems that are selected among, and whether each was trained."""
     chosen = read(config, *sets).outcome.results.inputs["selection"]
@@ -28,13 +32,21 @@ def candidates(config: str, *sets: str) -> dict[str, bool]:
 
 def test_every_system_is_a_candidate_of_its_kind() -> None:
     found = candidates("demo.yaml")
+    fusions = ["BM25 + start model, reciprocal", "BM25 + start model, interpolated"]
+    assert [name for name, trained in found.items() if not trained] == ["BM25", "start model", *fusions]
+    assert [name for name, trained in found.items() if trained] == [
+        "warm retriever", "warm ranker over warm retriever", "retriever 1", "ranker over retriever 1",
+        "BM25 + retriever 1, interpolated", "ranker over BM25 + retriever 1",
+    ]  # fmt: skip
+    controls = {"control: in-batch", "control: ance"}
+    assert candidates("ar2/docstrings.yaml").keys() - {"retriever 2", "ranker over retriever 2"} > controls
+
+
+def test_of_a_start_model_that_is_cut_the_whole_one_is_a_candidate() -> None:
+    found = candidates("demo.yaml", "retriever.model.layers=3", "ranker.model.layers=3")
     fusions = ["BM25 + whole start model, reciprocal", "BM25 + whole start model, interpolated"]
     assert [name for name, trained in found.items() if not trained] == [
         "BM25", "start model", "whole start model", *fusions
-    ]  # fmt: skip
-    assert [name for name, trained in found.items() if trained] == [
-        "warm retriever", "warm ranker over warm retriever", "retriever 1", "BM25 + retriever 1, interpolated",
-        "ranker over retriever 1", "control: in-batch", "control: ance",
     ]  # fmt: skip
 
 
@@ -56,8 +68,8 @@ def test_an_oracle_is_measured_and_never_selected() -> None:
 
 def test_selecting_trains_nothing_and_encodes_no_document_again() -> None:
     for config in ("demo.yaml", "coder/docstrings.yaml", "dpr/scifact.yaml", "ear/squad-gar.yaml"):
-        gate = ["gate=false"] if config == "demo.yaml" else []
-        more, less = (graph(read(config, *gate, *sets).wanted) for sets in ([], ["evaluate.select=null"]))
+        undecided = UNDECIDED if config == "demo.yaml" else []
+        more, less = (graph(read(config, *undecided, *sets).wanted) for sets in ([], ["evaluate.select=null"]))
         kept = {node.fingerprint for node in less}
         anew = {node.function.__name__ for node in more if node.fingerprint not in kept}
         assert {"select", "encode_queries", "fit_fusion", "fuse"} <= anew
@@ -73,10 +85,10 @@ def test_selecting_trains_nothing_and_encodes_no_document_again() -> None:
 )
 def test_without_a_split_or_a_measure_nothing_is_selected(sets: list[str], why: str) -> None:
     """Nor are weights of fusions chosen."""
-    outcome = read("demo.yaml", "gate=false", *sets).outcome
+    outcome = read("demo.yaml", *UNDECIDED, *sets).outcome
     assert outcome.results.inputs["selection"] == f"{why}, so weights of fusions are the defaults too"
     assert not [node for node in graph([outcome.results]) if node.function.__name__ in ("fit_fusion", "select")]
-    assert {system.name for system in outcome.systems} > {"BM25 + whole start model, reciprocal"}
+    assert {system.name for system in outcome.systems} > {"BM25 + start model, reciprocal"}
 
 
 def test_nothing_is_selected_on_the_measured_split() -> None:

@@ -42,8 +42,9 @@ def test_every_step_of_our_recipes_has_a_part_of_its_own() -> None:
         ("demo.yaml", {
             "data": "data", "bm25 ranking (test)": "BM25", "judged 1": "scoring by the ranker", "results": "evaluation",
             "warm retriever vectors": "encoding", "warm retriever ranking (test)": "search",
-            "retriever 1 groups": "groups and negatives", "control ance 1": "training of controls",
+            "retriever 1 groups": "groups and negatives",
         }),
+        ("ar2/docstrings.yaml", {"control ance 1": "training of controls"}),
         ("coder/docstrings.yaml", {
             "CODER 1 (seed 1)": "retriever training", "contexts 1 (seed 1)": "soft labels",
             "pictures (seed 1)": "evaluation",
