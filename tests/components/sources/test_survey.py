@@ -9,11 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.config import parse
+from components.models.capabilities import LIMIT, has_token_types, longest, token_counter
 from components.models.configs import DualEncoderConfig
-from components.models.text_lengths import LIMIT, longest, token_counter
+from components.models.cross_encoder import CrossEncoder
 from components.sources import beir as beir_format
 from components.sources import survey as surveys
 from components.sources.survey import survey
+from tests.support import toy
 
 
 def source(folder: Path) -> beir_format.Source:
@@ -79,3 +81,13 @@ def test_a_models_limit_is_the_least_that_its_files_name(tmp_path: Path) -> None
     assert longest(config) == 256
     assert longest(DualEncoderConfig(model="somebody/some-model")) == LIMIT
     assert token_counter(config) is None
+
+
+@pytest.mark.parametrize("kind", ["bert", "electra", "roberta"])
+def test_token_types_are_those_that_a_ranker_gets(tmp_path: Path, kind: str) -> None:
+    """What is said to have them can have a ranker with `maxsim`, which refuses others."""
+    folder = toy.write_encoder(tmp_path / kind, kind)
+    assert has_token_types(DualEncoderConfig(model=str(folder))) == (kind != "roberta")
+    if kind != "roberta":
+        CrossEncoder.start(toy.ranker_config(folder, pooling="maxsim"))
+    assert not has_token_types(DualEncoderConfig(model="someone/of-a-hub"))

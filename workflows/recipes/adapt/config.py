@@ -81,6 +81,8 @@ class Config(RetrievalConfig):
     Lengths that are left out are those that 95 % of the collection's texts have at most."""
     pair_tokens: int | None = Field(None, ge=6)
     """Maximum length of a query with its document for the ranker. Null for the two lengths together."""
+    ranker_pooling: Literal["maxsim", "mean"] | None = None
+    """What the ranker's score is made of. Null for `maxsim` where the start model has token types, else `mean`."""
     train: Trainings | Literal[False] = Trainings()
     """False to compare only what needs no training, which is all that can be done without training queries."""
     rounds: int = Field(1, ge=1)

@@ -11,8 +11,8 @@ from typing import Any
 
 from components.config import UserError, listing
 from components.data.tables import DEV
+from components.models.capabilities import has_token_types, longest, token_counter
 from components.models.configs import MODULES, locate_model
-from components.models.text_lengths import longest, token_counter
 from components.sources.base import HoldOut
 from components.sources.survey import Survey, survey
 from workflows.recipes.adapt.config import Config, Trainings
@@ -123,6 +123,12 @@ class _Resolving:
             both = (update["model"].query_tokens or 0) + (update["model"].document_tokens or 0)
             update["pair_tokens"] = self._note(
                 "pair_tokens", min(both, self._limit()), "a query with its document, as the model's limit allows"
+            )
+        if config.ranker_pooling is None:
+            typed = has_token_types(config.model)
+            why = f"the start model has {'' if typed else 'no '}token types"
+            update["ranker_pooling"] = self._note(
+                "ranker_pooling", "maxsim" if typed else "mean", why, of_collection=False
             )
         return config.model_copy(update=update)
 

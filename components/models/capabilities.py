@@ -1,4 +1,5 @@
-"""How long texts are for a pre-trained model, and how long it lets them be, without loading the model."""
+"""What a pre-trained model can read, without loading it: how long texts are for it, how long it lets them be, and
+whether it tells the texts of a pair apart."""
 
 from __future__ import annotations
 
@@ -50,6 +51,16 @@ def token_counter(source: Pretrained, prompt: str = "") -> Callable[[list[str]],
         return [len(one.ids) for one in tokenizer.encode_batch([(prompt + text)[:most] for text in texts])]
 
     return count
+
+
+def has_token_types(source: Pretrained) -> bool:
+    """Whether a model in a folder is told by token types which text of a pair a token is of; False for one of a hub."""
+    from tokenizers import Tokenizer
+
+    folder = Path(locate_model(source.model))
+    if _json(folder / "config.json").get("type_vocab_size", 0) < 2 or not (folder / "tokenizer.json").is_file():
+        return False
+    return 1 in Tokenizer.from_file(str(folder / "tokenizer.json")).encode("a", "b").type_ids
 
 
 def _json(path: Path) -> dict[str, Any]:
