@@ -71,5 +71,5 @@ def config(beir: Any, encoder: Any) -> dict[str, Any]:
         "recipe": "tests.support.deployed",
         **{key: small[key] for key in ("data", "k", "encode", "rerank")},
         "retriever": {**small["retriever"]["model"], "query_prompt": "bara: "},
-        "ranker": small["ranker"]["model"],
+        "ranker": {**small["ranker"]["model"], "pooling": "maxsim"},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -39,6 +40,12 @@ def test_it_ends_with_what_to_deploy(adapted: Place, said: tiny.Said) -> None:
     assert printed.endswith(deploy["sentence"])
     assert f"Deploy {deploy['system']}: " in printed
     assert deploy["sentence"] in (adapted.runs / "tiny" / "report.html").read_text()
+
+
+def test_what_to_deploy_is_what_is_exported(adapted: Place, tmp_path: Path) -> None:
+    assert adapted("export", str(tmp_path / "out")) == 0
+    system = json.loads((tmp_path / "out" / "system" / "system.json").read_text())
+    assert system["name"] == adapted.metrics()["deploy"]["system"]
 
 
 def test_once_run_the_numbers_hold_without_the_collection(adapted: Place, tmp_path: Path, said: tiny.Said) -> None:
