@@ -42,7 +42,7 @@ VICTIMS = {
 }
 PATIENCE = 30.0
 """Seconds to wait for a victim; then another kind has its turn, and this one later."""
-STEPS = 32
+STEPS = 16
 """Updates of each training: enough that one begun again from nothing does many of them twice."""
 
 
@@ -59,6 +59,7 @@ def test_thirty_kills(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyP
         training |= {"losses": [{"function": "tests.support.killing.slow"}], "updates": STEPS}
     tree["controls"] |= {name: [{"function": "tests.support.killing.slow"}] for name in ("in_batch", "ance")}
     tree["encode"]["shard"] = 4
+    tree["seeds"] = [1, 2]  # so that there is enough to do for so many kills
     java = {"workers": 1, "threads": 1}  # a Lucene index has a segment for each thread
     killed = tiny.place(tmp_path / "killed", tree, **{**RAY, "retries": KILLS}, java=java)
     other = tiny.place(tmp_path / "undisturbed", tree, java=java)
