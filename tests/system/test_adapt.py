@@ -11,6 +11,7 @@ import yaml
 
 from tests.support import tiny
 from tests.support.tiny import Place
+from workflows.__main__ import main
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,18 @@ def test_what_to_deploy_is_what_is_exported(adapted: Place, tmp_path: Path) -> N
     assert adapted("export", str(tmp_path / "out")) == 0
     system = json.loads((tmp_path / "out" / "system" / "system.json").read_text())
     assert system["name"] == adapted.metrics()["deploy"]["system"]
+
+
+def test_search_reorders_as_the_run_did(adapted: Place, tmp_path: Path, said: tiny.Said) -> None:
+    """By the sum of the ranker's, the retriever's and BM25's scores, as the exported system does."""
+    assert adapted("export", str(tmp_path / "out"), "--system", "ranker over retriever 1") == 0
+    said()
+    assert adapted("search", "gira cotol", "-k", "5", "--rank") == 0
+    by_run, _ = said()
+    assert main(["search", str(tmp_path / "out" / "system"), "gira cotol", "-k", "5"]) == 0
+    assert said()[0] == by_run
+    assert "BM25" in by_run
+    assert "ranker" in by_run
 
 
 def test_once_run_the_numbers_hold_without_the_collection(adapted: Place, tmp_path: Path, said: tiny.Said) -> None:

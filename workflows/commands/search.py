@@ -13,14 +13,18 @@ from components.retrieval import topk
 from components.systems import config as configs
 from components.systems.config import VERSION, Ranker, SystemConfig
 from components.systems.documents import InTable
-from components.systems.stages import Nearest, PairScorer, Retriever
+from components.systems.stages import BM25, Nearest, PairScorer, Retriever
 from components.systems.system import Hit, System
 from workflows.commands.opening import add_cluster, add_config, finished, not_dropped, opened
 from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import cores
 from workflows.stages import systems
 from workflows.stages.experiments import Experiment
+from workflows.stages.results import Outcome
+from workflows.stages.results import System as Measured
 from workflows.stages.retrieval import Retrieval
+from workflows.steps import lucene
+from workflows.steps.prior import add_prior
 from workflows.steps.score import RerankConfig
 from workflows.steps.search import INDEX
 from workflows.store.store import Store
@@ -94,19 +98,29 @@ def _of_run(arguments: argparse.Namespace, options: dict[str, Any]) -> System:
 
 
 def last(experiment: Experiment, store: Store, *, k: int, depth: int | None, options: dict[str, Any]) -> System:
-    """A run's last retriever, to find up to `k` documents; with `depth`, its last ranker reorders the first `depth`."""
+    """A run's last retriever, to find up to `k` documents; with `depth`, its last ranker reorders the first `depth`, by
+    the sum of its scores and others where the run does."""
     outcome, retrieval = experiment.outcome, experiment.outcome.retrieval
-    _fetch(experiment, store, k=k, depth=depth)
-    ranker, model = None, store.path(retrieval.retriever) / "model"
+    own = None if depth is None else _own_reranking(outcome)
+    others = systems.stages(own) if own is not None and _has_prior(own) else {}
+    _fetch(experiment, store, others, k=k, depth=depth)
+    ranker, lexical, model = None, None, store.path(retrieval.retriever) / "model"
     if depth is not None:
-        ranker = Ranker(depth=depth, precision=(_own_rerank(experiment) or RerankConfig()).precision)
+        ranker = Ranker(depth=depth, precision=_config_of(own).precision)
+    if own is not None and ranker is not None and others:
+        described = systems.described(own, others, store)
+        lexical, weights = described.lexical, described.ranker and described.ranker.weights
+        ranker = ranker.model_copy(update={"weights": weights})
     documents = InTable(store.path(outcome.data) / "documents.parquet")
     dense = systems.dense(retrieval.ranking(outcome.split), model)
     config = SystemConfig(
-        version=VERSION, name="the last", documents=len(documents.order), dense=dense, ranker=ranker,
+        version=VERSION, name="the last", documents=len(documents.order), lexical=lexical, dense=dense, ranker=ranker,
     )  # fmt: skip
+    config.check_k(k, "-k")
     return System(
         config, documents,
+        lexical=BM25(store.path(others["lexical"].inputs["index"]) / lucene.INDEX, lexical, threads=options["threads"])
+        if lexical is not None else None,
         dense=Retriever(model, documents, _nearest(retrieval, store, options), precision=dense.precision,
                         vectors=dense.vectors, **options),
         ranker=PairScorer(store.path(outcome.ranker) / "model", precision=ranker.precision, **options)
@@ -114,38 +128,52 @@ def last(experiment: Experiment, store: Store, *, k: int, depth: int | None, opt
     )  # fmt: skip
 
 
-def _own_rerank(experiment: Experiment) -> RerankConfig | None:
-    """How the run itself reranks with its last ranker; None where it does not."""
-    outcome = experiment.outcome
-    for system in outcome.systems:
-        if system.ranker is not None and system.ranker is outcome.ranker and system.ranking is not None:
-            config: RerankConfig = system.ranking.inputs["config"]
-            return config
-    return None
+def _own_reranking(outcome: Outcome) -> Measured | None:
+    """What the run itself measured of its last ranker, over its last retriever where it did; None for nothing."""
+    last = outcome.retrieval.retriever.fingerprint
+    own = [one for one in outcome.systems if one.ranker is not None and one.ranker is outcome.ranker and one.ranking]
+    over_last = [one for one in own if one.retrieval is not None and one.retrieval.retriever.fingerprint == last]
+    return next(iter([*over_last, *own]), None)
+
+
+def _has_prior(system: Measured) -> bool:
+    return system.ranking is not None and system.ranking.function is add_prior
+
+
+def _config_of(system: Measured | None) -> RerankConfig:
+    """How the run itself reranked."""
+    if system is None or system.ranking is None:
+        return RerankConfig()
+    step = system.ranking.inputs["reranked"] if _has_prior(system) else system.ranking
+    config: RerankConfig = step.inputs["config"]
+    return config
 
 
 def _own_depth(experiment: Experiment, k: int) -> int:
     """How many documents of a query the run itself reranks; where it reranks none, as many as are shown."""
-    own = _own_rerank(experiment)
-    return k if own is None else min(own.depth, experiment.outcome.retrieval.k)
+    own = _own_reranking(experiment.outcome)
+    return k if own is None else min(_config_of(own).depth, experiment.outcome.retrieval.k)
 
 
-def _fetch(experiment: Experiment, store: Store, *, k: int, depth: int | None) -> None:
-    """Fetch what is needed; UserError where it was not made or was dropped, or a count is out of range."""
+def _fetch(experiment: Experiment, store: Store, others: systems.Stages, *, k: int, depth: int | None) -> None:
+    """Fetch what is needed, with the scores beside the ranker's; UserError where it was not made or was dropped, or a
+    count is out of range."""
     outcome = experiment.outcome
     models = [
         outcome.retrieval.retriever,
         *([outcome.ranker] if depth is not None and outcome.ranker is not None else []),
     ]
     searched = outcome.retrieval.index or outcome.retrieval.vectors
-    for step in (*models, searched, outcome.data):
+    more = [others["lexical"].inputs["index"]] if "lexical" in others else []
+    more += systems.weights_of(others)
+    for step in (*models, *more, searched, outcome.data):
         finished(store, step)
     not_dropped(store, searched)
     store.fetch([outcome.data], "documents.parquet")
     check_k(k, store.path(outcome.data), key="-k")
     if depth is not None:
         check_k(depth, store.path(outcome.data), key="--depth")
-    store.fetch([searched])
+    store.fetch([searched, *more])
     store.fetch(models, "model")
 
 
