@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -11,6 +11,7 @@ FILE = "selection.json"
 """The file that says which systems were selected, and why not where none was."""
 
 Json = dict[str, Any]
+Kind = Literal["all", "untrained"]
 
 
 def selected(
@@ -23,7 +24,7 @@ def selected(
     system of either kind nothing is selected, and `why` says so.
 
     With the systems in the order of their costs one is chosen to `deploy`, and a trained one that is stands in for the
-    best trained one.
+    best trained one. Where nothing was trained, it is compared with the cheapest one.
 
     >>> values = {"BM25": [np.array([0.0, 1.0])], "retriever": [np.array([1.0, 1.0]), np.array([0.0, 1.0])]}
     >>> made = selected(values, {"BM25": False, "retriever": True})
@@ -41,6 +42,8 @@ def selected(
     best = {kind: max(of, key=lambda one: one["value"])["system"] for kind, of in kinds.items() if of}
     if deploy and trained[deploy["deploy"]]:
         best[True] = deploy["deploy"]
+    elif deploy and not kinds[True] and deploy["deploy"] != cheapest_first[0]:
+        best = {True: deploy["deploy"], False: cheapest_first[0]}
     if len(best) == 2:
         return {"system": best[True], "baseline": best[False], "why": "", "candidates": candidates, **deploy}
     why = "no system was trained" if not kinds[True] else "every system was trained"
@@ -65,6 +68,23 @@ def cheapest_of_the_best(means: Mapping[str, np.ndarray], cheapest_first: Sequen
         return bool(behind.mean() <= error)
 
     return next(name for name in cheapest_first if near(name))
+
+
+def best_of(selection: Json, kind: Kind) -> str:
+    """The system of a kind that a selection stands for: of all systems the one to deploy, where one was chosen, else
+    the best; of the untrained ones the best. KeyError where there is none, as nothing was measured.
+
+    >>> values = {"BM25": [np.array([0.0, 1.0])], "retriever": [np.array([1.0, 1.0])]}
+    >>> made = selected(values, {"BM25": False, "retriever": True})
+    >>> best_of(made, "all"), best_of(made, "untrained")
+    ('retriever', 'BM25')
+    """
+    if kind == "all" and "deploy" in selection:
+        return str(selection["deploy"])
+    of = [one for one in selection["candidates"] if kind == "all" or not one["trained"]]
+    if not of:
+        raise KeyError(f"no system of the kind {kind!r} was measured on {selection.get('split')!r}")
+    return str(max(of, key=lambda one: one["value"])["system"])
 
 
 def leading(selection: Path | str | None, comparisons: Sequence[Mapping[str, str]]) -> Json:

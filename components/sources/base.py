@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, PositiveInt, SerializeAsAny, Valida
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from components.config import Config, fields_at, listing
+from components.rng import keyed_int
 from components.sources.records import Bad, Document, Judgement, Query
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -40,6 +41,15 @@ class HoldOut(Config):
     """The split whose queries are drawn."""
     share: float = Field(0.1, gt=0, lt=1)
     """The share of its queries, drawn by their ids: the same ones whatever else the split holds."""
+    start: float | None = Field(None, ge=0, lt=1)
+    """Where the share begins on a circle of length 1, on which all queries of `of` lie by their ids. Shares that do not
+    overlap there have no query in common, as folds need it. Null for a draw that knows of no other."""
+
+    def draws(self, split: str, query_id: str) -> bool:
+        """Whether a query of `of` is drawn for a split."""
+        if self.start is None:
+            return keyed_int("hold out", split, query_id) < self.share * 2**64
+        return (keyed_int("hold out", self.of, query_id) / 2**64 - self.start) % 1 < self.share
 
 
 class Source(Config):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from components.config import read_based
 from tests.support.tiny import ROOT
 from workflows.running.plan import plan_text
 from workflows.stages import experiments
@@ -30,8 +32,11 @@ def golden(config: Path) -> Path:
 
 def plan(config: Path, nowhere: Path) -> str:
     """A config's plan where nothing was done yet. `adapt` takes numbers from its collection, which is not there: the
-    texts of a package are others in its next version."""
-    assignments = ["data={format: beir, path: nowhere}"] if config.stem == "adapt" else []
+    texts of a package are others in its next version. Of a cross-validation it is that of one seed."""
+    there = "data={format: beir, path: nowhere}"
+    assignments = {"adapt": [there], "folds": [f"sets={json.dumps([there, 'seeds=[1]'])}"]}.get(
+        read_based(config)["recipe"], []
+    )
     return plan_text(experiments.read(config, assignments, nowhere / "runs").wanted, Store(nowhere / "store")) + "\n"
 
 

@@ -21,6 +21,8 @@ CODE = ("workflows", "components", "configs", "cluster")
 are sent by mistake."""
 PROFILE = "sent/cluster.yaml"
 """The profile's place in the package."""
+BUILDS_ON = {"experiment", "models_from"}
+"""Keys of recipes that name another experiment's file."""
 
 
 def pack(config: Path, cluster: Cluster, folder: Path) -> str:
@@ -32,8 +34,8 @@ def pack(config: Path, cluster: Cluster, folder: Path) -> str:
 
 
 def pack_experiment(config: Path, folder: Path) -> str:
-    """Write an experiment's file, merged with the files that it is based on, and the files that it compares; its place
-    in the folder."""
+    """Write an experiment's file, merged with the files that it is based on, and the experiments that it builds on; its
+    place in the folder."""
     source = config.resolve()
     if source.is_relative_to(ROOT):
         place = source.relative_to(ROOT)
@@ -47,6 +49,9 @@ def pack_experiment(config: Path, folder: Path) -> str:
             else pack_experiment(Path(compared), folder)
             for name, compared in tree["experiments"].items()
         }
+    for key in BUILDS_ON & tree.keys():
+        if isinstance(tree[key], str):
+            tree[key] = pack_experiment(Path(tree[key]), folder)
     write(folder / place, tree)
     return str(place)
 

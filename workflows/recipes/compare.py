@@ -13,9 +13,9 @@ from pydantic import AfterValidator, Field, model_validator
 from components.config import Config as Part
 from components.config import distinct, listing
 from workflows.stages import experiments
-from workflows.stages.results import Outcome, System, gathered, system_names
+from workflows.stages.results import Outcome, System, gathered, labels_apart, system_names
 from workflows.steps.pictures import along
-from workflows.store.dag import graph, relabelled, step
+from workflows.store.dag import relabelled, step
 
 
 class Variant(Part):
@@ -88,7 +88,7 @@ def build(config: Config) -> Outcome:
             else:
                 comparisons += [(title, f"{other}: {system}") for other in config.opponents(name)]
     parts = _parts(outcomes)
-    results = relabelled(gathered(systems, comparisons + beside, parts=parts), _labels(outcomes))
+    results = relabelled(gathered(systems, comparisons + beside, parts=parts), labels_apart(outcomes))
     pictures = []
     if config.curves:
         lines = {
@@ -116,17 +116,6 @@ def _parts(outcomes: dict[str, Outcome]) -> dict[str, str] | None:
                 raise ValueError(f"experiments: {name!r} has {collection!r} as a part of {whole!r}, and another has it "
                                  f"as one of {parts[collection]!r}")  # fmt: skip
     return parts if averaged else None
-
-
-def _labels(outcomes: dict[str, Outcome]) -> dict[str, str]:
-    """Labels by fingerprint: the experiment's name is added to those of steps that not all experiments share."""
-    steps = {name: {node.fingerprint: node.label for node in graph([o.results])} for name, o in outcomes.items()}
-    shared = set.intersection(*map(set, steps.values()))
-    labels: dict[str, str] = {}
-    for name, of in steps.items():
-        for fingerprint in of.keys() - shared - labels.keys():
-            labels[fingerprint] = f"{name}: {of[fingerprint]}"
-    return labels
 
 
 def _measured(config: Config, name: str, outcome: Outcome, system: str) -> list[System]:

@@ -9,7 +9,10 @@ from workflows.report.sections.costs import SEARCHED, costs
 from workflows.stages.results import Cost, System
 from workflows.store.store import Store
 
-TO_TRAIN = "nothing was trained; that needs judged queries in a split `train`, some hundred of them"
+TO_TRAIN = (
+    "nothing was trained; that needs judged queries in a split `train`, some hundred of them (`recipe: folds` measures "
+    "what training on a part of the others would give)"
+)
 
 
 def deployment(metrics: Json, systems: Sequence[System], spent: Sequence[Cost], store: Store) -> Json | None:
@@ -48,9 +51,12 @@ def sentence(made: Json, *, anything_trained: bool) -> str:
              f"{made['queries']:,} queries of {made['split']}"]  # fmt: skip
     if (against := made["against"]) is not None:
         counted = "the method" if against["test"] == THE_METHOD else "this training"
-        told = f"{signed(against['difference'])} against {against['baseline']}, the best untrained system "
-        told += f"({p_text(against['p'])}, {counted})"
-        parts.append(told if made["trained"] else f"training does not pay: {against['system']} has {told}")
+        best = ", the best untrained system" if anything_trained else ""
+        told = (
+            f"{signed(against['difference'])} against {against['baseline']}{best} ({p_text(against['p'])}, {counted})"
+        )
+        other = against["system"] != made["system"]  # the best trained one, which is not worth what it costs
+        parts.append(f"training does not pay: {against['system']} has {told}" if other else told)
     if not anything_trained:
         parts.append(TO_TRAIN)
     if made["milliseconds"] is not None:

@@ -239,6 +239,18 @@ class Outcome:
         return {name: system.ranking for name, system in self.ranked.items() if system.ranking is not None}
 
 
+def labels_apart(outcomes: Mapping[str, Outcome]) -> dict[str, str]:
+    """Labels by fingerprint, for several graphs in one: the outcome's name is added to those of steps that not all
+    outcomes share."""
+    steps = {name: {node.fingerprint: node.label for node in graph([o.results])} for name, o in outcomes.items()}
+    shared = set.intersection(*map(set, steps.values()))
+    labels: dict[str, str] = {}
+    for name, of in steps.items():
+        for fingerprint in of.keys() - shared - labels.keys():
+            labels[fingerprint] = f"{name}: {of[fingerprint]}"
+    return labels
+
+
 def note_on(model: str) -> str:
     """What is known of a start model's training data, in words for the report."""
     datasets = card.datasets(model)

@@ -79,8 +79,7 @@ def _held_out(records: Iterator[Any], source: Source) -> Iterator[Any]:
             raise UserError(f"data.hold_out: {record.split!r} is a split of the collection already ({record.place})")
         drawn = (
             split for split, hold_out in source.hold_out.items()
-            if hold_out.of == record.split
-            and keyed_int("hold out", split, record.query_id) < hold_out.share * 2**64
+            if hold_out.of == record.split and hold_out.draws(split, record.query_id)
         )  # fmt: skip
         yield record._replace(split=next(drawn, record.split))
 

@@ -63,9 +63,17 @@ def test_an_experiment_is_sent_whole(place: Place, tmp_path: Path, monkeypatch: 
          "experiments": {"one": str(place.config), "other": {"file": str(other), "sets": ["k=11"]}},
          "curves": {"a line": {2: "one", 11: "other"}}},
     )  # fmt: skip
+    zeroshot = tiny.write(
+        tmp_path / "zeroshot.yaml",
+        {
+            "recipe": "zeroshot",
+            "experiment": str(other),
+            "collections": {"toy": {"data": read_yaml(place.config)["data"]}},
+        },
+    )
     folder = tmp_path / "folder"
     folder.mkdir()
-    for config in (other, both, ROOT / "configs" / "ar2" / "msmarco.yaml"):
+    for config in (other, both, zeroshot, ROOT / "configs" / "ar2" / "msmarco.yaml"):
         here = experiments.read(config, [], tmp_path)
         sent = job_package.pack_experiment(config, folder)
         with monkeypatch.context() as patch:

@@ -176,6 +176,10 @@ def test_the_cheaper_of_two_within_one_standard_error_is_chosen() -> None:
     assert (made["deploy"], made["system"], made["baseline"]) == ("near", "best", "near")
     made = selected(values, {"far": False, "near": True, "best": True}, ["far", "near", "best"])
     assert (made["deploy"], made["system"], made["baseline"]) == ("near", "near", "far")
+    made = selected(values, dict.fromkeys(values, False), ["far", "near", "best"])  # nothing was trained
+    assert (made["deploy"], made["system"], made["baseline"]) == ("near", "near", "far")
+    made = selected(values, dict.fromkeys(values, False), ["near", "far", "best"])
+    assert (made["deploy"], made["system"], made["why"]) == ("near", None, "no system was trained")
 
 
 def test_what_needs_no_training_is_cheaper(tmp_path: Path, tree: dict[str, Any]) -> None:

@@ -362,6 +362,20 @@ def test_a_split_is_drawn_from_another_by_its_queries_ids(out: Path, collection:
         ingest(out, None, source=collection.source(hold_out={"test": {"of": "train"}}))
 
 
+def test_shares_that_do_not_overlap_have_no_query_in_common(out: Path, collection: Collection) -> None:
+    """Folds: wherever they begin, also across the circle's end, all queries are dealt."""
+    collection.queries = [{"_id": f"q{n}", "text": f"what is {n}?"} for n in range(300)]
+    collection.qrels = {"test": [f"q{n}\td{n % 6}\t1" for n in range(300)]}
+    dealt: list[str] = []
+    for start in (0.0, 0.25, 0.5, 0.75):
+        shares = {"train": {"of": "test", "start": (start + 0.25) % 1, "share": 0.75}}
+        ingest(out, None, source=collection.source(hold_out=shares))
+        left = [row["query_id"] for row in rows(out, "queries") if row["split"] == "test"]
+        assert 50 < len(left) < 100
+        dealt += left
+    assert sorted(dealt) == sorted(f"q{n}" for n in range(300))
+
+
 def test_a_sample_by_document_has_all_queries_of_some_documents(out: Path, collection: Collection) -> None:
     """Five documents have three questions each; the last one drawn gives two. A question that asks for none is none."""
     collection.queries = [{"_id": f"q{n}", "text": f"what is {n}?"} for n in range(16)]

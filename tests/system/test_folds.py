@@ -1,0 +1,108 @@
+"""Cross-validation, whole runs in seconds: every query is measured once, by models that have not seen it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from components.config import UserError
+from tests.support import tiny
+from tests.support.tiny import Place
+from workflows.stages import experiments
+from workflows.store.dag import graph
+from workflows.store.store import Store
+
+
+@pytest.fixture(scope="module")
+def judged(toys: Path, beir: Path) -> Path:
+    """The toy collection with all of its judgements in one split."""
+    folder = shutil.copytree(beir, toys / "judged")
+    lines = [line for split in ("train", "dev", "test") if (own := folder / "qrels" / f"{split}.tsv").exists()
+             for line in own.read_text().splitlines()[1:]]  # fmt: skip
+    shutil.rmtree(folder / "qrels")
+    (folder / "qrels").mkdir()
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    return folder
+
+
+def tree_of(folder: Path, inner: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    """A cross-validation of an experiment, whose file is written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return {"recipe": "folds", "experiment": str(tiny.write(folder / "inner.yaml", inner)), "folds": 3, **keys}
+
+
+@pytest.fixture(scope="module")
+def folded(toys: Path, judged: Path, encoder: Path) -> Place:
+    """A finished run with two seeds."""
+    inner = {**tiny.dpr(judged, encoder), "seeds": [1, 2]}
+    place = tiny.place(toys / "folded", tree_of(toys / "folded", inner))
+    assert place("run") == 0
+    return place
+
+
+def steps_of(place: Place, function: str) -> dict[str, Any]:
+    """By label, the steps with a function."""
+    outcome = experiments.read(place.config, [], place.runs).outcome
+    return {node.label: node for node in graph([outcome.results]) if node.function.__name__ == function}
+
+
+def test_every_query_is_measured_once_by_models_that_have_not_seen_it(folded: Place, judged: Path) -> None:
+    store = Store(folded.store)
+    lines = (judged / "qrels" / "test.tsv").read_text().splitlines()[1:]
+    wanted = {line.split("\t")[0] for line in lines if not line.endswith("\t0")}
+    seen: list[str] = []
+    for data in steps_of(folded, "ingest").values():
+        rows = pq.read_table(store.path(data) / "qrels.parquet").to_pylist()
+        splits = {row["split"]: {one["query_id"] for one in rows if one["split"] == row["split"]} for row in rows}
+        assert splits.keys() == {"train", "dev", "test"}
+        assert not splits["test"] & (splits["train"] | splits["dev"])
+        assert not splits["train"] & splits["dev"]
+        seen += splits["test"]
+    assert len(seen) == len(set(seen))
+    assert set(seen) >= wanted
+    for pooled in steps_of(folded, "pool").values():
+        values = pq.read_table(store.path(pooled) / "per_query.parquet").to_pylist()
+        assert {row["query_id"] for row in values} == wanted
+        parts = [pq.read_table(store.path(fold) / "per_query.parquet").to_pylist() for fold in pooled.inputs["folds"]]
+        assert values == [row for part in parts for row in part]
+
+
+def test_what_folds_select_themselves_is_measured_and_compared_first(folded: Place, said: tiny.Said) -> None:
+    metrics = folded.metrics()
+    first = metrics["comparisons"][0]
+    assert (first["system"], first["baseline"], first["seeds"]) == ("best by dev", "best untrained by dev", [1, 2])
+    assert {row["seed"] for row in metrics["rows"] if row["system"] == "retriever"} == {1, 2}
+    store = Store(folded.store)
+    for system, kind in {"best by dev": (True, False), "best untrained by dev": (False,)}.items():
+        pooled = steps_of(folded, "pool_selected")[f"{system} measures (seed 2)"]
+        values = pq.read_table(store.path(pooled) / "per_query.parquet").to_pylist()
+        expected = []
+        for fold in pooled.inputs["folds"]:
+            candidates = json.loads((store.path(fold["selection"]) / "selection.json").read_text())["candidates"]
+            best = max((one for one in candidates if one["trained"] in kind), key=lambda one: one["value"])
+            expected += pq.read_table(store.path(fold["measures"][best["system"]]) / "per_query.parquet").to_pylist()
+        assert values == expected
+    said()
+    assert folded("show") == 0
+    assert "best by dev against best untrained by dev." in " ".join("".join(said()).split())
+
+
+def test_a_collection_with_training_queries_of_its_own_is_refused(
+    beir: Path, encoder: Path, tmp_path: Path, said: tiny.Said
+) -> None:
+    place = tiny.place(tmp_path / "place", tree_of(tmp_path, tiny.dpr(beir, encoder)))
+    assert place("run") == 2
+    assert "is a split of the collection already" in said()[1]
+
+
+def test_an_experiment_over_several_collections_is_refused(judged: Path, encoder: Path, tmp_path: Path) -> None:
+    one = tiny.write(tmp_path / "one.yaml", tiny.dpr(judged, encoder))
+    inner = {"recipe": "compare", "experiments": {"a": str(one), "b": str(one)}, "baseline": "a", "systems": ["BM25"]}
+    config = tiny.write(tmp_path / "folds.yaml", tree_of(tmp_path, inner))
+    with pytest.raises(UserError, match=r"inner\.yaml: data: unknown key"):
+        experiments.read(config, [], tmp_path)

@@ -1,0 +1,103 @@
+"""Cross-validation: an experiment once a fold of the judged queries, and one table over all of them.
+
+For a collection with so few judged queries that none can be spared. Each fold trains on the other queries, selects on
+one part of those, and is measured on its own, so every query is measured once, by models that have not seen it.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from components.config import Config as Part
+from components.config import listing
+from components.evaluation.selection import Kind
+from workflows.stages import experiments
+from workflows.stages.results import Outcome, System, gathered, labels_apart, system_names
+from workflows.steps.pool import pool, pool_selected
+from workflows.store.dag import Step, relabelled, step
+
+SPLITS = ("train", "dev", "test")
+SELECTED: dict[str, Kind] = {"best by dev": "all", "best untrained by dev": "untrained"}
+"""Rows of what each fold selects itself, by the kind of system."""
+
+
+class Config(Part):
+    """An experiment, and the folds of its queries."""
+
+    recipe: Literal["folds"]
+    experiment: str
+    """The experiment's file, relative to where you run: one collection, measured on `test`, with its systems selected
+    on `dev`."""
+    sets: list[str] = []
+    """`key.path=value` for the experiment, as `--set` has it."""
+    folds: int = Field(5, ge=3)
+    """Each is measured once; the next one is dev meanwhile, and the others are trained on."""
+    of: str = "test"
+    """The split whose queries are divided, by their ids."""
+
+    def hold_out(self, fold: int) -> dict[str, dict[str, Any]]:
+        """The splits of a fold, from 0 on, as `data.hold_out` has them. The divided split keeps what is left."""
+        shares = {"test": (0, 1), "dev": (1, 1), "train": (2, self.folds - 2)}
+        return {
+            split: {"of": self.of, "start": (fold + shares[split][0]) % self.folds / self.folds,
+                    "share": shares[split][1] / self.folds}
+            for split in SPLITS if split != self.of
+        }  # fmt: skip
+
+
+def build(config: Config) -> Outcome:
+    """The graph of every fold, and the results over all queries."""
+    outcomes = {
+        f"fold {fold + 1}": experiments.read_outcome(
+            Path(config.experiment), [*config.sets, f"data.hold_out={json.dumps(config.hold_out(fold))}"]
+        )
+        for fold in range(config.folds)
+    }  # fmt: skip
+    first = next(iter(outcomes.values()))
+    systems = [system for seed in _seeds(first) for system in _over_all(list(outcomes.values()), seed)]
+    names = system_names(systems)
+    asked = first.results.inputs["comparisons"]
+    comparisons = [tuple(SELECTED), *((one["system"], one["baseline"]) for one in asked)]
+    results = gathered(systems, [(one, other) for one, other in comparisons if {one, other} <= set(names)])
+    return replace(
+        first, results=relabelled(results, labels_apart(outcomes)), systems=systems, pictures=(), cheapest_first=()
+    )
+
+
+def _seeds(outcome: Outcome) -> list[int]:
+    return sorted({system.seed for system in outcome.systems})
+
+
+def _over_all(outcomes: list[Outcome], seed: int) -> list[System]:
+    """One seed's systems, each measured over all folds, and what the folds select."""
+    of_folds = [
+        {one.name: one for one in outcome.systems if one.seed == seed and one.data is outcome.data}
+        for outcome in outcomes
+    ]  # fmt: skip
+    first = of_folds[0]
+    for other in of_folds[1:]:
+        if other.keys() != first.keys():
+            raise ValueError(f"experiment: one fold has the systems {listing(first)}, and another {listing(other)}")
+    suffix = "" if len(_seeds(outcomes[0])) == 1 else f" (seed {seed})"
+    systems = [
+        _pooled(system, step(f"{name} measures{suffix}", pool, folds=[fold[name].metrics for fold in of_folds]))
+        for name, system in first.items()
+    ]
+    folds = [
+        {"selection": outcome.results.inputs["selection"], "measures": {name: one.metrics for name, one in own.items()}}
+        for outcome, own in zip(outcomes, of_folds, strict=True)
+    ]
+    if not all(isinstance(fold["selection"], Step) for fold in folds):
+        return systems
+    for name, kind in SELECTED.items():
+        measures = step(f"{name} measures{suffix}", pool_selected, folds=folds, kind=kind)
+        systems.append(_pooled(replace(next(iter(first.values())), name=name), measures))
+    return systems
+
+
+def _pooled(system: System, measures: Step) -> System:
+    """A system as measured over all folds: no one ranking, retriever or ranker is its own."""
+    return replace(system, round=None, metrics=measures, ranking=None, retrieval=None, ranker=None, analysis=None)

@@ -1,0 +1,45 @@
+"""Measures of one system over all folds of a cross-validation."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from components.evaluation.measures import means
+from components.evaluation.selection import FILE, Kind, best_of
+from components.files import replacing
+from workflows.steps.evaluate import PER_QUERY
+from workflows.store.dag import Description
+
+
+@Description(part="evaluation")
+def pool(out: Path, cluster: Any, *, folds: list[Path]) -> dict[str, Any]:
+    """Write the values of all folds' queries as those of one split. `folds` are artifacts of `evaluate`."""
+    return _pooled(out, folds)
+
+
+@Description(part="evaluation")
+def pool_selected(out: Path, cluster: Any, *, folds: list[dict[str, Any]], kind: Kind) -> dict[str, Any]:
+    """`pool`, each fold with the system that it selected itself.
+
+    A fold is {selection, measures}: an artifact of `select`, and one of `evaluate` for each system by name. The summary
+    counts how often which system was selected.
+    """
+    selected = [best_of(json.loads((fold["selection"] / FILE).read_text()), kind) for fold in folds]
+    summary = _pooled(out, [fold["measures"][name] for fold, name in zip(folds, selected, strict=True)])
+    return {**summary, "selected": {name: selected.count(name) for name in dict.fromkeys(selected)}}
+
+
+def _pooled(out: Path, folds: Sequence[Path]) -> dict[str, Any]:
+    tables = [pq.read_table(fold / PER_QUERY) for fold in folds]
+    values = pa.concat_tables(tables)
+    queries = sum(len(pc.unique(table["query_id"])) for table in tables)
+    if len(pc.unique(values["query_id"])) != queries:
+        raise ValueError("a query is in two folds")
+    with replacing(out / PER_QUERY) as path:
+        pq.write_table(values, path)
+    return {"measures": means(values), "queries": queries}
