@@ -43,13 +43,33 @@ def test_export_and_evaluate_agree_with_the_run(played: Place, tmp_path: Path, s
     for system, file in (("BM25", "BM25"), ("retriever 1", "retriever-1"), ("control: ance", "control-ance")):
         ranking, qrels = out / "rankings" / f"{file}.trec", out / "qrels.trec"
         assert played("evaluate", str(ranking), str(qrels), "--measures", "RR@10", "R@100") == 0
-        assert said()[0] == f"RR@10\t{values[system, 'RR@10']:.4f}\nR@100\t{values[system, 'R@100']:.4f}\n"
+        head, *lines = [line.split("\t") for line in said()[0].splitlines()]
+        assert head == ["measure", "mean", "low", "high"]
+        means = {one["measure"]: one for one in played.metrics()["means"] if one["system"] == system}
+        assert lines == [[name, *(f"{means[name][key]:.4f}" for key in ("value", "low", "high"))]
+                         for name in ("RR@10", "R@100")]  # fmt: skip
         theirs = ir_measures.calc_aggregate(
             [ir_measures.parse_measure("RR@10")],
             ir_measures.read_trec_qrels(str(qrels)),
             ir_measures.read_trec_run(str(ranking)),
         )
         assert list(theirs.values()) == [pytest.approx(values[system, "RR@10"])]
+
+
+def test_evaluate_compares_two_files_as_the_run_does(played: Place, tmp_path: Path, said: Said) -> None:
+    assert played("export", str(tmp_path / "out")) == 0
+    rankings, qrels = tmp_path / "out" / "rankings", str(tmp_path / "out" / "qrels.trec")
+    system, other = str(rankings / "retriever-1.trec"), str(rankings / "warm-retriever.trec")
+    said()
+    assert played("evaluate", system, qrels, "--against", other, "--measures", "RR@10") == 0
+    head, line = [line.split("\t") for line in said()[0].splitlines()]
+    found = next(one for one in played.metrics()["comparisons"] if one["measure"] == "RR@10"
+                 and (one["system"], one["baseline"]) == ("retriever 1", "warm retriever"))  # fmt: skip
+    assert head[-4:] == ["difference", "low", "high", "p"]
+    assert line[-4:-1] == [f"{found[key]:.4f}" for key in ("difference", "low", "high")]
+    assert float(line[-1]) == pytest.approx(found["p"], abs=0.02)  # by random signs of another seed
+    assert played("evaluate", system, qrels, "--against", system, "--measures", "RR@10") == 0
+    assert said()[0].splitlines()[1].split("\t")[-4:] == ["0.0000", "0.0000", "0.0000", "1.0000"]
 
 
 def test_export_overwrites_nothing(played: Place, tmp_path: Path, said: Said) -> None:
