@@ -92,6 +92,12 @@ def test_what_folds_select_themselves_is_measured_and_compared_first(folded: Pla
     assert "best by dev against best untrained by dev." in " ".join("".join(said()).split())
 
 
+def test_what_is_of_several_folds_cannot_be_exported(folded: Place, tmp_path: Path, said: tiny.Said) -> None:
+    assert folded("export", str(tmp_path / "out")) == 2
+    assert "no system of this run has a ranking of its own" in said()[1]
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_collection_with_training_queries_of_its_own_is_refused(
     beir: Path, encoder: Path, tmp_path: Path, said: tiny.Said
 ) -> None:

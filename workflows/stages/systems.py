@@ -43,6 +43,9 @@ def chosen(outcome: Outcome, name: str | None) -> System:
     UserError lists the names that there are.
     """
     systems = outcome.ranked
+    if not systems:
+        raise UserError("no system of this run has a ranking of its own, as each stands for several; export one of the "
+                        "experiments that it is made of")  # fmt: skip
     if name is not None:
         if name not in systems:
             raise UserError(f"--system: no system is called {name!r}; accepted: {listing(systems)}")
