@@ -93,7 +93,7 @@ def ar2(config: Config, train: Trainings) -> dict[str, Any]:
                 train.game,
                 [
                     {"function": "components.losses.listwise.distillation", "options": TEMPERATURE},
-                    _cross_entropy(over="batch", weight=0.3, options=TEMPERATURE),
+                    _cross_entropy(over="batch", options=TEMPERATURE),
                 ],
             ),
         },
