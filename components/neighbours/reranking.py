@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pydantic import Field
 
 from components.data.groups import id_order, ids_of, rows_of
 from components.data.tables import RANKING, check
 from components.data.vectors import DocumentVectors, Lists, QueryVectors, context_vectors
 from components.neighbours.reciprocal import NeighboursConfig, contexts_per_batch
+
+TRIALS = "trials.json"
+"""The file that says which numbers were tried, and what each did for queries: the mean of a measure, their `value`."""
+
+
+class NeighboursRerankConfig(NeighboursConfig):
+    """How a ranking is reranked by neighbours."""
+
+    context: int = Field(60, ge=1)
+    """N: the first documents of each query, which are reranked by neighbours among them. The rest of the ranking
+    follows them; the public code leaves it out."""
+
+
+def best(folder: Path) -> NeighboursRerankConfig:
+    """The numbers that were best among those that the step `chosen` tried, of equals the first.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> tried = [{"context": context, "value": value} for context, value in [(5, 0.1), (6, 0.4), (7, 0.4)]]
+    >>> _ = (folder / TRIALS).write_text(json.dumps(tried))
+    >>> best(folder).context
+    6
+    """
+    trials = json.loads((folder / TRIALS).read_text())
+    trial = max(trials, key=lambda one: one["value"])
+    return NeighboursRerankConfig(**{key: number for key, number in trial.items() if key != "value"})
 
 
 class Ranked:

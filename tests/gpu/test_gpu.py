@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from components.data.batches import Batch
+from components.neighbours.reranking import NeighboursRerankConfig
 from tests.support import toy
 from workflows.distributed.cluster import Cluster
 from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
-from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
+from workflows.steps.neighbours import rerank_by_neighbours
 from workflows.steps.score import RerankConfig, rerank
 from workflows.steps.search import SearchConfig, search
 from workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from components.models.configs import DualEncoderConfig
 from components.neighbours.reciprocal import NeighboursConfig
+from components.neighbours.reranking import NeighboursRerankConfig
 from components.retrieval.fusion import FusionConfig
 from components.training.config import TemperatureConfig, TrainConfig, check_training
 from workflows.stages.collection import Collection, Model
@@ -22,7 +23,7 @@ from workflows.stages.training import phase
 from workflows.stages.untrained import add_untrained
 from workflows.steps.choose_neighbours import ChooseConfig, chosen
 from workflows.steps.fuse import fuse
-from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
+from workflows.steps.neighbours import rerank_by_neighbours
 from workflows.steps.pictures import PicturesConfig, pictures
 from workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
 from workflows.steps.train import train

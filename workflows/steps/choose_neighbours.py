@@ -10,17 +10,17 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from components.compute.processor import configure_process
 from components.config import Config, UserError
 from components.data.groups import measured_queries, queries_of
-from components.data.tables import QRELS, RANKING, TEXT, read, write
+from components.data.tables import QRELS, RANKING, TEXT, of_queries, read, write
 from components.data.vectors import DocumentVectors, QueryVectors
 from components.evaluation.measures import canonical, needs_answers, per_query
 from components.files import remove, save_array, write_json
 from components.neighbours.reciprocal import NeighboursConfig, Normalise, Weight
-from components.neighbours.reranking import Ranked, list_scores
+from components.neighbours.reranking import TRIALS, Ranked, list_scores
 from components.rng import keyed_int, keyed_rng
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import Shard, map_shards
@@ -29,17 +29,13 @@ from workflows.store.dag import Description
 Trial = dict[str, Any]
 
 
-class ChooseConfig(Config):
-    """Which numbers are tried, and on which queries. The ranges are those that the paper's code searches."""
+class TrialsConfig(Config):
+    """Which numbers are tried, and by how many queries. The ranges are those that the paper's code searches."""
 
-    split: str | None = "dev"
-    """The split whose queries the numbers are chosen by. Null for cross-validation over the measured queries."""
     folds: int = Field(5, ge=2)
-    """Of the cross-validation."""
+    """Of a cross-validation."""
     queries: int | None = Field(None, ge=1)
     """A sample of so many of the split's queries; null for all."""
-    measure: str = "nDCG@10"
-    """The measure whose mean over the queries is to be as high as possible."""
     trials: int = Field(60, ge=2)
     """Drawn at random; the first is the ranking as it was."""
     seed: int = 0
@@ -67,8 +63,6 @@ class ChooseConfig(Config):
                 raise ValueError(f"{name}: {low} to {high} is no range")
         if min(self.k[0], self.k_exp[0], *self.context) < 1 or self.mix[0] <= 0 or self.mix[1] > 1:
             raise ValueError("context, k and k_exp are at least 1, mix above 0 and at most 1")
-        if needs_answers(self.measure):
-            raise ValueError(f"measure: {self.measure} is no measure of judgements")
         return self
 
     def drawn(self) -> list[Trial]:
@@ -91,6 +85,22 @@ class ChooseConfig(Config):
         return {**trial, "mix": 1.0} if number == 0 else trial
 
 
+class ChooseConfig(TrialsConfig):
+    """Which numbers are tried, and what is the best of them."""
+
+    split: str | None = "dev"
+    """The split whose queries the numbers are chosen by. Null for cross-validation over the measured queries."""
+    measure: str = "nDCG@10"
+    """The measure whose mean over the queries is to be as high as possible."""
+
+    @field_validator("measure")
+    @classmethod
+    def _of_judgements(cls, measure: str) -> str:
+        if needs_answers(measure):
+            raise ValueError(f"{measure} is no measure of judgements")
+        return measure
+
+
 @Description(part="reranking by neighbours")
 def chosen(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: list[Path], rankings: list[Path], split: str,
@@ -99,13 +109,13 @@ def chosen(
     """Write `ranking.parquet`, the split's queries reranked; `trials.json` and `chosen.json` say by which numbers.
 
     `vectors` are the documents'. `queries` are the queries' vectors and `rankings` their rankings: the split's and,
-    where numbers are chosen on another split, that one's.
+    where numbers are chosen on another split, that one's. A cross-validation without a judged query for each fold
+    leaves the ranking as it was.
     """
     measured = _queries(data, split)
-    if not measured:  # a collection may lack the split that systems are selected on
-        write(out / "ranking.parquet", RANKING.empty_table(), RANKING)
-        return {"trials": 0, "queries": 0}
-    judged = _judged(data, config, split)
+    judged = _judged(data, config, split) if measured else []
+    if not judged:
+        return _as_retrieved(out, rankings, measured, config)
     trials, folds = config.drawn(), _folds(measured, judged, config)
     how: dict[str, Any] = {
         "out": out, "cluster": cluster, "pool": cluster.map, "gpu": cluster.cuda(), "data": data, "vectors": vectors,
@@ -115,7 +125,7 @@ def chosen(
     map_shards(TrialMeasurer, tried, **how, unit="trials")
     values = np.stack([np.load(out / shard.file) for shard in tried])
     means = values.mean(1).tolist()
-    write_json(out / "trials.json", [{**trial, "value": value} for trial, value in zip(trials, means, strict=True)])
+    write_json(out / TRIALS, [{**trial, "value": value} for trial, value in zip(trials, means, strict=True)])
 
     parts = []
     for fold, (own, others) in enumerate(folds):
@@ -129,22 +139,31 @@ def chosen(
     return {"trials": len(trials), "queries": len(measured), "before": means[0], "best": max(means)}
 
 
+def _as_retrieved(out: Path, rankings: list[Path], queries: list[str], config: ChooseConfig) -> dict[str, Any]:
+    """Write what there is where nothing can be chosen by: the first trial, and the rankings as they are."""
+    first = config.drawn()[0]
+    tables = [of_queries(path / "ranking.parquet", RANKING, pa.array(queries, TEXT)) for path in rankings]
+    write(out / "ranking.parquet", pa.concat_tables(tables), RANKING)
+    write_json(out / TRIALS, [{**first, "value": None}])
+    write_json(out / "chosen.json", [{**first, "queries": len(queries)}])
+    return {"trials": 0, "queries": len(queries)}
+
+
 def _queries(data: Path, split: str) -> list[str]:
     """The ids of the split's queries."""
     return queries_of(data, [split], ["query_id"])["query_id"].to_pylist()
 
 
 def _judged(data: Path, config: ChooseConfig, split: str) -> list[str]:
-    """The queries that trials are judged by, in order of id: those with a relevant document."""
+    """The queries that trials are judged by, in order of id: those with a relevant document; none where they are too
+    few for a cross-validation. UserError where a split that the config names has none."""
     by = config.split or split
-    wanted = measured_queries(data, by, config.queries if config.split else None)
+    wanted = measured_queries(data, by, config.queries)
     relevant = read(data / "qrels.parquet", QRELS, filters=[("split", "=", by), ("relevance", ">", 0)])["query_id"]
     judged = sorted(set(wanted) & set(relevant.to_pylist()))
-    if len(judged) < (1 if config.split else config.folds):
-        raise UserError(
-            f"rerank_chosen: the split {by!r} has {len(judged)} queries with a relevant document, which are too few"
-        )
-    return judged
+    if config.split is not None and not judged:
+        raise UserError(f"rerank_chosen: no query of the split {by!r} has a relevant document")
+    return judged if config.split is not None or len(judged) >= config.folds else []
 
 
 def _folds(queries: list[str], judged: list[str], config: ChooseConfig) -> list[tuple[list[str], np.ndarray]]:

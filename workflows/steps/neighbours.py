@@ -3,14 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from components.compute.processor import configure_process
 from components.data.tables import RANKING, read, write
 from components.data.vectors import DocumentVectors, Lists, QueryVectors
 from components.files import remove, save_array
 from components.neighbours.reciprocal import NeighboursConfig
-from components.neighbours.reranking import Ranked, list_scores
+from components.neighbours.reranking import NeighboursRerankConfig, Ranked, best, list_scores
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import map_rows
 from workflows.store.dag import Description
@@ -19,32 +17,26 @@ QUERIES = 1024
 """In one shard; changes no result."""
 
 
-class NeighboursRerankConfig(NeighboursConfig):
-    """How a ranking is reranked by neighbours."""
-
-    context: int = Field(60, ge=1)
-    """N: the first documents of each query, which are reranked by neighbours among them. The rest of the ranking
-    follows them; the public code leaves it out."""
-
-
 @Description(part="reranking by neighbours")
 def rerank_by_neighbours(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, ranking: Path,
-    config: NeighboursRerankConfig,
+    config: NeighboursRerankConfig | Path,
 ) -> dict[str, Any]:  # fmt: skip
     """Write `ranking.parquet`: the ranking with its first documents by similarity in their context (Eq. 1).
 
     `vectors` are the documents', of which only those are read, `queries` those of the ranking's queries. Documents
-    beyond the context follow in their old order, with scores below the last.
+    beyond the context follow in their old order, with scores below the last. `config` may be the artifact of `chosen`,
+    whose best numbers are taken.
     """
+    numbers = config if isinstance(config, NeighboursRerankConfig) else best(config)
     ranked = Ranked(read(ranking / "ranking.parquet", RANKING), data, QueryVectors(queries))
-    lists = ranked.lists(config.context)
+    lists = ranked.lists(numbers.context)
     lists.save(out)
     scores, _ = map_rows(
         Reranker, len(ranked), QUERIES, out=out, cluster=cluster, pool=cluster.map, unit="queries",
-        lists=out, vectors=vectors, queries=queries, config=config,
+        lists=out, vectors=vectors, queries=queries, config=numbers,
     )  # fmt: skip
-    table, changed = ranked.reordered(scores, config.context)
+    table, changed = ranked.reordered(scores, numbers.context)
     write(out / "ranking.parquet", table, RANKING)
     remove(out, "lists.*.npy", "part-*.npy")
     return {"queries": len(ranked), "documents": len(lists.documents), "first_changed": changed}

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
 from components.data.tables import RANKING, check
 from components.evaluation.measures import by_measure, per_query
+from components.neighbours.reranking import NeighboursRerankConfig, best
 from tests.support import toy
 from workflows.distributed.cluster import Cluster
 from workflows.steps.choose_neighbours import ChooseConfig, _folds, _judged, chosen
-from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
+from workflows.steps.neighbours import rerank_by_neighbours
 
 SMALL = {"trials": 6, "k": (2, 5), "k_exp": (1, 3), "context": [6, 9], "measure": "nDCG@5"}
 
@@ -43,8 +47,9 @@ def ranking(toys: Path, vectors: Path) -> Path:
 @pytest.fixture
 def choose(tmp_path: Path, data: Path, vectors: Path, ranking: Path) -> Any:
     def run(
-        name: str = "out", *, cluster: Cluster = toy.INLINE, split: str = "train", by: str | None = "dev", **config: Any
-    ) -> Path:
+        name: str = "out", *, cluster: Cluster = toy.INLINE, split: str = "train", by: str | None = "dev",
+        data: Path = data, **config: Any,
+    ) -> Path:  # fmt: skip
         (out := tmp_path / name).mkdir(exist_ok=True)
         run.summary = chosen(  # type: ignore[attr-defined]
             out, cluster, data=data, vectors=vectors, queries=[vectors], rankings=[ranking], split=split,
@@ -83,10 +88,16 @@ def test_on_a_split_the_best_of_what_was_tried_is_applied_to_another(
     for number, trial in enumerate(trials):
         values = measured(data, reranked(tmp_path / str(number), data, vectors, ranking, "dev", trial), "dev")
         assert trial["value"] == pytest.approx(np.mean(list(values.values())))
-    best = max(trials, key=lambda trial: trial["value"])
-    assert {key: choice[key] for key in choice if key != "queries"} == {k: best[k] for k in best if k != "value"}
-    wanted = reranked(tmp_path / "best", data, vectors, ranking, "train", best)
+    highest = max(trials, key=lambda trial: trial["value"])
+    assert {key: choice[key] for key in choice if key != "queries"} == {k: highest[k] for k in highest if k != "value"}
+    wanted = reranked(tmp_path / "best", data, vectors, ranking, "train", highest)
     assert check(pq.read_table(out / "ranking.parquet"), RANKING, what="found").equals(wanted)
+    (applied := tmp_path / "applied").mkdir()  # as a later step does it
+    rerank_by_neighbours(
+        applied, toy.INLINE, data=data, vectors=vectors, queries=vectors, ranking=ranking, config=out
+    )  # fmt: skip
+    whole = pq.read_table(applied / "ranking.parquet")
+    assert whole.filter(pc.is_in(whole["query_id"], value_set=pc.unique(wanted["query_id"]))).equals(wanted)
 
 
 def test_the_first_trial_is_the_ranking_as_it_was(
@@ -119,9 +130,9 @@ def test_no_query_has_a_part_in_its_own_choice(
     for (own, others), choice in zip(folds, json.loads((out / "chosen.json").read_text()), strict=True):
         elsewhere = [judged[at] for at in others]
         assert set(elsewhere) == set(judged) - set(own)
-        best = int(np.argmax([np.mean([one[query] for query in elsewhere]) for one in values]))
-        assert {key: choice[key] for key in choice if key != "queries"} == config.drawn()[best]
-        wanted = [row for row in tables[best].to_pylist() if row["query_id"] in own]
+        highest = int(np.argmax([np.mean([one[query] for query in elsewhere]) for one in values]))
+        assert {key: choice[key] for key in choice if key != "queries"} == config.drawn()[highest]
+        wanted = [row for row in tables[highest].to_pylist() if row["query_id"] in own]
         assert [row for row in found if row["query_id"] in own] == wanted
 
 
@@ -141,9 +152,35 @@ def test_a_trial_is_its_number_and_stays_in_its_ranges() -> None:
     assert many.model_copy(update={"seed": 1}).drawn()[1:] != many.drawn()[1:]
 
 
-def test_too_few_judged_queries_are_an_error(choose: Any) -> None:
-    with pytest.raises(UserError, match="'test' has 4 queries with a relevant document, which are too few"):
-        choose(split="test", by=None, folds=5)
+@pytest.mark.parametrize(("split", "missing"), [("test", False), ("dev", True)])
+def test_where_there_is_nothing_to_choose_by_rankings_stay_as_they_are(
+    choose: Any, tmp_path: Path, data: Path, ranking: Path, split: str, missing: bool
+) -> None:
+    """Four queries are too few for five folds. A collection may also lack the split that systems are selected on."""
+    if missing:
+        data = shutil.copytree(data, tmp_path / "data")
+        queries = pq.read_table(data / "queries.parquet")
+        pq.write_table(queries.filter(pc.not_equal(queries["split"], split)), data / "queries.parquet")
+    out = choose(split=split, by=None, folds=5, data=data)
+    queries = pq.read_table(data / "queries.parquet", filters=[("split", "=", split)])["query_id"].to_pylist()
+    before = pq.read_table(ranking / "ranking.parquet")
+    wanted = before.filter(pc.is_in(before["query_id"], value_set=pa.array(queries, pa.large_string())))
+    assert check(pq.read_table(out / "ranking.parquet"), RANKING, what="found").equals(wanted)
+    assert choose.summary == {"trials": 0, "queries": 0 if missing else 4}
+    assert best(out).mix == 1.0
+
+
+def test_a_sample_of_the_queries_chooses_for_all(choose: Any, data: Path) -> None:
+    """By cross-validation too: those that are not in the sample have no part in any choice."""
+    out = choose(split="train", by=None, folds=2, queries=6)
+    values = json.loads((out / "chosen.json").read_text())
+    assert [one["queries"] for one in values] == [13, 3]
+    assert len(_judged(data, ChooseConfig(**{**SMALL, "split": None, "folds": 2, "queries": 6}), "train")) == 6
+
+
+def test_a_split_to_choose_by_without_judgements_is_an_error(choose: Any) -> None:
+    with pytest.raises(UserError, match="rerank_chosen: no query of the split 'validation' has a relevant document"):
+        choose(by="validation")
 
 
 def test_two_workers_choose_as_one(choose: Any, ray: Cluster) -> None:

@@ -17,12 +17,13 @@ from components.config import UserError
 from components.data.tables import DOCUMENTS, QUERIES, RANKING, check
 from components.neighbours import reranking
 from components.neighbours.reciprocal import inner_products, scores
+from components.neighbours.reranking import NeighboursRerankConfig
 from tests.support import plain_neighbours as plain
 from tests.support import tiny, toy
 from tests.support.power_cut import PowerCut, cut_power
 from workflows.distributed.cluster import Cluster
 from workflows.steps import neighbours as step
-from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
+from workflows.steps.neighbours import rerank_by_neighbours
 
 DOCS, ASKED, WIDTH = 90, 25, 4
 CONFIG = {"k": 4, "k_exp": 2, "tau": 0.5, "mix": 0.1, "context": 9}

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from components.neighbours.reranking import NeighboursRerankConfig
 from components.retrieval.fusion import FusionConfig
 from components.retrieval.screening import ScreenConfig
 from tests.support import toy
@@ -16,7 +17,7 @@ from workflows.steps.answers import AnswerConfig, answering
 from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
 from workflows.steps.evaluate import evaluate
 from workflows.steps.fuse import fuse
-from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
+from workflows.steps.neighbours import rerank_by_neighbours
 from workflows.steps.score import RerankConfig, rerank
 from workflows.steps.screen import screen
 from workflows.steps.smooth import ContextConfig, contexts
