@@ -98,6 +98,19 @@ def search(index: Any, queries: npt.NDArray, order: npt.NDArray, k: int) -> topk
     return np.sort(np.where(rows < 0, topk.NO_DOCUMENT, keys), axis=1)  # FAISS returns -1 for no document
 
 
+def holds_vectors(index: Any) -> bool:
+    """Whether an index holds the documents' vectors as they are, not compressed or projected."""
+    storage = faiss.downcast_index(index.storage) if isinstance(index, faiss.IndexHNSW) else index
+    return isinstance(storage, (faiss.IndexFlat, faiss.IndexIVFFlat))
+
+
+def reader(index: Any) -> Callable[[npt.NDArray], npt.NDArray[np.float32]]:
+    """What reads the vectors of some rows, (n, d), from an index that holds them and is not on a GPU."""
+    if (inverted := faiss.try_extract_index_ivf(index)) is not None:
+        inverted.make_direct_map()
+    return lambda rows: index.reconstruct_batch(rows)
+
+
 def gpus() -> int:
     """Number of GPUs that this build of FAISS can use."""
     return int(faiss.get_num_gpus()) if hasattr(faiss, "get_num_gpus") else 0

@@ -58,6 +58,9 @@ def _stages(config: SystemConfig) -> list[str]:
         stages.append(f"BM25{rm3} lists {one.k} documents (k1 {one.k1:g}, b {one.b:g}).")
     if config.dense is not None:
         stages.append(f"The retriever lists the {config.dense.k} documents nearest to the query's vector.")
+        if (near := config.dense.neighbours) is not None:
+            stages.append(f"The first {near.context} are reranked by reciprocal nearest neighbours among them "
+                          f"(k {near.k}; the inner product weighs {near.mix:g}).")  # fmt: skip
     if config.fusion is not None:
         stages.append(f"The lists are fused ({config.fusion.how}); {config.fusion.depth} documents are kept.")
     if config.ranker is not None:

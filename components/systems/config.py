@@ -10,6 +10,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from components.config import Config, UserError, parse, read_text
+from components.neighbours.reranking import NeighboursRerankConfig
 from components.retrieval.fusion import FusionConfig
 from components.retrieval.lucene import AnalyzerConfig, BM25Config, RM3Config
 
@@ -34,6 +35,20 @@ class Lexical(BM25Config):
     """Documents of the list."""
 
 
+class Neighbours(NeighboursRerankConfig):
+    """Reranking of a list's first documents by reciprocal nearest neighbours, as far as a program of 20 lines does it.
+    The others follow in their old order."""
+
+    tau: float = Field(0.0, ge=0, le=0)
+    """No extension of the neighbour set."""
+    geometric: Literal["none"] = "none"
+    """Inner products are mixed as they are."""
+    weight: Literal["linear"] = "linear"
+    """A neighbour's weight is its inner product."""
+    row_sums: Literal["free"] = "free"
+    """Weights are not divided by their sum."""
+
+
 class Dense(Config):
     """A retriever's list: the documents with the largest inner products with the query's vector."""
 
@@ -49,6 +64,8 @@ class Dense(Config):
     """Of the forward pass."""
     vectors: Literal["float16", "float32"] = "float32"
     """What a query's vector is rounded to, as the documents' were."""
+    neighbours: Neighbours | None = None
+    """How the list's first documents are reranked by their neighbours, whose vectors are the index's."""
 
 
 class Fused(FusionConfig):
@@ -101,6 +118,9 @@ class SystemConfig(Config):
             raise ValueError("fusion: there is one list; accepted: null")
         if both and self.fusion is None and weights is None:
             raise ValueError("there are two lists; accepted: one, or `fusion`, or `ranker.weights`")
+        alone = self.lexical is None and self.ranker is None
+        if self.dense is not None and self.dense.neighbours is not None and not alone:
+            raise ValueError("dense.neighbours: it is not the last stage; accepted: without `lexical` and `ranker`")
         for name, one, key in (("bm25", self.lexical, "lexical"), ("retriever", self.dense, "dense")):
             if weights is not None and one is None and getattr(weights, name) != 0:
                 raise ValueError(f"ranker.weights.{name}: there is no `{key}`; accepted: 0")

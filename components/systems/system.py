@@ -15,7 +15,7 @@ from components.retrieval.fusion import fuse
 from components.systems import config as configs
 from components.systems.config import List, SystemConfig, Weights
 from components.systems.documents import Documents, InMemory
-from components.systems.stages import BM25, Found, PairScorer, Retriever
+from components.systems.stages import BM25, Found, PairScorer, Retriever, reordered
 
 BATCH_TOKENS = 8_192
 """Tokens that a model reads at a time."""
@@ -58,7 +58,8 @@ class System:
         if config.dense is not None:
             from components.retrieval import index
 
-            opened = index.read(folder / config.dense.index, threads=threads, gpu=cuda)
+            near = config.dense.neighbours
+            opened = index.read(folder / config.dense.index, threads=threads, gpu=cuda and near is None)
             if opened.ntotal != config.documents:
                 raise UserError(
                     f"{folder / config.dense.index}: {opened.ntotal} vectors, and the system has {config.documents} "
@@ -67,7 +68,8 @@ class System:
             dense = Retriever(
                 folder / config.dense.retriever, documents,
                 lambda vectors, order, k: index.search(opened, vectors, order, k),
-                precision=config.dense.precision, vectors=config.dense.vectors, **options,
+                precision=config.dense.precision, vectors=config.dense.vectors,
+                neighbours=None if near is None else (near, index.reader(opened)), **options,
             )  # fmt: skip
         if config.ranker is not None:
             ranker = PairScorer(folder / config.ranker.folder, precision=config.ranker.precision, **options)
@@ -103,7 +105,8 @@ class System:
     def _lists(self, texts: Sequence[str], k: int) -> dict[str, list[Found]]:
         """Both lists as long as the config says; one alone as long as is needed."""
         lexical, dense, ranker = self.config.lexical, self.config.dense, self.config.ranker
-        alone = max(k, 0 if ranker is None else ranker.depth)
+        neighbours = None if dense is None else dense.neighbours
+        alone = max(k, 0 if ranker is None else ranker.depth, 0 if neighbours is None else neighbours.context)
         lists = {}
         coming = None
         if self._lexical is not None and lexical is not None:
@@ -134,15 +137,12 @@ def _reordered(
 ) -> list[Found]:
     """Each query's first documents by the ranker's scores, or by the weighted sum; the others follow, with scores below
     these."""
-    reordered = []
+    final = []
     for q, (found, own) in enumerate(zip(ranked, judged, strict=True)):
         if weights is not None:
             own = weighted(own, {name: of_all[q] for name, of_all in lists.items()}, weights)
-        first = sorted(own, key=lambda one: -one[1])
-        lowest = min((score for _, score in first), default=0.0)
-        behind = enumerate(found[len(first) :], 1)
-        reordered.append(first + [(doc_id, lowest - number) for number, (doc_id, _) in behind])
-    return reordered
+        final.append(reordered(found, sorted(own, key=lambda one: -one[1])))
+    return final
 
 
 def weighted(judged: Found, lists: Mapping[str, Found], weights: Weights) -> Found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from components.models.configs import CrossEncoderConfig, DualEncoderConfig
-from components.neighbours.reciprocal import NeighboursConfig
+from components.neighbours.reranking import NeighboursRerankConfig
 from components.retrieval.fusion import FusionConfig
 from components.retrieval.prior import PriorConfig
 from tests.support import tiny
@@ -15,11 +15,12 @@ from workflows.stages.reranking import Reranking
 from workflows.stages.results import Outcome, Results
 from workflows.stages.retrieval import fused, refresh, reranked
 from workflows.steps.fuse import fuse
-from workflows.steps.neighbours import NeighboursRerankConfig, rerank_by_neighbours
+from workflows.steps.neighbours import rerank_by_neighbours
 from workflows.steps.score import RerankConfig
 from workflows.store.dag import step
 
 FUSED, MIXED, NEIGHBOURS = "ranker over fusion", "ranker over mixture", "retriever by neighbours"
+WEIGHED = "neighbours by exponents"
 PRIOR = "ranker beside others"
 
 
@@ -44,16 +45,22 @@ def build(config: Config) -> Outcome:
     how = FusionConfig(how="interpolate", weight=0.3)
     mixed = fused("mixture", collection, [retrieval.ranking, collection.bm25], config, how)(split)
     prior = Reranking(PRIOR, collection, retrieval, ranker, config.rerank, config.evaluate, PriorConfig())
-    neighbours = step(
-        NEIGHBOURS, rerank_by_neighbours, data=data, vectors=retrieval.vectors, queries=retrieval.queries(split),
-        ranking=near, config=NeighboursRerankConfig(**NeighboursConfig(k=5).model_dump(), context=10),
-    )  # fmt: skip
+    neighbours = {
+        name: step(
+            name, rerank_by_neighbours, data=data, vectors=retrieval.vectors, queries=retrieval.queries(split),
+            ranking=ranking, config=NeighboursRerankConfig(k=5, context=10, weight=weight),
+        )
+        for name, ranking, weight in [
+            (NEIGHBOURS, near, "linear"), (WEIGHED, near, "exp"), ("BM25 by neighbours", words, "linear")
+        ]
+    }  # fmt: skip
     twice = step("two of one", fuse, data=data, rankings=[near, near], split=split, config=FusionConfig())
     over = {name: reranked(name, collection, one, ranker, config, config.rerank) for name, one in
-            {FUSED: fusion, MIXED: mixed, "ranker over retriever": near}.items()}  # fmt: skip
+            {FUSED: fusion, MIXED: mixed, "ranker over retriever": near,
+             "ranker over neighbours": neighbours[NEIGHBOURS]}.items()}  # fmt: skip
     again = reranked("ranker again", collection, over[FUSED], ranker, config, config.rerank)
-    rankings = {"BM25": words, "fusion": fusion, "mixture": mixed, NEIGHBOURS: neighbours, "two of one": twice,
-                "ranker again": again, PRIOR: prior.ranking(split), **over}  # fmt: skip
+    rankings = {"BM25": words, "fusion": fusion, "mixture": mixed, "two of one": twice, "ranker again": again,
+                PRIOR: prior.ranking(split), **neighbours, **over}  # fmt: skip
     results.add("retriever", near, seed=1, retrieval=retrieval)
     for name, ranking in rankings.items():
         of = retrieval if name == "ranker over retriever" else None

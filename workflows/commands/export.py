@@ -68,7 +68,7 @@ def write(experiment: Experiment, store: Store, to: Path, *, system: str | None,
     outcome = experiment.outcome
     deployed = systems.chosen(outcome, system or systems.recommended(outcome, store))
     stages = systems.stages(deployed)
-    system_folder.fetch(deployed, stages, store)
+    config = system_folder.fetch(deployed, stages, store)
     for step in (outcome.data, outcome.retrieval.retriever, outcome.ranker, *outcome.rankings.values()):
         if step is not None:
             finished(store, step)
@@ -101,7 +101,7 @@ def write(experiment: Experiment, store: Store, to: Path, *, system: str | None,
             shutil.copyfile(store.path(index) / INDEX, folder / INDEX)
             yield f'{to}/{INDEX}: faiss.read_index("{to}/{INDEX}")'
         measured = system_folder.measures(outcome, deployed, stages, store, command)
-        system_folder.write(folder / "system", deployed, stages, store, measured)
+        system_folder.write(folder / "system", config, deployed, stages, store, measured)
         yield f'{to}/system ({deployed.name}): python -m workflows search {to}/system "QUERY"'
 
 

@@ -21,8 +21,9 @@ from workflows.store.dag import Step
 from workflows.store.store import Store
 
 
-def fetch(system: System, steps: Stages, store: Store) -> None:
-    """Fetch all that the folder is made of; UserError where something was not made, or was dropped."""
+def fetch(system: System, steps: Stages, store: Store) -> SystemConfig:
+    """Fetch all that the folder is made of, and describe it; UserError where something was not made or was dropped, or
+    a folder cannot have it."""
     models = [retriever_of(steps["dense"])] if "dense" in steps else []
     models += [steps["ranker"].inputs["ranker"]] if "ranker" in steps else []
     indexes: list[Step] = [steps["lexical"].inputs["index"]] if "lexical" in steps else []
@@ -35,11 +36,13 @@ def fetch(system: System, steps: Stages, store: Store) -> None:
     store.fetch([system.data], "documents.parquet")
     store.fetch(models, "model")
     store.fetch([*indexes, *weights])
+    return described(system, steps, store)
 
 
-def write(folder: Path, system: System, steps: Stages, store: Store, measured: Measured) -> SystemConfig:
-    """Write the folder, its `system.json` last: without that it is none."""
-    config = described(system, steps, store)
+def write(
+    folder: Path, config: SystemConfig, system: System, steps: Stages, store: Store, measured: Measured
+) -> None:  # fmt: skip
+    """Write the folder that `config` describes, its `system.json` last: without that it is none."""
     folder.mkdir()
     if config.lexical is not None:
         shutil.copytree(store.path(steps["lexical"].inputs["index"]) / lucene.INDEX, folder / config.lexical.index)
@@ -52,7 +55,6 @@ def write(folder: Path, system: System, steps: Stages, store: Store, measured: M
     (folder / example.EXAMPLE).write_text(example.example(config), encoding="utf-8")
     (folder / CARD).write_text(card(config, measured), encoding="utf-8")
     write_json(folder / SYSTEM, config.model_dump(mode="json"))
-    return config
 
 
 def _write_index(to: Path, stage: Step, store: Store) -> None:

@@ -1,30 +1,34 @@
 """A system that a run measured, as one that can be deployed: its stages, read off the steps that made its ranking."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from components.config import UserError, listing
+from components.config import UserError, listing, parse
 from components.data.tokenizers import lengths_of
 from components.evaluation.selection import FILE as SELECTION
+from components.neighbours.reranking import best
 from components.retrieval.fusion import fitted
 from components.retrieval.lucene import AnalyzerConfig
-from components.systems.config import VERSION, Dense, Fused, Lexical, Ranker, SystemConfig, Weights
+from components.systems.config import VERSION, Dense, Fused, Lexical, Neighbours, Ranker, SystemConfig, Weights
+from workflows.distributed.cluster import cores
 from workflows.stages.results import Outcome, System
 from workflows.steps.exclude import exclude
 from workflows.steps.fuse import fuse
 from workflows.steps.lucene import lucene_feedback, lucene_search
+from workflows.steps.neighbours import rerank_by_neighbours
 from workflows.steps.prior import WEIGHTS, add_prior
 from workflows.steps.score import rerank
-from workflows.steps.search import search
+from workflows.steps.search import INDEX, search
 from workflows.store.dag import Step
 from workflows.store.store import Store
 
 Stages = Mapping[str, Step]
-"""The steps that made a ranking, by what they are in a system: `lexical`, `dense`, `fusion`, `ranker`, `prior`; in
-order."""
+"""The steps that made a ranking, by what they are in a system: `lexical`, `dense`, `neighbours`, `fusion`, `ranker`,
+`prior`; in order."""
 
 
 def recommended(outcome: Outcome, store: Store) -> str | None:
@@ -63,8 +67,19 @@ def chosen(outcome: Outcome, name: str | None) -> System:
 def stages(system: System) -> Stages:
     """The stages of a system; UserError where it has one that cannot be exported."""
     assert system.ranking is not None
+    with _named(system):
+        made = _stages(system.ranking, system.data)
+        if "neighbours" in made and list(made) != ["dense", "neighbours"]:
+            raise UserError(f"{made['neighbours'].label!r} reranks by neighbours; accepted: what a retriever ranks, as "
+                            "the last stage")  # fmt: skip
+        return made
+
+
+@contextmanager
+def _named(system: System) -> Iterator[None]:
+    """Name the system in a UserError."""
     try:
-        return _stages(system.ranking, system.data)
+        yield
     except UserError as error:
         raise UserError(f"--system: {system.name!r} cannot be exported: {error}") from None
 
@@ -83,6 +98,13 @@ def _stages(node: Step, data: Step) -> dict[str, Step]:
             raise UserError(f"{node.label!r} fuses {listing(repr(one.label) for one in lists)}; accepted: a ranking of "
                             "BM25 with one of a retriever")  # fmt: skip
         return {**made[0], **made[1], "fusion": node}
+    if node.function is rerank_by_neighbours:
+        before = _stages(node.inputs["ranking"], data)
+        for name, stage in before.items():
+            for own in ("vectors", "queries") if name == "dense" else ():
+                if stage.inputs[own].fingerprint != node.inputs[own].fingerprint:
+                    raise UserError(f"{node.label!r} reads other {own} than {stage.label!r}; accepted: the same")
+        return {**before, "neighbours": node}
     if node.function is rerank:
         before = _stages(node.inputs["ranking"], data)
         if "ranker" in before:
@@ -96,8 +118,8 @@ def _stages(node: Step, data: Step) -> dict[str, Step]:
                     raise UserError(f"{node.label!r} adds the scores of {stage.label!r}, and {before[name].label!r} is "
                                     "what it reranks; accepted: one ranking of each kind")  # fmt: skip
         return {**before, "prior": node}
-    raise UserError(f"{node.label!r} ({node.function.__name__}) is no stage of a system; accepted: BM25, a retriever, "
-                    "the fusion of both, a ranker over these")  # fmt: skip
+    raise UserError(f"{node.label!r} ({node.function.__name__}) is no stage of a system; accepted: BM25, a retriever "
+                    "(by neighbours too), the fusion of both, a ranker over these")  # fmt: skip
 
 
 def retriever_of(stage: Step) -> Step:
@@ -113,33 +135,52 @@ def searched(stage: Step) -> Step:
 
 
 def weights_of(steps: Stages) -> list[Step]:
-    """The steps that chose a system's weights."""
-    chose = [steps["fusion"].inputs["config"]] if "fusion" in steps else []
+    """The steps that chose a system's weights, and other numbers."""
+    chose = [steps["neighbours"].inputs["config"]] if "neighbours" in steps else []
+    chose += [steps["fusion"].inputs["config"]] if "fusion" in steps else []
     chose += [steps["prior"].inputs["weights"]] if "prior" in steps else []
     return [one for one in chose if isinstance(one, Step)]
 
 
 def described(system: System, steps: Stages, store: Store) -> SystemConfig:
-    """What `system.json` says of a system. The documents' table, the retriever and the weights must have been
-    fetched."""
+    """What `system.json` says of a system. The documents' table, the retriever, its index and the weights must have
+    been fetched. UserError where the system reranks by neighbours in a way that cannot be exported."""
+    with _named(system):
+        neighbours = _neighbours(steps, store) if "neighbours" in steps else None
     return SystemConfig(
         version=VERSION, name=system.name,
         documents=pq.read_metadata(store.path(system.data) / "documents.parquet").num_rows,
         lexical=_lexical(steps["lexical"]) if "lexical" in steps else None,
-        dense=dense(steps["dense"], store.path(retriever_of(steps["dense"])) / "model") if "dense" in steps else None,
+        dense=dense(
+            steps["dense"], store.path(retriever_of(steps["dense"])) / "model", neighbours
+        ) if "dense" in steps else None,
         fusion=_fusion(steps["fusion"], "lexical" if next(iter(steps)) == "lexical" else "dense", store)
         if "fusion" in steps else None,
         ranker=_ranker(steps["ranker"], steps.get("prior"), store) if "ranker" in steps else None,
     )  # fmt: skip
 
 
-def dense(stage: Step, model: Path) -> Dense:
+def dense(stage: Step, model: Path, neighbours: Neighbours | None = None) -> Dense:
     """A retriever's list as it was searched for; `model` is the retriever's folder."""
     encode = stage.inputs["queries"].inputs["config"]
     return Dense(
         k=stage.inputs["k"], query_tokens=lengths_of(model)["query_tokens"], precision=encode.precision,
-        vectors=encode.vectors,
+        vectors=encode.vectors, neighbours=neighbours,
     )  # fmt: skip
+
+
+def _neighbours(steps: Stages, store: Store) -> Neighbours:
+    """How a list was reranked by neighbours; of the list there is no more than was searched for."""
+    from components.retrieval import index
+
+    config, list_of = steps["neighbours"].inputs["config"], steps["dense"]
+    numbers = best(store.path(config)) if isinstance(config, Step) else config
+    by = list_of.inputs["index"]
+    if by is not None and not index.holds_vectors(index.read(store.path(by) / INDEX, threads=cores(), gpu=False)):
+        raise UserError(f"search.index: {by.inputs['factory']} holds no document's vector as it is, and neighbours are "
+                        "found by these; accepted: null, Flat, HNSW32, IVF1024,Flat")  # fmt: skip
+    context = min(numbers.context, list_of.inputs["k"])
+    return parse(Neighbours, {**numbers.model_dump(), "context": context}, where="neighbours")
 
 
 def _lexical(stage: Step) -> Lexical:

@@ -43,6 +43,21 @@ def test_every_kind_is_built_written_and_searched(vectors, tmp_path, factory):
     assert faiss.read_index(str(tmp_path / "index.faiss")).metric_type == faiss.METRIC_INNER_PRODUCT
 
 
+@pytest.mark.parametrize("factory", ["Flat", "HNSW16", "IVF8,Flat"])
+def test_whole_vectors_are_read_as_they_are(vectors, tmp_path, factory):
+    shards, _ = vectors
+    built = opened(index.build(factory, shards, threads=1), tmp_path)
+    assert index.holds_vectors(built)
+    rows = np.array([999, 3, 400, 3])
+    np.testing.assert_array_equal(index.reader(built)(rows), np.concatenate(shards)[rows].astype(np.float32))
+
+
+@pytest.mark.parametrize("factory", ["IVF8,PQ8x4", "PCA8,IVF8,Flat", "OPQ8,HNSW16", "L2norm,Flat", "SQ8", "HNSW16,SQ8"])
+@pytest.mark.filterwarnings("default")
+def test_vectors_that_are_no_longer_what_they_were(vectors, tmp_path, factory):
+    assert not index.holds_vectors(opened(index.build(factory, vectors[0], threads=1), tmp_path))
+
+
 def test_options_reach_the_index_behind_a_transform(vectors, tmp_path):
     shards, _ = vectors
     inverted = opened(index.build("PCA8,IVF8,Flat", shards, threads=1), tmp_path, probes=3)

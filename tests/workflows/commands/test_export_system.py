@@ -18,6 +18,7 @@ import pytest
 
 from components.config import UserError
 from components.files import remove
+from components.retrieval import index
 from components.systems import config as configs
 from components.systems import example
 from components.systems.config import SystemConfig
@@ -69,7 +70,8 @@ LABELS = {
     "ranker over retriever": f"{deployed.PRIOR} (test)",  # the same scores, to which others are added
     deployed.PRIOR: f"{deployed.PRIOR} with priors (test)",
 }  # fmt: skip
-NAMES = ["BM25", "retriever", "fusion", deployed.FUSED, deployed.MIXED, "ranker over retriever", deployed.PRIOR]
+NAMES = ["BM25", "retriever", "fusion", deployed.FUSED, deployed.MIXED, "ranker over retriever", deployed.PRIOR,
+         deployed.NEIGHBOURS]  # fmt: skip
 WEIGHTS = {"ranker": 0.5, "retriever": 3.0, "bm25": 0.25}
 
 
@@ -185,13 +187,17 @@ def test_the_card_says_what_it_is(run: Place, exported: Callable[[str], Path]) -
         f"by `python -m workflows run {run.config}`", "The start model is made of noise.", "python example.py",
     ):  # fmt: skip
         assert part in text, part
+    text = (exported(deployed.NEIGHBOURS) / "README.md").read_text()
+    assert "2. The first 10 are reranked by reciprocal nearest neighbours among them (k 5; the inner product w" in text
 
 
 @pytest.mark.parametrize(
     ("name", "says"),
     [
         ("no such", "no system is called 'no such'; accepted: retriever, BM25, fusion, "),
-        (deployed.NEIGHBOURS, f"'{deployed.NEIGHBOURS}' cannot be exported: '{deployed.NEIGHBOURS}' (rerank_by_neigh"),
+        (deployed.WEIGHED, f"'{deployed.WEIGHED}' cannot be exported: neighbours: weight: Input should be 'linear', g"),
+        ("BM25 by neighbours", "'BM25 by neighbours' cannot be exported: 'BM25 by neighbours' reranks by neighbours; "),
+        ("ranker over neighbours", "'ranker over neighbours' cannot be exported: 'retriever by neighbours' reranks by"),
         ("two of one", "'two of one' cannot be exported: 'two of one' fuses 'retriever ranking (test)', 'retriever r"),
         ("ranker again", "'ranker again' cannot be exported: 'ranker again' reranks what a ranker has reordered alre"),
     ],
@@ -274,25 +280,36 @@ def test_a_folder_that_lacks_a_part(
 
 
 def test_a_folder_of_other_documents(run: Place, exported: Callable[[str], Path], tmp_path: Path, said: Said) -> None:
-    folder, index = changed(exported("retriever"), tmp_path / "a", documents=39), tmp_path / "b"
+    folder, other = changed(exported("retriever"), tmp_path / "a", documents=39), tmp_path / "b"
     said()
     assert search(run, folder, "bara") == 2
     assert said()[1] == f"error: {folder}/documents.jsonl: 40 documents, and the system has 39; export it again\n"
-    shutil.copytree(exported("retriever"), index)
-    faiss.write_index(faiss.IndexFlatIP(8), str(index / "index.faiss"))
-    assert search(run, index, "bara") == 2
-    assert said()[1].startswith(f"error: {index}/index.faiss: 0 vectors, and the system has 40 documents")
+    shutil.copytree(exported("retriever"), other)
+    faiss.write_index(faiss.IndexFlatIP(8), str(other / "index.faiss"))
+    assert search(run, other, "bara") == 2
+    assert said()[1].startswith(f"error: {other}/index.faiss: 0 vectors, and the system has 40 documents")
 
 
 def test_the_run_s_own_index_with_the_numbers_that_it_was_searched_with(
-    beir: Path, encoder: Path, tmp_path: Path
+    beir: Path, encoder: Path, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree = {**tiny.dpr(beir, encoder), "search": {"index": "IVF8,Flat", "probes": 3}, "train": None}
+    """Its vectors are those by which the run found neighbours; an index that has none is refused for these."""
+    tree = deployed.config(beir, encoder)
+    tree |= {"search": {"index": "IVF8,Flat", "probes": 3}, "encode": {**tree["encode"], "vectors": "float16"}}
     place = tiny.place(tmp_path / "ivf", tree)
     assert place("run") == 0
-    assert place("export", str(tmp_path / "out")) == 0
-    folder = tmp_path / "out" / "system"
-    assert faiss.extract_index_ivf(faiss.read_index(str(folder / "index.faiss"))).nprobe == 3
-    system, own = System.load(folder, threads=1), ranked(place, "start ranking (test)")
-    for query, text in list(asked(place).items())[:4]:
-        assert [hit.doc_id for hit in system.search([text], 20)[0]] == [doc_id for doc_id, _ in own[query]]
+    for name, label in (("retriever", "retriever ranking (test)"), (deployed.NEIGHBOURS, deployed.NEIGHBOURS)):
+        to = tmp_path / name
+        assert place("export", str(to), "--system", name) == 0
+        assert faiss.extract_index_ivf(faiss.read_index(str(to / "system" / "index.faiss"))).nprobe == 3
+        system, own = System.load(to / "system", threads=1), ranked(place, label)
+        for query, text in list(asked(place).items())[:4]:
+            hits = system.search([text], 20)[0]
+            assert [hit.doc_id for hit in hits] == [doc_id for doc_id, _ in own[query]]
+            assert [hit.score for hit in hits] == pytest.approx([score for _, score in own[query]], abs=1e-5)
+    monkeypatch.setattr(index, "holds_vectors", lambda _: False)
+    said()
+    assert place("export", str(tmp_path / "no"), "--system", deployed.NEIGHBOURS) == 2
+    out, error = said()
+    assert (out, error.count("\n")) == ("", 1)
+    assert "search.index: IVF8,Flat holds no document's vector as it is" in error
