@@ -134,6 +134,7 @@ def adapt(beir: Path, encoder: Path) -> dict[str, Any]:
         "model": str(encoder),
         "train": {"warm": moment, "ranker": moment, "game": moment},
         "rm3": None,
+        "neighbours": {"trials": 3, "folds": 2, "k": [2, 5], "k_exp": [1, 3], "context": [5, 9]},
     }
 
 

@@ -8,9 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from components.evaluation.measures import means, per_query
+from components.neighbours.reranking import best
+from components.systems.system import System
 from tests.support import tiny
 from tests.support.tiny import ROOT, Place
 
@@ -29,7 +33,7 @@ def test_it_ends_with_what_to_deploy(adapted: Place, said: tiny.Said) -> None:
     deploy = metrics["deploy"]
     systems = {row["system"] for row in metrics["rows"]}
     assert {"BM25", "start model", "warm retriever", "BM25 + warm retriever, interpolated",
-            "ranker over retriever 1"} <= systems  # fmt: skip
+            "ranker over retriever 1", "start model by neighbours", "retriever 1 by neighbours"} <= systems  # fmt: skip
     assert deploy["system"] in systems
     value = next(row["value"] for row in metrics["rows"]
                  if (row["system"], row["measure"]) == (deploy["system"], deploy["measure"]))  # fmt: skip
@@ -48,6 +52,30 @@ def test_what_to_deploy_is_what_is_exported(adapted: Place, tmp_path: Path) -> N
     assert adapted("export", str(tmp_path / "out")) == 0
     system = json.loads((tmp_path / "out" / "system" / "system.json").read_text())
     assert system["name"] == adapted.metrics()["deploy"]["system"]
+
+
+def test_neighbours_compete_by_what_they_do_for_queries_that_did_not_choose_them(
+    adapted: Place, tmp_path: Path, said: tiny.Said
+) -> None:
+    """On dev each query is reranked by the others' choice; on the measured split, and as exported, by that of all."""
+    name = "retriever 1 by neighbours"
+    chose = adapted.artifact(f"{name} numbers")
+    candidates = json.loads((adapted.artifact("selection") / "selection.json").read_text())["candidates"]
+    value = next(one["value"] for one in candidates if one["system"] == name)
+    qrels = pq.read_table(adapted.artifact("data") / "qrels.parquet", filters=[("split", "=", "dev")])
+    measure = adapted.metrics()["deploy"]["measure"]
+    assert value == means(per_query(pq.read_table(chose / "ranking.parquet"), qrels, [measure]))[measure]
+    assert adapted("export", str(tmp_path / "out"), "--system", name) == 0
+    dense = json.loads((tmp_path / "out" / "system" / "system.json").read_text())["dense"]
+    assert dense["neighbours"] == best(chose).model_dump(mode="json")
+    own = pq.read_table(adapted.artifact(f"{name} (test)") / "ranking.parquet").to_pylist()
+    assert dense["neighbours"]["context"] < 10 < len(own) / 4
+    asked = pq.read_table(adapted.artifact("data") / "queries.parquet", filters=[("split", "=", "test")]).to_pylist()
+    system = System.load(tmp_path / "out" / "system", threads=1)
+    for query in asked:
+        found = [hit.score for hit in system.search([query["text"]], 10)[0]]
+        wanted = [row["score"] for row in own if row["query_id"] == query["query_id"]][:10]
+        assert found == pytest.approx(wanted, abs=1e-5)
 
 
 def searched(*words: str) -> str:
@@ -89,12 +117,15 @@ def test_without_training_queries_only_what_needs_none_is_compared(
     folder = shutil.copytree(beir, tmp_path / "judged")
     (folder / "qrels" / "train.tsv").rename(folder / "qrels" / "test.tsv")
     (folder / "qrels" / "dev.tsv").unlink()
-    place = tiny.place(tmp_path / "place", tiny.adapt(folder, encoder))
+    tree = {**tiny.adapt(folder, encoder), "neighbours": {"folds": 20}}  # more than there are dev queries
+    place = tiny.place(tmp_path / "place", tree)
     assert place("run") == 0
     metrics = place.metrics()
+    values = {row["system"]: row["value"] for row in metrics["rows"] if row["measure"] == metrics["deploy"]["measure"]}
+    assert values["start model by neighbours"] == values["start model"]
     assert not any("retriever" in row["system"] for row in metrics["rows"])
     assert "nothing was trained; that needs judged queries in a split `train`" in metrics["deploy"]["sentence"]
     config = yaml.safe_load((place.runs / "tiny" / "config.yaml").read_text())
     assert config["train"] is False
-    assert config["data"]["hold_out"] == {"dev": {"of": "test", "share": 0.5}}
+    assert config["data"]["hold_out"] == {"dev": {"of": "test", "share": 0.5, "start": None}}
     assert {row["split"] for row in metrics["rows"]} == {"test"}

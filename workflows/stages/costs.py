@@ -3,17 +3,22 @@
 from collections.abc import Iterator
 
 from workflows.stages.results import Cost, System, TimeSpent
+from workflows.steps.choose_neighbours import chosen
 from workflows.steps.encode import encode_queries
 from workflows.steps.fuse import fuse
 from workflows.steps.lucene import lucene_feedback, lucene_search
+from workflows.steps.neighbours import rerank_by_neighbours
 from workflows.steps.prior import add_prior, fit_prior
 from workflows.steps.score import rerank
 from workflows.steps.search import search
 from workflows.store.dag import Step
 
-FROM_CHEAP_TO_DEAR = ((lucene_search,), (lucene_feedback,), (search,), (fuse,), (rerank, add_prior, fit_prior))
-"""The step that a system ends with: BM25, BM25 with feedback, a retriever, a fusion, a ranker."""
-FOR_QUERIES = (lucene_search, lucene_feedback, encode_queries, search, fuse, rerank, add_prior)
+FROM_CHEAP_TO_DEAR = (
+    (lucene_search,), (lucene_feedback,), (search,), (rerank_by_neighbours, chosen), (fuse,),
+    (rerank, add_prior, fit_prior),
+)  # fmt: skip
+"""The step that a system ends with: BM25, BM25 with feedback, a retriever, its neighbours, a fusion, a ranker."""
+FOR_QUERIES = (lucene_search, lucene_feedback, encode_queries, search, rerank_by_neighbours, fuse, rerank, add_prior)
 """Steps that every query needs."""
 
 
@@ -32,7 +37,7 @@ def cost_of(system: System) -> Cost:
     """What a system takes to build, and for a query."""
     assert system.ranking is not None
     steps = list({node.fingerprint: node for node in _for_queries(system.ranking)}.values())
-    reranked = [node for node in steps if node.function is rerank]
+    reranked = [node for node in steps if node.function in (rerank, rerank_by_neighbours)]
     last = [node for node in steps if node.function is add_prior]
     searched = [node.inputs["index"] or node.inputs["vectors"] for node in steps if node.function is search]
     lexical = [node.inputs["index"] for node in steps if node.function in (lucene_search, lucene_feedback)]

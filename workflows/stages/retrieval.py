@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from components.retrieval.fusion import FusionConfig
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import CollectionConfig
+from workflows.steps.choose_neighbours import ChooseConfig, TrialsConfig, chosen
 from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
 from workflows.steps.fit_fusion import fit_fusion
 from workflows.steps.fuse import fuse
+from workflows.steps.neighbours import rerank_by_neighbours
 from workflows.steps.score import RerankConfig, rerank
 from workflows.steps.search import SearchConfig, faiss_index, search
 from workflows.store.dag import Step, step
@@ -106,3 +108,22 @@ def fused(
         )  # fmt: skip
 
     return ranking
+
+
+def by_neighbours(retrieval: Retrieval, config: CollectionConfig, trials: TrialsConfig) -> Step:
+    """The measured queries' ranking reranked by neighbours, with the numbers that are best on the split that
+    `evaluate.select` names. Of that split itself each query is reranked with what is best for others."""
+    asked, label = config.evaluate, f"{retrieval.label} by neighbours"
+    assert asked.select is not None
+    assert asked.select_by is not None
+    choice = step(
+        f"{label} numbers", chosen, data=retrieval.data, vectors=retrieval.vectors,
+        queries=[retrieval.queries(asked.select)], rankings=[retrieval.ranking(asked.select)], split=asked.select,
+        config=ChooseConfig(**trials.model_dump(), split=None, measure=asked.select_by),
+    )  # fmt: skip
+    if asked.split == asked.select:
+        return choice
+    return step(
+        f"{label} ({asked.split})", rerank_by_neighbours, data=retrieval.data, vectors=retrieval.vectors,
+        queries=retrieval.queries(asked.split), ranking=retrieval.ranking(asked.split), config=choice,
+    )  # fmt: skip

@@ -14,7 +14,7 @@ from components.config import UserError
 from components.evaluation.selection import cheapest_of_the_best, selected
 from components.sources.survey import Survey
 from tests.support import tiny
-from workflows.recipes.adapt import Config, resolve
+from workflows.recipes.adapt import Config, build, resolve
 from workflows.recipes.adapt.defaults import _found
 from workflows.stages import experiments
 
@@ -185,11 +185,12 @@ def test_the_cheaper_of_two_within_one_standard_error_is_chosen() -> None:
 def test_what_needs_no_training_is_cheaper(tmp_path: Path, tree: dict[str, Any]) -> None:
     outcome = read(tmp_path, tree).outcome
     order = list(outcome.cheapest_first)
-    assert order[:3] == ["BM25", "BM25 with RM3", "start model"]
+    assert order[:4] == ["BM25", "BM25 with RM3", "start model", "start model by neighbours"]
     trained = {system.name: system.trained for system in outcome.systems}
     assert [trained[name] for name in order] == sorted(trained[name] for name in order)
     assert order[-2:] == ["ranker over retriever 1", "ranker over BM25 + retriever 1"]
-    assert order.index("retriever 1") < order.index("BM25 + retriever 1, interpolated")
+    assert order.index("retriever 1 by neighbours") == order.index("retriever 1") + 1
+    assert order.index("retriever 1 by neighbours") < order.index("BM25 + retriever 1, interpolated")
 
 
 def test_a_querys_cost_is_that_of_the_steps_it_needs(tmp_path: Path, tree: dict[str, Any]) -> None:
@@ -202,3 +203,18 @@ def test_a_querys_cost_is_that_of_the_steps_it_needs(tmp_path: Path, tree: dict[
     fusion = costs["BM25 + start model, reciprocal"]
     assert [node.step.function.__name__ for node in fusion.retrieve][-1] == "fuse"
     assert not fusion.rerank
+    near = costs["retriever 1 by neighbours"]
+    assert [node.step.label for node in near.rerank] == ["retriever 1 by neighbours (test)"]
+    assert [node.label for node in (*near.index, *near.models)] == ["retriever 1 vectors", "retriever 1"]
+    assert [node.step.function.__name__ for node in near.retrieve] == ["encode_queries", "search"]
+
+
+def test_neighbours_can_be_left_out_and_every_seed_has_its_own(tmp_path: Path, tree: dict[str, Any]) -> None:
+    assert not any("neighbours" in one.name for one in read(tmp_path, tree, "neighbours=null").outcome.systems)
+    config = read(tmp_path, tree, "neighbours.trials=7", "seeds=[1, 2]").config
+    assert (config.neighbours.trials, config.neighbours.tau) == (7, (0.0, 0.0))
+    own = [one for one in build(config).systems if "neighbours" in one.name]
+    assert [(one.name, one.seed) for one in own] == [
+        (f"{name} by neighbours", seed) for seed in (1, 2) for name in ("start model", "retriever 1")
+    ]
+    assert len({one.metrics.fingerprint for one in own}) == 3  # the start model's are every seed's

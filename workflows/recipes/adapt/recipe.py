@@ -10,7 +10,7 @@ from workflows.stages.collection import Collection
 from workflows.stages.config import CollectionConfig, seeded
 from workflows.stages.costs import cheapest_first, cost_of
 from workflows.stages.results import Outcome, Results, note_on
-from workflows.stages.retrieval import fused, refresh
+from workflows.stages.retrieval import by_neighbours, fused, refresh
 from workflows.stages.untrained import INTERPOLATED, add_untrained
 from workflows.steps.lucene import VectorIndexConfig, lucene_feedback, lucene_index
 from workflows.store.dag import Step, step
@@ -26,11 +26,15 @@ def build(config: Config) -> Outcome:
     base = _untrained(config) if config.train is False else experiments.outcome_of(ar2(config, config.train))
     collection, split = Collection(config), config.evaluate.split
     results = Results(collection, config, systems=list(base.systems))
-    warm = {one.seed: one.retrieval for one in base.systems if one.name == WARM}
+    retrievals = {(one.name, one.seed): one.retrieval for one in base.systems}
     for seed in config.seeds:
         if config.rm3 is not None:
             results.add("BM25 with RM3", _feedback(collection, config, config.rm3), seed=seed)
-        if (retrieval := warm.get(seed)) is not None:
+        for name in ("start model", f"retriever {config.rounds}"):
+            if config.neighbours is not None and (retrieval := retrievals.get((name, seed))) is not None:
+                ranking = by_neighbours(retrieval, config, config.neighbours)
+                results.add(f"{name} by neighbours", ranking, seed=seed)
+        if (retrieval := retrievals.get((WARM, seed))) is not None:
             name = f"BM25 + {WARM}, interpolated"
             rankings = fused(
                 seeded(name, seed, config), collection, [collection.bm25, retrieval.ranking], config, INTERPOLATED
