@@ -20,6 +20,8 @@ from components.data.tables import TEXT
 
 PER_QUERY = pa.schema([("query_id", TEXT), ("measure", TEXT), ("value", pa.float64())])
 """One query's value of one measure in a row."""
+PER_QUERY_FILE = "per_query.parquet"
+"""Where an artifact has such a table."""
 
 ACCEPTED = (
     "RR@k, nDCG@k, R@k, Success@k, P@k, AP@k (or RR, nDCG, AP without a cutoff), Answer@k; for example RR@10, or "

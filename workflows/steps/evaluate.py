@@ -13,6 +13,7 @@ from components.data.groups import measured_queries
 from components.data.tables import ANSWERED, QRELS, QUERIES, RANKING, TEXT, of_queries, read
 from components.evaluation.averages import Measured, averages_of, means_of
 from components.evaluation.measures import (
+    PER_QUERY_FILE,
     answer_hits_per_query,
     by_measure,
     mean_entropy,
@@ -24,8 +25,6 @@ from components.evaluation.selection import leading
 from components.evaluation.significance import compare, corrected
 from components.files import replacing, write_json
 from workflows.store.dag import Description
-
-PER_QUERY = "per_query.parquet"
 
 
 class EntropyConfig(Config):
@@ -71,7 +70,7 @@ def evaluate(
     if by_answer:
         tables.append(answer_hits_per_query(documents, answerable.to_pylist(), by_answer))
     values = pa.concat_tables(tables)
-    with replacing(out / PER_QUERY) as path:
+    with replacing(out / PER_QUERY_FILE) as path:
         pq.write_table(values, path)
 
     asked = pc.unique(values["query_id"])
@@ -156,7 +155,7 @@ def _by_system(systems: list[dict[str, Any]]) -> Measured:
         seeds = measured.setdefault(_place(entry), {})
         if entry["seed"] in seeds:
             raise ValueError(f"{entry['system']!r} is given twice for seed {entry['seed']}")
-        seeds[entry["seed"]] = pq.read_table(entry["metrics"] / PER_QUERY)
+        seeds[entry["seed"]] = pq.read_table(entry["metrics"] / PER_QUERY_FILE)
     return measured
 
 

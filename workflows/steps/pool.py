@@ -9,10 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components.evaluation.measures import means
+from components.evaluation.measures import PER_QUERY_FILE, means
 from components.evaluation.selection import FILE, Kind, best_of
 from components.files import replacing
-from workflows.steps.evaluate import PER_QUERY
 from workflows.store.dag import Description
 
 
@@ -35,11 +34,11 @@ def pool_selected(out: Path, cluster: Any, *, folds: list[dict[str, Any]], kind:
 
 
 def _pooled(out: Path, folds: Sequence[Path]) -> dict[str, Any]:
-    tables = [pq.read_table(fold / PER_QUERY) for fold in folds]
+    tables = [pq.read_table(fold / PER_QUERY_FILE) for fold in folds]
     values = pa.concat_tables(tables)
     queries = sum(len(pc.unique(table["query_id"])) for table in tables)
     if len(pc.unique(values["query_id"])) != queries:
         raise ValueError("a query is in two folds")
-    with replacing(out / PER_QUERY) as path:
+    with replacing(out / PER_QUERY_FILE) as path:
         pq.write_table(values, path)
     return {"measures": means(values), "queries": queries}

@@ -14,7 +14,7 @@ from components.config import UserError
 from components.data.groups import ids_of, measured_queries, queries_of, rows_of
 from components.data.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING, TEXT, read, write
 from components.evaluation.exact_match import MEASURES, best_over_answers
-from components.evaluation.measures import PER_QUERY, means
+from components.evaluation.measures import PER_QUERY, PER_QUERY_FILE, means
 from components.files import remove, write_array
 from components.models.reader_configs import ReadConfig
 from components.rng import keyed_int
@@ -151,5 +151,5 @@ def evaluate_answers(out: Path, cluster: Cluster, *, data: Path, answers: Path) 
         for name, measure in MEASURES.items()
     ]
     values = pa.concat_tables(tables)
-    write(out / "per_query.parquet", values, PER_QUERY)
+    write(out / PER_QUERY_FILE, values, PER_QUERY)
     return {"measures": means(values), "queries": len(pairs)}
