@@ -7,8 +7,8 @@ three differ by several points on STS12 to STS16.
 
 A correlation is no mean over pairs. It becomes one by its influence values (Hampel, 1974): the correlation plus what
 each pair adds to it, as if the sample were weighted a little more at this pair. Their mean is exactly the correlation,
-and their standard error is the infinitesimal jackknife's (Jaeckel, 1972), which assumes no distribution. So intervals
-and paired comparisons of systems are made as for any measure with a value a query.
+and their standard error is the infinitesimal jackknife's (Jaeckel, 1972), which assumes no distribution but a hundred
+pairs or more. So intervals and paired comparisons of systems are made as for any measure with a value a query.
 """
 
 from typing import Any, Literal, NamedTuple

@@ -11,6 +11,8 @@ The value of an example is whether it was classified right. Their mean is the ac
 the mean of the folds' accuracies, which differs in the third digit at most where folds differ in size by one.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +43,9 @@ class Classified(NamedTuple):
     """(n,) whether each was classified right, in their order."""
     chosen: list[float]
     """The inverse penalty of each classifier."""
+    dev: float | None
+    """The mean accuracy by which they were chosen, on data that is not tested on (SentEval's `devacc`, which DiffCSE
+    chooses its numbers by); None where there was no choice."""
 
 
 def features(first: npt.NDArray, second: npt.NDArray | None) -> npt.NDArray[np.float32]:
@@ -52,37 +57,54 @@ def features(first: npt.NDArray, second: npt.NDArray | None) -> npt.NDArray[np.f
     return np.concatenate([np.abs(u - v), u * v], axis=1)
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Several threads wait for one another longer than products of this size take: 10 to 15 times as much CPU time."""
+    import sklearn.linear_model  # noqa: F401 (only libraries that are loaded already are limited)
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):
+        yield
+
+
+@_one_thread()
 def cross_validated(x: npt.NDArray, y: npt.NDArray, config: TransferConfig) -> Classified:
     """Classify each of (n, d) examples by a classifier that was trained on the other folds. UserError for a class with
     fewer examples than folds."""
     right, chosen = np.zeros(len(y), bool), []
     for train, test in _folds(y, config).split(x, y):
-        classifier, penalty = _trained(x[train], y[train], None, config)
-        right[test] = classifier.predict(x[test]) == y[test]
-        chosen.append(penalty)
-    return Classified(right, chosen)
+        penalty, dev = _best_penalty(x[train], y[train], None, config)
+        right[test] = _fitted(x[train], y[train], penalty).predict(x[test]) == y[test]
+        chosen.append((penalty, dev))
+    return _classified(right, chosen)
 
 
+@_one_thread()
 def on_given_splits(
     train: tuple[npt.NDArray, npt.NDArray], dev: tuple[npt.NDArray, npt.NDArray] | None,
     test: tuple[npt.NDArray, npt.NDArray], config: TransferConfig,
 ) -> Classified:  # fmt: skip
     """Classify the test examples by a classifier that was trained on the training examples alone. Each split is its
     examples (n, d) and their classes (n,)."""
-    classifier, penalty = _trained(*train, dev, config)
-    return Classified(classifier.predict(test[0]) == test[1], [penalty])
+    chosen = _best_penalty(*train, dev, config)
+    return _classified(_fitted(*train, chosen[0]).predict(test[0]) == test[1], [chosen])
 
 
-def _trained(
+def _classified(right: Bools, chosen: list[tuple[float, float | None]]) -> Classified:
+    accuracies = [accuracy for _, accuracy in chosen if accuracy is not None]
+    return Classified(right, [penalty for penalty, _ in chosen], float(np.mean(accuracies)) if accuracies else None)
+
+
+def _best_penalty(
     x: npt.NDArray, y: npt.NDArray, dev: tuple[npt.NDArray, npt.NDArray] | None, config: TransferConfig
-) -> tuple[Any, float]:
-    """A classifier with the best inverse penalty, and that."""
+) -> tuple[float, float | None]:
+    """The best inverse penalty, and its accuracy on what it was chosen by."""
     if len(classes := np.unique(y)) < 2:
         raise UserError(f"a classifier needs two classes or more, got {', '.join(map(repr, classes.tolist()))}")
     penalties = config.inverse_penalties
     if len(penalties) == 1:
-        scores = [0.0]
-    elif dev is not None:
+        return penalties[0], None
+    if dev is not None:
         scores = [_fitted(x, y, penalty).score(*dev) for penalty in penalties]
     else:
         folds = list(_folds(y, config).split(x, y))
@@ -90,8 +112,8 @@ def _trained(
             float(np.mean([_fitted(x[train], y[train], penalty).score(x[test], y[test]) for train, test in folds]))
             for penalty in penalties
         ]
-    best = penalties[int(np.argmax(scores))]
-    return _fitted(x, y, best), best
+    best = int(np.argmax(scores))
+    return penalties[best], scores[best]
 
 
 def _fitted(x: npt.NDArray, y: npt.NDArray, penalty: float) -> Any:

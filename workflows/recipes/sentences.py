@@ -58,8 +58,8 @@ class RatedPairs(LabelledSet):
     """The split whose pairs are measured. Every split that `data` reads is encoded: let it read no other."""
     retrieve: list[str] = []
     """Measures, such as R@1, of finding the other sentence of a positive pair among all sentences of the set without
-    the query itself (Table 2.10). Each of the two is a query once, which the published percentages, all multiples of
-    1/194 for 97 pairs, show of the paper too. Empty for none."""
+    the query itself (Table 2.10). Copies of the query in other pairs stay. Each of the two sentences is a query once;
+    the published percentages are multiples of 1/194 for 97 pairs, so the paper has done the same. Empty for none."""
 
     @field_validator("retrieve")
     @classmethod

@@ -62,8 +62,8 @@ def transfer(
         dev = _classes(_of_split(data, DEV, "label"), data, vectors) if DEV in there and split != DEV else None
         made = on_given_splits(train, dev, _classes(measured, data, vectors), config)
     accuracy = _write(out, measured, {"accuracy": made.right})
-    classes = len(pc.unique(measured["label"]))
-    return {"measures": accuracy, "examples": len(measured), "classes": classes, "inverse_penalties": made.chosen}
+    return {"measures": accuracy, "dev_accuracy": made.dev, "inverse_penalties": made.chosen,
+            "examples": len(measured), "classes": len(pc.unique(measured["label"]))}  # fmt: skip
 
 
 def _of_split(data: Path, split: str | None, wanted: str) -> pa.Table:

@@ -47,6 +47,7 @@ def test_a_given_test_split_is_scikit_learns() -> None:
     theirs = search(SMALL, folds(SMALL)).fit(x, y)
     made = on_given_splits((x, y), None, test, SMALL)
     assert made.chosen == [theirs.best_params_["C"]]
+    assert made.dev == pytest.approx(theirs.best_score_)
     assert made.right.mean() == pytest.approx(theirs.score(*test))
 
 
@@ -57,6 +58,7 @@ def test_a_dev_split_chooses_the_penalty_and_is_not_trained_on() -> None:
     best = search(SMALL, held).fit(*both).best_params_["C"]
     made = on_given_splits((x, y), dev, test, SMALL)
     assert made.chosen == [best]
+    assert made.dev is not None
     alone = LogisticRegression(C=best, max_iter=1_000).fit(x, y)
     assert made.right.tolist() == (alone.predict(test[0]) == test[1]).tolist()
 
@@ -64,7 +66,7 @@ def test_a_dev_split_chooses_the_penalty_and_is_not_trained_on() -> None:
 def test_what_a_line_divides_is_learned_and_noise_is_not() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 4)).astype(np.float32)
-    assert cross_validated(x + 5 * np.sign(x), np.where(x[:, 0] > 0, "up", "down"), TransferConfig()).right.all()
+    assert cross_validated(x + 5 * np.sign(x), np.where(x[:, 0] > 0, "up", "down"), SMALL).right.all()
     noise = np.array(["up", "down"])[rng.integers(0, 2, 200)]
     assert abs(cross_validated(x, noise, SMALL).right.mean() - 0.5) < 0.12
     same = np.ones((40, 4), np.float32)  # vectors that say nothing: the greater class is as good as it gets
@@ -73,7 +75,8 @@ def test_what_a_line_divides_is_learned_and_noise_is_not() -> None:
 
 def test_one_penalty_is_not_chosen() -> None:
     one = TransferConfig(folds=3, inverse_penalties=[2.0])
-    assert cross_validated(*some(60), one).chosen == [2.0] * 3
+    made = cross_validated(*some(60), one)
+    assert (made.chosen, made.dev) == ([2.0] * 3, None)
 
 
 def test_pairs_are_read_as_difference_and_product() -> None:

@@ -23,14 +23,14 @@ def similarities(systems: Sequence[System], store: Store) -> list[Json]:
         seeds = places.setdefault((one.collection, one.split), {}).setdefault(one.name, [])
         seeds.append(json.loads((store.path(one.metrics) / SIMILARITY).read_text()))
     return [
-        {"collection": collection, "split": split, **{key: last(of)[key] for key in ("pairs", "aligned")},
+        {"collection": collection, "split": split, **{key: _last(of)[key] for key in ("pairs", "aligned")},
          "systems": [_numbers(name, seeds) for name, seeds in of.items()],
          "pictures": [{"system": name, "svg": drawing(_picture(name, seeds[-1]))} for name, seeds in of.items()]}
         for (collection, split), of in places.items()
     ]  # fmt: skip
 
 
-def last(systems: dict[str, list[Json]]) -> Json:
+def _last(systems: dict[str, list[Json]]) -> Json:
     """What was found of the last system; the pairs are the same for all."""
     return list(systems.values())[-1][-1]
 
