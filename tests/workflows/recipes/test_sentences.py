@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
 from components.config import UserError
-from components.data.tables import read
+from components.data.tables import DOCUMENTS, read
 from components.data.vectors import DocumentVectors
 from components.evaluation.measures import PER_QUERY
 from components.evaluation.result_table import table
 from tests.support import tiny, toy
 from tests.support.sources import write
 from workflows.stages import experiments
+from workflows.steps.exclude import exclude_copies
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +109,19 @@ def test_a_sentence_does_not_find_itself(played: tiny.Place) -> None:
     ranking = pq.read_table(played.artifact("Pairs: ranking without the queries") / "ranking.parquet").to_pylist()
     assert len(ranking) == 8 * 5
     assert not [row for row in ranking if row["query_id"] == row["doc_id"]]
+
+
+def test_copies_of_a_query_are_left_out(tmp_path: Path) -> None:
+    """`b` is a copy of the query `a`, `c` is not; document 2 has the tokens of document 0, its first copy is 0."""
+    (tmp_path / "out").mkdir()
+    documents = [{"doc_id": one, "title": "", "text": one} for one in "acb"]
+    pq.write_table(pa.Table.from_pylist(documents, schema=DOCUMENTS), tmp_path / "documents.parquet")
+    np.save(tmp_path / "documents.same.npy", np.array([0, 1, 0]))
+    ranking = toy.write_ranking(tmp_path / "ranking", {"a": ["a", "b", "c"], "c": ["c", "b", "a"]})
+    both = {"data": tmp_path, "tokens": tmp_path, "ranking": ranking}
+    assert exclude_copies(tmp_path / "out", toy.INLINE, **both, k=1) == {"queries": 2, "excluded": 3}
+    rows = pq.read_table(tmp_path / "out/ranking.parquet").to_pylist()
+    assert [(row["query_id"], row["doc_id"], row["rank"]) for row in rows] == [("a", "c", 1), ("c", "b", 1)]
 
 
 def test_a_word_and_sameness_are_learned(played: tiny.Place) -> None:
