@@ -66,7 +66,8 @@ class RatedPairs(LabelledSet):
     copies: Literal["drop", "keep"] = "drop"
     """Whether copies of the query in other pairs are left out too, up to 10. The paper does not say. Of STS-B's 194
     queries 39 have a copy, which is always found first: with `keep` no encoder has R@1 above .80, and SimCSE's .78
-    would be all but perfect."""
+    would be all but perfect. Copies of the other sentence stay, and count as wrong; of equal scores the lower id is
+    first."""
 
     @field_validator("retrieve")
     @classmethod

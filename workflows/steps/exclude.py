@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from components.data import row_runs
 from components.data.groups import ids_of, rows_of
-from components.data.tables import RANKING, read, write
+from components.data.tables import QRELS, RANKING, read, write
 from workflows.distributed.cluster import Cluster
 from workflows.store.dag import Description
 
@@ -24,11 +24,18 @@ def exclude(out: Path, cluster: Cluster, *, ranking: Path, k: int) -> dict[str, 
 @Description(part="search")
 def exclude_copies(out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path, k: int) -> dict[str, Any]:
     """Write the ranking without documents that have their query's id, or the same tokens as the document with that id,
-    cut to `k` a query."""
-    table = read(ranking / "ranking.parquet", RANKING)
+    cut to `k` a query. A copy that is judged for the query stays, such as the same sentence in other letter case."""
+    table, qrels = read(ranking / "ranking.parquet", RANKING), read(data / "qrels.parquet", QRELS)
     ids, same = ids_of(data / "documents.parquet", "doc_id"), np.load(tokens / "documents.same.npy", mmap_mode="r")
-    asked, found = (same[rows_of(table[name], ids, what=str(ranking))] for name in ("query_id", "doc_id"))
-    return _write(out, table, pa.array(asked != found), k)
+
+    def pairs(of: pa.Table, what: Path) -> tuple[np.ndarray, np.ndarray]:
+        asked, found = (rows_of(of[name], ids, what=str(what)) for name in ("query_id", "doc_id"))
+        return asked, found
+
+    asked, found = pairs(table, ranking)
+    judged = [query * len(ids) + document for query, document in (pairs(qrels, data), (asked, found))]
+    kept = (same[asked] != same[found]) | np.isin(judged[1], judged[0])
+    return _write(out, table, pa.array(kept), k)
 
 
 def _write(out: Path, table: pa.Table, kept: pa.Array | pa.ChunkedArray, k: int) -> dict[str, Any]:

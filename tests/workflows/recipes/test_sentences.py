@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from components.config import UserError
-from components.data.tables import DOCUMENTS, read
+from components.data.tables import DOCUMENTS, QRELS, read
 from components.data.vectors import DocumentVectors
 from components.evaluation.measures import PER_QUERY
 from components.evaluation.result_table import table
@@ -112,16 +112,21 @@ def test_a_sentence_does_not_find_itself(played: tiny.Place) -> None:
 
 
 def test_copies_of_a_query_are_left_out(tmp_path: Path) -> None:
-    """`b` is a copy of the query `a`, `c` is not; document 2 has the tokens of document 0, its first copy is 0."""
+    """`b` has the tokens of the query `a`, `c` has not. Where it is the other sentence of the pair it stays."""
     (tmp_path / "out").mkdir()
     documents = [{"doc_id": one, "title": "", "text": one} for one in "acb"]
     pq.write_table(pa.Table.from_pylist(documents, schema=DOCUMENTS), tmp_path / "documents.parquet")
     np.save(tmp_path / "documents.same.npy", np.array([0, 1, 0]))
+    pq.write_table(QRELS.empty_table(), tmp_path / "qrels.parquet")
     ranking = toy.write_ranking(tmp_path / "ranking", {"a": ["a", "b", "c"], "c": ["c", "b", "a"]})
     both = {"data": tmp_path, "tokens": tmp_path, "ranking": ranking}
     assert exclude_copies(tmp_path / "out", toy.INLINE, **both, k=1) == {"queries": 2, "excluded": 3}
     rows = pq.read_table(tmp_path / "out/ranking.parquet").to_pylist()
     assert [(row["query_id"], row["doc_id"], row["rank"]) for row in rows] == [("a", "c", 1), ("c", "b", 1)]
+    judged = [{"query_id": "a", "doc_id": "b", "relevance": 1, "split": "test"}]
+    pq.write_table(pa.Table.from_pylist(judged, schema=QRELS), tmp_path / "qrels.parquet")
+    exclude_copies(tmp_path / "out", toy.INLINE, **both, k=1)
+    assert pq.read_table(tmp_path / "out/ranking.parquet")["doc_id"].to_pylist() == ["b", "b"]
 
 
 def test_a_word_and_sameness_are_learned(played: tiny.Place) -> None:
