@@ -30,6 +30,21 @@ QUERIES = pa.schema([("query_id", TEXT), ("text", TEXT), ("answers", pa.large_li
 QRELS = pa.schema([("query_id", TEXT), ("doc_id", TEXT), ("relevance", pa.int32()), ("split", TEXT)])
 """A judgement. A relevance above 0 means relevant unless a measure says otherwise."""
 
+EXAMPLES = pa.schema(
+    [
+        ("example_id", TEXT),
+        ("first", TEXT),
+        ("second", TEXT),
+        ("label", TEXT),
+        ("score", pa.float64()),
+        ("subset", TEXT),
+        ("split", TEXT),
+    ]
+)
+"""A sentence, or a pair of sentences, with what people said of it: a class, `label`, or how similar the two are,
+`score`; the other is null. `first` and `second` are ids of documents, and `second` is null for a sentence alone.
+`subset` names the part of a set of pairs that is made of several, as STS12 to STS16 are; else it is empty."""
+
 RANKING = pa.schema([("query_id", TEXT), ("doc_id", TEXT), ("rank", pa.int32()), ("score", pa.float32())])
 """A retrieved document. Ranks start at 1, scores descend, equal scores are in order of doc_id."""
 

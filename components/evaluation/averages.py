@@ -1,6 +1,6 @@
 """Means over collections, each counting alike, and the interval of every mean."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +29,15 @@ class Average:
     """What each collection counts."""
 
 
-def averages(places: Iterable[Place], parts: Mapping[str, str]) -> list[Average]:
-    """The wholes that `parts` names, and last the average over all places.
+Parts = Mapping[str, str | None]
+"""For a collection that is a part of a whole, the whole; None for one that no average counts."""
 
-    `parts` names, for a collection that is a part of one, the whole. A whole is the mean over its parts, and counts
-    once in the average, as CQADupStack's twelve forums do in BEIR (Thakur et al., 2021).
+
+def averages(places: Iterable[Place], parts: Parts) -> list[Average]:
+    """The wholes that `parts` names, and last the average over all places that count; none where none does.
+
+    A whole is the mean over its parts, and counts once in the average, as CQADupStack's twelve forums do in BEIR
+    (Thakur et al., 2021).
 
     >>> for one in averages([("android", "test"), ("SciFact", "test"), ("english", "test")],
     ...                     {"android": "CQADupStack", "english": "CQADupStack"}):
@@ -43,10 +47,23 @@ def averages(places: Iterable[Place], parts: Mapping[str, str]) -> list[Average]
     """
     places = list(dict.fromkeys(places))
     wholes = []
-    for whole in dict.fromkeys(parts.values()):
+    for whole in (name for name in dict.fromkeys(parts.values()) if name is not None):
         wholes.append(_mean(whole, [_alone(place) for place in places if parts.get(place[0]) == whole]))
-    counted = [_alone(place) for place in places if place[0] not in parts] + [one for one in wholes if one.weights]
-    return [*(one for one in wholes if one.weights), _mean(AVERAGE, counted)]
+    wholes = [one for one in wholes if one.weights]
+    counted = [_alone(place) for place in places if place[0] not in parts] + wholes
+    return [*wholes, _mean(AVERAGE, counted)] if counted else []
+
+
+def _measured_alike(measured: Iterable[tuple[str, Place]]) -> Iterator[tuple[list[str], list[Place]]]:
+    """Measures with all the places that they were measured on, those of the same places together: an average of a
+    measure is over these."""
+    places: dict[str, dict[Place, None]] = {}
+    for measure, place in measured:
+        places.setdefault(measure, {})[place] = None
+    alike: dict[tuple[Place, ...], list[str]] = {}
+    for measure, of in places.items():
+        alike.setdefault(tuple(of), []).append(measure)
+    return ((measures, list(of)) for of, measures in alike.items())
 
 
 def _alone(place: Place) -> Average:
@@ -58,15 +75,17 @@ def _mean(name: str, counted: Sequence[Average]) -> Average:
     return Average(name, [one.name for one in counted], weights)
 
 
-def averages_of(rows: Sequence[Json], parts: Mapping[str, str]) -> list[Json]:
+def averages_of(rows: Sequence[Json], parts: Parts) -> list[Json]:
     """A row for each system, measure and seed that was measured on all collections of an average: the mean over them.
 
-    `queries` are those of all, `over` what counts in the mean.
+    The collections of a measure are those that any system has it of. `queries` are those of all, `over` what counts in
+    the mean.
     """
     made = []
-    for average in averages(((row["collection"], row["split"]) for row in rows), parts):
+    alike = _measured_alike((row["measure"], (row["collection"], row["split"])) for row in rows)
+    for measures, average in ((of, one) for of, places in alike for one in averages(places, parts)):
         groups: dict[tuple[str, str, int], dict[Place, Json]] = {}
-        for row in rows:
+        for row in (row for row in rows if row["measure"] in measures):
             if (place := (row["collection"], row["split"])) in average.weights:
                 groups.setdefault((row["system"], row["measure"], row["seed"]), {})[place] = row
         made += [
@@ -80,7 +99,7 @@ def averages_of(rows: Sequence[Json], parts: Mapping[str, str]) -> list[Json]:
     return made
 
 
-def means_of(measured: Measured, parts: Mapping[str, str] | None = None) -> list[Json]:
+def means_of(measured: Measured, parts: Parts | None = None) -> list[Json]:
     """The mean of each system and measure, with its 95 % interval, on each collection: an entry for all seeds.
 
     With one seed the interval is over the queries, with several over queries and trainings. With `parts` there are
@@ -91,9 +110,11 @@ def means_of(measured: Measured, parts: Mapping[str, str] | None = None) -> list
         made += _means(system, _alone((collection, split)), split, measured)
     if parts is not None:
         systems = dict.fromkeys(system for system, _, _ in measured)
-        for average in averages(((collection, split) for _, collection, split in measured), parts):
+        alike = _measured_alike((one["measure"], (one["collection"], one["split"])) for one in made)
+        for measures, average in [(of, one) for of, places in alike for one in averages(places, parts)]:
             for system in systems:
-                made += _means(system, average, "all", measured, over=average.over)
+                of_system = _means(system, average, "all", measured, over=average.over)
+                made += [one for one in of_system if one["measure"] in measures]
     return made
 
 

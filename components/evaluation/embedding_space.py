@@ -18,6 +18,8 @@ Floats = npt.NDArray[np.float64]
 COSINES, RATIOS = (-1.0, 1.0), (-1.0, 3.0)
 """Ranges of the histograms."""
 BINS = 80
+BLOCK = 256
+"""Texts whose distances to all others are in memory at once."""
 
 
 class EmbeddingSpaceConfig(Config):
@@ -44,8 +46,12 @@ def alignment(queries: Floats, documents: Floats) -> float:
 
 def uniformity(vectors: Floats) -> float:
     """`log mean e^(-2 |x - y|^2)` over all pairs: 0 if all coincide, about -4 if they are spread over the sphere."""
-    distances = 2 - 2 * (vectors @ vectors.T)[np.triu_indices(len(vectors), 1)]
-    return float(np.log(np.exp(-2 * distances).mean()))
+    count, total = len(vectors), 0.0
+    for start in range(0, count, BLOCK):  # the pairs of thousands of texts would fill memory
+        rest = vectors[start:]
+        kernel = np.exp(4 * (rest[:BLOCK] @ rest.T) - 4)  # |x - y|^2 = 2 - 2 x y
+        total += kernel[np.triu_indices(len(kernel), 1, len(rest))].sum()
+    return float(np.log(total / (count * (count - 1) / 2)))
 
 
 def anisotropy(vectors: Floats) -> float:

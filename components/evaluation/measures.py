@@ -41,6 +41,8 @@ _CUTOFF_OPTIONAL = ("RR", "nDCG", "AP")
 _BINARY = ("RR", "R", "Success", "P", "AP")  # a document is relevant or not, from a relevance level on
 READER_MEASURES = ("EM", "F1")
 """Measures of a reader's answers (`components.evaluation.exact_match`), not of a ranking."""
+SENTENCE_MEASURES = ("Spearman", "Pearson", "accuracy")
+"""Measures of sentence vectors (`components.evaluation.similarity` and `transfer`), not of a ranking."""
 
 
 def canonical(name: str) -> str:
@@ -74,12 +76,12 @@ def at_level(name: str, level: int) -> str:
 
 
 def needs_answers(name: str) -> bool:
-    """Whether a measure of a ranking is taken from the queries' answers instead of judgements.
+    """Whether a measure is taken of a ranking, from the queries' answers instead of judgements.
 
-    >>> needs_answers("Answer@5"), needs_answers("R@5"), needs_answers("EM")
-    (True, False, False)
+    >>> needs_answers("Answer@5"), needs_answers("R@5"), needs_answers("EM"), needs_answers("Spearman")
+    (True, False, False, False)
     """
-    return name not in READER_MEASURES and canonical(name).startswith("Answer@")
+    return name not in (*READER_MEASURES, *SENTENCE_MEASURES) and canonical(name).startswith("Answer@")
 
 
 def cutoff(name: str) -> int | None:
@@ -234,6 +236,9 @@ def description(name: str, *, answers_in: str = "text", patterns: bool = False) 
         "AP": "precision averaged over the positions of the right documents",
         "Answer": f"share of queries whose answer {'matches' if patterns else 'stands in'} the {answers_in} of {first}",
         "EM": "share of written answers that are exactly right (SQuAD)",
+        "Spearman": "how well cosines order the pairs as people rate them: 1 exactly so, 0 not at all",
+        "Pearson": "how close cosines are to a straight line through people's ratings",
+        "accuracy": "share of examples that a linear classifier over the frozen vectors gets right",
         "F1": "overlap of the written answer's words with the right one's (SQuAD)",
     }
     from_level = f"; right is what has relevance {level[:-1]} or more" if level else ""

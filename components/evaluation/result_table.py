@@ -82,7 +82,7 @@ def across(metrics: Json) -> list[Json]:
     """For each measure that has averages: collections by systems, means over the seeds, the averages last."""
     tables = []
     for measure in dict.fromkeys(one["measure"] for one in metrics["means"] if one["collection"] == AVERAGE):
-        own = [one for one in metrics["means"] if one["measure"] == measure]
+        own = _counted([one for one in metrics["means"] if one["measure"] == measure])
         found = {(one["collection"], one["system"]): Cell(one["value"], _half(one), None) for one in own}
         systems = [one["system"] for one in own if one["collection"] == AVERAGE]
         lines = []
@@ -92,6 +92,12 @@ def across(metrics: Json) -> list[Json]:
         several = any(len(one["seeds"]) > 1 for one in own)
         tables.append({"measure": measure, "systems": systems, "lines": lines, "several": several})
     return tables
+
+
+def _counted(means: list[Json]) -> list[Json]:
+    """A measure's means on the collections that its averages count, and these averages."""
+    counted = {name for one in means for name in one.get("over", ())}
+    return [one for one in means if "over" in one or one["collection"] in counted]
 
 
 def _meaning(name: str, rows: list[Json]) -> str:
@@ -217,9 +223,10 @@ def table(metrics: Json) -> str:
         return "No measures yet."
     close = [textwrap.fill(sentence, WIDTH)] if (sentence := closing_sentence(metrics)) else []
     lead = [textwrap.fill(sentence, WIDTH)] if not close and (sentence := leading_sentence(metrics)) else []
-    parts = [_across_lines(one) for one in across(metrics)] or [
-        _result_lines(result) for result in by_collection(metrics)
-    ]
+    averaged = across(metrics)
+    in_averages = {line["collection"] for one in averaged for line in one["lines"]}
+    rest = [result for result in by_collection(metrics) if result["collection"] not in in_averages]
+    parts = [*(_across_lines(one) for one in averaged), *(_result_lines(result) for result in rest)]
     return "\n\n".join([*lead, *("\n".join(lines) for lines in parts), *close])
 
 

@@ -6,6 +6,7 @@ one new file. Importing a format and validating a declaration read none of the c
 
 import importlib
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ from components.rng import keyed_int
 from components.sources.records import Bad, Document, Judgement, Query
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+_FORMAT = re.compile(r"^class Source\((base\.Source|labelled\.LabelledSource)\)", re.M)
 
 Splits = list[str] | dict[str, str] | None
 """Which splits are read: all (null), a list of names, or a mapping from new names to the collection's."""
@@ -94,7 +97,7 @@ class Source(Config):
 def formats() -> list[str]:
     """The names of all formats."""
     folder = Path(__file__).parent
-    return sorted(path.stem for path in folder.glob("*.py") if "\nclass Source(base.Source)" in path.read_text())
+    return sorted(path.stem for path in folder.glob("*.py") if _FORMAT.search(path.read_text()))
 
 
 def declared(tree: Any) -> Any:

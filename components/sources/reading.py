@@ -19,6 +19,11 @@ class Line(NamedTuple):
     text: str
     place: str
 
+    @property
+    def number(self) -> int:
+        """Its number in the file, from 1."""
+        return int(self.place.rpartition(":")[2])
+
 
 class Item(NamedTuple):
     """A value of a JSON file."""
@@ -33,17 +38,17 @@ def plain_or_gz(path: Path) -> Path:
     return compressed if compressed.exists() and not path.exists() else path
 
 
-def read_lines(path: Path) -> Iterator[Line | Bad]:
-    """The lines of a file, without blank ones."""
+def read_lines(path: Path, *, encoding: str = "utf-8", blank: bool = False) -> Iterator[Line | Bad]:
+    """The lines of a file; without blank ones unless `blank`."""
     with _open(path) as file:
         for number, raw in enumerate(_guarded(file, path), start=1):
             place = f"{path}:{number}"
             try:
-                text = raw.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
+                text = raw.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 and encoding == "utf-8" else encoding)
             except UnicodeDecodeError as error:
                 yield Bad("text that is not UTF-8", place, f"{error.reason} at byte {error.start}")
                 continue
-            if text and not text.isspace():
+            if blank or (text and not text.isspace()):
                 yield Line(text, place)
 
 

@@ -51,6 +51,19 @@ class Judgement(NamedTuple):
     place: str
 
 
+class Example(NamedTuple):
+    """A sentence or a pair of sentences, by document ids, with its label or score (`components.data.tables`)."""
+
+    example_id: str
+    first: str
+    second: str | None
+    label: str | None
+    score: float | None
+    subset: str
+    split: str
+    place: str
+
+
 UNJUDGED = "unjudged"
 """The split of queries without judgements, in collections where the judgements determine a query's split."""
 

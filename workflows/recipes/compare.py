@@ -106,10 +106,10 @@ def build(config: Config) -> Outcome:
     )  # fmt: skip
 
 
-def _parts(outcomes: dict[str, Outcome]) -> dict[str, str] | None:
+def _parts(outcomes: dict[str, Outcome]) -> dict[str, str | None] | None:
     """The parts of collections in all experiments; None where none has averages. ValueError where two disagree."""
     averaged = {name: outcome.parts for name, outcome in outcomes.items() if outcome.parts is not None}
-    parts: dict[str, str] = {}
+    parts: dict[str, str | None] = {}
     for name, own in averaged.items():
         for collection, whole in own.items():
             if parts.setdefault(collection, whole) != whole:

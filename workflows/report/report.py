@@ -13,6 +13,7 @@ from workflows.report.sections.costs import costs as costs_of
 from workflows.report.sections.entropies import entropies
 from workflows.report.sections.examples import examples as examples_of
 from workflows.report.sections.screens import screens
+from workflows.report.sections.similarities import similarities
 from workflows.report.sections.spaces import spaces
 from workflows.report.sections.steps import run_steps
 from workflows.stages.results import Cost, System
@@ -67,6 +68,7 @@ def write(
         "studies": [study for _, _, study in shown(steps, store, STUDY)],
         "costs": list(costs_of(costs, store, metrics["rows"])),
         "spaces": spaces(systems, store),
+        "similarities": similarities(systems, store),
         "config": config,
         **run_steps(steps, store, executed),
     }

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from components.config import listing
+from components.evaluation.averages import Parts
 from components.evaluation.measures import needs_answers
 from components.models import card
 from workflows.stages.collection import Collection
@@ -132,9 +133,7 @@ class Results:
         return self.name or name_of(self.config.data)
 
 
-def gathered(
-    systems: Sequence[System], comparisons: list[tuple[str, str]], *, parts: Mapping[str, str] | None = None
-) -> Step:
+def gathered(systems: Sequence[System], comparisons: list[tuple[str, str]], *, parts: Parts | None = None) -> Step:
     """Measures, and comparisons of a system with its baseline, as `metrics.json` has them.
 
     With `parts` each system's averages over the collections too, as if that were one more collection
@@ -220,9 +219,9 @@ class Outcome:
     """Further steps that the report shows, such as charts: nothing that was measured stands on them."""
     costs: tuple[Cost, ...] = ()
     """Systems whose cost the report sets side by side."""
-    parts: Mapping[str, str] | None = None
-    """Where results have averages over the collections: by collection, the whole that it is a part of. None for no
-    averages."""
+    parts: Parts | None = None
+    """Where results have averages over the collections: by collection, the whole that it is a part of, or None for one
+    that does not count. None for no averages."""
     cheapest_first: tuple[str, ...] = ()
     """Where one of the systems is chosen to be deployed: their names in the order of their costs."""
 

@@ -16,7 +16,7 @@ from components.retrieval.lucene import AnalyzerConfig
 from components.systems.config import VERSION, Dense, Fused, Lexical, Neighbours, Ranker, SystemConfig, Weights
 from workflows.distributed.cluster import cores
 from workflows.stages.results import Outcome, System
-from workflows.steps.exclude import exclude
+from workflows.steps.exclude import exclude, exclude_copies
 from workflows.steps.fuse import fuse
 from workflows.steps.lucene import lucene_feedback, lucene_search
 from workflows.steps.neighbours import rerank_by_neighbours
@@ -89,7 +89,7 @@ def _stages(node: Step, data: Step) -> dict[str, Step]:
         if node.inputs["data"].fingerprint != data.fingerprint:
             raise UserError(f"{node.label!r} retrieves for other texts than the queries, such as expansions of them")
         return {"dense" if node.function is search else "lexical": node}
-    if node.function is exclude:  # of a query's own document: whoever deploys has no such queries
+    if node.function in (exclude, exclude_copies):  # of a query's own document: whoever deploys has no such queries
         return _stages(node.inputs["ranking"], data)
     if node.function is fuse:
         lists = node.inputs["rankings"]

@@ -135,11 +135,11 @@ def results(
 @Description(part="evaluation", version=2)
 def averages(
     out: Path, cluster: Any, *, systems: list[dict[str, Any]], comparisons: list[dict[str, str]],
-    parts: dict[str, str], seed: int = 0, rounds: int = 10_000,
+    parts: dict[str, str | None], seed: int = 0, rounds: int = 10_000,
 ) -> dict[str, Any]:  # fmt: skip
     """`results`, and the mean of each measure over the collections, each counting alike, of the systems that were
-    measured on all of them; `queries` are those of all. `parts` names the wholes that collections are parts of; the
-    parts of one count as one."""
+    measured on all of them; `queries` are those of all. `parts` names the wholes that collections are parts of, and
+    None for those that do not count; the parts of one count as one."""
     summary = results(out, cluster, systems=systems, comparisons=comparisons, seed=seed, rounds=rounds)
     metrics = json.loads((out / "metrics.json").read_text())
     metrics["rows"] += averages_of(metrics["rows"], parts)

@@ -1,4 +1,4 @@
-"""Read a source into the three tables of a collection, and check that they fit together.
+"""Read a source into the tables of a collection, and check that they fit together.
 
 A collection may be larger than memory: records are read in batches, and only 64-bit hashes of their ids are kept (and
 the ids of queries that a sample is drawn from). Where two hashes are equal, the table is written again, this time
@@ -19,28 +19,30 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from components.config import UserError, listing
-from components.data.tables import DOCUMENTS, QRELS, QUERIES
+from components.data.tables import DOCUMENTS, EXAMPLES, QRELS, QUERIES
 from components.digests import sha256
 from components.files import remove_leftovers, replacing
 from components.rng import keyed_int, keyed_sample
 from components.sources.base import AnySource, Source
-from components.sources.records import Bad, Document, Judgement, Query
+from components.sources.labelled import LabelledSource
+from components.sources.records import Bad, Document, Example, Judgement, Query
 from workflows.store.dag import Description
 from workflows.store.progress import Progress
 
 ROWS, CHARACTERS = 10_000, 32_000_000
 """How much is in memory at once, and in one row group: at most so many records, of so many characters together."""
-EXAMPLES = 5
+SHOWN = 5
 """Dropped records that the summary shows for each reason."""
 
-Record = Document | Query | Judgement
+Record = Document | Query | Judgement | Example
 Clash = Callable[[Any, Any], Bad | None]
 """What is wrong with a second record of the same id; None where the two merge."""
 
 
 @Description(part="data")
 def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
-    """Write `documents.parquet`, `queries.parquet` and `qrels.parquet`."""
+    """Write `documents.parquet`, `queries.parquet` and `qrels.parquet`; of sentences with labels `examples.parquet`
+    too."""
     remove_leftovers(out)
     _declared(source)
     dropped = Dropped(source.on_bad)
@@ -59,12 +61,18 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
             return _fitting(_of_sample(_held_out(source.read_qrels(), source), kept), documents, queries)
 
         qrels = _write(out / "qrels.parquet", QRELS, fitting, _judged_again, dropped, progress)
+        labels = {}
+        if isinstance(source, LabelledSource):
+            read = source.read_examples
+            examples = _write(out / "examples.parquet", EXAMPLES, read, _labelled_again, dropped, progress)
+            labels = {"examples": dict(examples.splits)}
     return {
         "documents": documents.rows,
         "queries": dict(queries.splits),
         "judgements": dict(qrels.splits),
         "mean_words": {"documents": documents.mean_words(), "queries": queries.mean_words()},
         "dropped": dropped.summary(),
+        **labels,
         **source.about(),
     }
 
@@ -131,14 +139,14 @@ class Dropped:
             raise UserError(str(bad))
         self.counts[bad.reason] += 1
         examples = self.examples.setdefault(bad.reason, [])
-        if len(examples) < EXAMPLES:
+        if len(examples) < SHOWN:
             examples.append(bad.id or bad.place)
 
     def update(self, other: "Dropped") -> None:
         """Add the counts of another pass."""
         self.counts += other.counts
         for reason, examples in other.examples.items():
-            self.examples[reason] = [*self.examples.get(reason, []), *examples][:EXAMPLES]
+            self.examples[reason] = [*self.examples.get(reason, []), *examples][:SHOWN]
 
     def summary(self) -> dict[str, Any]:
         """Counts and a few ids, by reason."""
@@ -294,6 +302,10 @@ def _judged_again(before: Judgement, record: Judgement) -> Bad | None:
         return None
     detail = f"{record.doc_id!r} has {record.relevance} here, {before.relevance} at {before.place}"
     return Bad("two relevances for one pair", record.place, detail, record.query_id)
+
+
+def _labelled_again(before: Example, record: Example) -> Bad:
+    return Bad("duplicate example id", record.place, f"first at {before.place}", record.example_id)
 
 
 def _fitting(records: Iterator[Judgement | Bad], documents: Written, queries: Written) -> Iterator[Judgement | Bad]:

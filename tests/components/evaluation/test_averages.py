@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from components.evaluation.averages import Measured, means_of
+from components.evaluation.averages import Measured, averages_of, means_of
 from components.evaluation.significance import estimate
 
 PARTS = {"android": "CQADupStack", "english": "CQADupStack"}
@@ -54,3 +54,36 @@ def test_averages_count_collections_and_wholes_alike() -> None:
     assert averages["average"]["low"] == pytest.approx(everything.interval()[0])
     assert (averages["average"]["over"], averages["average"]["queries"]) == (["SciFact", "CQADupStack"], 51)
     assert {entry["system"] for entry in averages.values()} == {"a"}
+
+
+def test_each_measure_is_averaged_over_the_collections_that_have_it() -> None:
+    """As correlations on some sets and accuracies on others. A development set does not count."""
+
+    def of(measure: str, *values: float) -> pa.Table:
+        return table_of(np.array(values)).set_column(1, "measure", [[measure] * len(values)])
+
+    measured: Measured = {
+        ("a", "STS12", "test"): {1: of("Spearman", 0.2, 0.4)},
+        ("a", "STS13", "test"): {1: of("Spearman", 0.7, 0.9)},
+        ("a", "STS-B dev", "dev"): {1: of("Spearman", 0.1, 0.1)},
+        ("a", "MR", "all"): {1: of("accuracy", 1.0, 0.0, 1.0)},
+        ("a", "pairs", "test"): {1: of("R@1", 1.0, 0.0)},
+    }
+    parts = {"STS-B dev": None, "pairs": None}
+    found = {
+        (one["measure"], one["collection"]): (one["value"], one["over"])
+        for one in means_of(measured, parts)
+        if "over" in one
+    }
+    assert found == {
+        ("Spearman", "average"): (pytest.approx(0.55), ["STS12", "STS13"]),
+        ("accuracy", "average"): (pytest.approx(2 / 3), ["MR"]),
+    }
+    rows = [
+        {"system": system, "collection": collection, "split": split, "seed": 1, "measure": of["measure"][0].as_py(),
+         "value": float(np.mean(of["value"].to_pylist())), "queries": len(of)}
+        for (system, collection, split), seeds in measured.items() for of in seeds.values()
+    ]  # fmt: skip
+    assert {
+        (one["measure"], one["collection"]): (one["value"], one["over"]) for one in averages_of(rows, parts)
+    } == found

@@ -28,7 +28,9 @@ def test_a_format_is_a_file() -> None:
         "msmarco",
         "parquet",
         "sentences",
+        "senteval",
         "tripclick",
+        "tsv",
     ]
     assert formats() == expected
 

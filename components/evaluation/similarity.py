@@ -1,0 +1,162 @@
+"""How well the similarity of sentence vectors agrees with human ratings (semantic textual similarity, STS).
+
+As in SentEval (Conneau and Kiela, 2018), the similarity of two sentences is the cosine of their vectors, and nothing is
+trained. SimCSE and DiffCSE (Chuang et al., 2022, Table 2.1) report Spearman's correlation over all pairs
+of a set together, `all`; SentEval itself the mean over its subsets, `mean` or weighted by their sizes, `wmean`. The
+three differ by several points on STS12 to STS16.
+
+A correlation is no mean over pairs. It becomes one by its influence values (Hampel, 1974): the correlation plus what
+each pair adds to it, as if the sample were weighted a little more at this pair. Their mean is exactly the correlation,
+and their standard error is the infinitesimal jackknife's (Jaeckel, 1972), which assumes no distribution but a hundred
+pairs or more. So intervals and paired comparisons of systems are made as for any measure with a value a query.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from components.config import Config, UserError
+from components.evaluation.embedding_space import COSINES, alignment, histogram, uniformity, unit_length
+
+Floats = npt.NDArray[np.float64]
+Aggregation = Literal["all", "mean", "wmean"]
+Measure = Literal["Spearman", "Pearson"]
+
+
+class SimilarityConfig(Config):
+    """How similarities and ratings are compared."""
+
+    measures: list[Measure] = ["Spearman", "Pearson"]
+    """Which correlations."""
+    aggregation: Aggregation = "all"
+    """For a set of several subsets: `all` is the correlation over all pairs together, `mean` the mean of the subsets'
+    correlations, `wmean` their mean weighted by the numbers of pairs. Published numbers differ in this choice; SimCSE
+    and DiffCSE have `all`."""
+    aligned_above: float = 4.0
+    """Pairs with a rating above this are the positive ones of the alignment, as in SimCSE (Gao et al., 2021)."""
+
+
+class Correlation(NamedTuple):
+    """A correlation of n pairs."""
+
+    value: float
+    influence: Floats
+    """(n,) what each pair adds, in the limit of a small weight; their mean is 0."""
+
+
+def pearson(x: Floats, y: Floats) -> Correlation:
+    """Pearson's correlation of (n,) numbers; 0 where one of them is constant.
+
+    >>> round(pearson(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 4.0])).value, 4)
+    0.982
+    """
+    if _constant(x) or _constant(y):
+        return Correlation(0.0, np.zeros(len(x)))
+    a, b = (x - x.mean()) / x.std(), (y - y.mean()) / y.std()
+    value = float((a * b).mean())
+    return Correlation(value, a * b - value * (a**2 + b**2) / 2)
+
+
+def spearman(x: Floats, y: Floats) -> Correlation:
+    """Spearman's correlation of (n,) numbers: Pearson's of their ranks, where equal numbers share their mean rank; 0
+    where one of them is constant, as it then says nothing of any order (scipy has NaN).
+
+    One pair changes the ranks of all others, so its influence has more terms than Pearson's of the ranks.
+
+    >>> round(spearman(np.array([1.0, 2.0, 3.0, 3.0]), np.array([1.0, 2.0, 30.0, 4.0])).value, 4)
+    0.9487
+    """
+    if _constant(x) or _constant(y):
+        return Correlation(0.0, np.zeros(len(x)))
+    ones = np.ones(len(x))
+    a, b = 1 - _share_above(x, ones), 1 - _share_above(y, ones)  # (rank - 1/2) / n: their means are 1/2
+    covariance = _influence(a, b, _share_above(x, b) + _share_above(y, a))
+    variances = [_influence(own, own, 2 * _share_above(of, own)) for of, own in ((x, a), (y, b))]
+    scale = np.sqrt(a.var() * b.var())
+    value = float(((a - 0.5) * (b - 0.5)).mean() / scale)
+    relative = variances[0] / a.var() + variances[1] / b.var()
+    return Correlation(value, covariance / scale - value * relative / 2)
+
+
+def _share_above(x: Floats, weights: Floats) -> Floats:
+    """(n,) for each number the mean over all n of the weights of those above it, of equal ones half."""
+    _, of = np.unique(x, return_inverse=True)
+    sums = np.bincount(of, weights)
+    return ((weights.sum() - np.cumsum(sums) + sums / 2) / len(x))[of]
+
+
+def _influence(a: Floats, b: Floats, through_ranks: Floats) -> Floats:
+    """(n,) a pair's influence on the mean of `a * b`, directly and through the ranks of the others."""
+    return a * b + through_ranks - 3 * (a * b).mean()
+
+
+CORRELATIONS = {"Spearman": spearman, "Pearson": pearson}
+
+
+def per_pair(measure: Measure, cosines: Floats, ratings: Floats, subsets: list[str], how: Aggregation) -> Floats:
+    """(n,) a value for each pair whose mean is the correlation of the whole set.
+
+    With `mean` and `wmean` each subset has its own correlation, and the mean of the values is theirs. UserError for
+    fewer than two pairs.
+    """
+    if len(cosines) < 2:
+        raise UserError(f"{measure} needs two or more pairs, got {len(cosines)}")
+    correlate = CORRELATIONS[measure]
+    if how == "all":
+        one = correlate(cosines, ratings)
+        return one.value + one.influence
+    names, of = np.unique(np.asarray(subsets), return_inverse=True)
+    parts = [np.flatnonzero(of == number) for number in range(len(names))]
+    found = [correlate(cosines[part], ratings[part]) for part in parts]
+    sizes = np.array([len(part) for part in parts])
+    weights = sizes / sizes.sum() if how == "wmean" else np.full(len(parts), 1 / len(parts))
+    values = np.full(len(cosines), float(weights @ [one.value for one in found]))
+    for part, one, weight in zip(parts, found, weights, strict=True):
+        values[part] += weight * len(cosines) / len(part) * one.influence
+    return values
+
+
+def cosines(first: npt.NDArray, second: npt.NDArray) -> Floats:
+    """(n,) cosines of (n, d) vectors with (n, d) others, to 6 digits; 0 where one is zero.
+
+    Further digits are those of rounding in the encoder: by them, pairs of equal sentences would be in random order.
+    """
+    return (unit_length(first) * unit_length(second)).sum(1).round(6)
+
+
+def space(first: npt.NDArray, second: npt.NDArray, ratings: Floats, config: SimilarityConfig) -> dict[str, Any]:
+    """What the sentences' vectors (n, d) of n pairs look like, as JSON.
+
+    Alignment is over the pairs that are rated above `aligned_above` (None where there are none), uniformity over all
+    sentences, both of vectors of length 1 (Wang and Isola, 2020; Table 2.11, which follows SimCSE).
+    `cosines` has their distribution in each group of ratings from one whole number to the next (Figure 2-2).
+    """
+    a, b = unit_length(first), unit_length(second)
+    close = ratings > config.aligned_above
+    return {
+        "pairs": len(ratings),
+        "aligned": int(close.sum()),
+        "alignment": alignment(a[close], b[close]) if close.any() else None,
+        "uniformity": uniformity(np.concatenate([a, b])),
+        "cosines": by_rating((a * b).sum(1), ratings),
+    }
+
+
+def by_rating(cosines: Floats, ratings: Floats) -> list[dict[str, Any]]:
+    """The distribution of (n,) cosines in groups of ratings, the highest first; the highest rating, such as 5, is in
+    the group below it.
+
+    >>> [(one["ratings"], one["pairs"]) for one in by_rating(np.zeros(4), np.array([0.0, 0.9, 4.0, 5.0]))]
+    [('4 to 5', 2), ('0 to 1', 2)]
+    """
+    groups = np.minimum(np.floor(ratings), np.ceil(ratings.max()) - 1).astype(int)
+    return [
+        {"ratings": f"{group} to {group + 1}", "pairs": int((groups == group).sum()),
+         "mean": float(cosines[groups == group].mean()), "histogram": histogram(cosines[groups == group], COSINES)}
+        for group in sorted(set(groups.tolist()), reverse=True)
+    ]  # fmt: skip
+
+
+def _constant(x: Floats) -> bool:
+    return bool(np.ptp(x) == 0)

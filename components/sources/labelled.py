@@ -1,0 +1,116 @@
+"""Sentences, and pairs of sentences, with what people said of them: a class, or how similar the two are.
+
+Such a set is a collection too. Its sentences are the documents, each as often as it occurs. Of a pair that people call
+equivalent, each sentence is a query for which the other is relevant (Chuang et al., 2022, Table 2.10): a query has the
+id of its own sentence, so that it can be left out of what it finds.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import NamedTuple, Self
+
+from pydantic import model_validator
+
+from components.sources import base
+from components.sources.records import Bad, Document, Example, Judgement, Query, document, judgement, query
+
+ALL = "all"
+"""The split of a set that is not divided into splits."""
+
+
+class Labelled(NamedTuple):
+    """One or two sentences with a class, `label`, or a similarity, `score`."""
+
+    example_id: str
+    sentences: tuple[str, ...]
+    label: str | None
+    score: float | None
+    subset: str
+    split: str
+    place: str
+
+    def ids(self) -> tuple[str, ...]:
+        """The documents' ids of its sentences."""
+        return tuple(f"{self.example_id}.{number}" for number in range(1, len(self.sentences) + 1))
+
+
+class LabelledSource(base.Source):
+    """The keys of formats whose sentences have labels."""
+
+    positive: float = 5.0
+    """The least score of two sentences that mean the same. Each of them is a query whose relevant document is the
+    other. 5 is the highest score of STS and of SICK."""
+
+    @model_validator(mode="after")
+    def _all_queries(self) -> Self:
+        for name in ("sample", "hold_out"):
+            if getattr(self, name):
+                raise ValueError(f"{name}: not accepted for labelled sentences, whose queries are their pairs")
+        return self
+
+    @abstractmethod
+    def read_labelled(self) -> Iterator[Labelled | Bad]:
+        """Yield every labelled sentence or pair of the chosen splits, in the order of the files."""
+
+    def read_documents(self) -> Iterator[Document | Bad]:
+        """Each sentence: of the example `test-7` those with the ids `test-7.1` and `test-7.2`."""
+        for record in self.read_labelled():
+            if isinstance(record, Bad):
+                yield record
+                continue
+            for name, sentence in zip(record.ids(), record.sentences, strict=True):
+                yield document(name, None, sentence, record.place)
+
+    def read_queries(self) -> Iterator[Query | Bad]:
+        """Both sentences of each pair that mean the same."""
+        for record in self._positive():
+            for name, sentence in zip(record.ids(), record.sentences, strict=True):
+                yield query(name, sentence, None, record.split, record.place)
+
+    def read_qrels(self) -> Iterator[Judgement | Bad]:
+        """For each of these queries the other sentence."""
+        for record in self._positive():
+            first, second = record.ids()
+            for asked, found in ((first, second), (second, first)):
+                yield judgement(asked, found, 1, record.split, record.place)
+
+    def read_examples(self) -> Iterator[Example]:
+        """The labels and scores. What is bad was reported when the documents were read."""
+        for record in self.read_labelled():
+            if isinstance(record, Labelled):
+                first, second = (*record.ids(), None)[:2]
+                assert first is not None
+                yield Example(record.example_id, first, second, *record[2:])
+
+    def _positive(self) -> Iterator[Labelled]:
+        for record in self.read_labelled():
+            if isinstance(record, Labelled) and record.score is not None and record.score >= self.positive:
+                yield record
+
+
+def labelled(
+    name: str, sentences: tuple[str, ...], label: str, split: str, place: str, *, subset: str = ""
+) -> Labelled | Bad:
+    """A checked sentence, or pair, with its class."""
+    if not label.strip():
+        return Bad("empty label", place, "expected a class")
+    return _checked(Labelled(name, sentences, label.strip(), None, subset, split, place))
+
+
+def scored(
+    name: str, sentences: tuple[str, ...], score: str, split: str, place: str, *, subset: str = ""
+) -> Labelled | Bad:
+    """A checked pair with its similarity."""
+    try:
+        number = float(score)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        return Bad("score that is not a number", place, f"got {score!r:.40}; accepted: a number such as 3.8")
+    return _checked(Labelled(name, sentences, None, number, subset, split, place))
+
+
+def _checked(record: Labelled) -> Labelled | Bad:
+    empty = not all(sentence.strip() for sentence in record.sentences)
+    return Bad("empty sentence", record.place, "expected text") if empty else record

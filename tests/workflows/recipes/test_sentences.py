@@ -1,0 +1,214 @@
+"""An encoder of sentences on sets with labels, in a whole run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy import stats
+
+from components.config import UserError
+from components.data.tables import DOCUMENTS, QRELS, read
+from components.data.vectors import DocumentVectors
+from components.evaluation.measures import PER_QUERY
+from components.evaluation.result_table import table
+from tests.support import tiny, toy
+from tests.support.sources import write
+from workflows.stages import experiments
+from workflows.steps.exclude import exclude_copies
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> dict[str, Any]:
+    """Rated pairs, a development set of them, and two classifications: cross-validated, and of pairs with splits."""
+    folder, rng = tmp_path_factory.mktemp("sets"), np.random.default_rng(0)
+
+    def sentence() -> str:
+        return toy.some_text(rng, int(rng.integers(3, 8)))
+
+    for split, count in (("test", 24), ("dev", 10)):
+        pairs = []
+        for number in range(count):
+            words = sentence().split()
+            kept = number % 6 / 5
+            other = [word if rng.random() < kept else sentence().split()[0] for word in words]
+            pairs.append(f"{number % 6}\t{' '.join(words)}\t{' '.join(other)}")
+        write(folder / f"pairs.{split}.tsv", "score\tsentence1\tsentence2", *pairs)
+    write(folder / "words.tsv", "label\tsentence",
+          *(f"{word}\t{word} {word} {word} {sentence()}" for word in toy.WORDS[:2] for _ in range(9)))  # fmt: skip
+    for split, count in (("train", 12), ("test", 5)):
+        lines = []
+        for _ in range(count):
+            one = sentence()
+            lines += [f"same\t{one}\t{one}", f"other\t{one}\t{sentence()}"]
+        write(folder / f"same.{split}.tsv", "label\tsentence1\tsentence2", *lines)
+    small = tiny.dpr(folder, encoder)
+    pairs_of = {"format": "tsv", "path": f"{folder}/pairs.{{split}}.tsv"}
+    return {
+        "recipe": "sentences", "encode": small["encode"], "retriever": small["retriever"],
+        "similarity": {
+            "Pairs": {"data": {**pairs_of, "splits": ["test"]}, "retrieve": ["R@1", "R@5"]},
+            "Pairs dev": {"data": {**pairs_of, "splits": ["dev"]}, "split": "dev", "averaged": False},
+        },
+        "transfer": {
+            "Words": {"data": {"format": "tsv", "path": f"{folder}/words.tsv"}},
+            "Same": {"data": {"format": "tsv", "path": f"{folder}/same.{{split}}.tsv"}, "split": "test"},
+        },
+        "classifier": {"folds": 3},
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory, tree: dict[str, Any]) -> tiny.Place:
+    place = tiny.place(tmp_path_factory.mktemp("sentences"), tree)
+    assert place("run") == 0
+    return place
+
+
+def test_each_measure_has_its_sets_and_its_average(played: tiny.Place) -> None:
+    rows = {(row["measure"], row["collection"]): row for row in played.metrics()["rows"]}
+    assert set(rows) == {
+        *((measure, name) for measure in ("Spearman", "Pearson") for name in ("Pairs", "Pairs dev", "average")),
+        *(("accuracy", name) for name in ("Words", "Same", "average")),
+        *((measure, "Pairs, positive pairs") for measure in ("R@1", "R@5")),
+    }
+    assert {row["system"] for row in rows.values()} == {"retriever"}
+    assert rows["Spearman", "average"]["value"] == rows["Spearman", "Pairs"]["value"]
+    both = [rows["accuracy", name]["value"] for name in ("Words", "Same")]
+    assert rows["accuracy", "average"]["value"] == pytest.approx(np.mean(both))
+    counts = {name: row["queries"] for (_, name), row in rows.items()}
+    assert counts == {"Pairs": 24, "Pairs dev": 10, "Words": 18, "Same": 10, "Pairs, positive pairs": 8, "average": 28}
+    assert [rows[key]["split"] for key in (("accuracy", "Words"), ("accuracy", "Same"))] == ["all", "test"]
+    means = {(one["measure"], one["collection"]): one for one in played.metrics()["means"]}
+    assert all(one["low"] < one["value"] < one["high"] for one in means.values() if one["measure"] == "Spearman")
+
+
+def test_the_correlation_is_that_of_the_stored_vectors(played: tiny.Place) -> None:
+    data = played.artifact("Pairs: data")
+    examples = pq.read_table(data / "examples.parquet").to_pylist()
+    ids = pq.read_table(data / "documents.parquet")["doc_id"].to_pylist()
+    held = DocumentVectors(played.artifact("Pairs: sentence vectors"))
+    vectors = dict(zip(ids, held[np.arange(len(ids))].astype(np.float64), strict=True))
+    cosines = [
+        vectors[one["first"]] @ vectors[one["second"]]
+        / np.linalg.norm(vectors[one["first"]]) / np.linalg.norm(vectors[one["second"]]) for one in examples
+    ]  # fmt: skip
+    row = next(one for one in played.metrics()["rows"] if (one["measure"], one["collection"]) == ("Spearman", "Pairs"))
+    expected = stats.spearmanr(np.round(cosines, 6), [one["score"] for one in examples]).statistic
+    assert row["value"] == pytest.approx(expected)
+    values = read(played.artifact("Pairs: similarity") / "per_query.parquet", PER_QUERY)
+    assert values["query_id"].to_pylist()[:24] == [one["example_id"] for one in examples]
+
+
+def test_a_sentence_does_not_find_itself(played: tiny.Place) -> None:
+    ranking = pq.read_table(played.artifact("Pairs: ranking without the queries") / "ranking.parquet").to_pylist()
+    assert len(ranking) == 8 * 5
+    assert not [row for row in ranking if row["query_id"] == row["doc_id"]]
+
+
+def test_copies_of_a_query_are_left_out(tmp_path: Path) -> None:
+    """`b` has the tokens of the query `a`, `c` has not. Where it is the other sentence of the pair it stays."""
+    (tmp_path / "out").mkdir()
+    documents = [{"doc_id": one, "title": "", "text": one} for one in "acb"]
+    pq.write_table(pa.Table.from_pylist(documents, schema=DOCUMENTS), tmp_path / "documents.parquet")
+    np.save(tmp_path / "documents.same.npy", np.array([0, 1, 0]))
+    pq.write_table(QRELS.empty_table(), tmp_path / "qrels.parquet")
+    ranking = toy.write_ranking(tmp_path / "ranking", {"a": ["a", "b", "c"], "c": ["c", "b", "a"]})
+    both = {"data": tmp_path, "tokens": tmp_path, "ranking": ranking}
+    assert exclude_copies(tmp_path / "out", toy.INLINE, **both, k=1) == {"queries": 2, "excluded": 3}
+    rows = pq.read_table(tmp_path / "out/ranking.parquet").to_pylist()
+    assert [(row["query_id"], row["doc_id"], row["rank"]) for row in rows] == [("a", "c", 1), ("c", "b", 1)]
+    judged = [{"query_id": "a", "doc_id": "b", "relevance": 1, "split": "test"}]
+    pq.write_table(pa.Table.from_pylist(judged, schema=QRELS), tmp_path / "qrels.parquet")
+    exclude_copies(tmp_path / "out", toy.INLINE, **both, k=1)
+    assert pq.read_table(tmp_path / "out/ranking.parquet")["doc_id"].to_pylist() == ["b", "b"]
+
+
+def test_a_word_and_sameness_are_learned(played: tiny.Place) -> None:
+    rows = {row["collection"]: row["value"] for row in played.metrics()["rows"] if row["measure"] == "accuracy"}
+    assert rows["Words"] > 0.8
+    assert rows["Same"] > 0.7
+    record = json.loads((played.artifact("Words: transfer") / "artifact.json").read_text())["summary"]
+    assert (record["classes"], record["examples"], len(record["inverse_penalties"])) == (2, 18, 3)
+
+
+def test_tables_and_report(played: tiny.Place) -> None:
+    lines = table(played.metrics()).splitlines()
+    assert [line for line in lines if line and not line.startswith(" ")] == [
+        "Spearman", "Pearson", "accuracy",
+        "Pairs, positive pairs, test split: 8 queries", "Pairs dev, dev split: 10 queries",
+    ]  # fmt: skip
+    assert [line.split()[0] for line in lines[3:5]] == ["Pairs", "average"]
+    page = (played.runs / "tiny/report.html").read_text()
+    assert page.count("Cosines and people's ratings") == 2
+    assert "rated 4 to 5: 8 pairs, mean" in page
+    assert "Spearman over collections" in page
+
+
+def test_the_set_can_be_searched_and_exported(played: tiny.Place, tmp_path: Path, said: tiny.Said) -> None:
+    assert played("search", "bara comi", "-k", "2") == 0
+    assert "test-" in said()[0]
+    assert played("export", str(tmp_path / "out")) == 0
+    assert (tmp_path / "out/rankings/retriever.trec").exists()
+
+
+def test_two_encoders_are_compared(tmp_path: Path, tree: dict[str, Any]) -> None:
+    """Pair by pair and example by example, as any two systems."""
+    files = {}
+    own = {key: value for key, value in tree.items() if key != "transfer"}
+    own["similarity"] = {"Pairs": {**tree["similarity"]["Pairs"], "retrieve": []}}
+    for pooling in ("cls", "mean"):
+        files[pooling] = str(tmp_path / f"{pooling}.yaml")
+        tiny.write(Path(files[pooling]), {**own, "retriever": {**tree["retriever"], "pooling": pooling}})
+    told = {"recipe": "compare", "experiments": files, "baseline": "cls", "systems": ["retriever"]}
+    place = tiny.place(tmp_path / "place", told)
+    assert place("run") == 0
+    rows = {(one["measure"], one["system"]): one["value"] for one in place.metrics()["rows"] if one["split"] == "test"}
+    compared = {one["measure"]: one for one in place.metrics()["comparisons"]}
+    for measure in ("Spearman", "Pearson"):
+        difference = rows[measure, "mean: retriever"] - rows[measure, "cls: retriever"]
+        assert compared[measure]["difference"] == pytest.approx(difference)
+        assert compared[measure]["low"] < difference < compared[measure]["high"]
+        assert 0 < compared[measure]["p"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"similarity": {}, "transfer": {}}, "no sets; accepted: one or more in `similarity` or `transfer`"),
+        ({"experiment": "x.yaml"}, "say either `retriever` or `experiment`"),
+        ({"transfer": {"Pairs": 0}}, "'Pairs' stands for something else too"),
+        ({"transfer": {"average": 0}}, "'average' stands for something else too"),
+        (
+            {"transfer": {"X": {"data": {"format": "beir", "path": "x"}}}},
+            "format 'beir' has no labelled sentences; accep",
+        ),
+        ({"similarity": {"X": {"retrieve": ["AP"]}}}, "measure 'AP': accepted: a measure by judgements with a cutoff"),
+        ({"similarity": {"X": {"retrieve": ["top"]}}}, "measure 'top': not known; accepted: RR@k"),
+    ],
+)
+def test_mistakes(tmp_path: Path, tree: dict[str, Any], change: dict[str, Any], says: str) -> None:
+    there = {"data": {"format": "tsv", "path": "x.tsv"}}
+    full = {
+        key: {name: {**there, **(one or {})} for name, one in value.items()} if isinstance(value, dict) else value
+        for key, value in change.items()
+    }
+    with pytest.raises(UserError) as caught:
+        experiments.read(tiny.write(tmp_path / "bad.yaml", {**tree, **full}), [], tmp_path)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_labels_are_no_scores(tmp_path: Path, tree: dict[str, Any], said: tiny.Said) -> None:
+    """Which a file's header says, so it is found when the file has been read."""
+    wrong = {"similarity": {"X": {"data": tree["transfer"]["Words"]["data"], "split": "all"}}, "transfer": {}}
+    assert tiny.place(tmp_path / "one", {**tree, **wrong})("run") == 2
+    assert "the sentences have labels, not scores; accepted: in the section `transfer`" in said()[1]
+    wrong = {"similarity": {}, "transfer": {"X": {"data": tree["similarity"]["Pairs"]["data"], "split": "dev"}}}
+    assert tiny.place(tmp_path / "two", {**tree, **wrong})("run") == 2
+    assert "split 'dev' has no labelled sentences; there are the splits test" in said()[1]

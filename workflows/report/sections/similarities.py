@@ -1,0 +1,49 @@
+"""How sentence vectors lie beside people's ratings (Chuang et al., 2022, Table 2.11 and Figure 2-2)."""
+
+import json
+from collections.abc import Sequence
+from statistics import fmean
+
+from components.charts.embedding_plots import distributions
+from components.evaluation.embedding_space import COSINES
+from workflows.report.finished import Json
+from workflows.report.page import drawing
+from workflows.stages.results import System
+from workflows.steps.sentences import SIMILARITY
+from workflows.store.store import Store
+
+
+def similarities(systems: Sequence[System], store: Store) -> list[Json]:
+    """For each set of rated pairs: the numbers of each system's vectors, the mean over its seeds, and the distribution
+    of the last seed's cosines by rating."""
+    measured = [one for one in systems if SIMILARITY in one.metrics.description.shows and store.is_done(one.metrics)]
+    store.fetch([one.metrics for one in measured], SIMILARITY)
+    places: dict[tuple[str, str], dict[str, list[Json]]] = {}
+    for one in measured:
+        seeds = places.setdefault((one.collection, one.split), {}).setdefault(one.name, [])
+        seeds.append(json.loads((store.path(one.metrics) / SIMILARITY).read_text()))
+    return [
+        {"collection": collection, "split": split, **{key: _last(of)[key] for key in ("pairs", "aligned")},
+         "systems": [_numbers(name, seeds) for name, seeds in of.items()],
+         "pictures": [{"system": name, "svg": drawing(_picture(name, seeds[-1]))} for name, seeds in of.items()]}
+        for (collection, split), of in places.items()
+    ]  # fmt: skip
+
+
+def _last(systems: dict[str, list[Json]]) -> Json:
+    """What was found of the last system; the pairs are the same for all."""
+    return list(systems.values())[-1][-1]
+
+
+def _numbers(name: str, seeds: list[Json]) -> Json:
+    found = {key: [one[key] for one in seeds] for key in ("alignment", "uniformity")}
+    return {"system": name, **{key: None if None in values else fmean(values) for key, values in found.items()}}
+
+
+def _picture(name: str, found: Json) -> str:
+    """The cosines of each group of ratings, one below the other."""
+    curves = {
+        f"rated {one['ratings']}: {one['pairs']:,} pairs, mean {one['mean']:.2f}": one["histogram"]
+        for one in found["cosines"]
+    }
+    return distributions(f"cosine by rating, {name}", curves, COSINES)

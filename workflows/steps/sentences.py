@@ -1,0 +1,106 @@
+"""Measure the vectors of labelled sentences: by people's ratings of pairs, and by what a classifier learns from them
+(Conneau and Kiela, 2018; Chuang et al., 2022, Tables 2.1, 2.2 and 2.11)."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from components.config import UserError, listing
+from components.data.groups import ids_of, rows_of
+from components.data.tables import DEV, EXAMPLES, read, write
+from components.data.vectors import DocumentVectors
+from components.evaluation.measures import PER_QUERY, means
+from components.evaluation.similarity import SimilarityConfig, cosines, per_pair, space
+from components.evaluation.transfer import TransferConfig, cross_validated, features, on_given_splits
+from components.files import write_json
+from workflows.distributed.cluster import Cluster
+from workflows.store.dag import Description
+
+SIMILARITY = "similarity.json"
+"""Alignment, uniformity, and the distribution of cosines by rating (`components.evaluation.similarity.space`)."""
+
+
+@Description(part="evaluation", shows=(SIMILARITY,))
+def similarity(
+    out: Path, cluster: Cluster, *, data: Path, vectors: Path, split: str, config: SimilarityConfig
+) -> dict[str, Any]:
+    """Write `per_query.parquet`, for each pair of the split a value whose mean is the correlation of cosines and
+    ratings, and `similarity.json`. `vectors` are the sentences'."""
+    examples = _of_split(data, split, "score")
+    first, second = _vectors(examples, data, vectors)
+    if second is None:
+        raise UserError(f"split {split!r} has single sentences; accepted for similarity: pairs")
+    ratings, subsets = examples["score"].to_numpy(), examples["subset"].to_pylist()
+    near = cosines(first, second)
+    values = {name: per_pair(name, near, ratings, subsets, config.aggregation) for name in config.measures}
+    told = space(first, second, ratings, config)
+    write_json(out / SIMILARITY, told)
+    shown = {name: told[name] for name in ("pairs", "aligned", "alignment", "uniformity")}
+    return {"measures": _write(out, examples, values), "subsets": len(set(subsets)), **shown}
+
+
+@Description(part="evaluation")
+def transfer(
+    out: Path, cluster: Cluster, *, data: Path, vectors: Path, split: str | None, config: TransferConfig
+) -> dict[str, Any]:
+    """Write `per_query.parquet`: whether a linear classifier over the frozen vectors gets an example right.
+
+    With a `split` it is trained on `train`, and its penalty is chosen on `dev` if that is there; without one, all
+    examples are cross-validated. `vectors` are the sentences'.
+    """
+    if split is None:
+        measured = _of_split(data, None, "label")
+        made = cross_validated(*_classes(measured, data, vectors), config)
+    else:
+        measured = _of_split(data, split, "label")
+        train = _classes(_of_split(data, "train", "label"), data, vectors)
+        there = pc.unique(read(data / "examples.parquet", EXAMPLES)["split"]).to_pylist()
+        dev = _classes(_of_split(data, DEV, "label"), data, vectors) if DEV in there and split != DEV else None
+        made = on_given_splits(train, dev, _classes(measured, data, vectors), config)
+    accuracy = _write(out, measured, {"accuracy": made.right})
+    return {"measures": accuracy, "dev_accuracy": made.dev, "inverse_penalties": made.chosen,
+            "examples": len(measured), "classes": len(pc.unique(measured["label"]))}  # fmt: skip
+
+
+def _of_split(data: Path, split: str | None, wanted: str) -> pa.Table:
+    """The examples of a split, of all splits for None; UserError where there are none, or they have no `wanted`."""
+    examples = read(data / "examples.parquet", EXAMPLES).combine_chunks()
+    own = examples if split is None else examples.filter(pc.equal(examples["split"], split))
+    if not len(own):
+        there = listing(sorted(pc.unique(examples["split"]).to_pylist()))
+        raise UserError(f"split {split!r} has no labelled sentences; there are the splits {there}")
+    if own[wanted].null_count:
+        has, section = ("labels", "transfer") if wanted == "score" else ("scores", "similarity")
+        raise UserError(f"the sentences have {has}, not {wanted}s; accepted: in the section `{section}`")
+    return own
+
+
+def _vectors(examples: pa.Table, data: Path, vectors: Path) -> tuple[npt.NDArray, npt.NDArray | None]:
+    """(n, d) vectors of the first sentences, and of the second ones where the examples are pairs."""
+    ids, held = ids_of(data / "documents.parquet", "doc_id"), DocumentVectors(vectors)
+
+    def of(column: str) -> npt.NDArray:
+        rows, at = np.unique(rows_of(examples[column], ids, what="examples"), return_inverse=True)
+        return np.asarray(held[rows][at])
+
+    return of("first"), None if examples["second"].null_count else of("second")
+
+
+def _classes(examples: pa.Table, data: Path, vectors: Path) -> tuple[npt.NDArray, npt.NDArray]:
+    """(n, d) what a classifier reads of the examples, and their classes (n,)."""
+    return features(*_vectors(examples, data, vectors)), np.asarray(examples["label"].to_pylist())
+
+
+def _write(out: Path, examples: pa.Table, values: dict[Any, npt.NDArray]) -> dict[str, float]:
+    """Write the values of each example, by measure; their means."""
+    ids = examples["example_id"].to_pylist()
+    columns = [ids * len(values), [name for name in values for _ in ids], np.concatenate([*values.values()])]
+    table = pa.table(
+        [pa.array(column, of.type) for column, of in zip(columns, PER_QUERY, strict=True)], PER_QUERY.names
+    )
+    write(out / "per_query.parquet", table, PER_QUERY)
+    return means(table)
