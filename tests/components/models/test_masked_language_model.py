@@ -78,7 +78,7 @@ def test_a_head_of_another_width_is_refused(encoder: Path, tmp_path: Path) -> No
 
 
 def test_longer_texts_than_it_reads_are_refused(encoder: Path) -> None:
-    with pytest.raises(UserError, match="document_tokens: 200: .* reads at most 96 tokens"):
+    with pytest.raises(UserError, match=r"document_tokens: 200: .* reads at most 96 tokens"):
         MaskedLanguageModel.start(toy.language_model_config(encoder, document_tokens=200))
 
 
