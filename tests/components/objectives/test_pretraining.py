@@ -49,7 +49,7 @@ def test_the_gradient_in_pieces_is_that_of_one_pass(pretraining: Artifacts, name
     assert checked(pretraining.objective(VARIANTS[name], max_tokens=60, recompute=True)) < 1e-4
 
 
-@pytest.mark.parametrize("name", ["SimLM", "coCondenser", "mlm"])
+@pytest.mark.parametrize("name", ["joint", "coCondenser"])
 def test_training_lowers_every_loss(pretraining: Artifacts, tmp_path: Path, name: str) -> None:
     variant = VARIANTS[name]
     run(pretraining.objective(variant), tmp_path / "a", variant, updates=20, learning_rate=5e-3)
@@ -59,7 +59,7 @@ def test_training_lowers_every_loss(pretraining: Artifacts, tmp_path: Path, name
         assert last < 0.9 * first, term
 
 
-@pytest.mark.parametrize("name", ["SimLM", "joint", "coCondenser"])
+@pytest.mark.parametrize("name", ["SimLM", "coCondenser"])
 def test_killed_and_resumed_is_as_never_killed(pretraining: Artifacts, tmp_path: Path, name: str) -> None:
     """With bf16, parts of a batch, and dropout of the generator too."""
     variant = VARIANTS[name]
