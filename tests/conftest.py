@@ -60,6 +60,12 @@ def ranker(toys: Path, encoder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def language_model(toys: Path, encoder: Path) -> Path:
+    """The artifact of a masked language model: the same encoder, with a new head."""
+    return toy.started(toys / "language-model", toy.language_model_config(encoder))
+
+
+@pytest.fixture(scope="session")
 def tokens(toys: Path, data: Path, retriever: Path) -> Path:
     """The token store of the collection."""
     from workflows.steps.tokenize import TokenizeConfig, tokenize

@@ -7,6 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from components.config import UserError
+
 MODEL_CONFIG = "sparring.json"
 """The file in a saved model's folder that holds the config the model was made with."""
 
@@ -50,3 +54,22 @@ def tokenizer_digest(model: Path) -> str:
     rules.pop("truncation", None)
     rules.pop("padding", None)
     return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def word_starts(model: Path) -> np.ndarray:
+    """(V,) which tokens of a saved model's vocabulary begin a word: all of WordPiece's but its continuations (`##ing`).
+
+    UserError for a tokenizer of another kind, whose vocabulary does not say so.
+    """
+    tokenizer = json.loads(tokenizer_file(model).read_text())
+    pieces = tokenizer["model"]
+    if pieces.get("type") != "WordPiece":
+        raise UserError(
+            f"{model}: where words begin is known of WordPiece tokenizers alone, and this is {pieces.get('type')}; "
+            "accepted: `unit: tokens`, which masks each token by itself"
+        )
+    vocabulary = pieces["vocab"] | {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    starts = np.ones(max(vocabulary.values()) + 1, bool)
+    prefix = pieces["continuing_subword_prefix"]
+    starts[[number for token, number in vocabulary.items() if token.startswith(prefix) and token != prefix]] = False
+    return starts

@@ -1,4 +1,5 @@
-"""Configs of retrievers and rankers. They lie apart from the models, so that reading a config does not import torch."""
+"""Configs of retrievers, rankers and masked language models. They lie apart from the models, so that reading a config
+does not import torch."""
 
 import importlib.util
 from pathlib import Path
@@ -146,3 +147,22 @@ class ResolvedCrossEncoderConfig(CrossEncoderConfig):
 
     pooling: Literal["cls", "first", "mean", "maxsim"] = "cls"
     pair_tokens: int = Field(160, ge=6)
+
+
+class MaskedLanguageModelConfig(Pretrained):
+    """A masked language model: an encoder with a head that predicts tokens (Devlin et al., 2019).
+
+    Pre-training takes it as the generator, or its head as the encoder's. A model without such a head gets a new one.
+    """
+
+    kind: Literal["masked_language_model"] = "masked_language_model"
+    weights: Literal["pretrained", "random"] = "pretrained"
+    """`random`: an untrained model of the same shape."""
+    document_tokens: int = Field(128, ge=3)
+    """Maximum length of a document in tokens, special tokens included."""
+    document_prompt: str = ""
+    """Text put before every document: that of the retriever whose token store the model shares."""
+    query_prompt: str = ""
+    """Text put before every query, likewise."""
+    seed: int = 0
+    """Random seed of new weights."""

@@ -18,6 +18,7 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTextEncoding,
@@ -29,7 +30,7 @@ from transformers.utils.hub import cached_file
 from components.config import UserError
 from components.data.tokenizers import MODEL_CONFIG, tokenizer_file
 from components.files import write_json
-from components.models.configs import MODULES, Pretrained, locate_model
+from components.models.configs import MODULES, MaskedLanguageModelConfig, Pretrained, locate_model
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -48,13 +49,21 @@ def encoder(source: Pretrained, folder: str = "") -> Any:
 
     `folder` is where it lies inside the model.
     """
-    return _keep_layers(_read(AutoModel, source, folder, add_pooling_layer=False), source.layers)
+    return keep_layers(_read(AutoModel, source, folder, add_pooling_layer=False), source.layers)
 
 
 def classifier(source: Pretrained, folder: str = "") -> Any:
     """A pre-trained encoder with a classification head of one label, new if there is none, with the layers in
     `source`."""
-    return _keep_layers(_read(AutoModelForSequenceClassification, source, folder, num_labels=1), source.layers)
+    return keep_layers(_read(AutoModelForSequenceClassification, source, folder, num_labels=1), source.layers)
+
+
+def masked_language_model(source: MaskedLanguageModelConfig) -> Any:
+    """A pre-trained encoder with the head of masked language modelling, new if there is none, with the layers in
+    `source`."""
+    with seeded(source.seed):
+        model = keep_layers(_read(AutoModelForMaskedLM, source), source.layers)
+        return AutoModelForMaskedLM.from_config(model.config) if source.weights == "random" else model
 
 
 def language_model(source: Pretrained, auto: Any, tokenizer: Any) -> Any:
@@ -125,7 +134,7 @@ def _load(auto: Any, where: str, **options: Any) -> Any:
         return auto.from_pretrained(where, **options)
 
 
-def _keep_layers(model: Any, layers: int | list[int] | None) -> Any:
+def keep_layers(model: Any, layers: int | list[int] | None) -> Any:
     """Keep some of an encoder's layers: those of the module list whose length is the config's number of layers."""
     if layers is None:
         return model
@@ -191,6 +200,11 @@ def load_encoder(folder: Path) -> Any:
 def load_classifier(folder: Path) -> Any:
     """A sequence classifier that `save_tower` wrote."""
     return _load(AutoModelForSequenceClassification, str(folder))
+
+
+def load_masked_language_model(folder: Path) -> Any:
+    """A masked language model that `save_tower` wrote."""
+    return _load(AutoModelForMaskedLM, str(folder))
 
 
 def save_tower(model: Any, folder: Path, tokenizer_from: Path, limit: int) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
+from functools import cache, cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from components.training.terms import Duplicates, TermSum, evaluate
 class Retriever(GroupObjective):
     """Inner products of queries and documents under the losses asked for."""
 
-    views = ("group", "batch")
+    views: ClassVar[tuple[str, ...]] = ("group", "batch")
     measures = ("RR", "accuracy")
 
     def __init__(self, inputs: ObjectiveInputs) -> None:
@@ -34,7 +34,10 @@ class Retriever(GroupObjective):
         self._tokens = TokenStore(inputs.tokens, inputs.model)
         self._same = np.load(inputs.tokens / "documents.same.npy", mmap_mode="r")
         self._same_queries = np.load(inputs.tokens / "queries.same.npy")
-        self._relevant = known_positives(inputs.data, inputs.tokens)
+
+    @cached_property
+    def _relevant(self) -> dict[int, np.ndarray]:
+        return known_positives(self.inputs.data, self.inputs.tokens)
 
     def collate(self, visits: list[Visit]) -> RetrieverBatch:
         """The batch of some groups."""

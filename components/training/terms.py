@@ -88,6 +88,9 @@ def declared(objective: str, name: str) -> tuple[str, ...] | None:
     if file is None:
         return None
     for node in ast.walk(modules.syntax(file)):
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
             return tuple(ast.literal_eval(node.value))
     return None

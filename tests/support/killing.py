@@ -74,14 +74,14 @@ def arm(kind: str, number: int) -> None:
         assert kind == "never"
 
 
-def command(place: Place, kind: str, number: int = 0) -> list[str]:
+def command(place: Place, kind: str, number: int = 0, *words: str) -> list[str]:
     """`run` as a process of its own that dies at a moment."""
-    return [sys.executable, "-c", ARMED, kind, str(number), *place.words("run")]
+    return [sys.executable, "-c", ARMED, kind, str(number), *place.words("run", *words)]
 
 
-def run(place: Place, kind: str, number: int = 0) -> int:
+def run(place: Place, kind: str, number: int = 0, *words: str) -> int:
     """Run and die; the exit status."""
-    done = subprocess.run(command(place, kind, number), cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command(place, kind, number, *words), cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from components.config import parse
 from components.data.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING
-from components.models.configs import CrossEncoderConfig, DualEncoderConfig
+from components.models.configs import CrossEncoderConfig, DualEncoderConfig, MaskedLanguageModelConfig
 from components.training.config import TrainConfig
 from workflows.distributed.cluster import Cluster
 
@@ -193,6 +193,11 @@ def started(folder: Path, config: Any) -> Path:
     folder.mkdir()
     start(folder, INLINE, config=config)
     return folder
+
+
+def language_model_config(model: Path | str, **options: Any) -> MaskedLanguageModelConfig:
+    """A masked language model made of a toy encoder, without dropout."""
+    return MaskedLanguageModelConfig(**{"model": str(model), "dropout": 0.0, "document_tokens": 24, **options})
 
 
 def train_config(**options: Any) -> TrainConfig:

@@ -5,7 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from components.files import replacing
-from components.models.configs import CrossEncoderConfig, DualEncoderConfig, locate_model
+from components.models.configs import (
+    CrossEncoderConfig,
+    DualEncoderConfig,
+    MaskedLanguageModelConfig,
+    locate_model,
+)
 from components.models.generator_configs import GeneratorConfig
 from components.models.reader_configs import ReaderConfig
 from workflows.distributed.cluster import Cluster
@@ -14,7 +19,8 @@ from workflows.store.dag import Description
 
 @Description(part="data", version=2)
 def start(
-    out: Path, cluster: Cluster, *, config: DualEncoderConfig | CrossEncoderConfig | GeneratorConfig | ReaderConfig,
+    out: Path, cluster: Cluster, *,
+    config: DualEncoderConfig | CrossEncoderConfig | GeneratorConfig | ReaderConfig | MaskedLanguageModelConfig,
     encoder: Path | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Write the model to `out/model`. With `encoder`, the artifact of another model, it begins from that one's encoder
@@ -22,10 +28,12 @@ def start(
     from components.models.cross_encoder import CrossEncoder  # they import torch and transformers
     from components.models.dual_encoder import DualEncoder
     from components.models.generator import Generator
+    from components.models.masked_language_model import MaskedLanguageModel
     from components.models.reader import Reader
 
     kinds: dict[str, Any] = {
-        "dual_encoder": DualEncoder, "cross_encoder": CrossEncoder, "generator": Generator, "reader": Reader
+        "dual_encoder": DualEncoder, "cross_encoder": CrossEncoder, "generator": Generator, "reader": Reader,
+        "masked_language_model": MaskedLanguageModel,
     }  # fmt: skip
     kind = kinds[config.kind]
     own = {} if encoder is None else {"model": str(encoder / "model"), "revision": None, "layers": None}

@@ -1,10 +1,13 @@
-"""A tokenizer's digest tells which models can read the same tokens."""
+"""What a tokenizer's file tells: which models can read the same tokens, and where words begin."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from components.data.tokenizers import tokenizer_digest
+import pytest
+
+from components.config import UserError
+from components.data.tokenizers import tokenizer_digest, word_starts
 from tests.support import toy
 
 
@@ -16,3 +19,21 @@ def test_a_tokenizers_digest_moves_with_its_rules_alone(tmp_path: Path) -> None:
     toy.roberta_tokenizer().save_pretrained(str(tmp_path / "c"))
     a, b, c = (tokenizer_digest(tmp_path / name) for name in "abc")
     assert a == b != c
+
+
+def test_where_words_begin(tmp_path: Path) -> None:
+    """At every token that the tokenizer's own words begin with, and at no other."""
+    tokenizer = toy.bert_tokenizer()
+    tokenizer.save_pretrained(str(tmp_path))
+    starts = word_starts(tmp_path)
+    assert len(starts) == len(tokenizer)
+    read = tokenizer("bara xq7, comi-dutol.", add_special_tokens=False)
+    words = read.word_ids()
+    assert starts[read["input_ids"]].tolist() == [i == 0 or word != words[i - 1] for i, word in enumerate(words)]
+    assert starts[tokenizer.all_special_ids].all()
+
+
+def test_other_tokenizers_do_not_say_where_words_begin(tmp_path: Path) -> None:
+    toy.roberta_tokenizer().save_pretrained(str(tmp_path))
+    with pytest.raises(UserError, match="this is BPE; accepted: `unit: tokens`"):
+        word_starts(tmp_path)

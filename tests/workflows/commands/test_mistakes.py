@@ -18,6 +18,8 @@ from tests.support.tiny import ROOT, Place, Said
 
 # Configs
 
+RECIPES = "adapt, ar2, coder, compare, dpr, ear, folds, sentences, simlm, zeroshot"
+
 
 @pytest.mark.parametrize(
     ("text", "says"),
@@ -26,14 +28,8 @@ from tests.support.tiny import ROOT, Place, Said
         ("recipe: dpr\nk: 1\nk: 2\n", r"tiny\.yaml:3: not YAML: the key 'k' is given twice"),
         ("- a\n", r"tiny\.yaml: expected keys and values, got list"),
         ("", r"tiny\.yaml: expected keys and values, got NoneType"),
-        (
-            "k: 3\n",
-            r"tiny\.yaml: recipe: missing; accepted: adapt, ar2, coder, compare, dpr, ear, folds, sentences, zeroshot",
-        ),
-        (
-            "recipe: bm25\n",
-            r"tiny\.yaml: recipe: 'bm25'; accepted: adapt, ar2, coder, compare, dpr, ear, folds, sentences, zeroshot",
-        ),
+        ("k: 3\n", rf"tiny\.yaml: recipe: missing; accepted: {RECIPES}"),
+        ("recipe: bm25\n", rf"tiny\.yaml: recipe: 'bm25'; accepted: {RECIPES}"),
         ("recipe: \x00\n", r"tiny\.yaml: not YAML: "),
     ],
 )

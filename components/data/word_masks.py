@@ -1,0 +1,57 @@
+"""Masks over whole words, drawn for a batch of texts at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def word_masks(starts: np.ndarray, text: np.ndarray, draws: np.ndarray, budget: np.ndarray) -> np.ndarray:
+    """(N, L) which tokens are masked: whole words of each text, `budget` tokens in all or just below.
+
+    `starts` (N, L) says where a word begins, `text` (N, L) where a text has tokens, and `budget` (N,) how many of them
+    are to be masked. Words are taken in a random order, by the random number in `draws` (N, L) at a word's first token;
+    a word of more tokens than are left of the budget is passed over, as in SimLM's public code. A text that begins
+    inside a word begins one.
+
+    >>> starts = np.array([[True, False, True, True]])
+    >>> draws = np.array([[0.1, 0.9, 0.5, 0.2]])
+    >>> word_masks(starts, np.ones((1, 4), bool), draws, np.array([2])).astype(int)
+    array([[1, 1, 0, 0]])
+    >>> word_masks(starts, np.ones((1, 4), bool), draws, np.array([1])).astype(int)
+    array([[0, 0, 0, 1]])
+    """
+    rows, width = np.arange(len(text)), text.shape[1]
+    first = text & (starts | ~np.pad(text, ((0, 0), (1, 0)))[:, :-1])
+    word = np.cumsum(first, 1) * text  # 0 for what is no text, else the number of the word
+    sizes = np.zeros((len(text), width + 1), np.int64)
+    np.add.at(sizes, (rows[:, None], word), 1)
+    keys = np.full((len(text), width + 1), np.inf)
+    row, column = np.nonzero(first)
+    keys[row, word[row, column]] = draws[row, column]
+    order = np.argsort(keys, axis=1, kind="stable")[:, : int(word.max(initial=0))]
+    taken, left = np.zeros_like(sizes, bool), np.array(budget)
+    for column in order.T:  # the word that each text tries next
+        size = sizes[rows, column]
+        fits = (size <= left) & (column > 0)
+        taken[rows, column] |= fits
+        left -= size * fits
+    taken[:, 0] = False
+    return taken[rows[:, None], word]
+
+
+def nested_word_masks(
+    starts: np.ndarray, text: np.ndarray, draws: tuple[np.ndarray, np.ndarray], lengths: np.ndarray,
+    rates: tuple[float, float],
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Two masks (N, L), of which the second contains the first (Wang et al., 2023, section 3.1).
+
+    `rates` are the shares of `lengths` (N,), the texts' tokens with the special ones, that each mask has. The second is
+    the first and an independent one whose rate makes up for what both have, as in the public code.
+    """
+    inner, outer = rates
+    further = (outer - inner) / (1 - inner) if outer > inner else 0.0
+    first, second = (
+        word_masks(starts, text, drawn, np.rint(lengths * rate).astype(np.int64))
+        for drawn, rate in zip(draws, (inner, further), strict=True)
+    )
+    return first, first | second

@@ -1,0 +1,132 @@
+"""Masked language models: an encoder, and a head that gives each token of the vocabulary a score at a place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AutoModelForMaskedLM
+from transformers.modeling_outputs import BaseModelOutput
+
+from components.compute.chunking import checkpointed
+from components.config import UserError
+from components.data.tokenizers import MODEL_CONFIG
+from components.models import pretrained
+from components.models.configs import MaskedLanguageModelConfig
+
+AT_ONCE = 2048
+"""Places whose scores are in memory together: a score for every token of a vocabulary takes more than all else."""
+
+
+class LanguageModelHead(nn.Module):
+    """The head of a Hugging Face masked language model without its encoder: token states to scores.
+
+    The last matrix is that of `encoder`'s token embeddings, as it is in BERT and its relatives.
+    """
+
+    def __init__(self, model: Any, encoder: Any) -> None:
+        super().__init__()
+        setattr(model, model.base_model_prefix, _StatesAsTheyAre())
+        model.get_output_embeddings().weight = encoder.get_input_embeddings().weight
+        self.model = model
+
+    @classmethod
+    def new(cls, encoder: Any) -> Self:
+        """A head with random weights for an encoder without one."""
+        return cls(AutoModelForMaskedLM.from_config(encoder.config), encoder)
+
+    def on(self, encoder: Any) -> LanguageModelHead:
+        """This head on another encoder, with its token embeddings. UserError if it does not fit."""
+        own, other = ((one.hidden_size, one.vocab_size) for one in (self.model.config, encoder.config))
+        if own != other:
+            raise UserError(f"language_model: its head is for width and vocabulary {own}, and the encoder has {other}; "
+                            "accepted: a model of the same")  # fmt: skip
+        return LanguageModelHead(self.model, encoder)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(M, V) scores of (M, h) states."""
+        logits: Tensor = self.model(inputs_embeds=states.unsqueeze(0)).logits[0]
+        return logits
+
+    def log_likelihoods(self, states: Tensor, ids: Tensor) -> Tensor:
+        """(M,) fp32 log-probability of the token `ids` (M,) at places with these states (M, h).
+
+        Scores are computed again for the gradient rather than kept.
+        """
+        pieces = zip(states.split(AT_ONCE), ids.split(AT_ONCE), strict=True)
+        return torch.cat([checkpointed(self._log_likelihoods, *piece, recompute=True) for piece in pieces])
+
+    def sample(self, states: Tensor, draws: Tensor) -> Tensor:
+        """(M,) a token for each place, drawn from the softmax of its scores by a number from 0 to 1 in `draws` (M,)."""
+        pieces = zip(states.split(AT_ONCE), draws.split(AT_ONCE), strict=True)
+        return torch.cat([sampled(self(states), drawn) for states, drawn in pieces])
+
+    def _log_likelihoods(self, states: Tensor, ids: Tensor) -> Tensor:
+        return -functional.cross_entropy(self(states).float(), ids, reduction="none")
+
+
+def sampled(logits: Tensor, draws: Tensor) -> Tensor:
+    """(M,) tokens from the softmax of logits (M, V): where the cumulative probability first exceeds the draw.
+
+    In double precision, so that hardly a draw falls between what two ways of computing make of the same sum.
+
+    >>> sampled(torch.tensor([0.25, 0.75]).log().expand(3, 2), torch.tensor([0.0, 0.24, 0.26]))
+    tensor([0, 0, 1])
+    """
+    cumulative = logits.double().softmax(-1).cumsum(-1)
+    found = torch.searchsorted(cumulative, draws.double().unsqueeze(-1), right=True).squeeze(-1)
+    return found.clamp_max(logits.shape[-1] - 1)
+
+
+class MaskedLanguageModel(nn.Module):
+    """An encoder with its head, whose scores are computed at the places asked for alone."""
+
+    def __init__(self, config: MaskedLanguageModelConfig, model: Any) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = model.base_model
+        self.head = LanguageModelHead(model, self.encoder)
+
+    @classmethod
+    def start(cls, config: MaskedLanguageModelConfig) -> tuple[Self, Any]:
+        """A masked language model made from a pre-trained one or from an encoder, and its tokenizer."""
+        model = pretrained.masked_language_model(config)
+        pretrained.check_length(model, config, "document_tokens")
+        return cls(config, model), pretrained.tokenizer(config)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Load a masked language model that `save` wrote."""
+        config = MaskedLanguageModelConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
+        return cls(config, pretrained.load_masked_language_model(folder))
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens that it can predict."""
+        return int(self.encoder.config.vocab_size)
+
+    def states(self, ids: Tensor, mask: Tensor, where: Tensor) -> Tensor:
+        """(M, h) last states of the tokens of (N, L) texts at the M places where `where` is True."""
+        states: Tensor = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        return states[where]
+
+    def save(self, folder: Path, tokenizer_from: Path) -> None:
+        """Write it for this project, `AutoModelForMaskedLM` and `AutoModel`."""
+        whole, name = self.head.model, self.head.model.base_model_prefix
+        stand_in = getattr(whole, name)
+        setattr(whole, name, self.encoder)
+        try:
+            pretrained.save_tower(whole, folder, tokenizer_from, self.config.document_tokens)
+        finally:
+            setattr(whole, name, stand_in)
+        (folder / MODEL_CONFIG).write_text(self.config.model_dump_json(indent=1) + "\n")
+
+
+class _StatesAsTheyAre(nn.Module):
+    """Stands in a model where its encoder was, and gives back the states that it is handed."""
+
+    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> BaseModelOutput:
+        return BaseModelOutput(last_hidden_state=inputs_embeds)

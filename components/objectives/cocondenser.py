@@ -1,0 +1,81 @@
+"""Pre-train an encoder on two spans of each document, which are to find each other among those of the batch
+(coCondenser; Gao and Callan, 2022)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from components.compute.gather import gather, rank
+from components.data.batches import Batch
+from components.data.tokens import Tokens
+from components.objectives.simlm import BottleneckBatch, Predictions, SimLM
+from components.scores import Scores
+from components.training.objective import ObjectiveInputs, Visit
+from components.training.pretraining import SpanConfig
+from components.training.terms import LossTerm
+
+
+class CoCondenser(SimLM):
+    """The terms of `SimLM` over spans, and over the view `batch` inner products of spans' vectors.
+
+    A batch has the first spans of its documents, and then the second ones. A span's positive is the other span of its
+    document; all others of the batch, of all workers, are its negatives but those of documents with the same text. With
+    the options of Condenser (`BottleneckConfig`) this is coCondenser. Vectors are the retriever's before projection and
+    normalization, as in the paper.
+    """
+
+    views = ("encoder", "decoder", "generator", "batch")
+
+    def __init__(self, inputs: ObjectiveInputs, *, spans: SpanConfig | None = None, **own: Any) -> None:
+        super().__init__(inputs, **own)
+        self._tokens = (spans or SpanConfig()).tokens
+        self._same = np.load(inputs.tokens / "documents.same.npy", mmap_mode="r")
+
+    def collate(self, visits: list[Visit]) -> BottleneckBatch:
+        """The batch of the spans of some documents."""
+        keys = self._same[np.asarray([visit.row for visit in visits])]
+        return super().collate(visits)._replace(keys=torch.from_numpy(np.tile(keys, 2)))
+
+    def documents(self, visits: list[Visit], limit: int) -> Batch:
+        """Two spans of each document, other ones at each visit."""
+        pairs = [two_spans(self.store.documents[v.row], self._tokens, v.rng("spans")) for v in visits]
+        spans = Tokens.of([pair[side] for side in range(2) for pair in pairs])
+        return self.store.template.texts(spans, np.arange(len(spans)), limit)
+
+    def draws(self, visits: list[Visit], purpose: str, width: int) -> np.ndarray:
+        """Others for each span of a document."""
+        sides = [super(CoCondenser, self).draws(visits, f"{purpose}, {side}", width) for side in ("first", "second")]
+        return np.concatenate(sides)
+
+    def scores(self, representations: Predictions, batch: BottleneckBatch, term: LossTerm) -> Scores:
+        """Over each view's tokens, and over the spans of the batch."""
+        if term.over != "batch":
+            return super().scores(representations, batch, term)
+        assert batch.keys is not None
+        return span_scores(representations.vectors, batch.keys)
+
+
+def two_spans(text: np.ndarray, tokens: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Two different spans of a text of tokens that is cut into spans of `tokens` tokens, or a shorter one in half."""
+    size = max(1, min(tokens, -(-len(text) // 2)))
+    first, second = rng.permutation(max(2, -(-len(text) // size)))[:2] * size
+    return text[first : first + size], text[second : second + size]
+
+
+def span_scores(vectors: Tensor, keys: Tensor) -> Scores:
+    """(2N, all spans) inner products of spans (2N, d), N first ones and then N second ones, with those of all workers.
+
+    A span's target is the other of its document; itself and the others with the same key (2N,) do not count.
+    """
+    count = len(vectors)
+    everyone, other_keys = gather(vectors, rows=count), gather(keys, rows=count)
+    sibling = rank() * count + (torch.arange(count, device=vectors.device) + count // 2) % count
+    target = torch.zeros(count, len(everyone), device=vectors.device).scatter_(1, sibling.unsqueeze(1), 1.0)
+    return Scores(vectors @ everyone.T, target, where=(keys.unsqueeze(1) != other_keys) | (target > 0))
+
+
+Objective = CoCondenser

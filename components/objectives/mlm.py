@@ -1,0 +1,73 @@
+"""Masked language modelling on a collection's documents (Devlin et al., 2019): a baseline of pre-training, and what
+makes a generator for SimLM where none is at hand."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from components.compute.roofline import MatrixProducts
+from components.models.masked_language_model import MaskedLanguageModel
+from components.objectives.token_prediction import TokenPrediction, placed
+from components.training.objective import ObjectiveInputs, Visit
+from components.training.pretraining import MaskedLanguageModelingConfig
+
+
+class MaskedBatch(NamedTuple):
+    """Some documents with masked tokens."""
+
+    ids: Tensor
+    """(N, L) as they are read."""
+    mask: Tensor
+    wanted: Tensor
+    """(N, L) the token at each place before."""
+    masked: Tensor
+    """(N, L) where tokens are predicted."""
+
+
+class MLM(TokenPrediction):
+    """Log-probabilities of masked tokens. The model is saved with its head, as a masked language model."""
+
+    views = ("tokens",)
+
+    def __init__(self, inputs: ObjectiveInputs, *, masking: MaskedLanguageModelingConfig | None = None) -> None:
+        masking = masking or MaskedLanguageModelingConfig()
+        super().__init__(inputs, masking)
+        self.model = MaskedLanguageModel.load(inputs.model)
+        self._rate, self._products = masking.rate, MatrixProducts(self.model.encoder)
+
+    def collate(self, visits: list[Visit]) -> MaskedBatch:
+        """The batch of some documents."""
+        texts = self.documents(visits, self.model.config.document_tokens)
+        masked, _ = self.masks(visits, texts, (self._rate, self._rate))
+        draws = torch.from_numpy(self.draws(visits, "masked as", masked.shape[1]))
+        ids = self.masked(texts.ids, masked, draws, self.model.vocabulary)
+        return MaskedBatch(ids, texts.mask, texts.ids, masked)
+
+    def predicted(self, batch: MaskedBatch) -> dict[str, Tensor]:
+        """Masked tokens alone."""
+        return {"tokens": batch.masked}
+
+    def operations(self, batch: MaskedBatch) -> float:
+        """Of reading the documents."""
+        return self._products.operations(batch.mask.sum(-1).numpy())
+
+    def rate(self, *, device: str, precision: str) -> float:
+        """Of the encoder's products."""
+        return self._products.rate(tokens=self.inputs.max_tokens, device=device, precision=precision)
+
+    def encode(self, batch: MaskedBatch) -> Tensor:
+        """(N, 1, L) log-probabilities of the masked tokens; 0 elsewhere."""
+        width = batch.ids.shape[1]
+
+        def likelihoods(part: MaskedBatch) -> Tensor:
+            states = self.model.states(part.ids, part.mask, part.masked)
+            found = self.model.head.log_likelihoods(states, part.wanted[part.masked])
+            return placed(found, part.masked, width).unsqueeze(1)
+
+        return self.in_chunks(likelihoods, batch)
+
+
+Objective = MLM

@@ -1,0 +1,274 @@
+"""Pre-train an encoder whose vector a shallow decoder needs to restore the text (SimLM; Wang et al., 2023, section
+3.1), and the paper's other objectives of that shape (section 5.1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from components.compute.roofline import MatrixProducts
+from components.config import UserError
+from components.data.tokenizers import load_tokenizer
+from components.models import pretrained
+from components.models.bottleneck import Decoder, DetectionHead
+from components.models.dual_encoder import DualEncoder, pool
+from components.models.masked_language_model import LanguageModelHead, MaskedLanguageModel
+from components.objectives.token_prediction import TokenPrediction, placed
+from components.scores import Scores
+from components.training.objective import ObjectiveInputs, Visit
+from components.training.pretraining import BottleneckConfig
+from components.training.terms import LossTerm
+
+GENERATOR = "generator"
+
+
+class BottleneckBatch(NamedTuple):
+    """Some texts, and what the encoder and the decoder read of them."""
+
+    ids: Tensor
+    """(N, L) as they are in the collection."""
+    mask: Tensor
+    text: Tensor
+    """(N, L) False for special tokens and padding."""
+    encoder_masked: Tensor
+    """(N, L) what is masked for the encoder."""
+    decoder_masked: Tensor
+    """(N, L) the same, and more."""
+    encoder_draws: Tensor
+    """(N, L) a random number for what stands at each place instead."""
+    decoder_draws: Tensor
+    encoder_ids: Tensor | None
+    """(N, L) what the encoder reads; None where the generator is to be asked."""
+    decoder_ids: Tensor | None
+    keys: Tensor | None = None
+    """(N,) which text the document of each is, where texts are compared."""
+
+
+class Reading(NamedTuple):
+    """What the encoder makes of some texts."""
+
+    states: Tensor
+    """(N, L, h) of the last layer."""
+    vectors: Tensor
+    """(N, h)."""
+    middle: Tensor | None
+    """(N, L, h) of the middle layer, where the decoder reads them."""
+
+
+class Predictions(NamedTuple):
+    """What is predicted of some texts."""
+
+    likelihoods: Tensor
+    """(N, 3, L) log-probabilities by the encoder, the decoder and the generator; 0 where nothing is predicted."""
+    vectors: Tensor
+    """(N, h)."""
+
+
+class SimLM(TokenPrediction):
+    """Log-probabilities of the tokens of texts, by the encoder and by a decoder that sees the encoder through its
+    vector alone.
+
+    The vector takes the place of the decoder's first token. It is the retriever's, before projection and normalization:
+    the last state of [CLS], as in the paper, or with mean pooling the mean. Encoder and decoder share the token
+    embeddings, the matrix before the softmax and the rest of the head; the decoder's layers are its own.
+
+    `generator` is the artifact of a masked language model that samples replacements. It is frozen, or trained where a
+    term looks over its view, by masked language modelling of what is masked for the encoder (weight .2 in the public
+    code). `language_model` is the artifact of one whose head is the encoder's; without it a new head is made.
+
+    Only the encoder is saved.
+    """
+
+    views: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "generator")
+    # A sample that lies on the edge between two tokens may be another where products are rounded differently.
+    self_check = False
+
+    def __init__(
+        self, inputs: ObjectiveInputs, *, bottleneck: BottleneckConfig | None = None, generator: Path | None = None,
+        language_model: Path | None = None,
+    ) -> None:  # fmt: skip
+        config = bottleneck or BottleneckConfig()
+        super().__init__(inputs, config)
+        self.config = config
+        self.model = DualEncoder.load(inputs.model)
+        if self.model.config.towers != "shared":
+            raise UserError("towers: separate: pre-training makes one encoder for both sides; accepted: shared")
+        if not self.store.template.before:
+            raise UserError("model: its tokenizer puts no token before a text for the vector to take the place of")
+        self._asked = {term.over for term in inputs.losses}
+        self._check_rates()
+        self.decoder = None
+        if "decoder" in self._asked:
+            self.decoder = Decoder(self.encoder, config.decoder_layers, config.decoder_weights)
+        self.head: Any = (
+            DetectionHead(self.model.width) if config.task == "detection" else _head(self.encoder, language_model)
+        )
+        self._add_generator(generator)
+        parts = [self.encoder, *([self.decoder.layers] if self.decoder is not None else [])]
+        self._products = [MatrixProducts(part) for part in parts]
+
+    @property
+    def encoder(self) -> Any:
+        """The encoder in training."""
+        return self.model.tower("document")
+
+    def collate(self, visits: list[Visit]) -> BottleneckBatch:
+        """The batch of some documents."""
+        config = self.config
+        texts = self.documents(visits, self.model.max_tokens("document"))
+        masks = self.masks(visits, texts, (config.encoder_rate, config.decoder_rate))
+        width = texts.ids.shape[1]
+        draws = [torch.from_numpy(self.draws(visits, f"{side} tokens", width)) for side in ("encoder", "decoder")]
+        read: list[Tensor | None] = [None, None]
+        if config.task == "masked":
+            count = self.encoder.config.vocab_size
+            read = [self.masked(texts.ids, *of, count) for of in zip(masks, draws, strict=True)]
+        text = self.store.template.text_positions(texts)
+        return BottleneckBatch(texts.ids, texts.mask, text, *masks, *draws, *read)
+
+    def predicted(self, batch: BottleneckBatch) -> dict[str, Tensor]:
+        """All tokens of the text, or masked ones alone."""
+        everywhere = self.config.task != "masked"
+        return {
+            "encoder": batch.text if everywhere else batch.encoder_masked,
+            "decoder": batch.text if everywhere else batch.decoder_masked,
+            "generator": batch.encoder_masked,
+        }
+
+    def operations(self, batch: BottleneckBatch) -> float:
+        """Of the encoder's and the decoder's layers; the generator's and the heads' are left out."""
+        lengths = batch.mask.sum(-1).numpy()
+        return sum(products.operations(lengths) for products in self._products)
+
+    def rate(self, *, device: str, precision: str) -> float:
+        """Of the encoder's products."""
+        return self._products[0].rate(tokens=self.inputs.max_tokens, device=device, precision=precision)
+
+    def encode(self, batch: BottleneckBatch) -> Predictions:
+        """What is predicted of the batch's texts, and their vectors."""
+        width = batch.ids.shape[1]
+
+        def predictions(part: BottleneckBatch) -> Tensor:
+            reading = self._read(part)
+            return torch.cat([self._likelihoods(part, reading, width).flatten(1), reading.vectors], 1)
+
+        found = self.in_chunks(predictions, self.replaced(batch))
+        return Predictions(found[:, : 3 * width].unflatten(1, (3, width)), found[:, 3 * width :])
+
+    def scores(self, representations: Predictions, batch: BottleneckBatch, term: LossTerm) -> Scores:
+        """Over the tokens of each text, by the view that the term asks for."""
+        return self.token_scores(representations.likelihoods, batch, term)
+
+    def replaced(self, batch: BottleneckBatch) -> BottleneckBatch:
+        """The batch with the generator's samples in place of masked tokens, independent ones for encoder and decoder
+        (Wang et al., 2023, Eq. 1)."""
+        if batch.encoder_ids is not None:
+            return batch
+        generator, width = self.generator, batch.ids.shape[1]
+        if self.trained_generator is None:
+            generator.train(self.training and self.config.generator_dropout)
+
+        def sampled(part: _Side) -> Tensor:
+            places = part.masked
+            states = generator.states(self._with_mask_tokens(part.ids, places), part.mask, places)
+            tokens = generator.head.sample(states, part.draws[places])
+            full = part.ids.masked_scatter(places, tokens)
+            return functional.pad(full, (0, width - full.shape[1]), value=self.store.template.pad)
+
+        sides = ((batch.encoder_masked, batch.encoder_draws), (batch.decoder_masked, batch.decoder_draws))
+        with torch.no_grad():
+            ids = [self.in_chunks(sampled, _Side(batch.ids, batch.mask, *side)) for side in sides]
+        return batch._replace(encoder_ids=ids[0], decoder_ids=ids[1])
+
+    def _read(self, batch: BottleneckBatch) -> Reading:
+        middle = self.encoder.config.num_hidden_layers // 2 if self.config.decoder_reads == "states" else None
+        found = self.encoder(
+            input_ids=batch.encoder_ids, attention_mask=batch.mask, output_hidden_states=middle is not None
+        )
+        vectors = pool(found.last_hidden_state, batch.mask, self.model.config.pooling)
+        return Reading(found.last_hidden_state, vectors, None if middle is None else found.hidden_states[middle])
+
+    def _likelihoods(self, batch: BottleneckBatch, reading: Reading, width: int) -> Tensor:
+        """(N, 3, width) log-probabilities by each view that is asked for; 0 for the others."""
+        where = self.predicted(batch)
+        found = {}
+        if "encoder" in self._asked:
+            found["encoder"] = self._predict(reading.states, where["encoder"], batch.ids, batch.encoder_ids)
+        if self.decoder is not None:
+            states = reading.middle
+            if states is None:
+                states = self.encoder.embeddings(input_ids=batch.decoder_ids)
+            decoded = self.decoder(reading.vectors, states, batch.mask)
+            found["decoder"] = self._predict(decoded, where["decoder"], batch.ids, batch.decoder_ids)
+        if "generator" in self._asked:
+            places = where["generator"]
+            states = self.generator.states(self._with_mask_tokens(batch.ids, places), batch.mask, places)
+            found["generator"] = self.generator.head.log_likelihoods(states, batch.ids[places])
+        nothing = reading.vectors.new_zeros(len(batch.ids), width)
+        views = ("encoder", "decoder", "generator")
+        return torch.stack([placed(found[v], where[v], width) if v in found else nothing for v in views], 1)
+
+    @property
+    def generator(self) -> Any:
+        """The masked language model that samples."""
+        return self.trained_generator if self.trained_generator is not None else self.frozen(GENERATOR)
+
+    def _predict(self, states: Tensor, where: Tensor, ids: Tensor, read: Tensor | None) -> Tensor:
+        """(M,) log-probability of the token before, or of whether it is another now, at the M places of `where`."""
+        assert read is not None
+        wanted = (read != ids)[where] if self.config.task == "detection" else ids[where]
+        found: Tensor = self.head.log_likelihoods(states[where], wanted)
+        return found
+
+    def _with_mask_tokens(self, ids: Tensor, masked: Tensor) -> Tensor:
+        assert self.store.template.mask is not None
+        return ids.masked_fill(masked, self.store.template.mask)
+
+    def _add_generator(self, artifact: Path | None) -> None:
+        """Load the generator; UserError where there is none and the task needs it, or its tokens are others."""
+        self.trained_generator = None
+        if self.config.task == "masked":
+            if "generator" in self._asked or artifact is not None:
+                raise UserError("generator: `task: masked` has none; accepted: no generator, and no loss over it")
+            return
+        if artifact is None:
+            raise UserError(f"generator: `task: {self.config.task}` needs one; accepted: a masked language model")
+        generator = MaskedLanguageModel.load(artifact / "model")
+        if load_tokenizer(artifact / "model").get_vocab() != load_tokenizer(self.inputs.model).get_vocab():
+            raise UserError(f"generator: {generator.config.model}: its vocabulary is another than the retriever's; "
+                            "accepted: one with the same tokens")  # fmt: skip
+        reads = generator.config.model_copy(update={"document_tokens": self.model.max_tokens("document")})
+        pretrained.check_length(generator, reads, "document_tokens")
+        if "generator" in self._asked:
+            self.trained_generator = generator
+        else:
+            self.add_frozen(GENERATOR, generator)
+
+    def _check_rates(self) -> None:
+        rates = {"encoder": self.config.encoder_rate, "decoder": self.config.decoder_rate}
+        for view, rate in rates.items():
+            if self.config.task == "masked" and rate == 0 and view in self._asked:
+                raise UserError(f"losses: over: {view}: nothing is masked there; accepted: a higher {view}_rate")
+
+
+class _Side(NamedTuple):
+    """What is sampled for the encoder, or for the decoder."""
+
+    ids: Tensor
+    mask: Tensor
+    masked: Tensor
+    draws: Tensor
+
+
+def _head(encoder: Any, artifact: Path | None) -> LanguageModelHead:
+    """A new head for an encoder, or that of another masked language model."""
+    if artifact is None:
+        return LanguageModelHead.new(encoder)
+    return MaskedLanguageModel.load(artifact / "model").head.on(encoder)
+
+
+Objective = SimLM

@@ -1,0 +1,44 @@
+"""What objectives over the documents of a collection have in common: pre-training needs no queries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from components.data.batches import Batch
+from components.data.token_store import TokenStore
+from components.data.tokens import Tokens
+from components.training.objective import Objective, ObjectiveInputs, Visit
+
+
+class DocumentObjective(Objective):
+    """An objective whose rows are the documents of the collection, read from its token store."""
+
+    table: ClassVar[str] = "documents.parquet"
+    texts: ClassVar[tuple[str, ...]] = ("documents",)
+
+    def __init__(self, inputs: ObjectiveInputs) -> None:
+        super().__init__(inputs)
+        self.store = TokenStore(inputs.tokens, inputs.model, pairs=False)
+
+    def open(self, table: Path) -> None:
+        """Open a documents table. ValueError if it is of another collection than the tokens."""
+        self._rows = pq.read_metadata(table).num_rows
+        tokens = len(Tokens.open(self.inputs.tokens, "documents"))
+        if tokens != self._rows:
+            raise ValueError(f"{table}: {self._rows} documents, and {self.inputs.tokens} has tokens of {tokens}")
+
+    def rows(self) -> int:
+        """How many documents there are."""
+        return self._rows
+
+    def documents(self, visits: list[Visit], limit: int) -> Batch:
+        """The texts of some visits, cut to `limit` tokens in all."""
+        return self.store.template.texts(self.store.documents, np.asarray([visit.row for visit in visits]), limit)
+
+    def draws(self, visits: list[Visit], purpose: str, width: int) -> np.ndarray:
+        """(N, width) random numbers from 0 to 1 for the places of each text: in a wider batch the same, and more."""
+        return np.stack([visit.rng(purpose).random(width) for visit in visits])

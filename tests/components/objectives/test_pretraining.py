@@ -1,0 +1,136 @@
+"""What holds for every objective of pre-training, and every variant of SimLM's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from components.training.config import TrainConfig
+from components.training.loop import train
+from tests.support import toy
+from tests.support.pretrainings import VARIANTS, Artifacts, Variant
+from tests.support.trainings import Interrupted, assert_close, assert_same, checked, lines, visits
+
+ALL = pytest.mark.parametrize("name", list(VARIANTS))
+PREDICTING = pytest.mark.parametrize("name", [name for name in VARIANTS if name != "ICT"])
+
+
+def run(objective: Any, out: Path, variant: Variant, *, stop: int | None = None, **options: Any) -> None:
+    """Train it, perhaps up to an interruption, with a checkpoint after each update."""
+
+    def on_update(update: int, note: str) -> None:
+        if update == stop:
+            raise Interrupted
+
+    config: TrainConfig = toy.train_config(**{"losses": variant.losses, "log_every": 1, "batch": 8, **options})
+    out.mkdir(exist_ok=True)
+    train(
+        objective, config, out=out, seed=1, start=None, device=torch.device("cpu"), dev=None, save_seconds=-1.0,
+        on_update=on_update,
+    )  # fmt: skip
+
+
+def losses(objective: Any, rows: list[int]) -> dict[str, float]:
+    """The mean of each term over some documents, without dropout."""
+    objective.eval()
+    batch = objective.collate(visits(rows))
+    with torch.no_grad():
+        terms = objective.terms(objective.encode(batch), batch)
+    return {name: float(term.value) / term.rows for name, term in terms.items()}
+
+
+@ALL
+def test_the_gradient_in_pieces_is_that_of_one_pass(pretraining: Artifacts, name: str) -> None:
+    assert checked(pretraining.objective(VARIANTS[name], max_tokens=60, recompute=True)) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["joint", "coCondenser"])
+def test_training_lowers_every_loss(pretraining: Artifacts, tmp_path: Path, name: str) -> None:
+    variant = VARIANTS[name]
+    run(pretraining.objective(variant), tmp_path / "a", variant, updates=20, learning_rate=5e-3)
+    found = lines(tmp_path / "a")
+    for term in (key for key in found[0] if key.endswith(")")):
+        first, last = (sum(line[term] for line in part) for part in (found[:4], found[-4:]))
+        assert last < 0.9 * first, term
+
+
+@pytest.mark.parametrize("name", ["SimLM", "coCondenser"])
+def test_killed_and_resumed_is_as_never_killed(pretraining: Artifacts, tmp_path: Path, name: str) -> None:
+    """With bf16, parts of a batch, and dropout of the generator too."""
+    variant = VARIANTS[name]
+    own = {"bottleneck": {"generator_dropout": True}} if name == "SimLM" else {"bottleneck": variant.bottleneck}
+    options = {"updates": 4, "accumulate": 2, "precision": "bf16"}
+
+    def made() -> Any:
+        return pretraining.objective(Variant(variant.objective, variant.views, own["bottleneck"], variant.generator))
+
+    run(made(), tmp_path / "a", variant, **options)
+    for stop in (1, 3):
+        with pytest.raises(Interrupted):
+            run(made(), tmp_path / "b", variant, stop=stop, **options)
+    run(made(), tmp_path / "b", variant, **options)
+    assert_same(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize("name", ["SimLM", "mlm"])
+def test_an_accumulated_batch_is_the_large_batch(pretraining: Artifacts, tmp_path: Path, name: str) -> None:
+    for place, accumulate in (("a", 1), ("b", 4)):
+        objective = pretraining.objective(VARIANTS[name])
+        run(objective, tmp_path / place, VARIANTS[name], updates=2, accumulate=accumulate)
+    assert_close(tmp_path / "a", tmp_path / "b")
+
+
+@PREDICTING
+def test_padding_changes_nothing(pretraining: Artifacts, name: str) -> None:
+    """Documents predicted one by one, each with no more padding than it needs, have the losses of a batch of them."""
+    variant = VARIANTS[name]
+    alone = Variant(
+        variant.objective, tuple(v for v in variant.views if v != "batch"), variant.bottleneck, variant.generator
+    )
+    objective, rows = pretraining.objective(alone, max_tokens=10_000), [1, 2, 3, 4]
+    together = losses(objective, rows)
+    each = [losses(objective, [row]) for row in rows]
+    for term, value in together.items():
+        assert value == pytest.approx(np.mean([one[term] for one in each]), rel=1e-5)
+
+
+@ALL
+def test_random_choices_differ_between_visits_and_not_between_workers(pretraining: Artifacts, name: str) -> None:
+    """What is masked, drawn and cut for a document is a matter of (seed, row, visit), whatever stands beside it."""
+    objective = pretraining.objective(VARIANTS[name])
+
+    def parts(batch: Any, at: int, count: int) -> list[Tensor]:
+        """The tensors of the document at a place; spans stand behind the first spans of all documents."""
+        rows = [at, at + count] if name == "coCondenser" else [at]
+        flat = [*batch.queries[:2], *batch.documents[:2]] if name == "ICT" else [p for p in batch if p is not None]
+        return [part[rows] for part in flat if part.ndim > 1]
+
+    first, again = (parts(objective.collate(visits([row, 4])), 1, 2) for row in (3, 9))
+    for one, same in zip(first, again, strict=True):
+        width = min(one.shape[1], same.shape[1])
+        assert torch.equal(one[:, :width], same[:, :width])
+    later = [parts(objective.collate([visits([4])[0]._replace(visit=v)]), 0, 1) for v in range(1, 6)]
+    if name not in ("ICT", "AutoEncoder"):  # toy documents are a sentence each; AutoEncoder draws nothing
+        shorter = [min(one.shape[1] for one in same) for same in zip(first, *later, strict=True)]
+        cut = [[part[:, :width].tolist() for part, width in zip(one, shorter, strict=True)] for one in (first, *later)]
+        assert all(one != cut[0] for one in cut[1:])
+
+
+@PREDICTING
+def test_nothing_is_masked_or_predicted_but_text(pretraining: Artifacts, name: str) -> None:
+    """No special token, and no padding."""
+    objective = pretraining.objective(VARIANTS[name])
+    batch = objective.collate(visits(range(40)))
+    tokenizer_special = torch.tensor([0, 2, 3, 4])  # [PAD], [CLS], [SEP], [MASK] of the toy vocabulary
+    wanted = batch.wanted if name == "mlm" else batch.ids
+    special = torch.isin(wanted, tokenizer_special)
+    for where in objective.predicted(batch).values():
+        assert not (where & special).any()
+    if name != "mlm":
+        assert not (batch.encoder_masked & ~batch.decoder_masked).any()
+        assert not (batch.decoder_masked & special).any()

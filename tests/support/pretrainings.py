@@ -1,0 +1,74 @@
+"""Pre-training objectives and their variants, as options: what tests of all of them go through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from components.training.objective import ObjectiveInputs, make_objective
+from components.training.pretraining import BottleneckConfig
+from tests.support import toy
+
+LIKELIHOOD = "components.losses.likelihood.negative_log_likelihood"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An objective, the views of its losses, its options, and the models that it takes beside the one it trains."""
+
+    objective: str
+    views: tuple[str, ...]
+    bottleneck: dict[str, Any] = field(default_factory=dict)
+    generator: bool = False
+
+    @property
+    def losses(self) -> list[dict[str, Any]]:
+        """As a config has them."""
+        return [{"function": toy.CROSS_ENTROPY if view == "batch" else LIKELIHOOD, "over": view} for view in self.views]
+
+    def own(self, language_model: Path) -> dict[str, Any]:
+        """The objective's own arguments."""
+        given: dict[str, Any] = {"bottleneck": BottleneckConfig(**self.bottleneck)} if self.bottleneck else {}
+        return given | ({"generator": language_model} if self.generator else {})
+
+
+CONDENSER = {"task": "masked", "decoder_rate": 0.3, "decoder_reads": "states", "decoder_weights": "random"}
+BOTH = ("encoder", "decoder")
+VARIANTS = {
+    "SimLM": Variant("simlm", BOTH, generator=True),
+    "joint": Variant("simlm", (*BOTH, "generator"), generator=True),
+    "Enc-Dec MLM": Variant("simlm", BOTH, {"task": "masked"}),
+    "Condenser": Variant("simlm", BOTH, CONDENSER),
+    "MLM": Variant("simlm", ("encoder",), {"task": "masked"}),
+    "Enc-Dec RTD": Variant("simlm", BOTH, {"task": "detection"}, generator=True),
+    "AutoEncoder": Variant("simlm", ("decoder",), {"task": "masked", "encoder_rate": 0.0, "decoder_rate": 1.0}),
+    "coCondenser": Variant("cocondenser", (*BOTH, "batch"), CONDENSER),
+    "ICT": Variant("ict", ("batch",)),
+    "mlm": Variant("mlm", ("tokens",)),
+}
+
+
+@dataclass(frozen=True)
+class Artifacts:
+    """What objectives are made from."""
+
+    data: Path
+    tokens: Path
+    retriever: Path
+    language_model: Path
+
+    def start(self, variant: Variant) -> Path:
+        """The artifact that training begins from."""
+        return self.language_model if variant.objective == "mlm" else self.retriever
+
+    def objective(
+        self, variant: Variant, *, max_tokens: int = 200, recompute: bool = False, start: Path | None = None, **own: Any
+    ) -> Any:
+        """An objective over the toy documents."""
+        losses = toy.train_config(losses=variant.losses).losses
+        inputs = ObjectiveInputs(
+            model=(start or self.start(variant)) / "model", rows=self.data, data=self.data, tokens=self.tokens,
+            losses=losses, max_tokens=max_tokens, recompute=recompute,
+        )  # fmt: skip
+        return make_objective(variant.objective, inputs, seed=1, **{**variant.own(self.language_model), **own})
