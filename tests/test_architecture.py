@@ -230,6 +230,8 @@ print(sorted(name for name in sys.modules if name.startswith("components.") and 
 print(sorted({"torch", "numpy", "scipy", "transformers", "sentence_transformers", "tokenizers"} & sys.modules.keys()))
 for module in modules:
     importlib.import_module(module)
+from workflows.recipes.adapt import defaults
+defaults.PATIENCE = 600.0  # a busy machine reads a collection for longer than the notice waits
 from workflows.__main__ import main
 for path in configs:
     with contextlib.redirect_stdout(io.StringIO()):

@@ -121,9 +121,9 @@ def test_trainings_are_one_pass_within_bounds(tree: dict[str, Any]) -> None:
         assert made
         return int(made.warm.updates or 0)
 
-    assert updates({}, 3_200) == 100
-    assert updates({}, 60) == 50
-    assert updates({}, 10**6) == 1_000
+    assert updates({}, 6_400) == 200
+    assert updates({}, 60) == 150
+    assert updates({}, 10**6) == 600
     assert updates({"epochs": 3}, 10**6) == 93_750
     assert updates({"updates": 7}, 3_200) == 7
 

@@ -25,7 +25,7 @@ UNSEEN = Survey(
 """What a collection is taken for where it cannot be read."""
 UNREAD = {"query_tokens": 32, "document_tokens": 256}
 """Lengths where texts cannot be counted."""
-UPDATES = {"warm": (50, 1_000), "ranker": (150, 600), "game": (100, 300)}
+UPDATES = {"warm": (150, 600), "ranker": (150, 600), "game": (100, 300)}
 """The fewest and the most updates of a training whose length is left open."""
 DEV_QUERIES = (200, 1_000)
 """Of dev queries that are held out: a tenth of the training queries, at least and at most so many, never over half."""
