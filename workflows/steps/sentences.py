@@ -13,7 +13,7 @@ from components.config import UserError, listing
 from components.data.groups import ids_of, rows_of
 from components.data.tables import DEV, EXAMPLES, read, write
 from components.data.vectors import DocumentVectors
-from components.evaluation.measures import PER_QUERY, means
+from components.evaluation.measures import PER_QUERY, PER_QUERY_FILE, means
 from components.evaluation.similarity import SimilarityConfig, cosines, per_pair, space
 from components.evaluation.transfer import TransferConfig, cross_validated, features, on_given_splits
 from components.files import write_json
@@ -102,5 +102,5 @@ def _write(out: Path, examples: pa.Table, values: dict[Any, npt.NDArray]) -> dic
     table = pa.table(
         [pa.array(column, of.type) for column, of in zip(columns, PER_QUERY, strict=True)], PER_QUERY.names
     )
-    write(out / "per_query.parquet", table, PER_QUERY)
+    write(out / PER_QUERY_FILE, table, PER_QUERY)
     return means(table)
