@@ -1,135 +1,91 @@
-"""SimLM: an encoder that is pre-trained on the collection's own documents, and then a DPR on its queries (Wang et al.,
-2023). The paper's rivals of pre-training are options of the same."""
+"""SimLM: pre-training on the collection's documents, and a pipeline of four trainings on its queries (Wang et al.,
+2023). `Pipeline.run` is the paper's Figure 2."""
 
-from typing import Any, Literal, Self
+from dataclasses import dataclass
+from typing import Any, Self
 
 from pydantic import model_validator
 
-from components.config import Config as Part
-from components.models.configs import DualEncoderConfig, MaskedLanguageModelConfig
-from components.retrieval.screening import ScreenConfig
-from components.training.config import TrainConfig, check_training
-from components.training.pretraining import BottleneckConfig, ClozeConfig, MaskedLanguageModelingConfig, SpanConfig
+from components.models.configs import CrossEncoderConfig, DualEncoderConfig
+from components.training.config import HardestConfig
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
+from workflows.stages.pretraining import PretrainingPhase, pretrained
+from workflows.stages.reranking import Reranking
 from workflows.stages.results import Outcome, Results, note_on
-from workflows.stages.retrieval import refresh
-from workflows.stages.training import phase
+from workflows.stages.retrieval import Rankings, Retrieval, refresh
+from workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
 from workflows.stages.untrained import add_untrained
-from workflows.steps.mine import MineConfig
-from workflows.steps.start import start
-from workflows.steps.train import train
-from workflows.store.dag import Step, step
+from workflows.steps.score import RerankConfig, ScoreConfig
 
 
-class GeneratorPhase(Part):
-    """The generator that replaces tokens, ELECTRA's in the paper."""
+class RankerPhase(TrainingPhase):
+    """The ranker, and its training on negatives from retriever 2's ranking (Eq. 4)."""
 
-    model: MaskedLanguageModelConfig
-    masking: MaskedLanguageModelingConfig = MaskedLanguageModelingConfig()
-    train: TrainConfig | None = None
-    """Masked language modelling on the documents before it is asked, for a model without such a head. Null to take it
-    as it is."""
-
-
-class PretrainingPhase(Part):
-    """What is learnt from documents alone."""
-
-    objective: Literal["simlm", "cocondenser", "ict"] = "simlm"
-    """`simlm`, with all that `bottleneck` makes of it; `cocondenser`, the same over two spans of each document, which
-    find each other in the view `batch`; `ict`, the inverse cloze task."""
-    bottleneck: BottleneckConfig = BottleneckConfig()
-    spans: SpanConfig = SpanConfig()
-    cloze: ClozeConfig = ClozeConfig()
-    generator: GeneratorPhase | None = None
-    """Null where tokens are masked or whole sentences are taken out."""
-    head: MaskedLanguageModelConfig | None = None
-    """The masked language model whose head the encoder begins with. Null for a new head."""
-    train: TrainConfig
+    model: CrossEncoderConfig
+    """Any pre-trained model: SimLM's pre-training is for retrievers, and the paper's ranker is ELECTRA."""
+    hardest: HardestConfig | None = None
+    """Learn from the hardest of a group's candidates alone, as the public code does. Null for all, as the paper
+    says."""
 
     @model_validator(mode="after")
-    def _has_what_it_asks(self) -> Self:
-        if (self.generator is not None) != (self.objective != "ict" and self.bottleneck.task != "masked"):
-            raise ValueError("generator: a task that replaces tokens wants one, and no other does")
+    def _fits_together(self) -> Self:
+        candidates = 1 + self.mine.negatives + self.mine.random
+        if self.hardest is not None and self.hardest.keep >= candidates:
+            raise ValueError(f"hardest.keep: {self.hardest.keep} of a group's {candidates} candidates; accepted: fewer")
+        if self.model.dropout == 0 and any(term.over == "passes" for term in self.train.losses):
+            raise ValueError("losses: over: passes: two passes differ by dropout; accepted: a model.dropout above 0")
         return self
 
 
 class Config(RetrievalConfig):
-    """A collection, a retriever, and what it learns before and from its queries."""
+    """A retriever, what it learns from documents, and the stages of the pipeline.
+
+    Each stage builds on those before it: a stage that is null leaves out those behind it too. Without pre-training the
+    retrievers begin from the model as it is.
+    """
 
     recipe: Literal["simlm"]
     retriever: DualEncoderConfig
-    pretrain: PretrainingPhase
-    negatives: MineConfig = MineConfig(negatives=1)
-    """Hard negatives of a group, from BM25's ranking. `negatives: 0` for in-batch ones alone."""
-    screen: ScreenConfig | None = None
-    """False-negative control over BM25's ranking. Null leaves out judged documents and copies of them alone."""
-    train: TrainConfig | None = None
-    """The training on labelled queries, once from the pre-trained encoder and once from the start model. Null to
-    measure the pre-trained encoder alone."""
+    """The model that all three retrievers begin from, by way of the pre-training. No stage begins from another's
+    weights: they hand on negatives and scores."""
+    pretrain: PretrainingPhase | None = None
+    """SimLM's pre-training, or one of its rivals. Null for none."""
+    retriever_1: TrainingPhase | None = None
+    """Negatives from BM25's ranking; with `mine: {negatives: 0}` in-batch ones alone."""
+    retriever_2: TrainingPhase | None = None
+    """Negatives from retriever 1's ranking."""
+    ranker: RankerPhase | None = None
+    """A cross encoder. Negatives from retriever 2's ranking."""
+    distilled: TrainingPhase | None = None
+    """A third retriever, which learns from the ranker's scores of groups that are mined from retriever 2's ranking. The
+    paper's loss is `listwise.kl` over the group (Eq. 5) and, with weight alpha, `simlm.contrastive` over the batch."""
+    score: ScoreConfig = ScoreConfig()
+    """How the ranker scores the groups that it teaches by."""
+    rerank: RerankConfig = RerankConfig()
+    """What the ranker reranks where it is measured."""
+    without_pretraining: bool = False
+    """A control: train retriever 1 from the start model too, on the same groups (Table 7)."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.without_pretraining and (self.pretrain is None or self.retriever_1 is None):
+            raise ValueError("without_pretraining: retriever 1 with and without it; it needs pretrain and retriever_1")
+        for key, stage in {"retriever_2": self.retriever_2, "distilled": self.distilled}.items():
+            if stage is not None and stage.mine.negatives == 0:
+                raise ValueError(f"{key}.mine.negatives: 0: the stage learns from mined negatives; accepted: 1 or more")
+        return self
 
 
 def build(config: Config) -> Outcome:
-    """Pre-train one encoder a seed, fine-tune it and the start model alike, and measure all of them."""
+    """The graph: one pipeline a seed on one collection, and the results."""
     collection = Collection(config)
     begun = collection.initial_model("start retriever", config.retriever)
-    results, split = Results(collection, config), config.evaluate.split
-    untrained = refresh("start", collection, begun, config)
+    results = Results(collection, config)
+    last, ranker = refresh("start", collection, begun, config), None
     for seed in config.seeds:
-        add_untrained(results, untrained, config.retriever, seed=seed)
-        encoder = pretrained(collection, begun, config, seed)
-        last = refresh(seeded("pre-trained", seed, config), collection, encoder, config)
-        results.add("pre-trained", last.ranking(split), retrieval=last, seed=seed)
-        if config.train is not None:
-            learns = TrainingPhase(screen=config.screen, mine=config.negatives, train=config.train)
-            for name, model in {"retriever without pre-training": begun, "retriever": encoder}.items():
-                retriever = phase(
-                    seeded(name, seed, config), collection, model, seed=[seed, "retriever"], config=learns,
-                    rankings=collection.bm25 if config.negatives.negatives > 0 else None,
-                )  # fmt: skip
-                last = refresh(seeded(name, seed, config), collection, retriever, config)
-                results.add(name, last.ranking(split), retrieval=last, seed=seed)
-    comparisons = [("pre-trained", "start model")]
-    if config.train is not None:
-        comparisons = [("retriever", "retriever without pre-training"), ("retriever", "BM25"), *comparisons]
+        add_untrained(results, last if seed == config.seeds[0] else untrained, config.retriever, seed=seed)
     return Outcome(
-        results=results.gather(comparisons), data=collection.data, systems=results.systems, retrieval=last,
-        ranker=None, split=split, note=note_on(config.retriever.model),
-    )  # fmt: skip
-
-
-def pretrained(collection: Collection, begun: Model, config: Config, seed: int) -> Model:
-    """The retriever after pre-training on the collection's documents."""
-    asked, label = config.pretrain, seeded("pre-training", seed, config)
-    own: dict[str, Any] = {"cloze": asked.cloze} if asked.objective == "ict" else {"bottleneck": asked.bottleneck}
-    if asked.objective == "cocondenser":
-        own["spans"] = asked.spans
-    if asked.generator is not None:
-        own["generator"] = generator(collection, begun, asked.generator, config, seed)
-    if asked.head is not None and asked.objective != "ict":
-        own["language_model"] = step("head", start, config=asked.head)
-    return begun.after(
-        learnt(label, collection, begun, asked.objective, begun.step, config=asked.train, seed=seed, **own)
-    )
-
-
-def generator(collection: Collection, begun: Model, asked: GeneratorPhase, config: Config, seed: int) -> Step:
-    """The generator, perhaps after masked language modelling."""
-    model = step("start generator", start, config=asked.model)
-    if asked.train is None:
-        return model
-    label = seeded("generator", seed, config)
-    return learnt(label, collection, begun, "mlm", model, config=asked.train, seed=seed, masking=asked.masking)
-
-
-def learnt(
-    label: str, collection: Collection, reads: Model, objective: str, begins: Step, *, config: TrainConfig, seed: int,
-    **own: Any,
-) -> Step:  # fmt: skip
-    """A training on the collection's documents, over the token store of the model that `reads` them."""
-    check_training(objective, config, label)
-    return step(
-        label, train, objective=objective, rows=collection.data, data=collection.data, tokens=reads.tokens,
-        dev=collection.data if config.validate_on_dev is not None else None, start=begins, seed=[seed, objective],
-        config=config, part="pre-training", **own,
+        results=results.gather(comparisons(config)), data=collection.data, systems=results.systems, retrieval=last,
+        ranker=ranker, split=config.evaluate.split, note=note_on(config.retriever.model),
     )  # fmt: skip
