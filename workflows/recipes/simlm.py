@@ -2,7 +2,7 @@
 2023). `Pipeline.run` is the paper's Figure 2."""
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
@@ -12,8 +12,8 @@ from workflows.stages.collection import Collection, Model
 from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
 from workflows.stages.pretraining import PretrainingPhase, pretrained
 from workflows.stages.reranking import Reranking
-from workflows.stages.results import Outcome, Results, note_on
-from workflows.stages.retrieval import Rankings, Retrieval, refresh
+from workflows.stages.results import Outcome, Results, note_on, system_names
+from workflows.stages.retrieval import Retrieval, refresh
 from workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
 from workflows.stages.untrained import add_untrained
 from workflows.steps.score import RerankConfig, ScoreConfig
@@ -82,10 +82,119 @@ def build(config: Config) -> Outcome:
     collection = Collection(config)
     begun = collection.initial_model("start retriever", config.retriever)
     results = Results(collection, config)
-    last, ranker = refresh("start", collection, begun, config), None
+    untrained = refresh("start", collection, begun, config)
     for seed in config.seeds:
-        add_untrained(results, last if seed == config.seeds[0] else untrained, config.retriever, seed=seed)
+        add_untrained(results, untrained, config.retriever, seed=seed)
+        last, ranker = Pipeline(config, collection, results, seed).run(untrained)
+    names = system_names(results.systems)
     return Outcome(
-        results=results.gather(comparisons(config)), data=collection.data, systems=results.systems, retrieval=last,
-        ranker=ranker, split=config.evaluate.split, note=note_on(config.retriever.model),
+        results=results.gather([pair for pair in COMPARISONS if set(pair) <= set(names)]), data=collection.data,
+        systems=results.systems, retrieval=last, ranker=None if ranker is None else ranker.step,
+        split=config.evaluate.split, note=note_on(config.retriever.model),
     )  # fmt: skip
+
+
+COMPARISONS = [
+    ("distilled retriever", "retriever 2"),
+    ("retriever 2", "retriever 1"),
+    ("ranker over retriever 2", "retriever 2"),
+    ("retriever 1", "retriever 1 without pre-training"),
+    ("retriever 1", "BM25"),
+    ("pre-trained", "start model"),
+    ("start model", "BM25"),
+]
+"""Systems with their baselines, of which those are compared that are there: each stage with the one before it, as in
+Table 6."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One seed's pipeline."""
+
+    config: Config
+    collection: Collection
+    results: Results
+    seed: int
+
+    def run(self, untrained: Retrieval) -> tuple[Retrieval, Model | None]:
+        """Figure 2, from a start model; what the last retriever retrieves, and the ranker."""
+        config, encoder, last = self.config, untrained.model, untrained
+        if config.pretrain is not None:
+            encoder = pretrained(self.collection, encoder, config.pretrain, config, self.seed)
+            last = self.refresh("pre-trained", encoder)
+
+        if config.retriever_1 is None:
+            return last, None
+        if config.without_pretraining:
+            self.train_retriever(1, untrained.model, config.retriever_1, name="retriever 1 without pre-training")
+        retriever_1 = self.train_retriever(1, encoder, config.retriever_1)
+
+        if config.retriever_2 is None:
+            return retriever_1, None
+        retriever_2 = self.train_retriever(2, encoder, config.retriever_2, retriever_1)
+
+        if config.ranker is None:
+            return retriever_2, None
+        ranker = self.train_ranker(config.ranker, retriever_2)
+
+        if config.distilled is None:
+            return retriever_2, ranker.ranker
+        return self.distil(encoder, config.distilled, ranker), ranker.ranker
+
+    def train_retriever(
+        self, stage: Literal[1, 2], encoder: Model, config: TrainingPhase, before: Retrieval | None = None,
+        name: str | None = None,
+    ) -> Retrieval:  # fmt: skip
+        """Retrievers 1 and 2: train the encoder with negatives that BM25, or the retriever before, ranks high (Eq. 3),
+        and retrieve with it."""
+        name = name or f"retriever {stage}"
+        negatives = self.collection.bm25 if before is None else before.ranking
+        retriever = phase(
+            self.label(name), self.collection, encoder, rankings=negatives if config.mine.negatives > 0 else None,
+            seed=[self.seed, "retriever", stage], config=config,
+            inputs=ScreenInputs(vectors=None if before is None else before.vectors),
+        )  # fmt: skip
+        return self.refresh(name, retriever)
+
+    def train_ranker(self, config: RankerPhase, retrieval: Retrieval) -> Reranking:
+        """The ranker: train a cross encoder with negatives that retriever 2 ranks high (Eq. 4), and rerank with it."""
+        name, own = "ranker over retriever 2", {} if config.hardest is None else {"hardest": config.hardest}
+        ranker = phase(
+            self.label("ranker"), self.collection,
+            self.collection.initial_model("start ranker", config.model, objective="ranker"),
+            rankings=retrieval.ranking, seed=[self.seed, "ranker"], config=config,
+            inputs=ScreenInputs(vectors=retrieval.vectors), **own,
+        )  # fmt: skip
+        asked, depth = self.config.evaluate, self.config.rerank
+        reranking = Reranking(self.label(name), self.collection, retrieval, ranker, depth, asked)
+        self.results.add(
+            name, reranking.ranking(asked.split), retrieval=retrieval, ranker=ranker.step, seed=self.seed,
+            queries=depth.queries,
+        )  # fmt: skip
+        return reranking
+
+    def distil(self, encoder: Model, config: TrainingPhase, teacher: Reranking) -> Retrieval:
+        """The last retriever: train the encoder to score as the ranker does, over negatives that retriever 2 ranks high
+        (Eq. 5), and retrieve with it. The ranker is frozen, so its scores are computed beforehand."""
+        name, seed, before = "distilled retriever", [self.seed, "distilled"], teacher.retrieval
+        groups = mine_groups(
+            self.label(f"{name} groups"), self.collection, rankings=before.ranking, seed=seed, config=config,
+            inputs=ScreenInputs(teacher.ranker, before.vectors),
+        )  # fmt: skip
+        judged = teacher.teach(self.label("judged"), groups, self.config.score)
+        retriever = train_model(
+            self.label(name), self.collection, encoder, rows=judged, rankings=before.ranking, seed=seed,
+            config=config.train,
+        )  # fmt: skip
+        return self.refresh(name, retriever)
+
+    def refresh(self, name: str, retriever: Model) -> Retrieval:
+        """Rank the collection with a retriever, and measure the ranking."""
+        retrieval = refresh(self.label(name), self.collection, retriever, self.config)
+        ranking = retrieval.ranking(self.config.evaluate.split)
+        self.results.add(name, ranking, retrieval=retrieval, seed=self.seed)
+        return retrieval
+
+    def label(self, text: str) -> str:
+        """A step's label, with the seed where there are several."""
+        return seeded(text, self.seed, self.config)

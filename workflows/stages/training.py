@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from components.config import Config as Part
-from components.config import UserError
+from components.config import Config, UserError
 from components.retrieval.screening import ScreenConfig
 from components.training.config import TrainConfig, check_training
 from workflows.stages.collection import Collection, Model
@@ -30,7 +29,7 @@ NO_INPUTS = ScreenInputs()
 
 def phase(
     label: str, collection: Collection, model: Model, *, rankings: Rankings | None, seed: list[Any],
-    config: TrainingPhase, inputs: ScreenInputs = NO_INPUTS, part: str | None = None, **own: Part,
+    config: TrainingPhase, inputs: ScreenInputs = NO_INPUTS, part: str | None = None, **own: Config,
 ) -> Model:  # fmt: skip
     """Mine as many groups as the training takes, and train the model on them. `own` is as for `train_model`."""
     groups = mine_groups(f"{label} groups", collection, rankings=rankings, seed=seed, config=config, inputs=inputs)
@@ -82,7 +81,7 @@ def screened(
 
 def train_model(
     label: str, collection: Collection, model: Model, *, rows: Step, rankings: Rankings | None, seed: list[Any],
-    config: TrainConfig, part: str | None = None, **own: Part,
+    config: TrainConfig, part: str | None = None, **own: Config,
 ) -> Model:  # fmt: skip
     """Train the model on groups. Where the config asks for it, validate on others that are mined from rankings.
 
