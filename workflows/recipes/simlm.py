@@ -125,9 +125,9 @@ class Pipeline:
 
         if config.retriever_1 is None:
             return last, None
+        retriever_1 = self.train_retriever(1, encoder, config.retriever_1)
         if config.without_pretraining:
             self.train_retriever(1, untrained.model, config.retriever_1, name="retriever 1 without pre-training")
-        retriever_1 = self.train_retriever(1, encoder, config.retriever_1)
 
         if config.retriever_2 is None:
             return retriever_1, None
