@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support import killing, tiny, toy
-from tests.support.pretrainings import BOTH, LIKELIHOOD, Variant
+from tests.support.pretrainings import BOTH, Variant
 from tests.support.tiny import Said
 from tests.support.trainings import lines
 from workflows.distributed.cluster import Cluster

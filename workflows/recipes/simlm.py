@@ -69,8 +69,8 @@ class Config(RetrievalConfig):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.without_pretraining and (self.pretrain is None or self.retriever_1 is None):
-            raise ValueError("without_pretraining: retriever 1 with and without it; it needs pretrain and retriever_1")
+        if self.without_pretraining and self.pretrain is None:
+            raise ValueError("without_pretraining: it is compared with pretrain, which is null; accepted: false")
         for key, stage in {"retriever_2": self.retriever_2, "distilled": self.distilled}.items():
             if stage is not None and stage.mine.negatives == 0:
                 raise ValueError(f"{key}.mine.negatives: 0: the stage learns from mined negatives; accepted: 1 or more")
