@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ class Ranker(GroupObjective):
     scores are the first's, the teacher's the second's. Losses over `group` then see each group twice, once with each.
     """
 
-    views = ("group", "passes")
+    views: ClassVar[tuple[str, ...]] = ("group", "passes")
     measures = ("RR", "accuracy")
 
     def __init__(self, inputs: ObjectiveInputs, *, hardest: HardestConfig | None = None) -> None:

@@ -2,7 +2,7 @@
 2023). `Pipeline.run` is the paper's Figure 2."""
 
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
@@ -158,7 +158,8 @@ class Pipeline:
 
     def train_ranker(self, config: RankerPhase, retrieval: Retrieval) -> Reranking:
         """The ranker: train a cross encoder with negatives that retriever 2 ranks high (Eq. 4), and rerank with it."""
-        name, own = "ranker over retriever 2", {} if config.hardest is None else {"hardest": config.hardest}
+        name = "ranker over retriever 2"
+        own: dict[str, Any] = {} if config.hardest is None else {"hardest": config.hardest}
         ranker = phase(
             self.label("ranker"), self.collection,
             self.collection.initial_model("start ranker", config.model, objective="ranker"),

@@ -67,7 +67,7 @@ def test_what_it_has_in_common_with_others() -> None:
 
 @pytest.mark.parametrize("loss", [contrastive, released])
 def test_the_temperature_warms_up(loss: Any) -> None:
-    """The factor of the scores grows from 1 to 1 / temperature, in a straight line; without a warm-up it is constant."""
+    """The factor of the scores grows from 1 to 1 / temperature, in a straight line; without warm-up it is constant."""
     scores = batch(unit(4, seed=1), unit(6, seed=2))
     for update, factor in ((0, 1), (4, 1), (5, 1.25), (10, 2.5), (20, 5), (50, 5)):
         warmed = loss(replace(scores, update=update), temperature=0.2, warmup=20)

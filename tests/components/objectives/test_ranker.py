@@ -110,6 +110,9 @@ R_DROP = [
 def test_r_drop_sees_two_passes_in_training_and_one_elsewhere(objective: Any) -> None:
     """Cross entropy is the mean over both; the other term compares them. Without dropout they are the same."""
     ranker = objective(ROWS, losses=R_DROP)
+    for module in ranker.modules():
+        if isinstance(module, torch.nn.Dropout):  # the toy ranker has none
+            module.p = 0.1
     batch = ranker.collate(visits([0, 1, 2]))
     scores, kept = ranker.train().encode(batch)
     assert scores.shape == (2, 6)
@@ -164,11 +167,8 @@ def test_choosing_takes_no_gradient_away(objective: Any, precision: str, recompu
     ranker.train()
     device = torch.device("cpu")
     add_gradients(ranker, visits([0, 1, 2]), parts=1, seed=1, update=0, device=device, precision=precision)
-    without = [name for name, value in ranker.named_parameters() if value.grad is None or not value.grad.any()]
-    plain = objective(ROWS, losses=R_DROP)
-    plain.train()
-    add_gradients(plain, visits([0, 1, 2]), parts=1, seed=1, update=0, device=device, precision="fp32")
-    assert without == [name for name, value in plain.named_parameters() if value.grad is None or not value.grad.any()]
+    matrices = [value.grad for value in ranker.parameters() if value.ndim > 1]
+    assert all(gradient is not None and gradient.any() for gradient in matrices)
 
 
 def test_both_pass_the_check_before_the_first_update(objective: Any) -> None:
