@@ -100,7 +100,6 @@ class Ranker(GroupObjective):
         self.model.eval()
         scores = self.in_chunks(self.model, batch.pairs)[batch.at].float()
         self.model.train()
-        torch.clear_autocast_cache()  # or the weights that were cast here, without a gradient, would be used again
         scores = scores.masked_fill(batch.target > 0, math.inf).masked_fill(~batch.where, -math.inf)
         first = scores.topk(min(keep, scores.shape[1])).indices
         chosen = torch.zeros_like(batch.where).scatter(1, first, value=True) & batch.where
