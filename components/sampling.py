@@ -2,7 +2,8 @@
 
 Each takes the candidates' scores, best first, and a random generator, and returns the positions of at most `count`
 different candidates. `positive` is the retriever's score of the group's positive; if that was not retrieved, the lowest
-score that was, which is the highest that it can have.
+score that was, which is the highest that it can have. A sampler may take `visit` too, keyword-only and without a
+default: how often the query was drawn from before.
 """
 
 import numpy as np
@@ -25,6 +26,20 @@ def hardest(scores: np.ndarray, count: int, rng: np.random.Generator, positive: 
     array([0, 1])
     """
     return np.arange(min(count, len(scores)))
+
+
+def rotating(scores: np.ndarray, count: int, rng: np.random.Generator, positive: float, *, visit: int) -> np.ndarray:
+    """The candidates in turn, `count` at each visit of the query and from the first again after the last: as SimLM's
+    public code does (Wang et al., 2023, draw at random in the paper).
+
+    So all candidates are seen equally often. The code begins at a place that depends on the seed, and takes the
+    positives in turn too; here every seed begins with the first, and positives are drawn.
+
+    >>> scores = np.array([9.0, 8.0, 7.0, 6.0, 5.0])
+    >>> [rotating(scores, 2, np.random.default_rng(0), positive=8.5, visit=visit).tolist() for visit in range(3)]
+    [[0, 1], [2, 3], [4, 0]]
+    """
+    return (visit * count + np.arange(min(count, len(scores)))) % max(1, len(scores))
 
 
 def simans(

@@ -52,6 +52,8 @@ class Scores:
     targets of this row."""
     teacher: Tensor | None = None
     """(Q, C) scores of a frozen teacher, or None."""
+    update: int = 0
+    """Updates of the weights before this one, for losses that change with them. A ranker's scores do not say."""
     others: Mapping[str, Block] = field(default_factory=dict)
     """Further blocks by name, for same-tower negatives and the direction from document to query. A row's document is
     its candidate with the highest target.

@@ -88,6 +88,27 @@ def kl(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float =
     return (teacher.exp() * log_ratio).sum(-1)  # the ratio is 1 at what does not count
 
 
+def symmetric_kl(scores: Scores, *, temperature: float = 1.0) -> Tensor:
+    """(Q,) the mean of KL(a || b) and KL(b || a), of two passes a and b over the same candidates: R-Drop's regulariser
+    (Liang et al., 2021, section 2.1), which SimLM's public code adds to its ranker's loss and its paper does not name.
+
+    `sum_i (a_i - b_i) (log a_i - log b_i) / 2`, where a is the student's distribution and b, which has a gradient too,
+    the teacher's. A ranker's view `passes` has both: they differ by their dropout. Weight 1 beside `cross_entropy` is
+    the public code's sum; R-Drop's paper adds up the cross entropies of both passes, so its alpha is a weight of
+    alpha / 2.
+
+    >>> import torch
+    >>> from components.scores import Scores
+    >>> a, b, where = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 0.0]]), torch.tensor([[True, True]])
+    >>> symmetric_kl(Scores(a, torch.tensor([[1.0, 0.0]]), where, teacher=b))
+    tensor([0.1155])
+    """
+    if scores.teacher is None:
+        raise ValueError("symmetric_kl compares two passes of a ranker: `over: passes`")
+    first, second = (log_softmax(each / temperature, scores.where) for each in (scores.student, scores.teacher))
+    return ((first.exp() - second.exp()) * (first - second)).sum(-1) / 2  # both are 0 at what does not count
+
+
 def listnet(
     scores: Scores, *, temperature: float = 1.0, target_temperature: float = 1.0, least: float | None = None
 ) -> Tensor:

@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from components.scores import Scores
 
 
-def contrastive(scores: Scores, *, temperature: float = 0.02) -> Tensor:
+def contrastive(scores: Scores, *, temperature: float = 0.02, warmup: int = 0) -> Tensor:
     """(Q,) the paper's loss: each negative counts twice in the denominator, once with the query's score and once with
     its document's (Eq. 3).
 
     `-log e^{s(q, d)} / (e^{s(q, d)} + sum_n (e^{s(q, n)} + e^{s(d, n)}))`, n over in-batch and mined negatives.
+    `warmup` is as in `released`.
 
     >>> import torch
     >>> from components.scores import Scores
@@ -26,6 +27,7 @@ def contrastive(scores: Scores, *, temperature: float = 0.02) -> Tensor:
     >>> contrastive(Scores(zeros, torch.eye(2), torch.ones(2, 2, dtype=torch.bool), others=blocks))  # log 3
     tensor([1.0986, 1.0986])
     """
+    temperature = _warmed_up(temperature, scores.update, warmup)
     return cross_entropy(scores.joined("document-candidate"), temperature=temperature)
 
 
@@ -33,6 +35,7 @@ def released(
     scores: Scores,
     *,
     temperature: float = 0.02,
+    warmup: int = 0,
     document_query: bool = True,
     query_query: bool = True,
     document_document: bool = True,
@@ -42,7 +45,8 @@ def released(
     Always there is the row's query against all documents, mined negatives too, as the positive is among them. Then come
     its document against the other queries, its query against the other queries, and its document against the other
     rows' documents, without their mined negatives (which Eq. 3 has). The public code masks no duplicates
-    (`duplicates: count`).
+    (`duplicates: count`). Its script for Natural Questions has a `warmup`: the temperature
+    falls from 1 in so many updates.
 
     >>> import torch
     >>> from components.scores import Scores
@@ -53,9 +57,24 @@ def released(
     >>> released(Scores(zeros, torch.eye(2), torch.ones(2, 2, dtype=torch.bool), others=blocks))  # log(2 + 3)
     tensor([1.6094, 1.6094])
     """
+    temperature = _warmed_up(temperature, scores.update, warmup)
     blocks = {
         "document-query": document_query,
         "query-query": query_query,
         "document-document": document_document,
     }
     return cross_entropy(scores.joined(*(name for name, used in blocks.items() if used)), temperature=temperature)
+
+
+def _warmed_up(temperature: float, update: int, warmup: int) -> float:
+    """The temperature after `update` updates: it falls from 1 to `temperature`, reached after `warmup` of them.
+
+    Its inverse, which multiplies the scores, is `max(1, min(1, update / warmup) / temperature)`, as in SimLM's public
+    code; the paper's temperature is constant.
+
+    >>> [_warmed_up(0.02, update, 1000) for update in (0, 20, 500, 1000, 5000)]
+    [1.0, 1.0, 0.04, 0.02, 0.02]
+    """
+    if update >= warmup:
+        return temperature
+    return 1 / max(1.0, update / warmup / temperature)

@@ -27,7 +27,7 @@ class QueryReranker(Ranker):
     def _pairs(self, rows: np.ndarray) -> Batch:
         return self._reading.batch(rows[:, 1])
 
-    def judge(self, representations: Tensor, batch: RankerBatch) -> dict[str, Tensor]:
+    def judge(self, representations: tuple[Tensor, Tensor], batch: RankerBatch) -> dict[str, Tensor]:
         """`rank`: that of the chosen expansion; the public code keeps the checkpoint whose mean is the lowest.
         `accuracy`: whether the chosen expansion is as good as the best. Ties count against both."""
         rows = self._scores(representations, batch).rows()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from components.compute.chunking import take_rows
 from components.compute.roofline import MatrixProducts
 from components.data.batches import Batch
 from components.data.token_store import TokenStore
 from components.models.cross_encoder import CrossEncoder
 from components.scores import Scores
+from components.training.config import HardestConfig
+from components.training.gradients import BOTH_WAYS
 from components.training.group_objective import GroupObjective, PaddedGroups
 from components.training.objective import ObjectiveInputs, Visit, ranking_measures
 from components.training.terms import TermSum, evaluate
@@ -30,13 +34,19 @@ class RankerBatch(NamedTuple):
 
 
 class Ranker(GroupObjective):
-    """Scores of pairs under the losses asked for, over each query's own candidates."""
+    """Scores of pairs under the losses asked for, over each query's own candidates.
 
-    views = ("group",)
+    A loss over `passes` looks at two passes of the same pairs, which differ by their dropout (R-Drop): the student's
+    scores are the first's, the teacher's the second's. Losses over `group` then see each group twice, once with each.
+    """
+
+    views: ClassVar[tuple[str, ...]] = ("group", "passes")
     measures = ("RR", "accuracy")
 
-    def __init__(self, inputs: ObjectiveInputs) -> None:
+    def __init__(self, inputs: ObjectiveInputs, *, hardest: HardestConfig | None = None) -> None:
         super().__init__(inputs)
+        self._keep = hardest.keep if hardest is not None else None
+        self._passes = 2 if any(term.over == "passes" for term in inputs.losses) else 1
         self.model = CrossEncoder.load(inputs.model)
         self._products = MatrixProducts(self.model.backbone)
         self._tokens = TokenStore(inputs.tokens, inputs.model)
@@ -58,29 +68,67 @@ class Ranker(GroupObjective):
         return tokens.template.pairs(tokens.queries, tokens.documents, rows, self.model.config.pair_tokens)
 
     def operations(self, batch: RankerBatch) -> float:
-        """Of scoring all pairs."""
-        return self._products.operations(batch.pairs.mask.sum(-1).numpy())
+        """Of scoring all pairs; of those that are kept, about, with what choosing them takes."""
+        once = self._products.operations(batch.pairs.mask.sum(-1).numpy())
+        if self._keep is None:
+            return self._passes * once
+        counts = batch.where.sum(-1)
+        kept = float(counts.clamp_max(self._keep).sum() / counts.sum())
+        return once * (self._passes * kept + 1 / BOTH_WAYS)  # what is not learned from runs forward alone
 
     def rate(self, *, device: str, precision: str) -> float:
         """Of the ranker's products."""
         return self._products.rate(tokens=self.inputs.max_tokens, device=device, precision=precision)
 
-    def encode(self, batch: RankerBatch) -> Tensor:
-        """(N,) scores of all pairs."""
-        return self.in_chunks(self.model, batch.pairs)
+    def encode(self, batch: RankerBatch) -> tuple[Tensor, Tensor]:
+        """(P, N) scores of all pairs in P passes, and (N,) which of them were scored. There is a second pass, and pairs
+        are left out, in training alone."""
+        count = len(batch.pairs.mask)
+        everything = torch.ones(count, dtype=torch.bool, device=batch.where.device)
+        if not self.training or (self._passes == 1 and self._keep is None):
+            return self.in_chunks(self.model, batch.pairs).unsqueeze(0), everything
+        kept = everything if self._keep is None else self._hardest(batch, self._keep)
+        rows = kept.nonzero().squeeze(1)
+        longest = int(batch.pairs.mask[rows].sum(-1).max())
+        pairs = take_rows(batch.pairs, rows.repeat(self._passes), longest)
+        scores = self.in_chunks(self.model, pairs).view(self._passes, -1)
+        return scores.new_zeros((self._passes, count)).index_copy(1, rows, scores), kept
 
-    def terms(self, representations: Tensor, batch: RankerBatch) -> dict[str, TermSum]:
-        """The losses over each group."""
-        scores = self._scores(representations, batch)
-        return evaluate(self.inputs.losses, lambda _: scores)
+    @torch.no_grad()
+    def _hardest(self, batch: RankerBatch, keep: int) -> Tensor:
+        """(N,) which pairs are a positive or among the `keep` of their group that the model scores highest now."""
+        self.model.eval()
+        scores = self.in_chunks(self.model, batch.pairs)[batch.at].float()
+        self.model.train()
+        scores = scores.masked_fill(batch.target > 0, math.inf).masked_fill(~batch.where, -math.inf)
+        first = scores.topk(min(keep, scores.shape[1])).indices
+        chosen = torch.zeros_like(batch.where).scatter(1, first, value=True) & batch.where
+        kept = torch.zeros(len(batch.pairs.mask), dtype=torch.bool, device=scores.device)
+        kept[batch.at[chosen]] = True
+        return kept
 
-    def judge(self, representations: Tensor, batch: RankerBatch) -> dict[str, Tensor]:
+    def terms(self, representations: tuple[Tensor, Tensor], batch: RankerBatch) -> dict[str, TermSum]:
+        """The losses over each group, and over both passes."""
+        return evaluate(self.inputs.losses, lambda term: self._scores(representations, batch, term.over))
+
+    def judge(self, representations: tuple[Tensor, Tensor], batch: RankerBatch) -> dict[str, Tensor]:
         """`RR` and `accuracy` among each query's own candidates."""
         return ranking_measures(self._scores(representations, batch).rows())
 
     @staticmethod
-    def _scores(representations: Tensor, batch: RankerBatch) -> Scores:
-        return Scores(student=representations[batch.at], target=batch.target, where=batch.where, teacher=batch.teacher)
+    def _scores(representations: tuple[Tensor, Tensor], batch: RankerBatch, over: str = "group") -> Scores:
+        """Each group once with each pass, (P Q, C), or, over `passes`, with both, (Q, C)."""
+        scores, kept = representations
+        passes, where = scores[:, batch.at], batch.where & kept[batch.at]
+        if over == "passes":
+            return Scores(student=passes[0], target=batch.target, where=where, teacher=passes[-1])
+        count = len(passes)
+        return Scores(
+            student=passes.flatten(0, 1),
+            target=batch.target.repeat(count, 1),
+            where=where.repeat(count, 1),
+            teacher=None if batch.teacher is None else batch.teacher.repeat(count, 1),
+        )
 
 
 Objective = Ranker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any, ClassVar
 
@@ -97,8 +98,8 @@ class Retriever(GroupObjective):
         @cache
         def scores(over: str, duplicates: Duplicates) -> Scores:
             if over == "group":
-                return group_scores(*representations, batch)
-            return batch_scores(*representations, batch, duplicates)
+                return replace(group_scores(*representations, batch), update=self.update)
+            return replace(batch_scores(*representations, batch, duplicates), update=self.update)
 
         return evaluate(self.inputs.losses, lambda term: scores(term.over, term.duplicates))
 

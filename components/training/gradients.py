@@ -44,6 +44,7 @@ def add_gradients(
     floating-point operations that this worker's share takes at least."""
     values: Losses = {}
     operations = 0.0
+    objective.update = update
     for part in range(parts):
         mine = share(share(visits, parts, part), workers(), rank())
         torch.manual_seed(keyed_int(seed, "dropout", update, part, rank()))

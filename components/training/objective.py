@@ -74,6 +74,9 @@ class Objective(nn.Module, ABC):
     """Whether the gradient is checked before the first update (`components.training.self_check`). False for an
     objective whose `encode` or `terms` draw random numbers other than dropout's."""
 
+    update: int = 0
+    """Updates of the weights before this one; the training loop counts them."""
+
     model: Any
 
     def __init__(self, inputs: ObjectiveInputs) -> None:

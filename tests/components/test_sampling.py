@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections import Counter
 from typing import Any
 
@@ -21,11 +22,18 @@ ALL = pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda function: function
 SCORES = np.linspace(9, 1, 12, dtype=np.float32)
 
 
+def draw(sampler: Any, scores: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """At the query's fourth visit, where the sampler asks for that."""
+    asked = {"visit": 3} if "visit" in inspect.signature(sampler).parameters else {}
+    drawn: np.ndarray = sampler(scores, count, rng, 8.0, **asked)
+    return drawn
+
+
 @ALL
 @pytest.mark.parametrize("count", [0, 1, 5, 12, 40])
 @pytest.mark.parametrize("candidates", [0, 1, 12])
 def test_at_most_so_many_positions_without_repetition(sampler: Any, count: int, candidates: int) -> None:
-    found = sampler(SCORES[:candidates], count, keyed_rng(1), 8.0)
+    found = draw(sampler, SCORES[:candidates], count, keyed_rng(1))
     assert len(found) == min(count, candidates)
     assert len(set(found.tolist())) == len(found)
     assert all(0 <= position < candidates for position in found)
@@ -33,7 +41,7 @@ def test_at_most_so_many_positions_without_repetition(sampler: Any, count: int, 
 
 @ALL
 def test_the_same_generator_draws_the_same(sampler: Any) -> None:
-    one, other = (sampler(SCORES, 5, keyed_rng("q1", 0), 8.0).tolist() for _ in range(2))
+    one, other = (draw(sampler, SCORES, 5, keyed_rng("q1", 0)).tolist() for _ in range(2))
     assert one == other
 
 
@@ -41,8 +49,9 @@ def test_the_same_generator_draws_the_same(sampler: Any) -> None:
 def test_samplers_can_be_named_in_yaml(sampler: Any) -> None:
     call = FunctionRef(function=f"components.sampling.{sampler.__name__}")
     assert call.resolve() is sampler
-    assert list(inspect.signature(sampler).parameters)[:4] == ["scores", "count", "rng", "positive"]
-    assert list(keyword_options(call.function)) == list(inspect.signature(sampler).parameters)[4:]
+    names = list(inspect.signature(sampler).parameters)
+    assert names[:4] == ["scores", "count", "rng", "positive"]
+    assert list(keyword_options(call.function)) == [name for name in names[4:] if name != "visit"]
 
 
 def test_uniform_draws_each_alike() -> None:
@@ -53,6 +62,12 @@ def test_uniform_draws_each_alike() -> None:
 
 def test_the_hardest_are_the_first() -> None:
     assert sampling.hardest(SCORES, 3, keyed_rng(1), 8.0).tolist() == [0, 1, 2]
+
+
+def test_rotating_takes_each_in_turn_and_all_equally_often() -> None:
+    taken = [sampling.rotating(SCORES, 5, keyed_rng(v), 8.0, visit=v).tolist() for v in range(12)]
+    assert taken[:3] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11, 0, 1, 2]]
+    assert Counter(itertools.chain.from_iterable(taken)) == dict.fromkeys(range(12), 5)
 
 
 def shares(sampler: Any, **options: Any) -> np.ndarray:

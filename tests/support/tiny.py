@@ -96,6 +96,48 @@ def ar2(beir: Path, encoder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def simlm(beir: Path, encoder: Path) -> dict[str, Any]:
+    """Pre-training and all stages of the pipeline, the ranker with what the public code adds."""
+    small = dpr(beir, encoder)
+
+    def pretraining(*views: str) -> dict[str, Any]:
+        likelihood = "components.losses.likelihood.negative_log_likelihood"
+        return {**training(batch=8), "losses": [{"function": likelihood, "over": view} for view in views]}
+
+    contrastive = training("components.losses.simlm.contrastive", over="batch")
+    r_drop = {"function": "components.losses.listwise.symmetric_kl", "over": "passes"}
+    return {
+        "recipe": "simlm",
+        **{key: small[key] for key in ("data", "k", "encode")},
+        "retriever": {**small["retriever"], "pooling": "cls"},
+        "pretrain": {
+            "generator": {
+                "model": {"model": str(encoder), "layers": 1, "document_tokens": 24, "dropout": 0.0},
+                "train": pretraining("tokens"),
+            },
+            "train": pretraining("encoder", "decoder"),
+        },
+        "without_pretraining": True,
+        "retriever_1": {"mine": {"negatives": 2, "depth": 10}, "train": contrastive},
+        "retriever_2": {"mine": {"negatives": 2, "depth": 10}, "train": contrastive},
+        "ranker": {
+            "model": {"model": str(encoder), "pooling": "mean", "pair_tokens": 24, "dropout": 0.1},
+            "mine": {"negatives": 5, "depth": 10},
+            "hardest": {"keep": 3},
+            "train": {**training(), "losses": [*training()["losses"], r_drop]},
+        },
+        "distilled": {
+            "mine": {"negatives": 3, "depth": 10},
+            "train": {
+                **training(),
+                "losses": [{"function": "components.losses.listwise.kl"}, {**contrastive["losses"][0], "weight": 0.2}],
+            },
+        },
+        "score": {"precision": "fp32", "shard": 16},
+        "rerank": {"precision": "fp32", "shard": 16, "depth": 10},
+    }
+
+
 def ear(beir: Path, encoder: Path) -> dict[str, Any]:
     """Two generators that need no language model, both query rerankers, and a dense retriever as it is."""
     small = dpr(beir, encoder)

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support import killing, tiny, toy
-from tests.support.pretrainings import BOTH, LIKELIHOOD, Variant
+from tests.support.pretrainings import BOTH, Variant
 from tests.support.tiny import Said
 from tests.support.trainings import lines
 from workflows.distributed.cluster import Cluster
@@ -43,25 +43,8 @@ def test_two_workers_train_as_one_process(
 
 
 def recipe(beir: Path, encoder: Path) -> dict[str, Any]:
-    """A generator, SimLM and DPR, each a training of a moment."""
-    small = tiny.dpr(beir, encoder)
-
-    def moment(*views: str) -> dict[str, Any]:
-        losses = [{"function": LIKELIHOOD, "over": view} for view in views]
-        return {**tiny.training(updates=3, batch=8), "losses": losses}
-
-    return {
-        **small,
-        "recipe": "simlm",
-        "retriever": {**small["retriever"], "pooling": "cls"},
-        "pretrain": {
-            "generator": {
-                "model": {"model": str(encoder), "layers": 1, "document_tokens": 24, "dropout": 0.0},
-                "train": moment("tokens"),
-            },
-            "train": moment(*BOTH),
-        },
-    }
+    """A generator, SimLM and one retriever with and without it, each a training of a moment."""
+    return {**tiny.simlm(beir, encoder), "retriever_2": None}
 
 
 def test_the_recipe_killed_and_repeated_is_as_never_killed(beir: Path, encoder: Path, tmp_path: Path) -> None:
@@ -77,7 +60,7 @@ def test_the_recipe_killed_and_repeated_is_as_never_killed(beir: Path, encoder: 
     assert sum(name.startswith("train-") for name in resumed) == 2  # the generator and the encoder
     assert resumed.items() <= tiny.results(whole.store).items()
     names = {row["system"] for row in whole.metrics()["rows"]}
-    assert {"start model", "pre-trained", "retriever", "retriever without pre-training"} <= names
+    assert {"start model", "pre-trained", "retriever 1", "retriever 1 without pre-training"} <= names
     assert len(lines(whole.artifact("pre-training"))) == 3
     saved = whole.artifact("pre-training") / "model"
     start = whole.artifact("start retriever") / "model"

@@ -1,135 +1,201 @@
-"""SimLM: an encoder that is pre-trained on the collection's own documents, and then a DPR on its queries (Wang et al.,
-2023). The paper's rivals of pre-training are options of the same."""
+"""SimLM: pre-training on the collection's documents, and a pipeline of four trainings on its queries (Wang et al.,
+2023). `Pipeline.run` is the paper's Figure 2."""
 
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from components.config import Config as Part
-from components.models.configs import DualEncoderConfig, MaskedLanguageModelConfig
-from components.retrieval.screening import ScreenConfig
-from components.training.config import TrainConfig, check_training
-from components.training.pretraining import BottleneckConfig, ClozeConfig, MaskedLanguageModelingConfig, SpanConfig
+from components.models.configs import CrossEncoderConfig, DualEncoderConfig
+from components.training.config import HardestConfig
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
-from workflows.stages.results import Outcome, Results, note_on
-from workflows.stages.retrieval import refresh
-from workflows.stages.training import phase
+from workflows.stages.pretraining import PretrainingPhase, pretrained
+from workflows.stages.reranking import Reranking
+from workflows.stages.results import Outcome, Results, note_on, system_names
+from workflows.stages.retrieval import Retrieval, refresh
+from workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
 from workflows.stages.untrained import add_untrained
-from workflows.steps.mine import MineConfig
-from workflows.steps.start import start
-from workflows.steps.train import train
-from workflows.store.dag import Step, step
+from workflows.steps.score import RerankConfig, ScoreConfig
 
 
-class GeneratorPhase(Part):
-    """The generator that replaces tokens, ELECTRA's in the paper."""
+class RankerPhase(TrainingPhase):
+    """The ranker, and its training on negatives from retriever 2's ranking (Eq. 4)."""
 
-    model: MaskedLanguageModelConfig
-    masking: MaskedLanguageModelingConfig = MaskedLanguageModelingConfig()
-    train: TrainConfig | None = None
-    """Masked language modelling on the documents before it is asked, for a model without such a head. Null to take it
-    as it is."""
-
-
-class PretrainingPhase(Part):
-    """What is learnt from documents alone."""
-
-    objective: Literal["simlm", "cocondenser", "ict"] = "simlm"
-    """`simlm`, with all that `bottleneck` makes of it; `cocondenser`, the same over two spans of each document, which
-    find each other in the view `batch`; `ict`, the inverse cloze task."""
-    bottleneck: BottleneckConfig = BottleneckConfig()
-    spans: SpanConfig = SpanConfig()
-    cloze: ClozeConfig = ClozeConfig()
-    generator: GeneratorPhase | None = None
-    """Null where tokens are masked or whole sentences are taken out."""
-    head: MaskedLanguageModelConfig | None = None
-    """The masked language model whose head the encoder begins with. Null for a new head."""
-    train: TrainConfig
+    model: CrossEncoderConfig
+    """Any pre-trained model: SimLM's pre-training is for retrievers, and the paper's ranker is ELECTRA."""
+    hardest: HardestConfig | None = None
+    """Learn from the hardest of a group's candidates alone, as the public code does. Null for all, as the paper
+    says."""
 
     @model_validator(mode="after")
-    def _has_what_it_asks(self) -> Self:
-        if (self.generator is not None) != (self.objective != "ict" and self.bottleneck.task != "masked"):
-            raise ValueError("generator: a task that replaces tokens wants one, and no other does")
+    def _fits_together(self) -> Self:
+        candidates = 1 + self.mine.negatives + self.mine.random
+        if self.hardest is not None and self.hardest.keep >= candidates:
+            raise ValueError(f"hardest.keep: {self.hardest.keep} of a group's {candidates} candidates; accepted: fewer")
+        if self.model.dropout == 0 and any(term.over == "passes" for term in self.train.losses):
+            raise ValueError("losses: over: passes: two passes differ by dropout; accepted: a model.dropout above 0")
         return self
 
 
 class Config(RetrievalConfig):
-    """A collection, a retriever, and what it learns before and from its queries."""
+    """A retriever, what it learns from documents, and the stages of the pipeline.
+
+    Each stage builds on those before it: a stage that is null leaves out those behind it too. Without pre-training the
+    retrievers begin from the model as it is.
+    """
 
     recipe: Literal["simlm"]
     retriever: DualEncoderConfig
-    pretrain: PretrainingPhase
-    negatives: MineConfig = MineConfig(negatives=1)
-    """Hard negatives of a group, from BM25's ranking. `negatives: 0` for in-batch ones alone."""
-    screen: ScreenConfig | None = None
-    """False-negative control over BM25's ranking. Null leaves out judged documents and copies of them alone."""
-    train: TrainConfig | None = None
-    """The training on labelled queries, once from the pre-trained encoder and once from the start model. Null to
-    measure the pre-trained encoder alone."""
+    """The model that all three retrievers begin from, by way of the pre-training. No stage begins from another's
+    weights: they hand on negatives and scores."""
+    pretrain: PretrainingPhase | None = None
+    """SimLM's pre-training, or one of its rivals. Null for none."""
+    retriever_1: TrainingPhase | None = None
+    """Negatives from BM25's ranking; with `mine: {negatives: 0}` in-batch ones alone."""
+    retriever_2: TrainingPhase | None = None
+    """Negatives from retriever 1's ranking."""
+    ranker: RankerPhase | None = None
+    """A cross encoder. Negatives from retriever 2's ranking."""
+    distilled: TrainingPhase | None = None
+    """A third retriever, which learns from the ranker's scores of groups that are mined from retriever 2's ranking. The
+    paper's loss is `listwise.kl` over the group (Eq. 5) and, with weight alpha, `simlm.contrastive` over the batch."""
+    score: ScoreConfig = ScoreConfig()
+    """How the ranker scores the groups that it teaches by."""
+    rerank: RerankConfig = RerankConfig()
+    """What the ranker reranks where it is measured."""
+    without_pretraining: bool = False
+    """A control: train retriever 1 from the start model too, on the same groups (Table 7)."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.without_pretraining and self.pretrain is None:
+            raise ValueError("without_pretraining: it is compared with pretrain, which is null; accepted: false")
+        for key, stage in {"retriever_2": self.retriever_2, "distilled": self.distilled}.items():
+            if stage is not None and stage.mine.negatives == 0:
+                raise ValueError(f"{key}.mine.negatives: 0: the stage learns from mined negatives; accepted: 1 or more")
+        return self
 
 
 def build(config: Config) -> Outcome:
-    """Pre-train one encoder a seed, fine-tune it and the start model alike, and measure all of them."""
+    """The graph: one pipeline a seed on one collection, and the results."""
     collection = Collection(config)
     begun = collection.initial_model("start retriever", config.retriever)
-    results, split = Results(collection, config), config.evaluate.split
+    results = Results(collection, config)
     untrained = refresh("start", collection, begun, config)
     for seed in config.seeds:
         add_untrained(results, untrained, config.retriever, seed=seed)
-        encoder = pretrained(collection, begun, config, seed)
-        last = refresh(seeded("pre-trained", seed, config), collection, encoder, config)
-        results.add("pre-trained", last.ranking(split), retrieval=last, seed=seed)
-        if config.train is not None:
-            learns = TrainingPhase(screen=config.screen, mine=config.negatives, train=config.train)
-            for name, model in {"retriever without pre-training": begun, "retriever": encoder}.items():
-                retriever = phase(
-                    seeded(name, seed, config), collection, model, seed=[seed, "retriever"], config=learns,
-                    rankings=collection.bm25 if config.negatives.negatives > 0 else None,
-                )  # fmt: skip
-                last = refresh(seeded(name, seed, config), collection, retriever, config)
-                results.add(name, last.ranking(split), retrieval=last, seed=seed)
-    comparisons = [("pre-trained", "start model")]
-    if config.train is not None:
-        comparisons = [("retriever", "retriever without pre-training"), ("retriever", "BM25"), *comparisons]
+        last, ranker = Pipeline(config, collection, results, seed).run(untrained)
+    names = system_names(results.systems)
     return Outcome(
-        results=results.gather(comparisons), data=collection.data, systems=results.systems, retrieval=last,
-        ranker=None, split=split, note=note_on(config.retriever.model),
+        results=results.gather([pair for pair in COMPARISONS if set(pair) <= set(names)]), data=collection.data,
+        systems=results.systems, retrieval=last, ranker=None if ranker is None else ranker.step,
+        split=config.evaluate.split, note=note_on(config.retriever.model),
     )  # fmt: skip
 
 
-def pretrained(collection: Collection, begun: Model, config: Config, seed: int) -> Model:
-    """The retriever after pre-training on the collection's documents."""
-    asked, label = config.pretrain, seeded("pre-training", seed, config)
-    own: dict[str, Any] = {"cloze": asked.cloze} if asked.objective == "ict" else {"bottleneck": asked.bottleneck}
-    if asked.objective == "cocondenser":
-        own["spans"] = asked.spans
-    if asked.generator is not None:
-        own["generator"] = generator(collection, begun, asked.generator, config, seed)
-    if asked.head is not None and asked.objective != "ict":
-        own["language_model"] = step("head", start, config=asked.head)
-    return begun.after(
-        learnt(label, collection, begun, asked.objective, begun.step, config=asked.train, seed=seed, **own)
-    )
+COMPARISONS = [
+    ("distilled retriever", "retriever 2"),
+    ("retriever 2", "retriever 1"),
+    ("ranker over retriever 2", "retriever 2"),
+    ("retriever 1", "retriever 1 without pre-training"),
+    ("retriever 1", "BM25"),
+    ("pre-trained", "start model"),
+    ("start model", "BM25"),
+]
+"""Systems with their baselines, of which those are compared that are there: each stage with the one before it, as in
+Table 6."""
 
 
-def generator(collection: Collection, begun: Model, asked: GeneratorPhase, config: Config, seed: int) -> Step:
-    """The generator, perhaps after masked language modelling."""
-    model = step("start generator", start, config=asked.model)
-    if asked.train is None:
-        return model
-    label = seeded("generator", seed, config)
-    return learnt(label, collection, begun, "mlm", model, config=asked.train, seed=seed, masking=asked.masking)
+@dataclass(frozen=True)
+class Pipeline:
+    """One seed's pipeline."""
 
+    config: Config
+    collection: Collection
+    results: Results
+    seed: int
 
-def learnt(
-    label: str, collection: Collection, reads: Model, objective: str, begins: Step, *, config: TrainConfig, seed: int,
-    **own: Any,
-) -> Step:  # fmt: skip
-    """A training on the collection's documents, over the token store of the model that `reads` them."""
-    check_training(objective, config, label)
-    return step(
-        label, train, objective=objective, rows=collection.data, data=collection.data, tokens=reads.tokens,
-        dev=collection.data if config.validate_on_dev is not None else None, start=begins, seed=[seed, objective],
-        config=config, part="pre-training", **own,
-    )  # fmt: skip
+    def run(self, untrained: Retrieval) -> tuple[Retrieval, Model | None]:
+        """Figure 2, from a start model; what the last retriever retrieves, and the ranker."""
+        config, encoder, last = self.config, untrained.model, untrained
+        if config.pretrain is not None:
+            encoder = pretrained(self.collection, encoder, config.pretrain, config, self.seed)
+            last = self.refresh("pre-trained", encoder)
+
+        if config.retriever_1 is None:
+            return last, None
+        retriever_1 = self.train_retriever(1, encoder, config.retriever_1)
+        if config.without_pretraining:
+            self.train_retriever(1, untrained.model, config.retriever_1, name="retriever 1 without pre-training")
+
+        if config.retriever_2 is None:
+            return retriever_1, None
+        retriever_2 = self.train_retriever(2, encoder, config.retriever_2, retriever_1)
+
+        if config.ranker is None:
+            return retriever_2, None
+        ranker = self.train_ranker(config.ranker, retriever_2)
+
+        if config.distilled is None:
+            return retriever_2, ranker.ranker
+        return self.distil(encoder, config.distilled, ranker), ranker.ranker
+
+    def train_retriever(
+        self, stage: Literal[1, 2], encoder: Model, config: TrainingPhase, before: Retrieval | None = None,
+        name: str | None = None,
+    ) -> Retrieval:  # fmt: skip
+        """Retrievers 1 and 2: train the encoder with negatives that BM25, or the retriever before, ranks high (Eq. 3),
+        and retrieve with it."""
+        name = name or f"retriever {stage}"
+        negatives = self.collection.bm25 if before is None else before.ranking
+        retriever = phase(
+            self.label(name), self.collection, encoder, rankings=negatives if config.mine.negatives > 0 else None,
+            seed=[self.seed, "retriever", stage], config=config,
+            inputs=ScreenInputs(vectors=None if before is None else before.vectors),
+        )  # fmt: skip
+        return self.refresh(name, retriever)
+
+    def train_ranker(self, config: RankerPhase, retrieval: Retrieval) -> Reranking:
+        """The ranker: train a cross encoder with negatives that retriever 2 ranks high (Eq. 4), and rerank with it."""
+        name = "ranker over retriever 2"
+        own: dict[str, Any] = {} if config.hardest is None else {"hardest": config.hardest}
+        ranker = phase(
+            self.label("ranker"), self.collection,
+            self.collection.initial_model("start ranker", config.model, objective="ranker"),
+            rankings=retrieval.ranking, seed=[self.seed, "ranker"], config=config,
+            inputs=ScreenInputs(vectors=retrieval.vectors), **own,
+        )  # fmt: skip
+        asked, depth = self.config.evaluate, self.config.rerank
+        reranking = Reranking(self.label(name), self.collection, retrieval, ranker, depth, asked)
+        self.results.add(
+            name, reranking.ranking(asked.split), retrieval=retrieval, ranker=ranker.step, seed=self.seed,
+            queries=depth.queries,
+        )  # fmt: skip
+        return reranking
+
+    def distil(self, encoder: Model, config: TrainingPhase, teacher: Reranking) -> Retrieval:
+        """The last retriever: train the encoder to score as the ranker does, over negatives that retriever 2 ranks high
+        (Eq. 5), and retrieve with it. The ranker is frozen, so its scores are computed beforehand."""
+        name, seed, before = "distilled retriever", [self.seed, "distilled"], teacher.retrieval
+        groups = mine_groups(
+            self.label(f"{name} groups"), self.collection, rankings=before.ranking, seed=seed, config=config,
+            inputs=ScreenInputs(teacher.ranker, before.vectors),
+        )  # fmt: skip
+        judged = teacher.teach(self.label("judged"), groups, self.config.score)
+        retriever = train_model(
+            self.label(name), self.collection, encoder, rows=judged, rankings=before.ranking, seed=seed,
+            config=config.train,
+        )  # fmt: skip
+        return self.refresh(name, retriever)
+
+    def refresh(self, name: str, retriever: Model) -> Retrieval:
+        """Rank the collection with a retriever, and measure the ranking."""
+        retrieval = refresh(self.label(name), self.collection, retriever, self.config)
+        ranking = retrieval.ranking(self.config.evaluate.split)
+        self.results.add(name, ranking, retrieval=retrieval, seed=self.seed)
+        return retrieval
+
+    def label(self, text: str) -> str:
+        """A step's label, with the seed where there are several."""
+        return seeded(text, self.seed, self.config)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from components.config import UserError
+from components.config import Config, UserError
 from components.retrieval.screening import ScreenConfig
 from components.training.config import TrainConfig, check_training
 from workflows.stages.collection import Collection, Model
@@ -29,12 +29,12 @@ NO_INPUTS = ScreenInputs()
 
 def phase(
     label: str, collection: Collection, model: Model, *, rankings: Rankings | None, seed: list[Any],
-    config: TrainingPhase, inputs: ScreenInputs = NO_INPUTS, part: str | None = None,
+    config: TrainingPhase, inputs: ScreenInputs = NO_INPUTS, part: str | None = None, **own: Config,
 ) -> Model:  # fmt: skip
-    """Mine as many groups as the training takes, and train the model on them."""
+    """Mine as many groups as the training takes, and train the model on them. `own` is as for `train_model`."""
     groups = mine_groups(f"{label} groups", collection, rankings=rankings, seed=seed, config=config, inputs=inputs)
     return train_model(
-        label, collection, model, rows=groups, rankings=rankings, seed=seed, config=config.train, part=part
+        label, collection, model, rows=groups, rankings=rankings, seed=seed, config=config.train, part=part, **own
     )
 
 
@@ -81,11 +81,12 @@ def screened(
 
 def train_model(
     label: str, collection: Collection, model: Model, *, rows: Step, rankings: Rankings | None, seed: list[Any],
-    config: TrainConfig, part: str | None = None,
+    config: TrainConfig, part: str | None = None, **own: Config,
 ) -> Model:  # fmt: skip
     """Train the model on groups. Where the config asks for it, validate on others that are mined from rankings.
 
-    `part` is the part of a run that the training belongs to, by default `<objective> training`.
+    `part` is the part of a run that the training belongs to, by default `<objective> training`. `own` are configs that
+    the model's objective alone takes, by its names for them.
     """
     check_training(model.objective, config, label)
     dev = None
@@ -100,6 +101,7 @@ def train_model(
         step(
             label, train, objective=model.objective, rows=rows, dev=dev, data=collection.data, tokens=model.tokens,
             start=model.step, seed=seed, config=config, part=part or f"{model.objective} training",
+            **own,
         )
     )  # fmt: skip
 

@@ -1,5 +1,6 @@
 """Mine groups: queries of a split with their positives, and negatives drawn from a ranking."""
 
+import inspect
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -106,6 +107,7 @@ class _Pool:
 
     def __init__(self, data: Path, tokens: Path, ranking: Path | None, split: str, config: MineConfig) -> None:
         self._config, self._draw = config, config.draw.resolve()
+        self._visit_counts = "visit" in inspect.signature(self._draw).parameters
         self._document_ids = ids_of(data / "documents.parquet", "doc_id")
         self._query_ids = ids_of(data / "queries.parquet", "query_id")
         self._same = np.load(tokens / "documents.same.npy", mmap_mode="r")
@@ -174,7 +176,8 @@ class _Pool:
             documents, scores = ranked.documents[free][window], ranked.scores[free][window]
             own = ranked.scores[keys == self._same[chosen[0]]]
             positive = float(own[0] if len(own) else ranked.scores[-1])
-            at = self._draw(scores, self._config.negatives, rng, positive, **self._config.draw.options)
+            options = self._config.draw.options | ({"visit": visit} if self._visit_counts else {})
+            at = self._draw(scores, self._config.negatives, rng, positive, **options)
             chosen += documents[at].tolist()
             taken |= set(self._same[documents[at]].tolist())
             missing = self._config.negatives - len(at)

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from components.losses.listwise import cross_entropy, distillation, divergence, kl, listnet
+from components.losses.listwise import cross_entropy, distillation, divergence, kl, listnet, symmetric_kl
 from components.losses.masking import log_softmax, softmax
 from components.scores import Scores
 
@@ -210,3 +210,23 @@ def test_softmax_over_the_pairs_that_count() -> None:
     where = torch.tensor([[True, True, False], [False, False, False]])
     torch.testing.assert_close(softmax(scores, where), rows([1 / 4, 3 / 4, 0], [0, 0, 0]))
     torch.testing.assert_close(log_softmax(scores, where), rows([math.log(1 / 4), math.log(3 / 4), 0], [0, 0, 0]))
+
+
+def test_symmetric_kl_is_the_mean_of_both_directions() -> None:
+    """1/4, 3/4 against 1/2, 1/2; candidates that do not count change nothing, and both sides have a gradient."""
+    a, b = rows([0, math.log(3), 7]).requires_grad_(), rows([0, 0, -3]).requires_grad_()
+    scores = Scores(a, rows([1, 0, 0]), torch.tensor([[True, True, False]]), teacher=b)
+    there = 0.25 * math.log(1 / 2) + 0.75 * math.log(3 / 2)
+    back = 0.5 * math.log(2) + 0.5 * math.log(2 / 3)
+    value = symmetric_kl(scores)
+    assert value.item() == pytest.approx((there + back) / 2)
+    value.sum().backward()
+    for side in (a, b):
+        assert side.grad is not None
+        assert side.grad[0, :2].all()
+        assert side.grad[0, 2] == 0
+
+
+def test_symmetric_kl_wants_two_passes() -> None:
+    with pytest.raises(ValueError, match=r"symmetric_kl compares two passes of a ranker: `over: passes`"):
+        symmetric_kl(Scores(rows([0, 1]), rows([1, 0]), all_of(rows([0, 1]))))

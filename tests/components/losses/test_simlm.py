@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -61,3 +63,13 @@ def test_what_it_has_in_common_with_others() -> None:
     )
     same = batch(unit(4, seed=1), unit(4, seed=2))  # without mined negatives
     torch.testing.assert_close(released(same, **{**off, "document_document": True}), contrastive(same))
+
+
+@pytest.mark.parametrize("loss", [contrastive, released])
+def test_the_temperature_warms_up(loss: Any) -> None:
+    """The factor of the scores grows from 1 to 1 / temperature, in a straight line; without warm-up it is constant."""
+    scores = batch(unit(4, seed=1), unit(6, seed=2))
+    for update, factor in ((0, 1), (4, 1), (5, 1.25), (10, 2.5), (20, 5), (50, 5)):
+        warmed = loss(replace(scores, update=update), temperature=0.2, warmup=20)
+        torch.testing.assert_close(warmed, loss(scores, temperature=1 / factor))
+        torch.testing.assert_close(loss(replace(scores, update=update), temperature=0.2), loss(scores, temperature=0.2))

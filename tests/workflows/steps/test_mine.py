@@ -316,3 +316,19 @@ def test_samplers_are_told_the_positives_score(drawn: Any, ranking: Path, data: 
         order = ranked[row["query_id"]]
         if row["query_id"] != "q1":  # whose list holds texts twice
             assert order.index(row["doc_ids"][1]) - order.index(row["doc_ids"][0]) in (1, 2)
+
+
+def test_rotating_negatives_go_by_the_visit_alone(drawn: Any, ranking: Path) -> None:
+    """As SimLM's public code has them: whatever the seed, a query's next negatives follow those of its last visit."""
+    rotating = {"draw": {"function": "components.sampling.rotating"}, "negatives": 3, "depth": 9}
+    taken: dict[tuple[str, int], list[str]] = {}
+    for seed in ((1, "a"), (2, "b")):
+        for row in drawn(ranking, groups=64, seed=seed, **rotating):
+            key = row["query_id"], row["visit"]
+            assert taken.setdefault(key, row["doc_ids"][1:]) == row["doc_ids"][1:]
+    first = drawn(ranking, groups=16, **{**rotating, "draw": HARDEST, "negatives": 9})
+    for row in first:
+        candidates = row["doc_ids"][1:]
+        if row["query_id"] == "q1":  # which has fewer candidates than the depth
+            continue
+        assert [taken[row["query_id"], v] for v in range(4)] == [candidates[i % 9 : i % 9 + 3] for i in (0, 3, 6, 9)]

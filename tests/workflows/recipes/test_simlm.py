@@ -1,0 +1,135 @@
+"""SimLM's pipeline: what each stage begins from and learns from, run whole, and cut short by a key that is null."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support import tiny
+from tests.support.tiny import Said
+from tests.support.trainings import lines
+from workflows.stages import experiments
+from workflows.store.dag import Step, graph
+
+UNTRAINED = {"BM25", "start model", "BM25 + start model, reciprocal", "BM25 + start model, interpolated"}
+STAGES = {
+    "pretrain": "pre-trained",
+    "retriever_1": "retriever 1",
+    "retriever_2": "retriever 2",
+    "ranker": "ranker over retriever 2",
+    "distilled": "distilled retriever",
+}
+"""The system of each key."""
+
+
+@pytest.fixture
+def tree(beir: Path, encoder: Path) -> dict[str, Any]:
+    return tiny.simlm(beir, encoder)
+
+
+def steps(tree: dict[str, Any], folder: Path, *assignments: str) -> dict[str, Step]:
+    """The steps of a config by their labels."""
+    outcome = experiments.read(tiny.write(folder / "tiny.yaml", tree), list(assignments), folder).outcome
+    return {node.label: node for node in graph([outcome.results])}
+
+
+def same(one: Step, other: Step) -> bool:
+    """Whether two steps are one."""
+    return one.fingerprint == other.fingerprint
+
+
+def test_the_pipeline_is_that_of_figure_2(tree: dict[str, Any], tmp_path: Path) -> None:
+    """All retrievers begin from the pre-trained encoder, and hand on negatives; the ranker from a model of its own."""
+    made = steps(tree, tmp_path)
+    for name in ("retriever 1", "retriever 2", "distilled retriever"):
+        assert same(made[name].inputs["start"], made["pre-training"])
+    negatives = {"retriever 1": "bm25", "retriever 2": "retriever 1", "ranker": "retriever 2"}
+    for name, before in {**negatives, "distilled retriever": "retriever 2"}.items():
+        assert same(made[f"{name} groups"].inputs["ranking"], made[f"{before} ranking (train)"])
+    assert same(made["ranker"].inputs["start"], made["start ranker"])
+    assert same(made["judged"].inputs["groups"], made["distilled retriever groups"])
+    assert same(made["judged"].inputs["ranker"], made["ranker"])
+    assert same(made["distilled retriever"].inputs["rows"], made["judged"])
+    control = made["retriever 1 without pre-training"]
+    assert same(control.inputs["start"], made["start retriever"])
+    assert same(control.inputs["rows"], made["retriever 1 groups"])
+
+
+def test_it_runs_stage_by_stage_and_measures_each(tree: dict[str, Any], tmp_path: Path, said: Said) -> None:
+    place = tiny.place(tmp_path, tree)
+    assert place("run", "--until", "retriever 2") == 0
+    assert place("run") == 0
+    rows = place.metrics()["rows"]
+    assert {row["system"] for row in rows} == {*UNTRAINED, *STAGES.values(), "retriever 1 without pre-training"}
+    compared = [(one["system"], one["baseline"]) for one in place.metrics()["comparisons"]]
+    for pair in (
+        ("distilled retriever", "retriever 2"), ("retriever 2", "retriever 1"),
+        ("ranker over retriever 2", "retriever 2"), ("retriever 1", "retriever 1 without pre-training"),
+    ):  # fmt: skip
+        assert pair in compared
+    done = {one["label"]: one["executed"] for one in place.metrics()["steps"]}
+    assert not done["retriever 2"]
+    assert done["distilled retriever"]
+    terms = {name: set(lines(place.artifact(name))[0]) for name in ("retriever 1", "ranker", "distilled retriever")}
+    assert "contrastive (batch)" in terms["retriever 1"]
+    assert {"cross_entropy (group)", "symmetric_kl (passes)"} <= terms["ranker"]
+    assert {"kl (group)", "contrastive (batch)"} <= terms["distilled retriever"]
+    assert all(line["symmetric_kl (passes)"] > 0 for line in lines(place.artifact("ranker")))
+    for row in pq.read_table(place.artifact("judged") / "groups.parquet").to_pylist():
+        assert len(row["teacher"]) == len(row["doc_ids"]) == 4
+    said()
+    assert place("run") == 0
+    assert not any(one["executed"] for one in place.metrics()["steps"])
+    assert place("search", "bara comi", "--rank") == 0
+
+
+@pytest.mark.parametrize("key", [key for key in STAGES if key != "pretrain"])
+def test_a_stage_that_is_null_leaves_out_those_behind_it(tree: dict[str, Any], tmp_path: Path, key: str) -> None:
+    there = list(STAGES)[: list(STAGES).index(key)]
+    outcome = experiments.read(tiny.write(tmp_path / "tiny.yaml", tree), [f"{key}=null"], tmp_path).outcome
+    names = {system.name for system in outcome.systems} - UNTRAINED - {"retriever 1 without pre-training"}
+    assert names == {STAGES[one] for one in there}
+    assert (outcome.ranker is None) == (key != "distilled")
+    last = {"retriever_1": "pre-training", "retriever_2": "retriever 1", "ranker": "retriever 2"}
+    assert outcome.retrieval.retriever.label == last.get(key, "retriever 2")
+
+
+def test_without_pretraining_all_begin_from_the_start_model(tree: dict[str, Any], tmp_path: Path) -> None:
+    made = steps({**tree, "pretrain": None, "without_pretraining": False}, tmp_path)
+    assert same(made["distilled retriever"].inputs["start"], made["start retriever"])
+    assert same(made["retriever 2 groups"].inputs["ranking"], made["retriever 1 ranking (train)"])
+    assert "pre-training" not in made
+
+
+def test_seeds_are_whole_pipelines_over_one_start(tree: dict[str, Any], tmp_path: Path) -> None:
+    made = steps(tree, tmp_path, "seeds=[1, 2]")
+    for seed in (1, 2):
+        last = made[f"distilled retriever (seed {seed})"]
+        assert same(last.inputs["start"], made[f"pre-training (seed {seed})"])
+        assert same(last.inputs["rows"].inputs["ranker"], made[f"ranker (seed {seed})"])
+    assert same(made["ranker (seed 1)"].inputs["start"], made["ranker (seed 2)"].inputs["start"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("pretrain=null", "without_pretraining: it is compared with pretrain, which is null; accepted: false"),
+        ("retriever_2.mine.negatives=0", "retriever_2.mine.negatives: 0: the stage learns from mined negatives"),
+        ("distilled.mine.negatives=0", "distilled.mine.negatives: 0: the stage learns from mined negatives"),
+        ("ranker.hardest.keep=6", "hardest.keep: 6 of a group's 6 candidates; accepted: fewer"),
+        ("ranker.model.dropout=0.0", "losses: over: passes: two passes differ by dropout"),
+        ("retriever_1.train.losses.0.over=passes", "the objective retriever accepts group, batch"),
+        ("ranker.train.losses.0.over=batch", "the objective ranker accepts group, passes"),
+        ("retriever_1.mine.draw.function=components.sampling.turning", "components.sampling has no function 'turning'"),
+        ("retriever_1.screen.reciprocal=5", "screen.reciprocal: this ranking was not made by vectors"),
+    ],
+)
+def test_mistakes_are_found_before_anything_runs(
+    tree: dict[str, Any], tmp_path: Path, said: Said, change: str, message: str
+) -> None:
+    place = tiny.place(tmp_path, tree)
+    assert place("plan", "--set", change) == 2
+    assert message in said()[1]
