@@ -21,7 +21,7 @@ class StartedConfig(RetrievalConfig):
 
 
 def started(results: Results, collection: Collection, begun: Model, config: StartedConfig, seed: int) -> Model:
-    """The retriever that a seed's training begins from: `begun`, or what `start_from` made of it. UserError where that
+    """The retriever that a seed's training begins from: `begun`, or what `start_from` made of it. ValueError where that
     is made from another model."""
     if config.start_from is None:
         return begun
