@@ -96,7 +96,7 @@ class Ranker(GroupObjective):
 
     @torch.no_grad()
     def _hardest(self, batch: RankerBatch, keep: int) -> Tensor:
-        """(N,) which pairs are kept: of each group `keep`, the positives and those that the model scores highest now."""
+        """(N,) which pairs are kept: `keep` of a group, the positives and those that the model scores highest now."""
         self.model.eval()
         scores = self.in_chunks(self.model, batch.pairs)[batch.at].float()
         self.model.train()
