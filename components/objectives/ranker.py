@@ -96,13 +96,13 @@ class Ranker(GroupObjective):
 
     @torch.no_grad()
     def _hardest(self, batch: RankerBatch, keep: int) -> Tensor:
-        """(N,) which pairs are a positive or among the `keep` of their group that the model scores highest now."""
+        """(N,) which pairs are kept: `keep` of a group, the positives and those that the model scores highest now."""
         self.model.eval()
         scores = self.in_chunks(self.model, batch.pairs)[batch.at].float()
         self.model.train()
         scores = scores.masked_fill(batch.target > 0, math.inf).masked_fill(~batch.where, -math.inf)
         first = scores.topk(min(keep, scores.shape[1])).indices
-        chosen = torch.zeros_like(batch.where).scatter(1, first, value=True) & batch.where
+        chosen = (torch.zeros_like(batch.where).scatter(1, first, value=True) | (batch.target > 0)) & batch.where
         kept = torch.zeros(len(batch.pairs.mask), dtype=torch.bool, device=scores.device)
         kept[batch.at[chosen]] = True
         return kept

@@ -21,7 +21,7 @@ CODE = ("workflows", "components", "configs", "cluster")
 are sent by mistake."""
 PROFILE = "sent/cluster.yaml"
 """The profile's place in the package."""
-BUILDS_ON = {"experiment", "models_from"}
+BUILDS_ON = {"experiment", "models_from", "start_from"}
 """Keys of recipes that name another experiment's file."""
 
 

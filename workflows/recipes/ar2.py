@@ -14,10 +14,11 @@ from components.models.configs import CrossEncoderConfig, DualEncoderConfig
 from components.retrieval.prior import PriorConfig
 from components.training.terms import LossTerm
 from workflows.stages.collection import Collection, Model
-from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
+from workflows.stages.config import TrainingPhase, seeded
 from workflows.stages.reranking import Reranking
 from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import Rankings, Retrieval, fused, refresh
+from workflows.stages.starting import StartedConfig, started
 from workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
 from workflows.stages.untrained import INTERPOLATED, add_untrained
 from workflows.steps.score import RerankConfig, ScoreConfig
@@ -78,7 +79,7 @@ class Controls(Part):
         return self.in_batch if name == "in-batch" else self.ance
 
 
-class Config(RetrievalConfig):
+class Config(StartedConfig):
     """A retriever and a ranker, their warm-up, and the rounds of the game."""
 
     recipe: Literal["ar2"]
@@ -144,7 +145,7 @@ def build(config: Config) -> Outcome:
     for seed in config.seeds:
         add_untrained(results, untrained, config.retriever.model, seed=seed)
         game = Game(config, collection, results, seed)
-        last_retrieval, last_ranker = game.play(retriever)
+        last_retrieval, last_ranker = game.play(started(results, collection, retriever, config, seed))
     return Outcome(
         results=results.gather(comparisons(config)), data=collection.data, systems=results.systems,
         retrieval=last_retrieval, ranker=last_ranker.step, split=split,

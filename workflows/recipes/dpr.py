@@ -8,15 +8,16 @@ from components.models.configs import DualEncoderConfig
 from components.retrieval.screening import ScreenConfig
 from components.training.config import TrainConfig
 from workflows.stages.collection import Collection
-from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
+from workflows.stages.config import TrainingPhase, seeded
 from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import refresh
+from workflows.stages.starting import StartedConfig, started
 from workflows.stages.training import phase
 from workflows.stages.untrained import add_untrained
 from workflows.steps.mine import MineConfig
 
 
-class Config(RetrievalConfig):
+class Config(StartedConfig):
     """A collection and a retriever."""
 
     recipe: Literal["dpr"]
@@ -35,6 +36,8 @@ class Config(RetrievalConfig):
     def _first(self) -> Self:
         if self.second_stage is not None and self.train is None:
             raise ValueError("second_stage: a second stage wants a first: `train`")
+        if self.start_from is not None and self.train is None:
+            raise ValueError("start_from: it is what a training begins from, and there is none: `train`")
         return self
 
 
@@ -48,7 +51,7 @@ def build(config: Config) -> Outcome:
     for seed in config.seeds:
         add_untrained(results, untrained, config.retriever, seed=seed, entropy=True)
         if config.train is not None:
-            retriever = start
+            retriever = started(results, collection, start, config, seed)
             for stage, training in {"retriever": config.train, "retriever, second stage": config.second_stage}.items():
                 if training is not None:
                     retriever = phase(

@@ -26,10 +26,11 @@ def judged(predicted: list[list[float]], ranks: list[list[float]]) -> dict[str, 
     where = torch.tensor([[place < len(row) for place in range(width)] for row in ranks])
     at = torch.zeros(where.shape, dtype=torch.long)
     at[where] = torch.arange(int(where.sum()))
-    scores = torch.tensor([score for row in predicted for score in row])
+    scores = torch.tensor([[score for row in predicted for score in row]])
+    everything = torch.ones(scores.shape[1], dtype=torch.bool)
     batch = RankerBatch(pairs=cast(Batch, None), at=at, target=target, where=where, teacher=None)
     reranker: Any = QueryReranker.__new__(QueryReranker)
-    return {name: values.mean().item() for name, values in reranker.judge(scores, batch).items()}
+    return {name: values.mean().item() for name, values in reranker.judge((scores, everything), batch).items()}
 
 
 def test_the_mean_rank_of_the_chosen_and_how_often_it_is_the_best_disagree() -> None:

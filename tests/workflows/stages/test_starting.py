@@ -1,0 +1,65 @@
+"""A retriever that begins where another experiment ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.config import UserError
+from tests.support import tiny
+from workflows.stages import experiments
+from workflows.stages.results import Outcome
+from workflows.store.dag import graph
+
+
+@pytest.fixture
+def simlm(tmp_path: Path, beir: Path, encoder: Path) -> Path:
+    """Pre-training alone."""
+    return tiny.write(tmp_path / "simlm.yaml", {**tiny.simlm(beir, encoder), "retriever_1": None})
+
+
+def built(folder: Path, tree: dict[str, Any], *assignments: str) -> Outcome:
+    return experiments.read(tiny.write(folder / "tiny.yaml", tree), list(assignments), folder).outcome
+
+
+@pytest.mark.parametrize(("recipe", "first"), [("dpr", "retriever"), ("ar2", "warm retriever")])
+def test_each_seed_begins_from_the_pre_training_with_that_seed(
+    tmp_path: Path, beir: Path, encoder: Path, simlm: Path, recipe: str, first: str
+) -> None:
+    tree = getattr(tiny, recipe)(beir, encoder)
+    model = {**tiny.simlm(beir, encoder)["retriever"]}
+    tree["retriever"] = {**tree["retriever"], "model": model} if recipe == "ar2" else model
+    outcome = built(tmp_path, {**tree, "start_from": str(simlm)}, "seeds=[1, 2]")
+    made = {node.label: node for node in graph([outcome.results])}
+    for seed in (1, 2):
+        theirs = experiments.read_outcome(simlm, [f"seeds=[{seed}]"]).retrieval.retriever
+        assert made[f"{first} (seed {seed})"].inputs["start"].fingerprint == theirs.fingerprint
+        assert made[f"simlm: pre-training (seed {seed})"].fingerprint == theirs.fingerprint
+    assert "pre-trained" in {system.name for system in outcome.systems}
+
+
+def test_it_runs_over_another_collection(tmp_path: Path, beir: Path, encoder: Path, simlm: Path) -> None:
+    """Where the documents are pre-trained on is the other experiment's to say; here they are read in another way."""
+    other = tiny.simlm(beir, encoder)
+    tiny.write(simlm, {**other, "retriever_1": None, "data": {**other["data"], "on_bad": "drop"}})
+    place = tiny.place(tmp_path / "place", {**tiny.dpr(beir, encoder), "retriever": other["retriever"],
+                                            "negatives": {"negatives": 0}, "start_from": str(simlm)})  # fmt: skip
+    assert place("run", "--until", "retriever") == 0
+    assert {"simlm:-data", "data"} <= {link.partition("-")[2] for link in place.links()}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("retriever.pooling=mean", "simlm.yaml: its retriever is made from another model; accepted: the same"),
+        ("start_from=nowhere.yaml", "nowhere.yaml"),
+        ("train=null", "start_from: it is what a training begins from, and there is none"),
+    ],
+)
+def test_mistakes_are_told(tmp_path: Path, beir: Path, encoder: Path, simlm: Path, change: str, message: str) -> None:
+    retriever = tiny.simlm(beir, encoder)["retriever"]
+    tree = {**tiny.dpr(beir, encoder), "retriever": retriever, "start_from": str(simlm)}
+    with pytest.raises(UserError, match=message):
+        built(tmp_path, tree, change)
