@@ -97,11 +97,9 @@ class Projector(nn.Module):
     def forward(self, vectors: Tensor) -> Tensor:
         """(N, h) fp32 of this worker's vectors (N, h)."""
         with torch.autocast(vectors.device.type, enabled=False):
-            if not self.training or self.kind != "batchnorm":
-                return self.layers(vectors)  # type: ignore[no-any-return]
-            count = len(vectors)
-            projected: Tensor = self.layers(gather(vectors, rows=count))
-            return projected[rank() * count :][:count]
+            count, together = len(vectors), self.training and self.kind == "batchnorm"
+            projected: Tensor = self.layers(gather(vectors, rows=count) if together else vectors)
+            return projected[rank() * count :][:count] if together else projected
 
 
 class DetectionHead(nn.Module):

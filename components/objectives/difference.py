@@ -113,11 +113,10 @@ class DifferencePrediction(nn.Module):
         def edited(part: Edits) -> Tensor:
             if self.config.replaced_by == "samples":
                 found = generator.sampled(part.read, part.attention, part.masked, part.draws)
-                found = found.where(part.masked, part.ids)
             else:
                 places = part.attention.bool()
                 places[:, 0] = False
-                found = generator.best(part.read, part.attention, places).where(places, part.ids)
+                found = generator.best(part.read, part.attention, places)
             return functional.pad(found, (0, width - found.shape[1]), value=self.template.pad)
 
         with torch.no_grad():
