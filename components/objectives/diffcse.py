@@ -44,7 +44,9 @@ class DiffCSE(SimCSE):
         """The batch of some texts."""
 
         def draws(purpose: str, width: int) -> np.ndarray:
-            return np.concatenate([self.draws(visits, f"{purpose}, {view} view", width) for view in ("first", "second")])
+            return np.concatenate(
+                [self.draws(visits, f"{purpose}, {view} view", width) for view in ("first", "second")]
+            )
 
         batch = super().collate(visits)
         edits = self.difference.collate(batch.texts, draws, torch.arange(len(batch.texts.ids)))

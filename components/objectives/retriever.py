@@ -99,12 +99,13 @@ class Retriever(GroupObjective):
 
     def scores(self, representations: Any, batch: Any) -> Callable[[LossTerm], Scores]:
         """What each loss sees."""
+        queries, documents = representations
 
         @cache
         def scores(over: str, duplicates: Duplicates) -> Scores:
             if over == "group":
-                return replace(group_scores(*representations, batch), update=self.update)
-            return replace(batch_scores(*representations, batch, duplicates), update=self.update)
+                return replace(group_scores(queries, documents, batch), update=self.update)
+            return replace(batch_scores(queries, documents, batch, duplicates), update=self.update)
 
         return lambda term: scores(term.over, term.duplicates)
 

@@ -111,8 +111,8 @@ class DifferenceConfig(MaskConfig):
 
     task: Literal["detection", "masked", "replaced"] = "detection"
     """`detection`: whether each token of the edited text is another than before. Table 2.3's rivals: `masked`, the
-    tokens at mask tokens (conditional MLM; no generator); `replaced`, the tokens before at all places of the edited text
-    (conditional corrective LM, without the copy mechanism of COCO-LM)."""
+    tokens at mask tokens (conditional MLM; no generator); `replaced`, the tokens before at all places of the edited
+    text (conditional corrective LM, without the copy mechanism of COCO-LM)."""
     rate: float = Field(0.3, gt=0, le=1)
     """Share of the tokens that are masked for the generator."""
     replaced_by: Literal["samples", "argmax"] = "samples"

@@ -81,8 +81,8 @@ class Artifacts:
         """An objective over the toy documents."""
         losses = toy.train_config(losses=variant.losses).losses
         inputs = ObjectiveInputs(
-            model=(start or self.start(variant)) / "model", rows=self.groups or self.data, data=self.data, tokens=self.tokens,
-            losses=losses, max_tokens=max_tokens, recompute=recompute,
+            model=(start or self.start(variant)) / "model", rows=self.groups or self.data, data=self.data,
+            tokens=self.tokens, losses=losses, max_tokens=max_tokens, recompute=recompute,
         )  # fmt: skip
         return make_objective(variant.objective, inputs, seed=1, **{**variant.own(self.language_model), **own})
 

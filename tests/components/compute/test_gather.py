@@ -277,7 +277,11 @@ def small(rank: int, out: Path) -> None:
 
 @pytest.fixture(scope="module")
 def both(
-    tmp_path_factory: pytest.TempPathFactory, data: Path, tokens: Path, retriever: Path, ranker: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    data: Path,
+    tokens: Path,
+    retriever: Path,
+    ranker: Path,
     language_model: Path,
 ) -> dict[int, Path]:
     """Where the runs of one worker lie and where those of two."""
