@@ -91,8 +91,9 @@ class ProjectorConfig(Config):
     """What vectors pass before a contrastive loss compares them, in training alone."""
 
     kind: Literal["batchnorm", "tanh", "none"]
-    """`batchnorm`: two layers with BatchNorm over the batch of all workers (DiffCSE; Chuang et al., 2022, Appendix A.1).
-    `tanh`: one layer, as SimCSE's (Gao et al., 2021), and DiffCSE's without BatchNorm (Table 2.5). `none`: nothing."""
+    """`batchnorm`: two layers with BatchNorm over the batch of all workers (DiffCSE; Chuang et al., 2022, Appendix
+    A.1). `tanh`: one layer, as SimCSE's (Gao et al., 2021), and DiffCSE's without BatchNorm (Table 2.5). `none`:
+    nothing."""
 
 
 class DifferenceConfig(MaskConfig):
