@@ -77,7 +77,8 @@ def build(config: Config) -> Outcome:
     comparisons = [("start model", "BM25")]
     for seed in config.seeds:
         add_untrained(results, untrained, config.retriever, seed=seed)
-        model, own = begun, {"difference": config.difference}
+        model = begun
+        own: dict[str, Any] = {"difference": config.difference}
         if config.generator is not None:
             own["generator"] = generator(collection, begun, config.generator, config, seed)
         if config.pretrain is not None:
