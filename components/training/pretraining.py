@@ -59,6 +59,11 @@ class BottleneckConfig(MaskConfig):
     generator_dropout: bool = False
     """Whether a frozen generator has dropout while it samples, as in the public code, which leaves it on."""
 
+    @property
+    def generates(self) -> bool:
+        """Whether a generator is asked."""
+        return self.task != "masked"
+
     @model_validator(mode="after")
     def _rates_fit(self) -> Self:
         if self.decoder_rate < self.encoder_rate:
@@ -126,6 +131,11 @@ class DifferenceConfig(MaskConfig):
     count as not replaced; the released mean, that depends on how wide a batch is."""
     generator_dropout: bool = False
     """Whether the generator has dropout, which the released code leaves on."""
+
+    @property
+    def generates(self) -> bool:
+        """Whether a generator is asked."""
+        return self.task != "masked"
 
     @model_validator(mode="after")
     def _places_fit(self) -> Self:

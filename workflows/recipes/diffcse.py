@@ -1,119 +1,61 @@
-"""SimCSE or DiffCSE: an encoder of sentences that learns from a collection's own texts, and DPR with DiffCSE on its
-queries (Chuang et al., 2022; sections 2.3 and 2.7).
+"""DiffCSE: an encoder of sentences that is aware of replaced words (Chuang et al., 2022).
 
-Retrieval is measured here. The recipe `sentences` measures the last encoder on sets with labels: give it this file as
-its `experiment`.
+It learns from texts without labels, and is measured on sets with labels beside the model that it begins from. SimCSE is
+the same without differences (`pretrain.objective: simcse`).
 """
 
-from dataclasses import replace
-from typing import Any, Literal, Self
+from functools import partial
+from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from components.config import distinct
 from components.models.configs import DualEncoderConfig
-from components.retrieval.screening import ScreenConfig
-from components.training.config import TrainConfig
-from components.training.pretraining import DifferenceConfig, ProjectorConfig
-from workflows.stages.collection import Collection
-from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
-from workflows.stages.pretraining import GeneratorPhase, generator, learnt
-from workflows.stages.results import Outcome, Results, note_on
-from workflows.stages.retrieval import refresh
-from workflows.stages.training import phase
-from workflows.stages.untrained import add_untrained
-from workflows.steps.mine import MineConfig
+from components.sources.base import AnySource
+from workflows.stages.collection import Collection, Model
+from workflows.stages.config import CollectionConfig, seeded
+from workflows.stages.pretraining import PretrainingPhase, pretrained
+from workflows.stages.results import Outcome, note_on
+from workflows.stages.sentences import Encoder, SentencesConfig, measured
+from workflows.store.dag import Step
 
 
-class Config(RetrievalConfig):
-    """A collection, an encoder, and what it learns from texts and from queries."""
+class Config(SentencesConfig):
+    """An encoder, the texts that it learns from, and the sets that it is measured on."""
 
     recipe: Literal["diffcse"]
+    data: AnySource
+    """The texts: a collection's documents."""
+    seeds: Annotated[list[int], AfterValidator(distinct)] = Field([1], min_length=1)
+    """One whole training for each. Tables show the mean over them, and comparisons are between means."""
     retriever: DualEncoderConfig
-    objective: Literal["simcse", "diffcse"] = "diffcse"
-    """What is learnt from texts."""
-    projector: ProjectorConfig | None = None
-    """Null for `tanh` in SimCSE and `batchnorm` in DiffCSE."""
-    difference: DifferenceConfig = DifferenceConfig()
-    generator: GeneratorPhase | None = None
-    """What edits texts. Null where nothing is predicted of edits, or tokens are masked."""
-    pretrain: TrainConfig | None = None
-    """The training on texts. Null for none."""
-    negatives: MineConfig = MineConfig(negatives=1)
-    """Hard negatives of a group, from BM25's ranking. `negatives: 0` for in-batch ones alone."""
-    screen: ScreenConfig | None = None
-    """False-negative control over BM25's ranking. Null leaves out judged documents and copies of them alone."""
-    train: TrainConfig | None = None
-    """The training on labelled queries, after that on texts. With losses over `query discriminator` and `document
-    discriminator` it is DPR with DiffCSE, and measured beside the same training without them. Null for none."""
-
-    @property
-    def edited(self) -> bool:
-        """Whether the training on queries predicts edits."""
-        return self.train is not None and self.plain(self.train) != self.train
-
-    def plain(self, train: TrainConfig) -> TrainConfig:
-        """A training without the losses over edits."""
-        losses = [term for term in train.losses if not term.over.endswith("discriminator")]
-        return train.model_copy(update={"losses": losses})
+    """The encoder. What is learnt is its document side."""
+    pretrain: PretrainingPhase
 
     @model_validator(mode="after")
-    def _has_what_it_asks(self) -> Self:
-        if self.pretrain is None and self.train is None:
-            raise ValueError("pretrain: there is nothing to learn; accepted: a training here, or in `train`")
-        if self.train is not None and not self.plain(self.train).losses:
-            raise ValueError("train: losses: all are over edits; accepted: a loss of retrieval too")
-        edits = (self.pretrain is not None and self.objective == "diffcse") or self.edited
-        if (self.generator is not None) != (edits and self.difference.task != "masked"):
-            raise ValueError("generator: edited texts want one, and nothing else does")
+    def _learns_sentences(self) -> Self:
+        if self.pretrain.objective not in ("simcse", "diffcse"):
+            raise ValueError(f"pretrain.objective: {self.pretrain.objective}; accepted: simcse, diffcse")
+        if self.retriever.dropout == 0:
+            raise ValueError("retriever.dropout: 0: views of a text differ by dropout; accepted: above 0")
         return self
 
 
 def build(config: Config) -> Outcome:
-    """Train one encoder a seed on texts, and then on queries with and without edits; measure all of them."""
-    collection = Collection(config)
+    """Train one encoder a seed, and measure it beside the start model."""
+    texts = CollectionConfig(data=config.data, seeds=config.seeds, tokens=config.tokens)
+    collection = Collection(texts)
     begun = collection.initial_model("start retriever", config.retriever)
-    results, split = Results(collection, config), config.evaluate.split
-    untrained = last = refresh("start", collection, begun, config)
-    comparisons = [("start model", "BM25")]
+    encoders = []
     for seed in config.seeds:
-        add_untrained(results, untrained, config.retriever, seed=seed)
-        model = begun
-        own: dict[str, Any] = {"difference": config.difference}
-        if config.generator is not None:
-            own["generator"] = generator(collection, begun, config.generator, config, seed)
-        if config.pretrain is not None:
-            how: dict[str, Any] = {} if config.projector is None else {"projector": config.projector}
-            label = seeded("pre-training", seed, config)
-            model = begun.after(
-                learnt(
-                    label, collection, begun, config.objective, begun.step, config=config.pretrain, seed=seed,
-                    **how, **(own if config.objective == "diffcse" else {}),
-                )
-            )  # fmt: skip
-            last = refresh(seeded("pre-trained", seed, config), collection, model, config)
-            results.add("pre-trained", last.ranking(split), retrieval=last, seed=seed)
-        trainings: dict[str, tuple[TrainConfig, str, dict[str, Any]]] = {}
-        if config.train is not None:
-            trainings["retriever"] = (config.plain(config.train), "retriever", {})
-            if config.edited:
-                trainings = {"retriever without edits": trainings["retriever"]}
-                trainings["retriever"] = (config.train, "diffcse_retriever", own)
-        for name, (train, objective, given) in trainings.items():
-            trained = phase(
-                seeded(name, seed, config), collection, replace(model, objective=objective), seed=[seed, "retriever"],
-                config=TrainingPhase(screen=config.screen, mine=config.negatives, train=train),
-                rankings=collection.bm25 if config.negatives.negatives > 0 else None, part="retriever training",
-                **given,
-            )  # fmt: skip
-            last = refresh(seeded(name, seed, config), collection, model.after(trained.step), config)
-            results.add(name, last.ranking(split), retrieval=last, seed=seed)
-    if config.pretrain is not None:
-        comparisons.insert(0, ("pre-trained", "start model"))
-    if config.train is not None:
-        comparisons = [("retriever", "start model"), ("retriever", "BM25"), *comparisons]
-    if config.edited:
-        comparisons.insert(0, ("retriever", "retriever without edits"))
-    return Outcome(
-        results=results.gather(comparisons), data=collection.data, systems=results.systems, retrieval=last,
-        ranker=None, split=split, note=note_on(config.retriever.model),
-    )  # fmt: skip
+        encoder = pretrained(collection, begun, config.pretrain, texts, seed)
+        encoders.append(Encoder("start model", seed, "start", partial(_with, config.retriever, begun.step)))
+        label = seeded("retriever", seed, texts)
+        encoders.append(Encoder("retriever", seed, label, partial(_with, config.retriever, encoder.step)))
+    comparisons = [("retriever", "start model")]
+    return measured(config, encoders, comparisons, note_on(config.retriever.model))
+
+
+def _with(reads: DualEncoderConfig, trained: Step, collection: Collection) -> Model:
+    """A trained encoder on another collection."""
+    return collection.initial_model("start retriever", reads).after(trained)

@@ -185,7 +185,7 @@ class Pipeline:
         judged = teacher.teach(self.label("judged"), groups, self.config.score)
         retriever = train_model(
             self.label(name), self.collection, encoder, rows=judged, rankings=before.ranking, seed=seed,
-            config=config.train,
+            config=config,
         )  # fmt: skip
         return self.refresh(name, retriever)
 
