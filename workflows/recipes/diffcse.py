@@ -14,7 +14,7 @@ from components.models.configs import DualEncoderConfig
 from components.sources.base import AnySource
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import CollectionConfig, seeded
-from workflows.stages.pretraining import PretrainingPhase, pretrained
+from workflows.stages.pretraining import Pretraining, pretrained
 from workflows.stages.results import Outcome, note_on
 from workflows.stages.sentences import Encoder, SentencesConfig, measured
 from workflows.store.dag import Step
@@ -30,12 +30,13 @@ class Config(SentencesConfig):
     """One whole training for each. Tables show the mean over them, and comparisons are between means."""
     retriever: DualEncoderConfig
     """The encoder. What is learnt is its document side."""
-    pretrain: PretrainingPhase
+    pretrain: Pretraining
+    """SimCSE or DiffCSE, perhaps after others, such as masked language modelling."""
 
     @model_validator(mode="after")
     def _learns_sentences(self) -> Self:
-        if self.pretrain.objective not in ("simcse", "diffcse"):
-            raise ValueError(f"pretrain.objective: {self.pretrain.objective}; accepted: simcse, diffcse")
+        if (last := self.pretrain[-1].objective) not in ("simcse", "diffcse"):
+            raise ValueError(f"pretrain: objective: {last} is the last; accepted: simcse, diffcse")
         if self.retriever.dropout == 0:
             raise ValueError("retriever.dropout: 0: views of a text differ by dropout; accepted: above 0")
         return self

@@ -1,9 +1,9 @@
 """Pre-training of an encoder on a collection's documents: SimLM (Wang et al., 2023), DiffCSE (Chuang et al., 2022), and
 their rivals."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from components.config import Config, listing
 from components.models.configs import MaskedLanguageModelConfig
@@ -55,20 +55,33 @@ class PretrainingPhase(Config):
         return self
 
 
+Pretraining = Annotated[
+    list[PretrainingPhase], BeforeValidator(lambda one: one if isinstance(one, list) else [one]), Field(min_length=1)
+]
+"""One phase, or several that are played one after another, such as masked language modelling and then DiffCSE."""
+
+
 def pretrained(
-    collection: Collection, begun: Model, asked: PretrainingPhase, config: CollectionConfig, seed: int
+    collection: Collection, begun: Model, phases: list[PretrainingPhase], config: CollectionConfig, seed: int
 ) -> Model:
     """The retriever after pre-training on the collection's documents."""
-    own: dict[str, Any] = {key: getattr(asked, key) for key in OPTIONS[asked.objective]}
-    own = {key: value for key, value in own.items() if value is not None}
-    if "generator" in own:
-        own["generator"] = generator(seeded("generator", seed, config), collection, begun, own["generator"], seed)
-    if "head" in own:
-        own["language_model"] = step("head", start, config=own.pop("head"))
-    label = seeded("pre-training", seed, config)
-    return begun.after(
-        _learnt(label, collection, begun, asked.objective, begun.step, config=asked.train, seed=seed, **own)
-    )
+    model = begun
+    for i, asked in enumerate(phases):
+        own: dict[str, Any] = {key: getattr(asked, key) for key in OPTIONS[asked.objective]}
+        own = {key: value for key, value in own.items() if value is not None}
+        if "generator" in own:
+            own["generator"] = generator(seeded("generator", seed, config), collection, begun, own["generator"], seed)
+        if "head" in own:
+            own["language_model"] = step("head", start, config=own.pop("head"))
+        label = "pre-training" if len(phases) == 1 else f"pre-training {i + 1}"
+        key = [seed, asked.objective, *([i] if i else [])]
+        model = model.after(
+            _learnt(
+                seeded(label, seed, config), collection, begun, asked.objective, model.step, config=asked.train,
+                seed=key, **own,
+            )
+        )  # fmt: skip
+    return model
 
 
 def generator(label: str, collection: Collection, model: Model, asked: GeneratorPhase, seed: int) -> Step:
@@ -76,17 +89,18 @@ def generator(label: str, collection: Collection, model: Model, asked: Generator
     begun = step("start generator", start, config=asked.model)
     if asked.train is None:
         return begun
-    return _learnt(label, collection, model, "mlm", begun, config=asked.train, seed=seed, masking=asked.masking)
+    key = [seed, "mlm"]
+    return _learnt(label, collection, model, "mlm", begun, config=asked.train, seed=key, masking=asked.masking)
 
 
 def _learnt(
-    label: str, collection: Collection, reads: Model, objective: str, begins: Step, *, config: TrainConfig, seed: int,
-    **own: Any,
+    label: str, collection: Collection, reads: Model, objective: str, begins: Step, *, config: TrainConfig,
+    seed: list[Any], **own: Any,
 ) -> Step:  # fmt: skip
     """A training on the collection's documents, over the token store of the model that `reads` them."""
     check_training(objective, config, label)
     return step(
         label, train, objective=objective, rows=collection.data, data=collection.data, tokens=reads.tokens,
-        dev=collection.data if config.validate_on_dev is not None else None, start=begins, seed=[seed, objective],
+        dev=collection.data if config.validate_on_dev is not None else None, start=begins, seed=seed,
         config=config, part="pre-training", **own,
     )  # fmt: skip

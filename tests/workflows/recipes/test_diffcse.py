@@ -70,6 +70,23 @@ def test_simcse_needs_no_generator(tree: dict[str, Any], tmp_path: Path, said: S
     assert "generator" not in said()[0]
 
 
+def test_masked_language_modelling_can_come_first(tree: dict[str, Any], tmp_path: Path) -> None:
+    """From random weights: each phase goes on from the one before it."""
+    masked = {"bottleneck": {"task": "masked"}, "train": {**tiny.training(updates=2, batch=8), "losses": [
+        {"function": LIKELIHOOD, "over": "encoder"}]}}  # fmt: skip
+    tree |= {"seeds": [1], "pretrain": [masked, tree["pretrain"]]}
+    tree["retriever"] |= {"weights": "random"}
+    place = tiny.place(tmp_path / "place", tree)
+    assert place("run") == 0
+    models = [place.artifact(name) / "model/model.safetensors" for name in ("start retriever", "pre-training 1",
+                                                                            "pre-training 2")]  # fmt: skip
+    start, first, second = (load_file(path)["encoder.layer.0.attention.self.query.weight"] for path in models)
+    pretrained = load_file(Path(tree["retriever"]["model"]) / "model.safetensors")
+    assert not start.equal(pretrained["encoder.layer.0.attention.self.query.weight"])
+    assert not first.equal(start)
+    assert not second.equal(first)
+
+
 def test_the_encoder_of_each_seed_can_be_used_elsewhere(
     tree: dict[str, Any], beir: Path, encoder: Path, tmp_path: Path, said: Said
 ) -> None:
