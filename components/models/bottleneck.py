@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoModel
 
+from components.compute.gather import gather, rank
 from components.config import UserError
 from components.models import pretrained
 
@@ -50,16 +51,71 @@ class Decoder(nn.Module):
         return decoded
 
 
-class DetectionHead(nn.Module):
-    """Whether a token was replaced, from its state: ELECTRA's two layers (Clark et al., 2020)."""
+class Discriminator(nn.Module):
+    """A second encoder that reads an edited text behind the vector of the original one (DiffCSE; Chuang et al., 2022,
+    section 2.3).
 
-    def __init__(self, width: int) -> None:
+    It begins as the encoder and shares nothing with it. As in the public code, the vector takes the place of the first
+    token after embeddings: it has no position, and no LayerNorm or dropout before the layers.
+    """
+
+    def __init__(self, encoder: Any) -> None:
         super().__init__()
-        self.hidden, self.score = nn.Linear(width, width), nn.Linear(width, 1)
+        self.config = encoder.config
+        self.decoder = Decoder(encoder, self.config.num_hidden_layers, "last")
+        self.embeddings = copy.deepcopy(encoder.embeddings)
+
+    def forward(self, vectors: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
+        """(N, L, h) states of the tokens of edited texts `ids` (N, L), given the `vectors` (N, h) of the originals."""
+        states: Tensor = self.decoder(vectors, self.embeddings(input_ids=ids), mask)
+        return states
+
+    def get_input_embeddings(self) -> Any:
+        """The token embeddings, as a Hugging Face encoder gives them."""
+        return self.embeddings.word_embeddings
+
+
+class Projector(nn.Module):
+    """What vectors pass in training alone: contrastive losses compare what comes out of it.
+
+    `batchnorm` is the two layers of DiffCSE (Chuang et al., 2022, Appendix A.1); statistics are over the rows of all
+    workers, who have equally many, and in evaluation running means. `tanh` is the layer of BERT's pooler, as in SimCSE
+    (Gao et al., 2021), with new weights. `none` leaves vectors as they are.
+    """
+
+    def __init__(self, width: int, kind: Literal["batchnorm", "tanh", "none"]) -> None:
+        super().__init__()
+        self.kind = kind
+        if kind == "batchnorm":
+            self.layers = nn.Sequential(
+                nn.Linear(width, 2 * width, bias=False), nn.BatchNorm1d(2 * width), nn.ReLU(),
+                nn.Linear(2 * width, width, bias=False), nn.BatchNorm1d(width, affine=False),
+            )  # fmt: skip
+        else:
+            self.layers = nn.Sequential(*([nn.Linear(width, width), nn.Tanh()] if kind == "tanh" else []))
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """(N, h) fp32 of this worker's vectors (N, h)."""
+        with torch.autocast(vectors.device.type, enabled=False):
+            count, together = len(vectors), self.training and self.kind == "batchnorm"
+            projected: Tensor = self.layers(gather(vectors, rows=count) if together else vectors)
+            return projected[rank() * count :][:count] if together else projected
+
+
+class DetectionHead(nn.Module):
+    """Whether a token was replaced, from its state: ELECTRA's two layers (Clark et al., 2020), or without `hidden` the
+    second alone, as in DiffCSE's public code. One score stands for the difference of its two."""
+
+    def __init__(self, width: int, *, hidden: bool = True) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(width, width) if hidden else None
+        self.score = nn.Linear(width, 1)
 
     def log_likelihoods(self, states: Tensor, replaced: Tensor) -> Tensor:
         """(M,) fp32 log-probability of what is true of tokens with these states (M, h): `replaced` (M,), or not."""
-        logits = self.score(functional.gelu(self.hidden(states))).squeeze(-1).float()
+        if self.hidden is not None:
+            states = functional.gelu(self.hidden(states))
+        logits = self.score(states).squeeze(-1).float()
         return functional.logsigmoid(torch.where(replaced, logits, -logits))
 
 

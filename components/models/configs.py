@@ -98,8 +98,10 @@ class DualEncoderConfig(Pretrained):
     """What separate towers share: the projection (ADE-SPL, Moiseev et al., 2023, Figure 2), the token embeddings."""
     freeze: list[Literal["embedder"]] = []
     """What is not trained: the token embeddings."""
+    weights: Literal["pretrained", "random"] = Field("pretrained", exclude_if=lambda weights: weights == "pretrained")
+    """`random`: an untrained encoder of the same shape."""
     seed: int = 0
-    """Random seed of the projections' initial weights."""
+    """Random seed of new weights: the projections', or all."""
 
     @model_validator(mode="after")
     def _shared_parts_exist(self) -> Self:

@@ -88,8 +88,15 @@ class DualEncoder(nn.Module):
 
     def forward(self, batch: Batch, side: Side) -> Tensor:
         """(N, d) fp32 vectors of a batch of queries or documents."""
+        return self.compared(self.pooled(batch, side), side)
+
+    def pooled(self, batch: Batch, side: Side) -> Tensor:
+        """(N, h) fp32 pooled states of the encoder, before projection and normalization."""
         hidden = self.tower(side)(input_ids=batch.ids, attention_mask=batch.mask).last_hidden_state
-        vectors = pool(hidden, batch.mask, self.config.pooling)
+        return pool(hidden, batch.mask, self.config.pooling)
+
+    def compared(self, vectors: Tensor, side: Side) -> Tensor:
+        """(N, d) the vectors that are compared, made of pooled states (N, h)."""
         if self.projections:
             with torch.autocast(vectors.device.type, enabled=False):
                 vectors = _for_side(self.projections, side)(vectors)

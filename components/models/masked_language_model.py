@@ -64,6 +64,10 @@ class LanguageModelHead(nn.Module):
         pieces = zip(states.split(AT_ONCE), draws.split(AT_ONCE), strict=True)
         return torch.cat([sampled(self(states), drawn) for states, drawn in pieces])
 
+    def best(self, states: Tensor) -> Tensor:
+        """(M,) the token with the highest score at each place."""
+        return torch.cat([self(piece).argmax(-1) for piece in states.split(AT_ONCE)])
+
     def _log_likelihoods(self, states: Tensor, ids: Tensor) -> Tensor:
         return -functional.cross_entropy(self(states).float(), ids, reduction="none")
 
@@ -112,6 +116,15 @@ class MaskedLanguageModel(nn.Module):
         """(M, h) last states of the tokens of (N, L) texts at the M places where `where` is True."""
         states: Tensor = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
         return states[where]
+
+    def sampled(self, ids: Tensor, mask: Tensor, where: Tensor, draws: Tensor) -> Tensor:
+        """(N, L) the texts `ids` with samples at the places `where` (N, L), by a number from 0 to 1 for each in `draws`
+        (N, L)."""
+        return ids.masked_scatter(where, self.head.sample(self.states(ids, mask, where), draws[where]))
+
+    def best(self, ids: Tensor, mask: Tensor, where: Tensor) -> Tensor:
+        """(N, L) the texts `ids` with the most probable tokens at the places `where` (N, L)."""
+        return ids.masked_scatter(where, self.head.best(self.states(ids, mask, where)))
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:
         """Write it for this project, `AutoModelForMaskedLM` and `AutoModel`."""

@@ -30,7 +30,7 @@ from transformers.utils.hub import cached_file
 from components.config import UserError
 from components.data.tokenizers import MODEL_CONFIG, tokenizer_file
 from components.files import write_json
-from components.models.configs import MODULES, MaskedLanguageModelConfig, Pretrained, locate_model
+from components.models.configs import MODULES, DualEncoderConfig, MaskedLanguageModelConfig, Pretrained, locate_model
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -45,11 +45,19 @@ TOKENIZER_FILES = (
 
 
 def encoder(source: Pretrained, folder: str = "") -> Any:
-    """A pre-trained encoder without pooler, with the layers in `source`; of an encoder-decoder (T5), the encoder.
+    """A pre-trained encoder without pooler, with the layers in `source`, or an untrained one of its shape; of an
+    encoder-decoder (T5), the encoder.
 
     `folder` is where it lies inside the model.
     """
-    return keep_layers(_read(AutoModel, source, folder, add_pooling_layer=False), source.layers)
+    model = keep_layers(_read(AutoModel, source, folder, add_pooling_layer=False), source.layers)
+    if not isinstance(source, DualEncoderConfig) or source.weights == "pretrained":
+        return model
+    with seeded(source.seed):
+        try:
+            return type(model)(model.config, add_pooling_layer=False)
+        except TypeError:  # DistilBERT and T5 have none
+            return type(model)(model.config)
 
 
 def classifier(source: Pretrained, folder: str = "") -> Any:

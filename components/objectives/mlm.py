@@ -10,7 +10,8 @@ from torch import Tensor
 
 from components.compute.roofline import MatrixProducts
 from components.models.masked_language_model import MaskedLanguageModel
-from components.objectives.token_prediction import TokenPrediction, placed
+from components.objectives.replacing import placed
+from components.objectives.token_prediction import TokenPrediction
 from components.training.objective import ObjectiveInputs, Visit
 from components.training.pretraining import MaskedLanguageModelingConfig
 
@@ -43,7 +44,7 @@ class MLM(TokenPrediction):
         texts = self.documents(visits, self.model.config.document_tokens)
         masked, _ = self.masks(visits, texts, (self._rate, self._rate))
         draws = torch.from_numpy(self.draws(visits, "masked as", masked.shape[1]))
-        ids = self.masked(texts.ids, masked, draws, self.model.vocabulary)
+        ids = self.masking.masked(texts.ids, masked, draws, self.model.vocabulary)
         return MaskedBatch(ids, texts.mask, texts.ids, masked)
 
     def predicted(self, batch: MaskedBatch) -> dict[str, Tensor]:

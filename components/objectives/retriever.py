@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any, ClassVar
@@ -19,7 +20,7 @@ from components.objectives.scoring import RetrieverBatch, batch_scores, group_sc
 from components.scores import Scores
 from components.training.group_objective import GroupObjective
 from components.training.objective import ObjectiveInputs, Visit, ranking_measures
-from components.training.terms import Duplicates, TermSum, evaluate
+from components.training.terms import Duplicates, LossTerm, TermSum, evaluate
 
 
 class Retriever(GroupObjective):
@@ -92,16 +93,21 @@ class Retriever(GroupObjective):
 
         return vectors("query", batch.queries), vectors("document", batch.documents)
 
-    def terms(self, representations: tuple[Tensor, Tensor], batch: RetrieverBatch) -> dict[str, TermSum]:
+    def terms(self, representations: Any, batch: Any) -> dict[str, TermSum]:
         """The losses over the group, the batch, or both, as each asks."""
+        return evaluate(self.inputs.losses, self.scores(representations, batch))
+
+    def scores(self, representations: Any, batch: Any) -> Callable[[LossTerm], Scores]:
+        """What each loss sees."""
+        queries, documents = representations
 
         @cache
         def scores(over: str, duplicates: Duplicates) -> Scores:
             if over == "group":
-                return replace(group_scores(*representations, batch), update=self.update)
-            return replace(batch_scores(*representations, batch, duplicates), update=self.update)
+                return replace(group_scores(queries, documents, batch), update=self.update)
+            return replace(batch_scores(queries, documents, batch, duplicates), update=self.update)
 
-        return evaluate(self.inputs.losses, lambda term: scores(term.over, term.duplicates))
+        return lambda term: scores(term.over, term.duplicates)
 
     def judge(self, representations: tuple[Tensor, Tensor], batch: RetrieverBatch) -> dict[str, Tensor]:
         """`RR` and `accuracy` among each query's own candidates."""

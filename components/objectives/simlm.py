@@ -12,18 +12,14 @@ from torch.nn import functional
 
 from components.compute.roofline import MatrixProducts
 from components.config import UserError
-from components.data.tokenizers import load_tokenizer
-from components.models import pretrained
 from components.models.bottleneck import Decoder, DetectionHead
 from components.models.dual_encoder import DualEncoder, pool
-from components.models.masked_language_model import LanguageModelHead, MaskedLanguageModel
-from components.objectives.token_prediction import TokenPrediction, placed
+from components.objectives.replacing import GENERATOR, language_model_head, load_generator, placed
+from components.objectives.token_prediction import TokenPrediction
 from components.scores import Scores
 from components.training.objective import ObjectiveInputs, Visit
 from components.training.pretraining import BottleneckConfig
 from components.training.terms import LossTerm
-
-GENERATOR = "generator"
 
 
 class BottleneckBatch(NamedTuple):
@@ -105,7 +101,9 @@ class SimLM(TokenPrediction):
         if "decoder" in self._asked:
             self.decoder = Decoder(self.encoder, config.decoder_layers, config.decoder_weights)
         self.head: Any = (
-            DetectionHead(self.model.width) if config.task == "detection" else _head(self.encoder, language_model)
+            DetectionHead(self.model.width)
+            if config.task == "detection"
+            else language_model_head(self.encoder, language_model)
         )
         self._add_generator(generator)
         parts = [self.encoder, *([self.decoder.layers] if self.decoder is not None else [])]
@@ -126,7 +124,7 @@ class SimLM(TokenPrediction):
         read: list[Tensor | None] = [None, None]
         if config.task == "masked":
             count = self.encoder.config.vocab_size
-            read = [self.masked(texts.ids, *of, count) for of in zip(masks, draws, strict=True)]
+            read = [self.masking.masked(texts.ids, *of, count) for of in zip(masks, draws, strict=True)]
         text = self.store.template.text_positions(texts)
         return BottleneckBatch(texts.ids, texts.mask, text, *masks, *draws, *read)
 
@@ -174,9 +172,8 @@ class SimLM(TokenPrediction):
 
         def sampled(part: _Side) -> Tensor:
             places = part.masked
-            states = generator.states(self._with_mask_tokens(part.ids, places), part.mask, places)
-            tokens = generator.head.sample(states, part.draws[places])
-            full = part.ids.masked_scatter(places, tokens)
+            masked = self.masking.with_mask_tokens(part.ids, places)
+            full = generator.sampled(masked, part.mask, places, part.draws)
             return functional.pad(full, (0, width - full.shape[1]), value=self.store.template.pad)
 
         sides = ((batch.encoder_masked, batch.encoder_draws), (batch.decoder_masked, batch.decoder_draws))
@@ -206,7 +203,7 @@ class SimLM(TokenPrediction):
             found["decoder"] = self._predict(decoded, where["decoder"], batch.ids, batch.decoder_ids)
         if "generator" in self._asked:
             places = where["generator"]
-            states = self.generator.states(self._with_mask_tokens(batch.ids, places), batch.mask, places)
+            states = self.generator.states(self.masking.with_mask_tokens(batch.ids, places), batch.mask, places)
             found["generator"] = self.generator.head.log_likelihoods(states, batch.ids[places])
         nothing = reading.vectors.new_zeros(len(batch.ids), width)
         views = ("encoder", "decoder", "generator")
@@ -224,10 +221,6 @@ class SimLM(TokenPrediction):
         found: Tensor = self.head.log_likelihoods(states[where], wanted)
         return found
 
-    def _with_mask_tokens(self, ids: Tensor, masked: Tensor) -> Tensor:
-        assert self.store.template.mask is not None
-        return ids.masked_fill(masked, self.store.template.mask)
-
     def _add_generator(self, artifact: Path | None) -> None:
         """Load the generator; UserError where there is none and the task needs it, or its tokens are others."""
         self.trained_generator = None
@@ -237,12 +230,7 @@ class SimLM(TokenPrediction):
             return
         if artifact is None:
             raise UserError(f"generator: `task: {self.config.task}` needs one; accepted: a masked language model")
-        generator = MaskedLanguageModel.load(artifact / "model")
-        if load_tokenizer(artifact / "model").get_vocab() != load_tokenizer(self.inputs.model).get_vocab():
-            raise UserError(f"generator: {generator.config.model}: its vocabulary is another than the retriever's; "
-                            "accepted: one with the same tokens")  # fmt: skip
-        reads = generator.config.model_copy(update={"document_tokens": self.model.max_tokens("document")})
-        pretrained.check_length(generator, reads, "document_tokens")
+        generator = load_generator(artifact, self.inputs.model, self.model.max_tokens("document"))
         if "generator" in self._asked:
             self.trained_generator = generator
         else:
@@ -262,13 +250,6 @@ class _Side(NamedTuple):
     mask: Tensor
     masked: Tensor
     draws: Tensor
-
-
-def _head(encoder: Any, artifact: Path | None) -> LanguageModelHead:
-    """A new head for an encoder, or that of another masked language model."""
-    if artifact is None:
-        return LanguageModelHead.new(encoder)
-    return MaskedLanguageModel.load(artifact / "model").head.on(encoder)
 
 
 Objective = SimLM

@@ -59,6 +59,11 @@ class BottleneckConfig(MaskConfig):
     generator_dropout: bool = False
     """Whether a frozen generator has dropout while it samples, as in the public code, which leaves it on."""
 
+    @property
+    def generates(self) -> bool:
+        """Whether a generator is asked."""
+        return self.task != "masked"
+
     @model_validator(mode="after")
     def _rates_fit(self) -> Self:
         if self.decoder_rate < self.encoder_rate:
@@ -85,3 +90,55 @@ class ClozeConfig(Config):
     keep: float = Field(0.1, ge=0, le=1)
     """How often the document still contains the sentence that asks for it: .1 in Lee et al. (2019), who remove it from
     90 % of the examples."""
+
+
+class ProjectorConfig(Config):
+    """What vectors pass before a contrastive loss compares them, in training alone."""
+
+    kind: Literal["batchnorm", "tanh", "none"]
+    """`batchnorm`: two layers with BatchNorm over the batch of all workers (DiffCSE; Chuang et al., 2022, Appendix
+    A.1). `tanh`: one layer, as SimCSE's (Gao et al., 2021), and DiffCSE's without BatchNorm (Table 2.5). `none`:
+    nothing."""
+
+
+class DifferenceConfig(MaskConfig):
+    """A discriminator that sees a text's vector, and tells where an edited copy of the text differs from it. The
+    defaults are those of DiffCSE's paper (Chuang et al., 2022, section 2.3).
+
+    As released: `replaced_by: argmax, places: all, masked_as: bert, generator_dropout: true`.
+
+    The paper's lambda is the weight of the loss term, .005 for similarity and .05 for transfer (Tables A.1 and A.2).
+    These numbers were found with the released mean over all positions, padding included, whose loss is soon near 0. The
+    mean over tokens of the text is larger by the number of positions over that of tokens, so that the weight here is
+    lambda times the share of positions that hold text: .003 for .005 and texts of 20 tokens in batches 32 wide. The
+    paper's equation has a sum over all tokens of the batch: `average: texts`, and for the loss `over: sum` and
+    `reduce: sum`, with this weight divided by the number of tokens in a batch.
+    """
+
+    task: Literal["detection", "masked", "replaced"] = "detection"
+    """`detection`: whether each token of the edited text is another than before. Table 2.3's rivals: `masked`, the
+    tokens at mask tokens (conditional MLM; no generator); `replaced`, the tokens before at all places of the edited
+    text (conditional corrective LM, without the copy mechanism of COCO-LM)."""
+    rate: float = Field(0.3, gt=0, le=1)
+    """Share of the tokens that are masked for the generator."""
+    replaced_by: Literal["samples", "argmax"] = "samples"
+    """What the generator puts in. `samples`: draws from its softmax at masked tokens. `argmax`: its most probable token
+    at every place but the first, masked or not, special tokens at the end included, as in the released code."""
+    average: Literal["texts", "tokens"] = "tokens"
+    """What counts alike: `texts`, or `tokens`, the mean over all tokens of the batch."""
+    places: Literal["text", "all"] = "text"
+    """Where `detection` is asked for. `text`: at tokens of the text. `all`: at special tokens and padding too, which
+    count as not replaced; the released mean, that depends on how wide a batch is."""
+    generator_dropout: bool = False
+    """Whether the generator has dropout, which the released code leaves on."""
+
+    @property
+    def generates(self) -> bool:
+        """Whether a generator is asked."""
+        return self.task != "masked"
+
+    @model_validator(mode="after")
+    def _places_fit(self) -> Self:
+        if self.places == "all" and (self.task, self.average) != ("detection", "tokens"):
+            raise ValueError("places: all: the released mean; accepted only with `task: detection, average: tokens`")
+        return self

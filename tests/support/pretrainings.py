@@ -6,9 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from components.training.config import TrainConfig
+from components.training.loop import train
 from components.training.objective import ObjectiveInputs, make_objective
 from components.training.pretraining import BottleneckConfig
 from tests.support import toy
+from tests.support.trainings import Interrupted
 
 LIKELIHOOD = "components.losses.likelihood.negative_log_likelihood"
 
@@ -49,6 +54,12 @@ VARIANTS = {
 }
 
 
+DIFFCSE = {
+    "SimCSE": Variant("simcse", ("batch",)),
+    "DiffCSE": Variant("diffcse", ("batch", "discriminator"), generator=True),
+}
+
+
 @dataclass(frozen=True)
 class Artifacts:
     """What objectives are made from."""
@@ -57,6 +68,8 @@ class Artifacts:
     tokens: Path
     retriever: Path
     language_model: Path
+    groups: Path | None = None
+    """Rows, where an objective reads groups."""
 
     def start(self, variant: Variant) -> Path:
         """The artifact that training begins from."""
@@ -68,7 +81,22 @@ class Artifacts:
         """An objective over the toy documents."""
         losses = toy.train_config(losses=variant.losses).losses
         inputs = ObjectiveInputs(
-            model=(start or self.start(variant)) / "model", rows=self.data, data=self.data, tokens=self.tokens,
-            losses=losses, max_tokens=max_tokens, recompute=recompute,
+            model=(start or self.start(variant)) / "model", rows=self.groups or self.data, data=self.data,
+            tokens=self.tokens, losses=losses, max_tokens=max_tokens, recompute=recompute,
         )  # fmt: skip
         return make_objective(variant.objective, inputs, seed=1, **{**variant.own(self.language_model), **own})
+
+
+def run(objective: Any, out: Path, variant: Variant, *, stop: int | None = None, **options: Any) -> None:
+    """Train it, perhaps up to an interruption, with a checkpoint after each update."""
+
+    def on_update(update: int, note: str) -> None:
+        if update == stop:
+            raise Interrupted
+
+    config: TrainConfig = toy.train_config(**{"losses": variant.losses, "log_every": 1, "batch": 8, **options})
+    out.mkdir(exist_ok=True)
+    train(
+        objective, config, out=out, seed=1, start=None, device=torch.device("cpu"), dev=None, save_seconds=-1.0,
+        on_update=on_update,
+    )  # fmt: skip

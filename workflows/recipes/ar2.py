@@ -241,7 +241,7 @@ class Game:
         judged = teacher.teach(self.label(f"judged {i}"), groups, self.config.score)
         return train_model(
             self.label(f"retriever {i}"), self.collection, retriever, rows=judged, rankings=retrieval.ranking,
-            seed=seed, config=config.train,
+            seed=seed, config=config,
         )  # fmt: skip
 
     def train_ranker(self, i: int, ranker: Model, retrieval: Retrieval) -> Model:
@@ -292,7 +292,7 @@ class Game:
         config, game = self.config, self.config.retriever.game
         train = game.train.model_copy(update={"losses": config.controls.losses(name)})
         screen = None if game.screen is None else game.screen.model_copy(update={"vote": None})  # which asks a ranker
-        training = TrainingPhase(screen=screen, mine=game.mine, train=train)
+        training = game.model_copy(update={"screen": screen, "train": train})
         retriever, retrieval = warm_retrieval.model, warm_retrieval
         for i in range(1, config.rounds + 1):
             label, last = self.label(f"control {name} {i}"), i == config.rounds

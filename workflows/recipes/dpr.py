@@ -8,7 +8,7 @@ from components.models.configs import DualEncoderConfig
 from components.retrieval.screening import ScreenConfig
 from components.training.config import TrainConfig
 from workflows.stages.collection import Collection
-from workflows.stages.config import TrainingPhase, seeded
+from workflows.stages.config import DifferenceKeys, TrainingPhase, check_difference, predicts_differences, seeded
 from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import refresh
 from workflows.stages.starting import StartedConfig, started
@@ -17,7 +17,7 @@ from workflows.stages.untrained import add_untrained
 from workflows.steps.mine import MineConfig
 
 
-class Config(StartedConfig):
+class Config(StartedConfig, DifferenceKeys):
     """A collection and a retriever."""
 
     recipe: Literal["dpr"]
@@ -32,12 +32,18 @@ class Config(StartedConfig):
     """A second stage, from the weights that the first ends with, on groups of its own. PAIR's has the plain loss (Ren
     et al. 2021). The model after it is measured. Null for one stage."""
 
+    def phase(self, training: TrainConfig) -> TrainingPhase:
+        """A stage's groups and training."""
+        own = {"difference": self.difference, "generator": self.generator} if predicts_differences(training) else {}
+        return TrainingPhase(screen=self.screen, mine=self.negatives, train=training, **own)
+
     @model_validator(mode="after")
     def _first(self) -> Self:
         if self.second_stage is not None and self.train is None:
             raise ValueError("second_stage: a second stage wants a first: `train`")
         if self.start_from is not None and self.train is None:
             raise ValueError("start_from: it is what a training begins from, and there is none: `train`")
+        check_difference(self.difference, self.train, self.second_stage)
         return self
 
 
@@ -57,7 +63,7 @@ def build(config: Config) -> Outcome:
                     retriever = phase(
                         seeded(stage, seed, config), collection, retriever,
                         rankings=collection.bm25 if config.negatives.negatives > 0 else None, seed=[seed, stage],
-                        config=TrainingPhase(screen=config.screen, mine=config.negatives, train=training),
+                        config=config.phase(training),
                     )  # fmt: skip
             last = refresh(seeded("retriever", seed, config), collection, retriever, config)
             results.add("retriever", last.ranking(split), retrieval=last, seed=seed, entropy=True)

@@ -10,7 +10,7 @@ from components.models.configs import CrossEncoderConfig, DualEncoderConfig
 from components.training.config import HardestConfig
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
-from workflows.stages.pretraining import PretrainingPhase, pretrained
+from workflows.stages.pretraining import Pretraining, pretrained
 from workflows.stages.reranking import Reranking
 from workflows.stages.results import Outcome, Results, note_on, system_names
 from workflows.stages.retrieval import Retrieval, refresh
@@ -49,8 +49,8 @@ class Config(RetrievalConfig):
     retriever: DualEncoderConfig
     """The model that all three retrievers begin from, by way of the pre-training. No stage begins from another's
     weights: they hand on negatives and scores."""
-    pretrain: PretrainingPhase | None = None
-    """SimLM's pre-training, or one of its rivals. Null for none."""
+    pretrain: Pretraining | None = None
+    """SimLM's pre-training, or one of its rivals, or several in turn. Null for none."""
     retriever_1: TrainingPhase | None = None
     """Negatives from BM25's ranking; with `mine: {negatives: 0}` in-batch ones alone."""
     retriever_2: TrainingPhase | None = None
@@ -185,7 +185,7 @@ class Pipeline:
         judged = teacher.teach(self.label("judged"), groups, self.config.score)
         retriever = train_model(
             self.label(name), self.collection, encoder, rows=judged, rankings=before.ranking, seed=seed,
-            config=config.train,
+            config=config,
         )  # fmt: skip
         return self.refresh(name, retriever)
 

@@ -1,17 +1,19 @@
 """What the configs of retrieval recipes have in common."""
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from components.config import Config, UserError, distinct
 from components.data.tables import DEV
 from components.evaluation.embedding_space import EmbeddingSpaceConfig
 from components.evaluation.measures import at_level, needs_answers
+from components.models.configs import MaskedLanguageModelConfig
 from components.retrieval.lucene import BM25Config
 from components.retrieval.screening import ScreenConfig
 from components.sources.base import AnySource
 from components.training.config import TrainConfig
+from components.training.pretraining import DifferenceConfig, MaskedLanguageModelingConfig
 from workflows.steps.answers import AnswerConfig
 from workflows.steps.encode import EncodeConfig
 from workflows.steps.evaluate import EntropyConfig
@@ -97,7 +99,32 @@ class RetrievalConfig(CollectionConfig):
     recipe: str
 
 
-class TrainingPhase(Config):
+class GeneratorPhase(Config):
+    """The generator that replaces tokens, such as ELECTRA's."""
+
+    model: MaskedLanguageModelConfig
+    masking: MaskedLanguageModelingConfig = MaskedLanguageModelingConfig()
+    train: TrainConfig | None = None
+    """Masked language modelling on the documents before it is asked, for a model without such a head. Null to take it
+    as it is."""
+
+
+class DifferenceKeys(Config):
+    """Difference prediction beside a retriever's training, which makes DPR with DiffCSE of it (Chuang, 2024, section
+    2.7): losses over `query discriminator` and `document discriminator`."""
+
+    difference: DifferenceConfig | None = None
+    """What is edited and predicted. Null for none."""
+    generator: GeneratorPhase | None = None
+    """What edits texts. Null where `difference` is, or needs none."""
+
+    @model_validator(mode="after")
+    def _has_its_generator(self) -> Self:
+        check_generator(self.generator, self.difference is not None and self.difference.generates)
+        return self
+
+
+class TrainingPhase(DifferenceKeys):
     """Training groups, and a training on them."""
 
     screen: ScreenConfig | None = None
@@ -105,6 +132,33 @@ class TrainingPhase(Config):
     copies of them alone."""
     mine: MineConfig
     train: TrainConfig
+
+    @model_validator(mode="after")
+    def _learns_its_differences(self) -> Self:
+        check_difference(self.difference, self.train)
+        return self
+
+
+def predicts_differences(train: TrainConfig | None) -> bool:
+    """Whether a retriever's training has losses over differences."""
+    return train is not None and any(term.over.endswith(" discriminator") for term in train.losses)
+
+
+def check_difference(difference: DifferenceConfig | None, *trainings: TrainConfig | None) -> None:
+    """ValueError if differences are to be predicted and no training has a loss over them."""
+    if difference is not None and not any(map(predicts_differences, trainings)):
+        raise ValueError(
+            "difference: no loss is over them; accepted: null, or losses with `over: query discriminator` and `over: "
+            "document discriminator`"
+        )
+
+
+def check_generator(generator: GeneratorPhase | None, needed: bool) -> None:
+    """ValueError if there is a generator that nothing asks, or none where one is asked."""
+    if generator is None and needed:
+        raise ValueError("generator: null, and tokens are to be replaced; accepted: a masked language model")
+    if generator is not None and not needed:
+        raise ValueError("generator: nothing here asks it; accepted: null")
 
 
 def seeded(label: str, seed: int, config: CollectionConfig) -> str:

@@ -1,88 +1,106 @@
-"""Pre-training of an encoder on a collection's documents (Wang et al., 2023, section 3.1, and its rivals)."""
+"""Pre-training of an encoder on a collection's documents: SimLM (Wang et al., 2023), DiffCSE (Chuang et al., 2022), and
+their rivals."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from components.config import Config as Part
+from components.config import Config, listing
 from components.models.configs import MaskedLanguageModelConfig
 from components.training.config import TrainConfig, check_training
-from components.training.pretraining import BottleneckConfig, ClozeConfig, MaskedLanguageModelingConfig, SpanConfig
+from components.training.pretraining import BottleneckConfig, ClozeConfig, DifferenceConfig, ProjectorConfig, SpanConfig
 from workflows.stages.collection import Collection, Model
-from workflows.stages.config import CollectionConfig, seeded
+from workflows.stages.config import CollectionConfig, GeneratorPhase, check_generator, seeded
 from workflows.steps.start import start
 from workflows.steps.train import train
 from workflows.store.dag import Step, step
 
+OPTIONS = {
+    "simlm": ("bottleneck", "generator", "head"),
+    "cocondenser": ("bottleneck", "spans", "generator", "head"),
+    "ict": ("cloze",),
+    "simcse": ("projector",),
+    "diffcse": ("projector", "difference", "generator", "head"),
+}
+"""The keys that each objective reads beside its training."""
 
-class GeneratorPhase(Part):
-    """The generator that replaces tokens, ELECTRA's in the paper."""
 
-    model: MaskedLanguageModelConfig
-    masking: MaskedLanguageModelingConfig = MaskedLanguageModelingConfig()
-    train: TrainConfig | None = None
-    """Masked language modelling on the documents before it is asked, for a model without such a head. Null to take it
-    as it is."""
-
-
-class PretrainingPhase(Part):
+class PretrainingPhase(Config):
     """What is learnt from documents alone."""
 
-    objective: Literal["simlm", "cocondenser", "ict"] = "simlm"
+    objective: Literal["simlm", "cocondenser", "ict", "simcse", "diffcse"] = "simlm"
     """`simlm`, with all that `bottleneck` makes of it; `cocondenser`, the same over two spans of each document, which
-    find each other in the view `batch`; `ict`, the inverse cloze task."""
+    find each other in the view `batch`; `ict`, the inverse cloze task; `simcse`, where two views of a text differ by
+    dropout; `diffcse`, the same and differences."""
     bottleneck: BottleneckConfig = BottleneckConfig()
     spans: SpanConfig = SpanConfig()
     cloze: ClozeConfig = ClozeConfig()
+    projector: ProjectorConfig | None = None
+    """Null for `tanh` in SimCSE and `batchnorm` in DiffCSE."""
+    difference: DifferenceConfig = DifferenceConfig()
     generator: GeneratorPhase | None = None
-    """Null where tokens are masked or whole sentences are taken out."""
+    """Null where no token is replaced."""
     head: MaskedLanguageModelConfig | None = None
-    """The masked language model whose head the encoder begins with. Null for a new head."""
+    """The masked language model whose head predicts tokens. Null for a new head."""
     train: TrainConfig
 
     @model_validator(mode="after")
-    def _has_what_it_asks(self) -> Self:
-        if (self.generator is not None) != (self.objective != "ict" and self.bottleneck.task != "masked"):
-            raise ValueError("generator: a task that replaces tokens wants one, and no other does")
+    def _fits_the_objective(self) -> Self:
+        keys = OPTIONS[self.objective]
+        for key in sorted(self.model_fields_set - {"objective", "train", *keys}):
+            if getattr(self, key) is not None:
+                raise ValueError(f"{key}: the objective {self.objective} does not read it; accepted: {listing(keys)}")
+        asked = self.difference if self.objective == "diffcse" else self.bottleneck
+        check_generator(self.generator, "generator" in keys and asked.generates)
         return self
 
 
+Pretraining = Annotated[
+    list[PretrainingPhase], BeforeValidator(lambda one: one if isinstance(one, list) else [one]), Field(min_length=1)
+]
+"""One phase, or several that are played one after another, such as masked language modelling and then DiffCSE."""
+
+
 def pretrained(
-    collection: Collection, begun: Model, asked: PretrainingPhase, config: CollectionConfig, seed: int
+    collection: Collection, begun: Model, phases: list[PretrainingPhase], config: CollectionConfig, seed: int
 ) -> Model:
     """The retriever after pre-training on the collection's documents."""
-    label = seeded("pre-training", seed, config)
-    own: dict[str, Any] = {"cloze": asked.cloze} if asked.objective == "ict" else {"bottleneck": asked.bottleneck}
-    if asked.objective == "cocondenser":
-        own["spans"] = asked.spans
-    if asked.generator is not None:
-        own["generator"] = _generator(collection, begun, asked.generator, config, seed)
-    if asked.head is not None and asked.objective != "ict":
-        own["language_model"] = step("head", start, config=asked.head)
-    return begun.after(
-        _learnt(label, collection, begun, asked.objective, begun.step, config=asked.train, seed=seed, **own)
-    )
+    model = begun
+    for i, asked in enumerate(phases):
+        own: dict[str, Any] = {key: getattr(asked, key) for key in OPTIONS[asked.objective]}
+        own = {key: value for key, value in own.items() if value is not None}
+        if "generator" in own:
+            own["generator"] = generator(seeded("generator", seed, config), collection, begun, own["generator"], seed)
+        if "head" in own:
+            own["language_model"] = step("head", start, config=own.pop("head"))
+        label = "pre-training" if len(phases) == 1 else f"pre-training {i + 1}"
+        key = [seed, asked.objective, *([i] if i else [])]
+        model = model.after(
+            _learnt(
+                seeded(label, seed, config), collection, begun, asked.objective, model.step, config=asked.train,
+                seed=key, **own,
+            )
+        )  # fmt: skip
+    return model
 
 
-def _generator(
-    collection: Collection, begun: Model, asked: GeneratorPhase, config: CollectionConfig, seed: int
-) -> Step:
+def generator(label: str, collection: Collection, model: Model, asked: GeneratorPhase, seed: int) -> Step:
     """The generator, perhaps after masked language modelling."""
-    model = step("start generator", start, config=asked.model)
+    begun = step("start generator", start, config=asked.model)
     if asked.train is None:
-        return model
-    label = seeded("generator", seed, config)
-    return _learnt(label, collection, begun, "mlm", model, config=asked.train, seed=seed, masking=asked.masking)
+        return begun
+    key = [seed, "mlm"]
+    return _learnt(label, collection, model, "mlm", begun, config=asked.train, seed=key, masking=asked.masking)
 
 
 def _learnt(
-    label: str, collection: Collection, reads: Model, objective: str, begins: Step, *, config: TrainConfig, seed: int,
-    **own: Any,
+    label: str, collection: Collection, reads: Model, objective: str, begins: Step, *, config: TrainConfig,
+    seed: list[Any], **own: Any,
 ) -> Step:  # fmt: skip
     """A training on the collection's documents, over the token store of the model that `reads` them."""
     check_training(objective, config, label)
     return step(
         label, train, objective=objective, rows=collection.data, data=collection.data, tokens=reads.tokens,
-        dev=collection.data if config.validate_on_dev is not None else None, start=begins, seed=[seed, objective],
+        dev=collection.data if config.validate_on_dev is not None else None, start=begins, seed=seed,
         config=config, part="pre-training", **own,
     )  # fmt: skip

@@ -7,7 +7,8 @@ from components.config import Config, UserError
 from components.retrieval.screening import ScreenConfig
 from components.training.config import TrainConfig, check_training
 from workflows.stages.collection import Collection, Model
-from workflows.stages.config import TrainingPhase
+from workflows.stages.config import TrainingPhase, predicts_differences
+from workflows.stages.pretraining import generator
 from workflows.stages.retrieval import Rankings
 from workflows.steps.mine import MineConfig, mine
 from workflows.steps.score import RerankConfig, rerank
@@ -34,7 +35,7 @@ def phase(
     """Mine as many groups as the training takes, and train the model on them. `own` is as for `train_model`."""
     groups = mine_groups(f"{label} groups", collection, rankings=rankings, seed=seed, config=config, inputs=inputs)
     return train_model(
-        label, collection, model, rows=groups, rankings=rankings, seed=seed, config=config.train, part=part, **own
+        label, collection, model, rows=groups, rankings=rankings, seed=seed, config=config, part=part, **own
     )
 
 
@@ -81,16 +82,23 @@ def screened(
 
 def train_model(
     label: str, collection: Collection, model: Model, *, rows: Step, rankings: Rankings | None, seed: list[Any],
-    config: TrainConfig, part: str | None = None, **own: Config,
+    config: TrainingPhase, part: str | None = None, **own: Config,
 ) -> Model:  # fmt: skip
     """Train the model on groups. Where the config asks for it, validate on others that are mined from rankings.
 
     `part` is the part of a run that the training belongs to, by default `<objective> training`. `own` are configs that
     the model's objective alone takes, by its names for them.
     """
-    check_training(model.objective, config, label)
+    objective, artifacts = model.objective, {}
+    if config.difference is not None and predicts_differences(config.train):
+        if objective != "retriever":
+            raise ValueError(f"{label}: difference: it is predicted from a retriever's vectors; accepted: null")
+        objective, own = "diffcse_retriever", {**own, "difference": config.difference}
+        if config.generator is not None:
+            artifacts["generator"] = generator(f"{label} generator", collection, model, config.generator, seed[0])
+    check_training(objective, config.train, label)
     dev = None
-    if (look := config.validate_on_dev) is not None:
+    if (look := config.train.validate_on_dev) is not None:
         asked = rankings(look.split) if rankings is not None else None
         negatives = {"negatives": look.negatives} if asked is not None else {"negatives": 0, "random": look.negatives}
         dev = step(
@@ -99,9 +107,9 @@ def train_model(
         )  # fmt: skip
     return model.after(
         step(
-            label, train, objective=model.objective, rows=rows, dev=dev, data=collection.data, tokens=model.tokens,
-            start=model.step, seed=seed, config=config, part=part or f"{model.objective} training",
-            **own,
+            label, train, objective=objective, rows=rows, dev=dev, data=collection.data, tokens=model.tokens,
+            start=model.step, seed=seed, config=config.train, part=part or f"{model.objective} training",
+            **artifacts, **own,
         )
     )  # fmt: skip
 

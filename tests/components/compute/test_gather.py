@@ -23,7 +23,7 @@ from components.data.batches import to_device
 from components.objectives.scoring import batch_scores
 from components.training import loop
 from components.training.loop import train
-from components.training.objective import ObjectiveInputs, objective_named
+from components.training.objective import ObjectiveInputs, make_objective
 from components.training.self_check import SelfCheckError
 from components.training.state import TrainingState
 from tests.support import toy
@@ -33,6 +33,7 @@ CPU = torch.device("cpu")
 BATCH = {"function": toy.CROSS_ENTROPY, "over": "batch"}
 GROUP = {"function": "components.losses.listwise.distillation"}
 GAME = {"function": "components.losses.adversarial.expected_reward", "weight": 0.5}
+EDITS = {"function": "components.losses.likelihood.negative_log_likelihood", "weight": 0.5}
 SIMLM = {"function": "components.losses.simlm.released", "over": "batch", "options": {"temperature": 0.5}}
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -63,6 +64,15 @@ RUNS: dict[str, dict[str, Any]] = {
         "table": "repeats",
     },
     "ranker": {"kind": "ranker", "clip": 0.05},
+    "two views and edits, with BatchNorm, recomputed": {
+        "kind": "diffcse", "table": "data", "dev": "data", "piece": 100, "recompute": True,
+        "validate_on_dev": {"every": 2, "measure": "loss"},
+        "losses": [{**BATCH, "options": {"temperature": 0.5}}, {**EDITS, "over": "discriminator"}],
+    },
+    "groups and edits, in two parts": {
+        "kind": "diffcse_retriever", "table": "repeats", "piece": 100, "accumulate": 2,
+        "losses": [BATCH, *({**EDITS, "over": f"{side} discriminator"} for side in ("query", "document"))],
+    },
     "with validation": {"losses": [GROUP], "validate_on_dev": {"every": 1}},
     "interrupted": {"losses": [BATCH], "stop": 2},
 }  # fmt: skip
@@ -106,21 +116,21 @@ def repeats() -> list[dict[str, Any]]:
 
 def objective(places: dict[str, str], table: str, options: dict[str, Any], losses: list[Any]) -> Any:
     kind = options.get("kind", "retriever")
-    return objective_named(kind)(
-        ObjectiveInputs(
-            model=Path(places[kind]) / "model",
-            rows=Path(places[table]),
-            data=Path(places["data"]),
-            tokens=Path(places["tokens"]),
-            losses=losses,
-            max_tokens=options.get("piece", 10_000),
-            recompute=options.get("recompute", False),
-        ),
+    inputs = ObjectiveInputs(
+        model=Path(places["ranker" if kind == "ranker" else "retriever"]) / "model",
+        rows=Path(places[table]),
+        data=Path(places["data"]),
+        tokens=Path(places["tokens"]),
+        losses=losses,
+        max_tokens=options.get("piece", 10_000),
+        recompute=options.get("recompute", False),
     )
+    own = {"generator": Path(places["language_model"])} if kind.startswith("diffcse") else {}
+    return make_objective(kind, inputs, seed=1, **own)
 
 
 def config_of(options: dict[str, Any]) -> Any:
-    known = {k: v for k, v in options.items() if k not in ("kind", "table", "piece", "recompute", "stop")}
+    known = {k: v for k, v in options.items() if k not in ("kind", "table", "dev", "piece", "recompute", "stop")}
     return toy.train_config(**{"updates": 3, "batch": 8, "log_every": 1, **known})
 
 
@@ -162,7 +172,7 @@ def everything(places: dict[str, str], out: Path) -> None:
             fresh = objective(places, table, options, config.losses)
             train(
                 fresh, config, out=place, seed=1, start=None, device=CPU,
-                dev=fresh.reading(Path(places["dev"])), save_seconds=-1.0, on_update=on_update,
+                dev=fresh.reading(Path(places[options.get("dev", "dev")])), save_seconds=-1.0, on_update=on_update,
             )  # fmt: skip
 
         if "stop" in options and workers() > 1:
@@ -267,13 +277,19 @@ def small(rank: int, out: Path) -> None:
 
 @pytest.fixture(scope="module")
 def both(
-    tmp_path_factory: pytest.TempPathFactory, data: Path, tokens: Path, retriever: Path, ranker: Path
+    tmp_path_factory: pytest.TempPathFactory,
+    data: Path,
+    tokens: Path,
+    retriever: Path,
+    ranker: Path,
+    language_model: Path,
 ) -> dict[int, Path]:
     """Where the runs of one worker lie and where those of two."""
     folder = tmp_path_factory.mktemp("workers")
     dev = [{"query_id": f"q{i}", "doc_ids": [f"d{i}", "d33", "d34", "d35", "d36"]} for i in range(5)]
     places = {
         "data": str(data), "tokens": str(tokens), "retriever": str(retriever), "ranker": str(ranker),
+        "language_model": str(language_model),
         "rows": str(toy.write_groups(folder / "rows", rows())),
         "repeats": str(toy.write_groups(folder / "repeats", repeats())),
         "dev": str(toy.write_groups(folder / "dev", dev)),

@@ -10,29 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from components.training.config import TrainConfig
-from components.training.loop import train
-from tests.support import toy
-from tests.support.pretrainings import VARIANTS, Artifacts, Variant
+from tests.support.pretrainings import VARIANTS, Artifacts, Variant, run
 from tests.support.trainings import Interrupted, assert_close, assert_same, checked, lines, visits
 
 ALL = pytest.mark.parametrize("name", list(VARIANTS))
 PREDICTING = pytest.mark.parametrize("name", [name for name in VARIANTS if name != "ICT"])
-
-
-def run(objective: Any, out: Path, variant: Variant, *, stop: int | None = None, **options: Any) -> None:
-    """Train it, perhaps up to an interruption, with a checkpoint after each update."""
-
-    def on_update(update: int, note: str) -> None:
-        if update == stop:
-            raise Interrupted
-
-    config: TrainConfig = toy.train_config(**{"losses": variant.losses, "log_every": 1, "batch": 8, **options})
-    out.mkdir(exist_ok=True)
-    train(
-        objective, config, out=out, seed=1, start=None, device=torch.device("cpu"), dev=None, save_seconds=-1.0,
-        on_update=on_update,
-    )  # fmt: skip
 
 
 def losses(objective: Any, rows: list[int]) -> dict[str, float]:

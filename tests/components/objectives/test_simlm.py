@@ -179,7 +179,7 @@ def test_each_token_may_be_masked_by_itself(pretraining: Artifacts) -> None:
     ids = {unit: pretraining.objective(SIMLM, bottleneck=BottleneckConfig(unit=unit)) for unit in ("words", "tokens")}
     parts = {}
     for unit, objective in ids.items():
-        starts = ids["words"]._starts
+        starts = ids["words"].masking.starts
         batch = objective.collate(visits(range(40)))
         inside = torch.from_numpy(~starts[batch.ids.numpy()])[:, 1:]
         parts[unit] = (batch.encoder_masked[:, 1:] != batch.encoder_masked[:, :-1])[inside].any()

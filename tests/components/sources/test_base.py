@@ -25,6 +25,7 @@ def test_a_format_is_a_file() -> None:
         "dpr",
         "huggingface",
         "ir_datasets",
+        "lines",
         "msmarco",
         "parquet",
         "sentences",

@@ -18,7 +18,7 @@ from tests.support.tiny import ROOT, Place, Said
 
 # Configs
 
-RECIPES = "adapt, ar2, coder, compare, dpr, ear, folds, sentences, simlm, zeroshot"
+RECIPES = "adapt, ar2, coder, compare, diffcse, dpr, ear, folds, sentences, simlm, zeroshot"
 
 
 @pytest.mark.parametrize(

@@ -18,49 +18,16 @@ from components.data.vectors import DocumentVectors
 from components.evaluation.measures import PER_QUERY
 from components.evaluation.result_table import table
 from tests.support import tiny, toy
-from tests.support.sources import write
+from tests.support.sentence_sets import sentence_sets
 from workflows.stages import experiments
 from workflows.steps.exclude import exclude_copies
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> dict[str, Any]:
-    """Rated pairs, a development set of them, and two classifications: cross-validated, and of pairs with splits."""
-    folder, rng = tmp_path_factory.mktemp("sets"), np.random.default_rng(0)
-
-    def sentence() -> str:
-        return toy.some_text(rng, int(rng.integers(3, 8)))
-
-    for split, count in (("test", 24), ("dev", 10)):
-        pairs = []
-        for number in range(count):
-            words = sentence().split()
-            kept = number % 6 / 5
-            other = [word if rng.random() < kept else sentence().split()[0] for word in words]
-            pairs.append(f"{number % 6}\t{' '.join(words)}\t{' '.join(other)}")
-        write(folder / f"pairs.{split}.tsv", "score\tsentence1\tsentence2", *pairs)
-    write(folder / "words.tsv", "label\tsentence",
-          *(f"{word}\t{word} {word} {word} {sentence()}" for word in toy.WORDS[:2] for _ in range(9)))  # fmt: skip
-    for split, count in (("train", 12), ("test", 5)):
-        lines = []
-        for _ in range(count):
-            one = sentence()
-            lines += [f"same\t{one}\t{one}", f"other\t{one}\t{sentence()}"]
-        write(folder / f"same.{split}.tsv", "label\tsentence1\tsentence2", *lines)
+    folder = tmp_path_factory.mktemp("sets")
     small = tiny.dpr(folder, encoder)
-    pairs_of = {"format": "tsv", "path": f"{folder}/pairs.{{split}}.tsv"}
-    return {
-        "recipe": "sentences", "encode": small["encode"], "retriever": small["retriever"],
-        "similarity": {
-            "Pairs": {"data": {**pairs_of, "splits": ["test"]}, "retrieve": ["R@1", "R@5"]},
-            "Pairs dev": {"data": {**pairs_of, "splits": ["dev"]}, "split": "dev", "averaged": False},
-        },
-        "transfer": {
-            "Words": {"data": {"format": "tsv", "path": f"{folder}/words.tsv"}},
-            "Same": {"data": {"format": "tsv", "path": f"{folder}/same.{{split}}.tsv"}, "split": "test"},
-        },
-        "classifier": {"folds": 3},
-    }  # fmt: skip
+    return {"recipe": "sentences", "retriever": small["retriever"], "encode": small["encode"], **sentence_sets(folder)}
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +59,7 @@ def test_the_correlation_is_that_of_the_stored_vectors(played: tiny.Place) -> No
     data = played.artifact("Pairs: data")
     examples = pq.read_table(data / "examples.parquet").to_pylist()
     ids = pq.read_table(data / "documents.parquet")["doc_id"].to_pylist()
-    held = DocumentVectors(played.artifact("Pairs: sentence vectors"))
+    held = DocumentVectors(played.artifact("Pairs: retriever vectors"))
     vectors = dict(zip(ids, held[np.arange(len(ids))].astype(np.float64), strict=True))
     cosines = [
         vectors[one["first"]] @ vectors[one["second"]]
@@ -101,12 +68,14 @@ def test_the_correlation_is_that_of_the_stored_vectors(played: tiny.Place) -> No
     row = next(one for one in played.metrics()["rows"] if (one["measure"], one["collection"]) == ("Spearman", "Pairs"))
     expected = stats.spearmanr(np.round(cosines, 6), [one["score"] for one in examples]).statistic
     assert row["value"] == pytest.approx(expected)
-    values = read(played.artifact("Pairs: similarity") / "per_query.parquet", PER_QUERY)
+    values = read(played.artifact("Pairs: retriever similarity") / "per_query.parquet", PER_QUERY)
     assert values["query_id"].to_pylist()[:24] == [one["example_id"] for one in examples]
 
 
 def test_a_sentence_does_not_find_itself(played: tiny.Place) -> None:
-    ranking = pq.read_table(played.artifact("Pairs: ranking without the queries") / "ranking.parquet").to_pylist()
+    ranking = pq.read_table(
+        played.artifact("Pairs: retriever ranking without the queries") / "ranking.parquet"
+    ).to_pylist()
     assert len(ranking) == 8 * 5
     assert not [row for row in ranking if row["query_id"] == row["doc_id"]]
 
@@ -133,7 +102,7 @@ def test_a_word_and_sameness_are_learned(played: tiny.Place) -> None:
     rows = {row["collection"]: row["value"] for row in played.metrics()["rows"] if row["measure"] == "accuracy"}
     assert rows["Words"] > 0.8
     assert rows["Same"] > 0.7
-    record = json.loads((played.artifact("Words: transfer") / "artifact.json").read_text())["summary"]
+    record = json.loads((played.artifact("Words: retriever transfer") / "artifact.json").read_text())["summary"]
     assert (record["classes"], record["examples"], len(record["inverse_penalties"])) == (2, 18, 3)
 
 

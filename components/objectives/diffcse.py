@@ -1,0 +1,75 @@
+"""Train an encoder of sentences by SimCSE, and by telling what was changed in a text whose vector is known (DiffCSE;
+Chuang et al., 2022)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from components.objectives.difference import DifferencePrediction
+from components.objectives.simcse import SimCSE, ViewsBatch, ViewsRepresentations
+from components.scores import Scores
+from components.training.objective import ObjectiveInputs, Visit
+from components.training.pretraining import DifferenceConfig, ProjectorConfig
+from components.training.terms import LossTerm
+
+
+class DiffCSE(SimCSE):
+    """The terms of `SimCSE`, and over the view `discriminator` log-probabilities of what was changed in either view.
+
+    Each view has masks and replacements of its own, and its own vector behind the projector, by default the one with
+    BatchNorm. Lambda is the weight of the loss (`DifferenceConfig`). Leave the term over `batch` out for the paper's
+    ablation without contrastive loss.
+
+    `generator` is the artifact of a masked language model, which is frozen.
+    """
+
+    views = ("batch", "discriminator")
+    # A sample that lies on the edge between two tokens may be another where products are rounded differently.
+    self_check = False
+
+    def __init__(
+        self, inputs: ObjectiveInputs, *, projector: ProjectorConfig | None = None,
+        difference: DifferenceConfig | None = None, generator: Path | None = None, language_model: Path | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(inputs, projector=projector or ProjectorConfig(kind="batchnorm"))
+        self.difference = DifferencePrediction(
+            self, self.model.tower("document"), self.store.template, difference or DifferenceConfig(),
+            tokens=self.model.max_tokens("document"), generator=generator, language_model=language_model,
+        )  # fmt: skip
+
+    def collate(self, visits: list[Visit]) -> ViewsBatch:
+        """The batch of some texts."""
+
+        def draws(purpose: str, width: int) -> np.ndarray:
+            return np.concatenate(
+                [self.draws(visits, f"{purpose}, {view} view", width) for view in ("first", "second")]
+            )
+
+        batch = super().collate(visits)
+        edits = self.difference.collate(batch.texts, draws, torch.arange(len(batch.texts.ids)))
+        return batch._replace(edits=edits)
+
+    def operations(self, batch: ViewsBatch) -> float:
+        """Of encoding both views, and of the discriminator."""
+        assert batch.edits is not None
+        return super().operations(batch) + self.difference.operations(batch.edits)
+
+    def encode(self, batch: ViewsBatch) -> ViewsRepresentations:
+        """The vectors of all views, and what the discriminator makes of them."""
+        assert batch.edits is not None
+        vectors = super().encode(batch).vectors
+        return ViewsRepresentations(vectors, self.difference.likelihoods(self, batch.edits, vectors))
+
+    def scores(self, representations: ViewsRepresentations, batch: ViewsBatch, term: LossTerm) -> Scores:
+        """What a loss sees."""
+        if term.over != "discriminator":
+            return super().scores(representations, batch, term)
+        assert batch.edits is not None
+        assert representations.likelihoods is not None
+        return self.difference.scores(representations.likelihoods, batch.edits)
+
+
+Objective = DiffCSE

@@ -1,0 +1,123 @@
+"""Train a retriever on groups, and its vectors to tell what was changed in queries and documents: DPR with DiffCSE
+(Chuang, 2024, section 2.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from components.data.batches import Batch
+from components.objectives.difference import DifferencePrediction, Edits
+from components.objectives.retriever import Retriever
+from components.objectives.scoring import RetrieverBatch
+from components.scores import Scores
+from components.training.objective import ObjectiveInputs, Visit
+from components.training.pretraining import DifferenceConfig
+from components.training.terms import LossTerm
+
+
+class EditedGroups(NamedTuple):
+    """Some groups, and edited copies of their texts."""
+
+    groups: RetrieverBatch
+    queries: Edits
+    documents: Edits
+    """A text for each candidate of each group."""
+
+
+class EditedRepresentations(NamedTuple):
+    """What is known of the texts of some groups."""
+
+    vectors: tuple[Tensor, Tensor]
+    """(Q, d) and (U, d) of queries and documents."""
+    queries: Tensor
+    """(Q, L) log-probabilities of the discriminator."""
+    documents: Tensor
+    """(M, L) the same."""
+
+
+class DiffCSERetriever(Retriever):
+    """The terms of `Retriever`, and over the views `query discriminator` and `document discriminator` log-probabilities
+    of what was changed in the queries and in the candidates of the groups.
+
+    One discriminator reads both sides, behind the vectors before projection and normalization. Masks and replacements
+    are drawn for each candidate of each group, so that they are the same on any number of workers.
+
+    `generator` is the artifact of a masked language model, which is frozen.
+    """
+
+    views = ("group", "batch", "query discriminator", "document discriminator")
+    # A sample that lies on the edge between two tokens may be another where products are rounded differently.
+    self_check = False
+
+    def __init__(
+        self, inputs: ObjectiveInputs, *, difference: DifferenceConfig | None = None, generator: Path | None = None,
+        language_model: Path | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(inputs)
+        self.difference = DifferencePrediction(
+            self, self.model.tower("document"), self._tokens.template, difference or DifferenceConfig(),
+            tokens=max(self.model.max_tokens("query"), self.model.max_tokens("document")), generator=generator,
+            language_model=language_model,
+        )  # fmt: skip
+
+    def collate(self, visits: list[Visit]) -> Any:
+        """The batch of some groups."""
+        groups = super().collate(visits)
+        row, candidate = groups.where.nonzero(as_tuple=True)
+        columns = groups.columns[row, candidate]
+
+        def of_queries(purpose: str, width: int) -> np.ndarray:
+            return np.stack([visit.rng(f"query, {purpose}").random(width) for visit in visits])
+
+        def of_documents(purpose: str, width: int) -> np.ndarray:
+            at = zip(row.tolist(), candidate.tolist(), strict=True)
+            return np.stack([visits[i].rng(f"document {k}, {purpose}").random(width) for i, k in at])
+
+        documents = Batch(groups.documents.ids[columns], groups.documents.mask[columns])
+        return EditedGroups(
+            groups,
+            self.difference.collate(groups.queries, of_queries, torch.arange(len(visits))),
+            self.difference.collate(documents, of_documents, columns),
+        )
+
+    def operations(self, batch: Any) -> float:
+        """Of encoding all queries and documents, and of the discriminator."""
+        edits = [self.difference.operations(side) for side in (batch.queries, batch.documents)]
+        return super().operations(batch.groups) + sum(edits)
+
+    def encode(self, batch: Any) -> Any:
+        """The vectors, and what the discriminator makes of them."""
+        groups = batch.groups
+        queries = self.in_chunks(lambda part: self.model.pooled(part, "query"), groups.queries)
+        documents = self.in_chunks(lambda part: self.model.pooled(part, "document"), groups.documents)
+        return EditedRepresentations(
+            (self.model.compared(queries, "query"), self.model.compared(documents, "document")),
+            self.difference.likelihoods(self, batch.queries, queries),
+            self.difference.likelihoods(self, batch.documents, documents),
+        )
+
+    def scores(self, representations: Any, batch: Any) -> Callable[[LossTerm], Scores]:
+        """What each loss sees."""
+        of_groups = super().scores(representations.vectors, batch.groups)
+        edits = {"query discriminator": batch.queries, "document discriminator": batch.documents}
+        found = {"query discriminator": representations.queries, "document discriminator": representations.documents}
+
+        def seen(term: LossTerm) -> Scores:
+            if term.over not in edits:
+                return of_groups(term)
+            return self.difference.scores(found[term.over], edits[term.over])
+
+        return seen
+
+    def judge(self, representations: Any, batch: Any) -> dict[str, Tensor]:
+        """`RR` and `accuracy` among each query's own candidates."""
+        return super().judge(representations.vectors, batch.groups)
+
+
+Objective = DiffCSERetriever

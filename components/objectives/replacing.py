@@ -1,0 +1,93 @@
+"""What objectives that mask or replace tokens have in common: masks, the generator, and losses over tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from components.config import UserError
+from components.data.batches import Batch
+from components.data.template import Template
+from components.data.tokenizers import load_tokenizer, word_starts
+from components.data.word_masks import nested_word_masks
+from components.models import pretrained
+from components.models.masked_language_model import LanguageModelHead, MaskedLanguageModel
+from components.scores import Scores
+from components.training.pretraining import MaskConfig
+
+GENERATOR = "generator"
+"""What the generator is called among an objective's frozen models."""
+
+
+class Masking:
+    """Which tokens of texts are masked, and what masked tokens become."""
+
+    def __init__(self, config: MaskConfig, model: Path, template: Template) -> None:
+        self.config, self.template = config, template
+        self.starts = word_starts(model) if config.unit == "words" else None
+        if template.mask is None:
+            raise UserError(f"{model}: its tokenizer has no mask token; accepted: models that predict masked ones")
+
+    def masks(
+        self, texts: Batch, draws: tuple[np.ndarray, np.ndarray], rates: tuple[float, float]
+    ) -> tuple[Tensor, Tensor]:
+        """Two masks (N, L) over texts, of which the second contains the first. Neither has special tokens or padding.
+
+        `draws` are two (N, L) random numbers from 0 to 1, and `rates` the share of tokens in either mask.
+        """
+        ids = texts.ids.numpy()
+        starts = np.ones_like(ids, bool) if self.starts is None else self.starts[ids]
+        text, lengths = self.template.text_positions(texts), texts.mask.sum(-1)
+        first, second = nested_word_masks(starts, text.numpy(), draws, lengths.numpy(), rates)
+        return torch.from_numpy(first), torch.from_numpy(second)
+
+    def masked(self, ids: Tensor, masked: Tensor, draws: Tensor, vocabulary: int) -> Tensor:
+        """(N, L) token ids with what masked tokens become, for which each place has a random number in `draws`."""
+        if self.config.masked_as == "mask":
+            return self.with_mask_tokens(ids, masked)
+        assert self.template.mask is not None
+        other = ((draws - 0.8) / 0.1 * vocabulary).long().clamp(0, vocabulary - 1)
+        become = ids.where(draws >= 0.9, other.where(draws >= 0.8, self.template.mask))
+        return become.where(masked, ids)
+
+    def with_mask_tokens(self, ids: Tensor, masked: Tensor) -> Tensor:
+        """(N, L) token ids with mask tokens where `masked`."""
+        assert self.template.mask is not None
+        return ids.masked_fill(masked, self.template.mask)
+
+    def scores(self, found: Tensor, where: Tensor) -> Scores:
+        """What a loss sees of log-probabilities (N, L) at the places `where`: a text a row and a token a candidate, or
+        each token as a row of its own, so that their mean is over tokens."""
+        if self.config.average == "tokens":
+            found, where = found[where].unsqueeze(1), where[where].unsqueeze(1)
+        return Scores(student=found, target=where.to(found.dtype), where=where)
+
+
+def load_generator(artifact: Path, model: Path, tokens: int) -> MaskedLanguageModel:
+    """The generator that replaces tokens of texts of at most `tokens` tokens. UserError if its vocabulary is another
+    than that of the retriever in the folder `model`, or it reads less."""
+    generator = MaskedLanguageModel.load(artifact / "model")
+    if load_tokenizer(artifact / "model").get_vocab() != load_tokenizer(model).get_vocab():
+        raise UserError(f"generator: {generator.config.model}: its vocabulary is another than the retriever's; "
+                        "accepted: one with the same tokens")  # fmt: skip
+    reads = generator.config.model_copy(update={"document_tokens": tokens})
+    pretrained.check_length(generator, reads, "document_tokens")
+    return generator
+
+
+def language_model_head(encoder: Any, artifact: Path | None) -> LanguageModelHead:
+    """A new head for an encoder, or that of another masked language model."""
+    if artifact is None:
+        return LanguageModelHead.new(encoder)
+    return MaskedLanguageModel.load(artifact / "model").head.on(encoder)
+
+
+def placed(values: Tensor, where: Tensor, width: int) -> Tensor:
+    """(N, width) the values (M,) at the M places of `where` (N, L); 0 elsewhere."""
+    full = values.new_zeros(len(where), width)
+    return full.masked_scatter(functional.pad(where, (0, width - where.shape[1])), values)

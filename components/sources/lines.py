@@ -1,0 +1,35 @@
+"""Texts without queries: a text file, plain or .gz, whose every line is a document, such as a sentence a line. The
+document's id is the line's number. Empty lines are left out."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from components.sources import base
+from components.sources.reading import plain_or_gz, read_lines
+from components.sources.records import Bad, Document, Judgement, Query, document
+
+
+class Source(base.Source):
+    """The keys of `format: lines`."""
+
+    path: str
+    """The file. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
+
+    def files(self) -> dict[str, Path]:
+        """The file."""
+        path = plain_or_gz(base.locate(self.path))
+        return {path.name: path}
+
+    def read_documents(self) -> Iterator[Document | Bad]:
+        """A document for each line that is not empty."""
+        for path in self.files().values():
+            for line in read_lines(path):
+                yield line if isinstance(line, Bad) else document(str(line.number), "", line.text, line.place)
+
+    def read_queries(self) -> Iterator[Query | Bad]:
+        """None."""
+        return iter(())
+
+    def read_qrels(self) -> Iterator[Judgement | Bad]:
+        """None."""
+        return iter(())

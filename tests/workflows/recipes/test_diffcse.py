@@ -1,0 +1,175 @@
+"""DiffCSE on texts, measured on labelled sentences, and DPR with DiffCSE, in whole runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from tests.support import tiny, toy
+from tests.support.pretrainings import LIKELIHOOD
+from tests.support.sentence_sets import sentence_sets
+from tests.support.sources import write
+from tests.support.tiny import Said
+from tests.support.trainings import lines
+
+CONTRAST = {"function": tiny.CROSS_ENTROPY, "over": "batch", "options": {"temperature": 0.05}}
+
+
+def over(*discriminators: str) -> list[dict[str, Any]]:
+    """Losses of retrieval and of differences."""
+    return [CONTRAST, *({"function": LIKELIHOOD, "over": name, "weight": 0.005} for name in discriminators)]
+
+
+@pytest.fixture
+def generator(encoder: Path) -> dict[str, Any]:
+    return {"model": {"model": str(encoder), "layers": 1, "document_tokens": 24, "dropout": 0.0}}
+
+
+@pytest.fixture
+def tree(encoder: Path, generator: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+    """DiffCSE on a file of sentences, with two trainings of a moment."""
+    small = tiny.dpr(tmp_path, encoder)
+    texts = tmp_path / "texts.txt"
+    rng = np.random.default_rng(0)
+    write(texts, *(toy.some_text(rng, 6) for _ in range(40)))
+    return {
+        "recipe": "diffcse", "seeds": [1, 2], "data": {"format": "lines", "path": str(texts)},
+        "retriever": {**small["retriever"], "dropout": 0.1}, "encode": small["encode"],
+        "pretrain": {
+            "objective": "diffcse", "generator": generator,
+            "train": {**tiny.training(updates=2, batch=8), "losses": over("discriminator")},
+        },
+        **sentence_sets(tmp_path),
+    }  # fmt: skip
+
+
+def test_the_encoder_learns_from_texts_and_is_measured_on_sentences(tree: dict[str, Any], tmp_path: Path) -> None:
+    place = tiny.place(tmp_path / "place", tree)
+    assert place("run") == 0
+    rows = place.metrics()["rows"]
+    assert {(row["system"], row["seed"]) for row in rows} == {
+        (name, seed) for name in ("start model", "retriever") for seed in (1, 2)
+    }
+    compared = [one for one in place.metrics()["comparisons"] if one["measure"] == "Spearman"]
+    assert {(one["system"], one["baseline"]) for one in compared} == {("retriever", "start model")}
+    training = place.artifact("pre-training (seed 1)")
+    assert {key for key in lines(training)[0] if key.endswith(")")} == {
+        "cross_entropy (batch)", "negative_log_likelihood (discriminator)",
+    }  # fmt: skip
+    saved, start = (load_file(one / "model/model.safetensors") for one in (training, place.artifact("start retriever")))
+    assert saved.keys() == start.keys()
+
+
+def test_simcse_needs_no_generator(tree: dict[str, Any], tmp_path: Path, said: Said) -> None:
+    tree["pretrain"] = {"objective": "simcse", "train": {**tree["pretrain"]["train"], "losses": over()}}
+    assert tiny.place(tmp_path / "place", tree)("plan") == 0
+    assert "generator" not in said()[0]
+
+
+def test_masked_language_modelling_can_come_first(tree: dict[str, Any], tmp_path: Path) -> None:
+    """From random weights: each phase goes on from the one before it."""
+    masked = {"bottleneck": {"task": "masked"}, "train": {**tiny.training(updates=2, batch=8), "losses": [
+        {"function": LIKELIHOOD, "over": "encoder"}]}}  # fmt: skip
+    tree |= {"seeds": [1], "pretrain": [masked, tree["pretrain"]]}
+    tree["retriever"] |= {"weights": "random"}
+    place = tiny.place(tmp_path / "place", tree)
+    assert place("run") == 0
+    models = [place.artifact(name) / "model/model.safetensors" for name in ("start retriever", "pre-training 1",
+                                                                            "pre-training 2")]  # fmt: skip
+    start, first, second = (load_file(path)["encoder.layer.0.attention.self.query.weight"] for path in models)
+    pretrained = load_file(Path(tree["retriever"]["model"]) / "model.safetensors")
+    assert not start.equal(pretrained["encoder.layer.0.attention.self.query.weight"])
+    assert not first.equal(start)
+    assert not second.equal(first)
+
+
+def test_the_encoder_of_each_seed_can_be_used_elsewhere(
+    tree: dict[str, Any], beir: Path, encoder: Path, tmp_path: Path, said: Said
+) -> None:
+    """By the recipe `sentences`, and as what a retriever's training begins from."""
+    trained = str(tiny.write(tmp_path / "trained.yaml", tree))
+    asked = {"recipe": "sentences", "experiment": trained, "seeds": [1, 2], **sentence_sets(tmp_path)}
+    assert tiny.place(tmp_path / "measured", asked)("plan") == 0
+    told = said()[0]
+    assert told.count("pre-training") == 2
+    assert "Pairs: retriever (seed 2) vectors" in told
+    begins = {**tiny.dpr(beir, encoder), "start_from": trained, "retriever": tree["retriever"]}
+    assert tiny.place(tmp_path / "begun", begins)("plan") == 0
+    assert "trained: pre-training" in said()[0]
+
+
+@pytest.fixture
+def dpr(beir: Path, encoder: Path, generator: dict[str, Any]) -> dict[str, Any]:
+    """DPR with DiffCSE, a training of a moment."""
+    small = tiny.dpr(beir, encoder)
+    losses = over("query discriminator", "document discriminator")
+    return {
+        **small, "negatives": {"negatives": 0}, "difference": {}, "generator": generator,
+        "train": {**tiny.training(updates=2, batch=8), "losses": losses},
+    }  # fmt: skip
+
+
+def test_dpr_with_diffcse_saves_a_retriever_without_its_discriminator(dpr: dict[str, Any], tmp_path: Path) -> None:
+    place = tiny.place(tmp_path, dpr)
+    assert place("run") == 0
+    assert {key for key in lines(place.artifact("retriever"))[0] if key.endswith(")")} == {
+        "cross_entropy (batch)", "negative_log_likelihood (query discriminator)",
+        "negative_log_likelihood (document discriminator)",
+    }  # fmt: skip
+    saved, start = (
+        load_file(place.artifact(name) / "model/model.safetensors") for name in ("retriever", "start retriever")
+    )
+    assert saved.keys() == start.keys()
+
+
+def test_ar2_warms_up_with_diffcse(dpr: dict[str, Any], beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
+    """The game goes on without differences, from the retriever that they made."""
+    game = tiny.ar2(beir, encoder)
+    warm = {"difference": {}, "generator": dpr["generator"]}
+    game["retriever"]["warm"] |= {
+        **warm,
+        "train": {**game["retriever"]["warm"]["train"], "losses": dpr["train"]["losses"]},
+    }
+    place = tiny.place(tmp_path, game)
+    assert place("run", "--until", "warm retriever") == 0
+    assert "negative_log_likelihood (query discriminator)" in lines(place.artifact("warm retriever"))[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("pretrain.generator=null", "generator: null, and tokens are to be replaced"),
+        ("pretrain.difference.task=masked", "generator: nothing here asks it"),
+        ("pretrain.train.losses.0.over=group", "the objective diffcse accepts batch, discriminator"),
+        (
+            "pretrain.cloze={keep: 0.2}",
+            "cloze: the objective diffcse does not read it; accepted: projector, difference",
+        ),
+        ("pretrain.objective=ict", "does not read it; accepted: cloze"),
+        ("retriever.dropout=0", "views of a text differ by dropout"),
+    ],
+)
+def test_mistakes_are_found_before_anything_runs(
+    tree: dict[str, Any], tmp_path: Path, said: Said, change: str, message: str
+) -> None:
+    assert tiny.place(tmp_path / "place", tree)("plan", "--set", change) == 2
+    assert message in said()[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("generator=null", "generator: null, and tokens are to be replaced"),
+        ("difference=null", "generator: nothing here asks it"),
+        ("train.losses=[{function: components.losses.listwise.cross_entropy, over: batch}]", "difference: no loss is"),
+    ],
+)
+def test_mistakes_of_dpr_with_diffcse(
+    dpr: dict[str, Any], tmp_path: Path, said: Said, change: str, message: str
+) -> None:
+    assert tiny.place(tmp_path / "place", dpr)("plan", "--set", change) == 2
+    assert message in said()[1]

@@ -1,0 +1,62 @@
+"""DiffCSE: an encoder of sentences that is aware of replaced words (Chuang et al., 2022).
+
+It learns from texts without labels, and is measured on sets with labels beside the model that it begins from. SimCSE is
+the same without differences (`pretrain.objective: simcse`).
+"""
+
+from functools import partial
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from components.config import distinct
+from components.models.configs import DualEncoderConfig
+from components.sources.base import AnySource
+from workflows.stages.collection import Collection, Model
+from workflows.stages.config import CollectionConfig, seeded
+from workflows.stages.pretraining import Pretraining, pretrained
+from workflows.stages.results import Outcome, note_on
+from workflows.stages.sentences import Encoder, SentencesConfig, measured
+from workflows.store.dag import Step
+
+
+class Config(SentencesConfig):
+    """An encoder, the texts that it learns from, and the sets that it is measured on."""
+
+    recipe: Literal["diffcse"]
+    data: AnySource
+    """The texts: a collection's documents."""
+    seeds: Annotated[list[int], AfterValidator(distinct)] = Field([1], min_length=1)
+    """One whole training for each. Tables show the mean over them, and comparisons are between means."""
+    retriever: DualEncoderConfig
+    """The encoder. What is learnt is its document side."""
+    pretrain: Pretraining
+    """SimCSE or DiffCSE, perhaps after others, such as masked language modelling."""
+
+    @model_validator(mode="after")
+    def _learns_sentences(self) -> Self:
+        if (last := self.pretrain[-1].objective) not in ("simcse", "diffcse"):
+            raise ValueError(f"pretrain: objective: {last} is the last; accepted: simcse, diffcse")
+        if self.retriever.dropout == 0:
+            raise ValueError("retriever.dropout: 0: views of a text differ by dropout; accepted: above 0")
+        return self
+
+
+def build(config: Config) -> Outcome:
+    """Train one encoder a seed, and measure it beside the start model."""
+    texts = CollectionConfig(data=config.data, seeds=config.seeds, tokens=config.tokens)
+    collection = Collection(texts)
+    begun = collection.initial_model("start retriever", config.retriever)
+    encoders = []
+    for seed in config.seeds:
+        encoder = pretrained(collection, begun, config.pretrain, texts, seed)
+        encoders.append(Encoder("start model", seed, "start", partial(_with, config.retriever, begun.step)))
+        label = seeded("retriever", seed, texts)
+        encoders.append(Encoder("retriever", seed, label, partial(_with, config.retriever, encoder.step)))
+    comparisons = [("retriever", "start model")]
+    return measured(config, encoders, comparisons, note_on(config.retriever.model))
+
+
+def _with(reads: DualEncoderConfig, trained: Step, collection: Collection) -> Model:
+    """A trained encoder on another collection."""
+    return collection.initial_model("start retriever", reads).after(trained)
