@@ -40,7 +40,7 @@ def plan(config: Path, nowhere: Path) -> str:
     return plan_text(experiments.read(config, assignments, nowhere / "runs").wanted, Store(nowhere / "store")) + "\n"
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: golden(path).stem)
 def test_the_plan_is_what_it_was(config: Path, tmp_path: Path) -> None:
     text = plan(config, tmp_path)
     if os.environ.get(UPDATE):
@@ -70,7 +70,7 @@ def test_plans_are_the_same_wherever_they_are_made(tmp_path: Path) -> None:
     assert done.stdout == "".join(plan(config, tmp_path) + "\n" for config in CONFIGS)
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: golden(path).stem)
 def test_a_config_says_how_to_run_it(config: Path) -> None:
     """Its first lines are for whoever opens it."""
     text = config.read_text()

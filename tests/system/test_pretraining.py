@@ -72,8 +72,11 @@ def test_the_recipe_killed_and_repeated_is_as_never_killed(beir: Path, encoder: 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("pretrain.generator=null", "pretrain: generator: a task that replaces tokens wants one"),
-        ("pretrain.bottleneck.task=masked", "pretrain: generator: a task that replaces tokens wants one, and no other"),
+        (
+            "pretrain.generator=null",
+            "generator: null, and tokens are to be replaced; accepted: a masked language model",
+        ),
+        ("pretrain.bottleneck.task=masked", "generator: nothing here asks it; accepted: null"),
         ("pretrain.train.losses.0.over=batch", "the objective simlm accepts encoder, decoder, generator"),
         ("pretrain.generator.train.losses.0.over=encoder", "the objective mlm accepts tokens"),
     ],
@@ -86,14 +89,17 @@ def test_mistakes_are_found_before_anything_runs(
     assert message in said()[1]
 
 
-@pytest.mark.parametrize("objective", ["cocondenser", "ict"])
+@pytest.mark.parametrize(
+    ("objective", "options"),
+    [("cocondenser", {"bottleneck": {"task": "masked"}}), ("ict", {})],
+    ids=["cocondenser", "ict"],
+)
 def test_the_rivals_are_options_of_the_recipe(
-    beir: Path, encoder: Path, tmp_path: Path, said: Said, objective: str
+    beir: Path, encoder: Path, tmp_path: Path, objective: str, options: dict[str, Any]
 ) -> None:
     config = recipe(beir, encoder)
     config["pretrain"] = {
-        "objective": objective, "bottleneck": {"task": "masked"},
-        "train": tiny.training(over="batch", updates=2, batch=8),
+        "objective": objective, **options, "train": tiny.training(over="batch", updates=2, batch=8),
     }  # fmt: skip
     place = tiny.place(tmp_path, config)
     assert place("run", "--until", "pre-training") == 0
