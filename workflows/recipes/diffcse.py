@@ -31,7 +31,7 @@ class Config(SentencesConfig):
     retriever: DualEncoderConfig
     """The encoder. What is learnt is its document side."""
     pretrain: Pretraining
-    """SimCSE or DiffCSE, perhaps after others, such as masked language modelling."""
+    """SimCSE or DiffCSE, perhaps after others, such as masked language modelling. Each is measured."""
 
     @model_validator(mode="after")
     def _learns_sentences(self) -> Self:
@@ -47,13 +47,14 @@ def build(config: Config) -> Outcome:
     texts = CollectionConfig(data=config.data, seeds=config.seeds, tokens=config.tokens)
     collection = Collection(texts)
     begun = collection.initial_model("start retriever", config.retriever)
+    names = [*(f"pre-training {i + 1}" for i in range(len(config.pretrain) - 1)), "retriever"]
     encoders = []
     for seed in config.seeds:
-        encoder = pretrained(collection, begun, config.pretrain, texts, seed)
         encoders.append(Encoder("start model", seed, "start", partial(_with, config.retriever, begun.step)))
-        label = seeded("retriever", seed, texts)
-        encoders.append(Encoder("retriever", seed, label, partial(_with, config.retriever, encoder.step)))
-    comparisons = [("retriever", "start model")]
+        for name, model in zip(names, pretrained(collection, begun, config.pretrain, texts, seed), strict=True):
+            label = seeded(name, seed, texts)
+            encoders.append(Encoder(name, seed, label, partial(_with, config.retriever, model.step)))
+    comparisons = [("retriever", name) for name in ["start model", *names[:-1]]]
     return measured(config, encoders, comparisons, note_on(config.retriever.model))
 
 

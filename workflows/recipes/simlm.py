@@ -120,7 +120,7 @@ class Pipeline:
         """Figure 2, from a start model; what the last retriever retrieves, and the ranker."""
         config, encoder, last = self.config, untrained.model, untrained
         if config.pretrain is not None:
-            encoder = pretrained(self.collection, encoder, config.pretrain, config, self.seed)
+            encoder = pretrained(self.collection, encoder, config.pretrain, config, self.seed)[-1]
             last = self.refresh("pre-trained", encoder)
 
         if config.retriever_1 is None:

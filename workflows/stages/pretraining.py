@@ -63,9 +63,9 @@ Pretraining = Annotated[
 
 def pretrained(
     collection: Collection, begun: Model, phases: list[PretrainingPhase], config: CollectionConfig, seed: int
-) -> Model:
-    """The retriever after pre-training on the collection's documents."""
-    model = begun
+) -> list[Model]:
+    """The retriever after each phase of pre-training on the collection's documents."""
+    models = [begun]
     for i, asked in enumerate(phases):
         own: dict[str, Any] = {key: getattr(asked, key) for key in OPTIONS[asked.objective]}
         own = {key: value for key, value in own.items() if value is not None}
@@ -75,13 +75,12 @@ def pretrained(
             own["language_model"] = step("head", start, config=own.pop("head"))
         label = "pre-training" if len(phases) == 1 else f"pre-training {i + 1}"
         key = [seed, asked.objective, *([i] if i else [])]
-        model = model.after(
-            _learnt(
-                seeded(label, seed, config), collection, begun, asked.objective, model.step, config=asked.train,
-                seed=key, **own,
-            )
+        learnt = _learnt(
+            seeded(label, seed, config), collection, begun, asked.objective, models[-1].step, config=asked.train,
+            seed=key, **own,
         )  # fmt: skip
-    return model
+        models.append(begun.after(learnt))
+    return models[1:]
 
 
 def generator(label: str, collection: Collection, model: Model, asked: GeneratorPhase, seed: int) -> Step:

@@ -71,7 +71,7 @@ def test_simcse_needs_no_generator(tree: dict[str, Any], tmp_path: Path, said: S
 
 
 def test_masked_language_modelling_can_come_first(tree: dict[str, Any], tmp_path: Path) -> None:
-    """From random weights: each phase goes on from the one before it."""
+    """From random weights: each phase goes on from the one before it, and each is measured."""
     masked = {"bottleneck": {"task": "masked"}, "train": {**tiny.training(updates=2, batch=8), "losses": [
         {"function": LIKELIHOOD, "over": "encoder"}]}}  # fmt: skip
     tree |= {"seeds": [1], "pretrain": [masked, tree["pretrain"]]}
@@ -85,6 +85,7 @@ def test_masked_language_modelling_can_come_first(tree: dict[str, Any], tmp_path
     assert not start.equal(pretrained["encoder.layer.0.attention.self.query.weight"])
     assert not first.equal(start)
     assert not second.equal(first)
+    assert {row["system"] for row in place.metrics()["rows"]} == {"start model", "pre-training 1", "retriever"}
 
 
 def test_the_encoder_of_each_seed_can_be_used_elsewhere(
