@@ -107,6 +107,9 @@ class GeneratorPhase(Config):
     train: TrainConfig | None = None
     """Masked language modelling on the documents before it is asked, for a model without such a head. Null to take it
     as it is."""
+    seed: int | None = None
+    """One training, with this seed, for all seeds of the experiment: intervals and p over the seeds do then not count
+    it as chance. Null for one a seed."""
 
 
 class DifferenceKeys(Config):

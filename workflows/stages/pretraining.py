@@ -42,12 +42,15 @@ class PretrainingPhase(Config):
     """Null where no token is replaced."""
     head: MaskedLanguageModelConfig | None = None
     """The masked language model whose head predicts tokens. Null for a new head."""
+    seed: int | None = None
+    """One training, with this seed, that all seeds of the experiment go on from: intervals and p over the seeds do then
+    not count it as chance. Null for one a seed. A phase behind one that is played for each seed is too."""
     train: TrainConfig
 
     @model_validator(mode="after")
     def _fits_the_objective(self) -> Self:
         keys = OPTIONS[self.objective]
-        for key in sorted(self.model_fields_set - {"objective", "train", *keys}):
+        for key in sorted(self.model_fields_set - {"objective", "seed", "train", *keys}):
             if getattr(self, key) is not None:
                 raise ValueError(f"{key}: the objective {self.objective} does not read it; accepted: {listing(keys)}")
         asked = self.difference if self.objective == "diffcse" else self.bottleneck
@@ -67,17 +70,18 @@ def pretrained(
     """The retriever after each phase of pre-training on the collection's documents."""
     models = [begun]
     for i, asked in enumerate(phases):
+        name = "pre-training" if len(phases) == 1 else f"pre-training {i + 1}"
+        own_seed = seed if asked.seed is None else asked.seed
+        label, of_generator = (seeded(one, seed, config) if asked.seed is None else one for one in (name, "generator"))
         own: dict[str, Any] = {key: getattr(asked, key) for key in OPTIONS[asked.objective]}
         own = {key: value for key, value in own.items() if value is not None}
         if "generator" in own:
-            own["generator"] = generator(seeded("generator", seed, config), collection, begun, own["generator"], seed)
+            own["generator"] = generator(of_generator, collection, begun, own["generator"], own_seed)
         if "head" in own:
             own["language_model"] = step("head", start, config=own.pop("head"))
-        label = "pre-training" if len(phases) == 1 else f"pre-training {i + 1}"
-        key = [seed, asked.objective, *([i] if i else [])]
         learnt = _learnt(
-            seeded(label, seed, config), collection, begun, asked.objective, models[-1].step, config=asked.train,
-            seed=key, **own,
+            label, collection, begun, asked.objective, models[-1].step, config=asked.train,
+            seed=[own_seed, asked.objective, *([i] if i else [])], **own,
         )  # fmt: skip
         models.append(begun.after(learnt))
     return models[1:]
@@ -88,6 +92,7 @@ def generator(label: str, collection: Collection, model: Model, asked: Generator
     begun = step("start generator", start, config=asked.model)
     if asked.train is None:
         return begun
+    label, seed = (label, seed) if asked.seed is None else ("generator", asked.seed)
     key = [seed, "mlm"]
     return _learnt(label, collection, model, "mlm", begun, config=asked.train, seed=key, masking=asked.masking)
 

@@ -88,6 +88,20 @@ def test_masked_language_modelling_can_come_first(tree: dict[str, Any], tmp_path
     assert {row["system"] for row in place.metrics()["rows"]} == {"start model", "pre-training 1", "retriever"}
 
 
+def test_seeds_can_share_a_training(tree: dict[str, Any], tmp_path: Path, said: Said) -> None:
+    """A phase or a generator with a seed of its own."""
+
+    def masked(view: str) -> dict[str, Any]:
+        return {**tiny.training(updates=2, batch=8), "losses": [{"function": LIKELIHOOD, "over": view}]}
+
+    first = {"seed": 7, "bottleneck": {"task": "masked"}, "train": masked("encoder")}
+    tree["pretrain"]["generator"] |= {"seed": 7, "train": masked("tokens")}
+    tree |= {"seeds": [1, 2], "pretrain": [first, tree["pretrain"]]}
+    assert tiny.place(tmp_path / "place", tree)("plan") == 0
+    labels = [line.split("  ")[0] for line in said()[0].splitlines() if "  train  " in line]
+    assert labels == ["pre-training 1", "generator", "pre-training 2 (seed 1)", "pre-training 2 (seed 2)"]
+
+
 def test_the_encoder_of_each_seed_can_be_used_elsewhere(
     tree: dict[str, Any], beir: Path, encoder: Path, tmp_path: Path, said: Said
 ) -> None:
