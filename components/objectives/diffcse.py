@@ -19,9 +19,9 @@ from components.training.terms import LossTerm
 class DiffCSE(SimCSE):
     """The terms of `SimCSE`, and over the view `discriminator` log-probabilities of what was changed in either view.
 
-    Each view has masks and replacements of its own, and its own vector behind the projector, by default the one with
-    BatchNorm. Lambda is the weight of the loss (`DifferenceConfig`). Leave the term over `batch` out for the paper's
-    ablation without contrastive loss.
+    Each view has edits of its own, and its own vector behind the projector, by default the one with BatchNorm. Lambda
+    is the weight of the loss (`DifferenceConfig`). Leave the term over `batch` out for the paper's ablation without
+    contrastive loss.
 
     `generator` is the artifact of a masked language model, which is frozen.
     """
@@ -42,15 +42,17 @@ class DiffCSE(SimCSE):
 
     def collate(self, visits: list[Visit]) -> ViewsBatch:
         """The batch of some texts."""
+        following = [visit._replace(row=(visit.row + 1) % self.rows()) for visit in visits]
+        read = {"same": [visits], "next": [following], "both": [visits, following]}[self.difference.config.edits_of]
 
         def draws(purpose: str, width: int) -> np.ndarray:
-            return np.concatenate(
-                [self.draws(visits, f"{purpose}, {view} view", width) for view in ("first", "second")]
-            )
+            views = [f"{purpose}, {view} view" for view in ("first", "second")]
+            return np.concatenate([self.draws(texts, view, width) for texts in read for view in views])
 
+        texts = self.documents([visit for texts in read for _ in range(2) for visit in texts], self._limit)
         batch = super().collate(visits)
-        edits = self.difference.collate(batch.texts, draws, torch.arange(len(batch.texts.ids)))
-        return batch._replace(edits=edits)
+        vector = torch.arange(len(batch.texts.ids)).repeat(len(read))
+        return batch._replace(edits=self.difference.collate(texts, draws, vector))
 
     def operations(self, batch: ViewsBatch) -> float:
         """Of encoding both views, and of the discriminator."""

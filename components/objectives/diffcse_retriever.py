@@ -11,8 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from components.config import UserError
 from components.data.batches import Batch
-from components.objectives.difference import DifferencePrediction, Edits
+from components.objectives.difference import DifferencePrediction
+from components.objectives.editing import Edits
 from components.objectives.retriever import Retriever
 from components.objectives.scoring import RetrieverBatch
 from components.scores import Scores
@@ -60,8 +62,11 @@ class DiffCSERetriever(Retriever):
         language_model: Path | None = None,
     ) -> None:  # fmt: skip
         super().__init__(inputs)
+        difference = difference or DifferenceConfig()
+        if difference.edits_of != "same":
+            raise UserError(f"edits_of: {difference.edits_of}: candidates of a group have no next text; accepted: same")
         self.difference = DifferencePrediction(
-            self, self.model.tower("document"), self._tokens.template, difference or DifferenceConfig(),
+            self, self.model.tower("document"), self._tokens.template, difference,
             tokens=max(self.model.max_tokens("query"), self.model.max_tokens("document")), generator=generator,
             language_model=language_model,
         )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -60,12 +60,13 @@ class Masking:
         assert self.template.mask is not None
         return ids.masked_fill(masked, self.template.mask)
 
-    def scores(self, found: Tensor, where: Tensor) -> Scores:
-        """What a loss sees of log-probabilities (N, L) at the places `where`: a text a row and a token a candidate, or
-        each token as a row of its own, so that their mean is over tokens."""
-        if self.config.average == "tokens":
-            found, where = found[where].unsqueeze(1), where[where].unsqueeze(1)
-        return Scores(student=found, target=where.to(found.dtype), where=where)
+
+def token_scores(found: Tensor, where: Tensor, average: Literal["texts", "tokens"]) -> Scores:
+    """What a loss sees of log-probabilities (N, L) at the places `where`: a text a row and a token a candidate, or each
+    token as a row of its own, so that their mean is over tokens."""
+    if average == "tokens":
+        found, where = found[where].unsqueeze(1), where[where].unsqueeze(1)
+    return Scores(student=found, target=where.to(found.dtype), where=where)
 
 
 def load_generator(artifact: Path, model: Path, tokens: int) -> MaskedLanguageModel:

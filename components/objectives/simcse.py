@@ -3,7 +3,8 @@ among those of the batch (SimCSE; Gao et al., 2021)."""
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,11 +17,11 @@ from components.config import UserError
 from components.data.batches import Batch
 from components.models.bottleneck import Projector
 from components.models.dual_encoder import DualEncoder
-from components.objectives.difference import Edits
+from components.objectives.editing import Editing, Edits
 from components.scores import Scores
 from components.training.document_objective import DocumentObjective
 from components.training.objective import ObjectiveInputs, Visit
-from components.training.pretraining import ProjectorConfig
+from components.training.pretraining import AugmentationConfig, ProjectorConfig
 from components.training.terms import Duplicates, LossTerm, TermSum, evaluate
 
 
@@ -32,14 +33,14 @@ class ViewsBatch(NamedTuple):
     keys: Tensor
     """(N,) which text each is: texts that say the same share a key."""
     edits: Edits | None = None
-    """Edited copies of the 2N texts, where differences are predicted."""
+    """Edited copies of the N texts, where SimCSE has further examples; or those that a discriminator reads."""
 
 
 class ViewsRepresentations(NamedTuple):
     """What is known of the views of some texts."""
 
     vectors: Tensor
-    """(2N, h) behind the projector."""
+    """(2N, h) behind the projector; (3N, h) where edited copies are further examples."""
     likelihoods: Tensor | None = None
     """(2N, L) log-probabilities of the discriminator."""
 
@@ -50,11 +51,17 @@ class SimCSE(DocumentObjective):
     The temperature is the loss's: .05 in the paper. A view is the text itself; what differs is dropout, so that a model
     without dropout learns nothing from its positives. The vectors are the retriever's before normalization, behind a
     projector that no export contains: by default `tanh`, as in the paper, which drops it at test time too.
+
+    With `augmentation` an edited copy of each text is a further example (Chuang et al., 2022, section 2.8). `generator`
+    is the artifact of a masked language model, which is frozen.
     """
 
     views: ClassVar[tuple[str, ...]] = ("batch",)
 
-    def __init__(self, inputs: ObjectiveInputs, *, projector: ProjectorConfig | None = None) -> None:
+    def __init__(
+        self, inputs: ObjectiveInputs, *, projector: ProjectorConfig | None = None,
+        augmentation: AugmentationConfig | None = None, generator: Path | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(inputs)
         self.model = DualEncoder.load(inputs.model)
         for key, accepted in {"towers": "shared", "projection": None}.items():
@@ -62,27 +69,52 @@ class SimCSE(DocumentObjective):
                 raise UserError(f"{key}: {value}: one encoder of sentences is trained, without a projection; accepted: "
                                 f"{accepted or 'null'}")  # fmt: skip
         self.projector = Projector(self.model.width, (projector or ProjectorConfig(kind="tanh")).kind)
+        self._limit = self.model.max_tokens("document")
+        if augmentation is None and generator is not None:
+            raise UserError("generator: simcse edits no texts; accepted: null, or a generator with `augmentation`")
+        self._augmentation, self._editing = augmentation, None
+        if augmentation is not None:
+            vocabulary = self.model.tower("document").config.vocab_size
+            self._editing = Editing(
+                self, augmentation, self.store.template, tokens=self._limit, vocabulary=vocabulary, generator=generator
+            )
+            # A sample that lies on the edge between two tokens may be another where products are rounded differently.
+            self.self_check = not augmentation.generates
         self._same = np.load(inputs.tokens / "documents.same.npy", mmap_mode="r")
         self._products = MatrixProducts(self.model.tower("document"))
 
     def collate(self, visits: list[Visit]) -> ViewsBatch:
         """The batch of some texts."""
-        texts = self.documents(visits, self.model.max_tokens("document"))
-        keys = self._same[np.asarray([visit.row for visit in visits])]
-        return ViewsBatch(Batch(texts.ids.repeat(2, 1), texts.mask.repeat(2, 1)), torch.from_numpy(np.array(keys)))
+        texts = self.documents(visits, self._limit)
+        keys = torch.from_numpy(np.array(self._same[np.asarray([visit.row for visit in visits])]))
+        batch = ViewsBatch(Batch(texts.ids.repeat(2, 1), texts.mask.repeat(2, 1)), keys)
+        if self._editing is None:
+            return batch
+        edits = self._editing.collate(texts, lambda purpose, width: self.draws(visits, f"{purpose}, copy", width))
+        return batch._replace(edits=edits)
 
     def operations(self, batch: ViewsBatch) -> float:
-        """Of encoding both views."""
-        return self._products.operations(batch.texts.mask.sum(-1).numpy())
+        """Of encoding all views and copies; the generator's are left out."""
+        encoded = [batch.texts.mask]
+        if self._editing is not None:
+            assert batch.edits is not None
+            encoded.append(batch.edits.mask)
+        return sum(self._products.operations(mask.sum(-1).numpy()) for mask in encoded)
 
     def rate(self, *, device: str, precision: str) -> float:
         """Of the encoder's products."""
         return self._products.rate(tokens=self.inputs.max_tokens, device=device, precision=precision)
 
     def encode(self, batch: ViewsBatch) -> ViewsRepresentations:
-        """The vectors of all views."""
-        pooled = self.in_chunks(lambda part: self.model.pooled(part, "document"), batch.texts)
-        return ViewsRepresentations(self.projector(pooled))
+        """The vectors of all views, and of edited copies where they are examples."""
+        texts = [batch.texts]
+        if self._editing is not None:
+            assert batch.edits is not None
+            edits = self._editing.edit(self, batch.edits)
+            assert edits.edited is not None
+            texts.append(Batch(edits.edited, edits.mask))
+        pooled = [self.in_chunks(lambda part: self.model.pooled(part, "document"), each) for each in texts]
+        return ViewsRepresentations(self.projector(torch.cat(pooled)))
 
     def terms(self, representations: ViewsRepresentations, batch: ViewsBatch) -> dict[str, TermSum]:
         """The losses over the batch."""
@@ -90,26 +122,32 @@ class SimCSE(DocumentObjective):
 
     def scores(self, representations: ViewsRepresentations, batch: ViewsBatch, term: LossTerm) -> Scores:
         """What a loss sees."""
-        return view_scores(representations.vectors, batch.keys, term.duplicates)
+        role = self._augmentation.role if self._augmentation is not None else None
+        return view_scores(representations.vectors, batch.keys, term.duplicates, copies=role)
 
 
-def view_scores(vectors: Tensor, keys: Tensor, duplicates: Duplicates = "mask") -> Scores:
+def view_scores(
+    vectors: Tensor, keys: Tensor, duplicates: Duplicates = "mask", *,
+    copies: Literal["positive", "negative"] | None = None,
+) -> Scores:  # fmt: skip
     """(N, all texts) cosines of first views with the second views of all workers, of vectors (2N, d) of N first views
     and then N second ones (Chuang et al., 2022, section 2.3).
 
     A view's target is its sibling. Texts with the same key (N,) count once, and not at all beside the row's own; where
-    duplicates count, each does, as in the released code.
+    duplicates count, each does, as in the released code. With vectors (3N, d), edited copies of the N texts stand last
+    and are as many columns again, of which the row's own is a target too, or a negative.
     """
-    first, second = functional.normalize(vectors, dim=-1).chunk(2)
-    count = len(first)
-    everyone, other_keys = gather(second.contiguous(), rows=count), gather(keys, rows=count)
+    count = len(keys)
+    first, *others = functional.normalize(vectors, dim=-1).split(count)
+    everyone, other_keys = [gather(each.contiguous(), rows=count) for each in others], gather(keys, rows=count)
     sibling = rank() * count + torch.arange(count, device=vectors.device)
-    target = functional.one_hot(sibling, len(everyone)).to(vectors.dtype)
+    target = functional.one_hot(sibling, len(other_keys)).to(vectors.dtype)
     where = torch.ones_like(target, dtype=torch.bool)
     if duplicates == "mask":
         earlier = (other_keys.unsqueeze(1) == other_keys).tril(-1).any(1)
         where = ((keys.unsqueeze(1) != other_keys) & ~earlier) | (target > 0)
-    return Scores(first @ everyone.T, target, where)
+    targets = [target, *([target if copies == "positive" else torch.zeros_like(target)] if copies else [])]
+    return Scores(first @ torch.cat(everyone).T, torch.cat(targets, 1), where.repeat(1, len(targets)))
 
 
 Objective = SimCSE

@@ -8,20 +8,21 @@ from typing import Any
 from torch import Tensor
 
 from components.data.batches import Batch
-from components.objectives.replacing import Masking
+from components.objectives.replacing import Masking, token_scores
 from components.scores import Scores
 from components.training.document_objective import DocumentObjective
 from components.training.objective import ObjectiveInputs, Visit
-from components.training.pretraining import MaskConfig
+from components.training.pretraining import TokenPredictionConfig
 from components.training.terms import LossTerm, TermSum, evaluate
 
 
 class TokenPrediction(DocumentObjective):
     """Log-probabilities of tokens, by view, under the losses asked for. Masks differ from visit to visit."""
 
-    def __init__(self, inputs: ObjectiveInputs, masking: MaskConfig) -> None:
+    def __init__(self, inputs: ObjectiveInputs, masking: TokenPredictionConfig) -> None:
         super().__init__(inputs)
         self.masking = Masking(masking, inputs.model, self.store.template)
+        self._average = masking.average
 
     @abstractmethod
     def predicted(self, batch: Any) -> dict[str, Tensor]:
@@ -44,4 +45,5 @@ class TokenPrediction(DocumentObjective):
 
     def token_scores(self, likelihoods: Tensor, batch: Any, term: LossTerm) -> Scores:
         """What a loss sees of log-probabilities (N, views, L)."""
-        return self.masking.scores(likelihoods[:, self.views.index(term.over)], self.predicted(batch)[term.over])
+        found = likelihoods[:, self.views.index(term.over)]
+        return token_scores(found, self.predicted(batch)[term.over], self._average)

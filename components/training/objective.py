@@ -70,7 +70,7 @@ class Objective(nn.Module, ABC):
     """What `judge` and `summarise` measure, beside `loss`, which every objective has. A literal, likewise."""
     lowest: ClassVar[tuple[str, ...]] = ()
     """Which of `measures` are the better the lower they are, as `loss` is."""
-    self_check: ClassVar[bool] = True
+    self_check: bool = True
     """Whether the gradient is checked before the first update (`components.training.self_check`). False for an
     objective whose `encode` or `terms` draw random numbers other than dropout's."""
 

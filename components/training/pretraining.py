@@ -8,7 +8,7 @@ from components.config import Config
 
 
 class MaskConfig(Config):
-    """Which tokens of a text are masked, and how predictions are averaged."""
+    """Which tokens of a text are masked."""
 
     unit: Literal["words", "tokens"] = "words"
     """What is masked as a whole. `words` needs a WordPiece tokenizer; `tokens` takes each token by itself."""
@@ -16,19 +16,24 @@ class MaskConfig(Config):
     """What masked tokens become. `mask`: all become the mask token, as SimLM's released script has it. `bert`: 80 %
     become the mask token, 10 % a random token, and 10 % stay (Devlin et al., 2019), the default of its code and of
     Condenser's."""
+
+
+class TokenPredictionConfig(MaskConfig):
+    """Which tokens of a text are masked, and how predictions are averaged."""
+
     average: Literal["texts", "tokens"] = "texts"
     """What counts alike. `texts`: the mean over a text's tokens, then over texts (Wang et al., 2023, Eq. 2). `tokens`:
     the mean over all tokens of the batch, as in the public code, where a long text weighs more."""
 
 
-class MaskedLanguageModelingConfig(MaskConfig):
+class MaskedLanguageModelingConfig(TokenPredictionConfig):
     """Masked language modelling (Devlin et al., 2019)."""
 
     rate: float = Field(0.3, gt=0, le=1)
     """Share of a text's tokens that are masked; 30 % in Wang et al. (2023), Table 7."""
 
 
-class BottleneckConfig(MaskConfig):
+class BottleneckConfig(TokenPredictionConfig):
     """Pre-training an encoder whose vector a shallow decoder needs. The defaults are SimLM's (Wang et al., 2023).
 
     The variants of its Table 7, beside the views of their losses:
@@ -101,7 +106,59 @@ class ProjectorConfig(Config):
     nothing."""
 
 
-class DifferenceConfig(MaskConfig):
+Edit = Literal["replace", "insert", "delete"]
+
+
+class EditConfig(MaskConfig):
+    """How a copy of a text is edited (Chuang et al., 2022, sections 2.3 and 2.5.4). `unit` and `masked_as` are for
+    tokens that are replaced; those that are inserted begin as mask tokens."""
+
+    # What is left as it was before there were other edits leaves trainings of then what they are.
+    edits: list[Edit] = Field(["replace"], min_length=1, exclude_if=lambda edits: edits == ["replace"])
+    """`replace`: a generator replaces masked tokens. `insert`: mask tokens are put in at random places, and the
+    generator makes tokens of them; a text that gets too long loses tokens at its end. `delete`: random tokens are taken
+    out, but never all. Of several kinds each copy has one, drawn with equal chance for each visit; the paper combines
+    all three (Table 2.4) and does not say how."""
+    rate: float = Field(0.3, gt=0, le=1)
+    """Share of the tokens that are masked for the generator to replace."""
+    insertion_rate: float = Field(0.15, gt=0, le=1, exclude_if=lambda rate: rate == 0.15)
+    """Tokens that are put in, as a share of the text's."""
+    deletion_rate: float = Field(0.15, gt=0, lt=1, exclude_if=lambda rate: rate == 0.15)
+    """Share of the text's tokens that are taken out."""
+    replaced_by: Literal["samples", "argmax"] = "samples"
+    """What the generator puts in. `samples`: draws from its softmax at masked tokens. `argmax`: its most probable
+    token; where tokens are replaced at every place but the first, masked or not, special tokens at the end included, as
+    in the released code."""
+    generator_dropout: bool = False
+    """Whether the generator has dropout, which the released code leaves on."""
+
+    @property
+    def generates(self) -> bool:
+        """Whether a generator is needed: tokens are taken out without one."""
+        return self.edits != ["delete"]
+
+    @model_validator(mode="after")
+    def _edits_differ(self) -> Self:
+        if len(set(self.edits)) < len(self.edits):
+            raise ValueError(f"edits: {self.edits}: one is there twice; accepted: each kind once")
+        return self
+
+
+class AugmentationConfig(EditConfig):
+    """Edited copies of the texts as further examples in the batch of SimCSE (Chuang et al., 2022, section 2.8).
+
+    Each text has one copy, which all texts of the batch see beside its second view. Table 2.13 has `edits: [replace]`,
+    `[insert]` and `[delete]`, each as either.
+    """
+
+    role: Literal["positive", "negative"]
+    """What a copy is to its own text. `positive`: a further positive, of equal weight with the second view.
+    `negative`: a hard negative. To the other texts it is a negative."""
+    rate: float = Field(0.15, gt=0, le=1)
+    """Share of the tokens that are masked for the generator to replace."""
+
+
+class DifferenceConfig(EditConfig):
     """A discriminator that sees a text's vector, and tells where an edited copy of the text differs from it. The
     defaults are those of DiffCSE's paper (Chuang et al., 2022, section 2.3).
 
@@ -116,29 +173,30 @@ class DifferenceConfig(MaskConfig):
     """
 
     task: Literal["detection", "masked", "replaced"] = "detection"
-    """`detection`: whether each token of the edited text is another than before. Table 2.3's rivals: `masked`, the
-    tokens at mask tokens (conditional MLM; no generator); `replaced`, the tokens before at all places of the edited
-    text (conditional corrective LM, without the copy mechanism of COCO-LM)."""
-    rate: float = Field(0.3, gt=0, le=1)
-    """Share of the tokens that are masked for the generator."""
-    replaced_by: Literal["samples", "argmax"] = "samples"
-    """What the generator puts in. `samples`: draws from its softmax at masked tokens. `argmax`: its most probable token
-    at every place but the first, masked or not, special tokens at the end included, as in the released code."""
+    """`detection`: whether each token of the edited text is another than before; whether it was inserted; whether the
+    token before it was taken out. Table 2.3's rivals: `masked`, the tokens at mask tokens (conditional MLM; no
+    generator); `replaced`, the tokens before at all places of the edited text (conditional corrective LM, without the
+    copy mechanism of COCO-LM)."""
+    edits_of: Literal["same", "next", "both"] = Field("same", exclude_if=lambda edits_of: edits_of == "same")
+    """Whose edited copy is read behind a text's vector (Table 2.3). `same`: the text's own. `next`: that of the next
+    text of the collection; after the last comes the first. `both`: either one by itself, behind the same vector, with
+    the tokens of both in one loss. The paper has no equation for this."""
     average: Literal["texts", "tokens"] = "tokens"
     """What counts alike: `texts`, or `tokens`, the mean over all tokens of the batch."""
     places: Literal["text", "all"] = "text"
     """Where `detection` is asked for. `text`: at tokens of the text. `all`: at special tokens and padding too, which
     count as not replaced; the released mean, that depends on how wide a batch is."""
-    generator_dropout: bool = False
-    """Whether the generator has dropout, which the released code leaves on."""
 
     @property
     def generates(self) -> bool:
-        """Whether a generator is asked."""
-        return self.task != "masked"
+        """Whether a generator is needed."""
+        return self.task != "masked" and super().generates
 
     @model_validator(mode="after")
-    def _places_fit(self) -> Self:
+    def _task_fits(self) -> Self:
         if self.places == "all" and (self.task, self.average) != ("detection", "tokens"):
             raise ValueError("places: all: the released mean; accepted only with `task: detection, average: tokens`")
+        if self.task != "detection" and self.edits != ["replace"]:
+            raise ValueError(f"edits: {self.edits}: what is inserted was nothing before; accepted: [replace], or "
+                             "`task: detection`")  # fmt: skip
         return self

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import torch
 from components.training.config import TrainConfig
 from components.training.loop import train
 from components.training.objective import ObjectiveInputs, make_objective
-from components.training.pretraining import BottleneckConfig
+from components.training.pretraining import BottleneckConfig, DifferenceConfig
 from tests.support import toy
-from tests.support.trainings import Interrupted
+from tests.support.trainings import Interrupted, visits
 
 LIKELIHOOD = "components.losses.likelihood.negative_log_likelihood"
 
@@ -85,6 +86,18 @@ class Artifacts:
             tokens=self.tokens, losses=losses, max_tokens=max_tokens, recompute=recompute,
         )  # fmt: skip
         return make_objective(variant.objective, inputs, seed=1, **{**variant.own(self.language_model), **own})
+
+    def diffcse(self, *, start: Path | None = None, max_tokens: int = 10_000, **options: Any) -> Any:
+        """DiffCSE with options of its difference prediction."""
+        difference = DifferenceConfig(**options)
+        variant = replace(DIFFCSE["DiffCSE"], generator=difference.generates)
+        return self.objective(variant, start=start, max_tokens=max_tokens, difference=difference)
+
+
+def edited(objective: Any, rows: Iterable[int]) -> Any:
+    """A batch of texts as DiffCSE edits them."""
+    batch = objective.eval().collate(visits(rows))
+    return batch._replace(edits=objective.difference.editing.edit(objective, batch.edits))
 
 
 def run(objective: Any, out: Path, variant: Variant, *, stop: int | None = None, **options: Any) -> None:

@@ -74,7 +74,7 @@ def test_the_recipe_killed_and_repeated_is_as_never_killed(beir: Path, encoder: 
     [
         (
             "pretrain.generator=null",
-            "generator: null, and tokens are to be replaced; accepted: a masked language model",
+            "generator: null, and tokens are to be replaced or inserted; accepted: a masked language model",
         ),
         ("pretrain.bottleneck.task=masked", "generator: nothing here asks it; accepted: null"),
         ("pretrain.train.losses.0.over=batch", "the objective simlm accepts encoder, decoder, generator"),

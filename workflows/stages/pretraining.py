@@ -8,7 +8,14 @@ from pydantic import BeforeValidator, Field, model_validator
 from components.config import Config, listing
 from components.models.configs import MaskedLanguageModelConfig
 from components.training.config import TrainConfig, check_training
-from components.training.pretraining import BottleneckConfig, ClozeConfig, DifferenceConfig, ProjectorConfig, SpanConfig
+from components.training.pretraining import (
+    AugmentationConfig,
+    BottleneckConfig,
+    ClozeConfig,
+    DifferenceConfig,
+    ProjectorConfig,
+    SpanConfig,
+)
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import CollectionConfig, GeneratorPhase, check_generator, seeded
 from workflows.steps.start import start
@@ -19,7 +26,7 @@ OPTIONS = {
     "simlm": ("bottleneck", "generator", "head"),
     "cocondenser": ("bottleneck", "spans", "generator", "head"),
     "ict": ("cloze",),
-    "simcse": ("projector",),
+    "simcse": ("projector", "augmentation", "generator"),
     "diffcse": ("projector", "difference", "generator", "head"),
 }
 """The keys that each objective reads beside its training."""
@@ -37,9 +44,11 @@ class PretrainingPhase(Config):
     cloze: ClozeConfig = ClozeConfig()
     projector: ProjectorConfig | None = None
     """Null for `tanh` in SimCSE and `batchnorm` in DiffCSE."""
+    augmentation: AugmentationConfig | None = None
+    """Edited copies of the texts as further examples. Null for none."""
     difference: DifferenceConfig = DifferenceConfig()
     generator: GeneratorPhase | None = None
-    """Null where no token is replaced."""
+    """Null where no token is replaced or inserted."""
     head: MaskedLanguageModelConfig | None = None
     """The masked language model whose head predicts tokens. Null for a new head."""
     seed: int | None = None
@@ -53,8 +62,8 @@ class PretrainingPhase(Config):
         for key in sorted(self.model_fields_set - {"objective", "seed", "train", *keys}):
             if getattr(self, key) is not None:
                 raise ValueError(f"{key}: the objective {self.objective} does not read it; accepted: {listing(keys)}")
-        asked = self.difference if self.objective == "diffcse" else self.bottleneck
-        check_generator(self.generator, "generator" in keys and asked.generates)
+        asked = {"diffcse": self.difference, "simcse": self.augmentation}.get(self.objective, self.bottleneck)
+        check_generator(self.generator, "generator" in keys and asked is not None and asked.generates)
         return self
 
 

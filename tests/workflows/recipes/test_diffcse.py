@@ -70,6 +70,21 @@ def test_simcse_needs_no_generator(tree: dict[str, Any], tmp_path: Path, said: S
     assert "generator" not in said()[0]
 
 
+def test_insertions_and_deletions_are_options(tree: dict[str, Any], tmp_path: Path) -> None:
+    """Of the edits that DiffCSE detects, and of copies that are negatives of SimCSE; deletions ask no generator."""
+    tree |= {"seeds": [1], "transfer": {}}
+    generator = tree["pretrain"].pop("generator")
+    detecting = {**tree["pretrain"], "difference": {"edits": ["delete"], "edits_of": "both"}}
+    contrasting = {
+        "objective": "simcse", "augmentation": {"role": "negative", "edits": ["insert"]}, "generator": generator,
+        "train": {**detecting["train"], "losses": over()},
+    }  # fmt: skip
+    tree["pretrain"] = [detecting, contrasting]
+    place = tiny.place(tmp_path / "place", tree)
+    assert place("run") == 0
+    assert [len(lines(place.artifact(f"pre-training {i}"))) for i in (1, 2)] == [2, 2]
+
+
 def test_masked_language_modelling_can_come_first(tree: dict[str, Any], tmp_path: Path) -> None:
     """From random weights: each phase goes on from the one before it, and each is measured."""
     masked = {"bottleneck": {"task": "masked"}, "train": {**tiny.training(updates=2, batch=8), "losses": [
