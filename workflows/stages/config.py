@@ -159,7 +159,9 @@ def check_difference(difference: DifferenceConfig | None, *trainings: TrainConfi
 def check_generator(generator: GeneratorPhase | None, needed: bool) -> None:
     """ValueError if there is a generator that nothing asks, or none where one is asked."""
     if generator is None and needed:
-        raise ValueError("generator: null, and tokens are to be replaced or inserted; accepted: a masked language model")
+        raise ValueError(
+            "generator: null, and tokens are to be replaced or inserted; accepted: a masked language model"
+        )
     if generator is not None and not needed:
         raise ValueError("generator: nothing here asks it; accepted: null")
 
