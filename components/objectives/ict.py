@@ -1,5 +1,5 @@
-"""Pre-train a retriever by the inverse cloze task: a sentence is to find the document that it was taken out of (ICT;
-Lee et al., 2019)."""
+"""Pre-train a retriever on pairs made of documents: a sentence is to find the document that it was taken out of (the
+inverse cloze task; Lee et al., 2019), or a random crop another one (Izacard et al., 2022)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from components.training.pretraining import ClozeConfig
 
 ENDS = (".", "!", "?")
 """Tokens that end a sentence: the token store has no texts."""
+CROPS = (0.05, 0.5)
+"""Shares of a text that the shortest and the longest crop have."""
 
 
 class ICT(DocumentObjective, Retriever):
     """Inner products of sentences with the documents of the batch, as a retriever's with its queries.
 
-    A sentence is read as a query, and the rest of its document as a document. A document of one sentence keeps it.
-    Documents with the same text as a row's own are not its negatives.
+    A sentence is read as a query, and the rest of its document as a document. A document of one sentence keeps it. Of
+    two crops the first is read as a query, and the second as a document. Documents with the same text as a row's own
+    are not its negatives.
     """
 
     views = ("batch",)
@@ -31,21 +34,21 @@ class ICT(DocumentObjective, Retriever):
 
     def __init__(self, inputs: ObjectiveInputs, *, cloze: ClozeConfig | None = None) -> None:
         super().__init__(inputs)
-        self._keep = (cloze or ClozeConfig()).keep
+        self._config = cloze or ClozeConfig()
         vocabulary = load_tokenizer(inputs.model).get_vocab()
         self._ends = np.asarray([vocabulary[end] for end in ENDS if end in vocabulary], np.int64)
 
     def collate(self, visits: list[Visit]) -> RetrieverBatch:
         """The batch of some documents, each with a sentence of its own."""
         rows = np.asarray([visit.row for visit in visits])
-        cut = [clozed(self.store.documents[v.row], self._ends, self._keep, v.rng("sentence")) for v in visits]
-        sentences, rests = (Tokens.of([pair[side] for pair in cut]) for side in range(2))
+        cut = [self._pair(self.store.documents[visit.row], visit) for visit in visits]
+        asking, found = (Tokens.of([pair[side] for pair in cut]) for side in range(2))
         keys = torch.from_numpy(self._same[rows])
         one = (len(rows), 1)
         template, limits, all_of = self.store.template, self.model.config, np.arange(len(rows))
         return RetrieverBatch(
-            queries=template.texts(sentences, all_of, limits.query_tokens),
-            documents=template.texts(rests, all_of, limits.document_tokens),
+            queries=template.texts(asking, all_of, limits.query_tokens),
+            documents=template.texts(found, all_of, limits.document_tokens),
             query_keys=keys,
             document_keys=keys,
             columns=torch.arange(len(rows)).view(one),
@@ -54,6 +57,13 @@ class ICT(DocumentObjective, Retriever):
             relevant_keys=keys.view(one),
             teacher=None,
         )
+
+    def _pair(self, text: np.ndarray, visit: Visit) -> tuple[np.ndarray, np.ndarray]:
+        """What asks, and what is to be found."""
+        if self._config.pairs == "crops":
+            rng = visit.rng("crops")
+            return cropped(text, rng), cropped(text, rng)
+        return clozed(text, self._ends, self._config.keep, visit.rng("sentence"))
 
     def judge(self, representations: tuple[Tensor, Tensor], batch: RetrieverBatch) -> dict[str, Tensor]:
         """`RR` and `accuracy` among the documents of the batch."""
@@ -69,6 +79,13 @@ def clozed(text: np.ndarray, ends: np.ndarray, keep: float, rng: np.random.Gener
     if len(cuts) == 2 or rng.random() < keep:
         return text[start:end], text
     return text[start:end], np.concatenate([text[:start], text[end:]])
+
+
+def cropped(text: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A random span of a text of tokens, of 5 to 50 % of it, and of one token at least where it has any."""
+    length = min(len(text), max(1, round(len(text) * rng.uniform(*CROPS))))
+    start = int(rng.integers(len(text) - length + 1))
+    return text[start : start + length]
 
 
 Objective = ICT

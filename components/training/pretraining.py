@@ -90,11 +90,14 @@ class SpanConfig(Config):
 
 
 class ClozeConfig(Config):
-    """The inverse cloze task (Lee et al., 2019)."""
+    """Pairs that are made of a document: what asks for it, and what is to be found."""
 
+    pairs: Literal["sentences", "crops"] = Field("sentences", exclude_if=lambda pairs: pairs == "sentences")
+    """`sentences`: a sentence asks for the rest of its document, the inverse cloze task (Lee et al., 2019). `crops`:
+    two random spans of it, which may overlap, each of 5 to 50 % of its length (Contriever; Izacard et al., 2022)."""
     keep: float = Field(0.1, ge=0, le=1)
     """How often the document still contains the sentence that asks for it: .1 in Lee et al. (2019), who remove it from
-    90 % of the examples."""
+    90 % of the examples. `crops` do not read it."""
 
 
 class ProjectorConfig(Config):

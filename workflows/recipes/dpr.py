@@ -41,8 +41,9 @@ class Config(StartedConfig, DifferenceKeys):
     def _first(self) -> Self:
         if self.second_stage is not None and self.train is None:
             raise ValueError("second_stage: a second stage wants a first: `train`")
-        if self.start_from is not None and self.train is None:
-            raise ValueError("start_from: it is what a training begins from, and there is none: `train`")
+        for key in ("pretrain", "start_from"):
+            if getattr(self, key) is not None and self.train is None:
+                raise ValueError(f"{key}: it is what a training begins from, and there is none: `train`")
         check_difference(self.difference, self.train, self.second_stage)
         return self
 

@@ -1,31 +1,54 @@
-"""What a recipe's retriever begins from: a model as it is, or what another experiment made of it."""
+"""What a recipe's retriever begins from: a model as it is, after pre-training, or what another experiment trained."""
 
 from pathlib import Path
+from typing import Self
+
+from pydantic import model_validator
 
 from workflows.stages import experiments
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import RetrievalConfig, seeded
+from workflows.stages.pretraining import Pretraining, pretrained
 from workflows.stages.results import Results
 from workflows.stages.retrieval import refresh
-from workflows.store.dag import graph, relabelled
+from workflows.store.dag import Step, graph, relabelled
 
 
 class StartedConfig(RetrievalConfig):
-    """A recipe whose retriever may begin where another experiment ends."""
+    """A recipe whose retriever may begin from more than a model as it is."""
 
+    pretrain: Pretraining | None = None
+    """What the retriever learns from the collection's documents before it learns from queries: one of the objectives of
+    the recipe `simlm`, or several in turn. It is measured as `pre-trained`. Null for nothing."""
     start_from: str | None = None
     """An experiment's file, relative to where you run: the retriever begins from the last one that it trains, such as
     SimLM's pre-trained encoder (recipe `simlm`, with `retriever_1: null`). It must be made from the same model, by the
     same keys; the collection may be another. Each seed begins from that of the same seed. It is measured as
     `pre-trained`. Null for the model as it is."""
 
+    @model_validator(mode="after")
+    def _one_start(self) -> Self:
+        if self.pretrain is not None and self.start_from is not None:
+            raise ValueError("pretrain and start_from: both say what the retriever begins from; accepted: one of them")
+        return self
+
 
 def started(results: Results, collection: Collection, begun: Model, config: StartedConfig, seed: int) -> Model:
-    """The retriever that a seed's training begins from: `begun`, or what `start_from` made of it. ValueError where that
-    is made from another model."""
-    if config.start_from is None:
+    """The retriever that a seed's training begins from: `begun`, or what `pretrain` or `start_from` made of it.
+    ValueError where the latter is made from another model."""
+    if config.pretrain is not None:
+        retriever = pretrained(collection, begun, config.pretrain, config, seed)[-1]
+    elif config.start_from is not None:
+        retriever = begun.after(_last_of(Path(config.start_from), begun, config, seed))
+    else:
         return begun
-    path = Path(config.start_from)
+    retrieval = refresh(seeded("pre-trained", seed, config), collection, retriever, config)
+    results.add("pre-trained", retrieval.ranking(config.evaluate.split), retrieval=retrieval, seed=seed)
+    return retriever
+
+
+def _last_of(path: Path, begun: Model, config: StartedConfig, seed: int) -> Step:
+    """The last retriever that another experiment trains."""
     trained = experiments.read_outcome(path, [f"seeds=[{seed}]"]).retrieval.retriever
     made = {node.fingerprint: node.label for node in graph([trained])}
     if begun.step.fingerprint not in made:
@@ -34,7 +57,4 @@ def started(results: Results, collection: Collection, begun: Model, config: Star
         )
     shared = {node.fingerprint for node in graph([begun.tokens])}
     labels = {one: seeded(f"{path.stem}: {label}", seed, config) for one, label in made.items() if one not in shared}
-    retriever = begun.after(relabelled(trained, labels))
-    retrieval = refresh(seeded("pre-trained", seed, config), collection, retriever, config)
-    results.add("pre-trained", retrieval.ranking(config.evaluate.split), retrieval=retrieval, seed=seed)
-    return retriever
+    return relabelled(trained, labels)

@@ -1,4 +1,4 @@
-"""The inverse cloze task: which sentence is taken out, and what it is to find."""
+"""The inverse cloze task, and crops: which part of a document asks, and what it is to find."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from components.data.tables import DOCUMENTS, QRELS, QUERIES
-from components.objectives.ict import clozed
+from components.objectives.ict import clozed, cropped
 from components.training.pretraining import ClozeConfig
 from tests.support import toy
 from tests.support.pretrainings import VARIANTS, Artifacts
@@ -40,6 +40,19 @@ def test_a_text_of_one_sentence_keeps_it() -> None:
     for text in ([1, 2, 3], [1, 2, 9], [9], []):
         sentence, rest = clozed(np.asarray(text, np.int64), END, 0.0, np.random.default_rng(0))
         assert sentence.tolist() == rest.tolist() == text
+
+
+def test_crops_are_spans_of_a_twentieth_to_a_half() -> None:
+    """Uniform in length and place (Izacard et al., 2022), and never empty but of an empty text."""
+    text = np.arange(200)
+    crops = [cropped(text, np.random.default_rng(seed)) for seed in range(2000)]
+    assert all(crop.tolist() == list(range(crop[0], crop[0] + len(crop))) for crop in crops)
+    lengths = [len(crop) for crop in crops]
+    assert (min(lengths), max(lengths)) == (10, 100)
+    assert np.mean(lengths) == pytest.approx(55, abs=2)
+    assert np.mean([crop[0] / (200 - len(crop)) for crop in crops]) == pytest.approx(0.5, abs=0.02)
+    for few in ([], [7], [7, 8]):
+        assert len(cropped(np.asarray(few, np.int64), np.random.default_rng(0))) == min(len(few), 1)
 
 
 @pytest.fixture
@@ -75,3 +88,16 @@ def test_sentences_find_their_documents(collection: Artifacts) -> None:
     torch.testing.assert_close(next(iter(found.values())).value, expected.sum())
     assert term.rows == 3
     assert set(objective.judge((queries, documents), batch)) == {"RR", "accuracy"}
+
+
+def test_crops_of_a_document_find_each_other(collection: Artifacts) -> None:
+    """One is read as a query and one as a document, others at each visit."""
+    objective = collection.objective(VARIANTS["ICT"], cloze=ClozeConfig(pairs="crops"))
+    batch = objective.collate(visits(range(3)))
+    for row in range(3):
+        whole = objective.store.documents[row].tolist()
+        for part in (batch.queries, batch.documents):
+            crop = part.ids[row][part.mask[row].bool()].tolist()[1:-1]
+            assert any(whole[start : start + len(crop)] == crop for start in range(len(whole)))
+    again = [objective.collate([visits([0])[0]._replace(visit=visit)]).documents.ids.tolist() for visit in range(20)]
+    assert len({str(ids) for ids in again}) > 3

@@ -40,6 +40,32 @@ def test_each_seed_begins_from_the_pre_training_with_that_seed(
     assert "pre-trained" in {system.name for system in outcome.systems}
 
 
+@pytest.mark.parametrize(("recipe", "first"), [("dpr", "retriever"), ("ar2", "warm retriever")])
+def test_pre_training_is_a_key_of_the_recipe_too(
+    tmp_path: Path, beir: Path, encoder: Path, simlm: Path, recipe: str, first: str
+) -> None:
+    """With the same collection, the training that recipe `simlm` makes."""
+    tree, other = getattr(tiny, recipe)(beir, encoder), tiny.simlm(beir, encoder)
+    model = other["retriever"]
+    tree["retriever"] = {**tree["retriever"], "model": model} if recipe == "ar2" else model
+    outcome = built(tmp_path, {**tree, "data": other["data"], "pretrain": other["pretrain"]}, "seeds=[1, 2]")
+    made = {node.label: node for node in graph([outcome.results])}
+    for seed in (1, 2):
+        theirs = experiments.read_outcome(simlm, [f"seeds=[{seed}]"]).retrieval.retriever
+        assert made[f"{first} (seed {seed})"].inputs["start"].fingerprint == theirs.fingerprint
+    assert "pre-trained" in {system.name for system in outcome.systems}
+
+
+def test_a_retriever_learns_from_crops_first(tmp_path: Path, beir: Path, encoder: Path) -> None:
+    tree = tiny.dpr(beir, encoder)
+    tree["pretrain"] = {
+        "objective": "ict", "cloze": {"pairs": "crops"}, "train": tiny.training(over="batch", updates=2, batch=8)
+    }  # fmt: skip
+    place = tiny.place(tmp_path / "place", tree)
+    assert place("run") == 0
+    assert {"pre-trained", "retriever"} <= {row["system"] for row in place.metrics()["rows"]}
+
+
 def test_it_runs_over_another_collection(tmp_path: Path, beir: Path, encoder: Path, simlm: Path) -> None:
     """Where the documents are pre-trained on is the other experiment's to say; here they are read in another way."""
     other = tiny.simlm(beir, encoder)
@@ -56,6 +82,11 @@ def test_it_runs_over_another_collection(tmp_path: Path, beir: Path, encoder: Pa
         ("retriever.pooling=mean", "simlm.yaml: its retriever is made from another model; accepted: the same"),
         ("start_from=nowhere.yaml", "nowhere.yaml"),
         ("train=null", "start_from: it is what a training begins from, and there is none"),
+        (
+            "pretrain={objective: ict, train: {updates: 1, batch: 1, losses: [{function: "
+            "components.losses.listwise.cross_entropy, over: batch}]}}",
+            "pretrain and start_from: both say",
+        ),
     ],
 )
 def test_mistakes_are_told(tmp_path: Path, beir: Path, encoder: Path, simlm: Path, change: str, message: str) -> None:
