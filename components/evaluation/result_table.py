@@ -227,7 +227,26 @@ def table(metrics: Json) -> str:
     in_averages = {line["collection"] for one in averaged for line in one["lines"]}
     rest = [result for result in by_collection(metrics) if result["collection"] not in in_averages]
     parts = [*(_across_lines(one) for one in averaged), *(_result_lines(result) for result in rest)]
-    return "\n\n".join([*lead, *("\n".join(lines) for lines in parts), *close])
+    paper = ["\n".join(_expected_lines(metrics["expected"]))] if "expected" in metrics else []
+    return "\n\n".join([*lead, *("\n".join(lines) for lines in parts), *paper, *close])
+
+
+def _expected_lines(expected: Json) -> list[str]:
+    """What a paper has beside what was measured."""
+    rows = expected["rows"]
+    several = any(row["collection"] for row in rows)
+    names = [f"{row['collection']}: {row['system']}" if several else row["system"] for row in rows]
+    first, second = (max(len(head), *map(len, of)) + 2 for head, of in (
+        ("system", names), ("measure", [row["measure"] for row in rows])
+    ))  # fmt: skip
+    lines = [f"{expected['source']}: theirs beside this run's", ""]
+    lines.append(f"  {'system':{first}}{'measure':{second}}{'theirs':>6}   {'this run':15}   theirs lies")
+    for name, row in zip(names, rows, strict=True):
+        cell = _cell(None if row["value"] is None else Cell(row["value"], _half(row), None), None).strip()
+        lines.append(
+            f"  {name:{first}}{row['measure']:{second}}{row['expected']:6.3f}   {cell:15}   {row['lies']}"
+        )
+    return [*lines, "", "  within, above or below the 95 % interval of this run. What else differs is in the config."]
 
 
 def _across_lines(one: Json) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 
 from workflows.report.deployment import deployment
 from workflows.report.finished import Finished, Json
+from workflows.stages.expected import Expected
 from workflows.stages.results import Cost, System
 from workflows.store.dag import Step
 from workflows.store.store import Store
@@ -14,10 +15,10 @@ METRICS = "metrics.json"
 
 def metrics_of(
     results: Step | None, steps: Finished, store: Store, executed: Collection[str], systems: Sequence[System] = (),
-    costs: Sequence[Cost] = (),
+    costs: Sequence[Cost] = (), expected: Expected | None = None,
 ) -> Json:  # fmt: skip
-    """The rows, means and comparisons of the step `results`, which comparison leads, every finished step's time, and
-    where one of the systems was chosen to be deployed, which and what it takes."""
+    """The rows, means and comparisons of the step `results`, which comparison leads, every finished step's time; what
+    is expected of them; and where one of the systems was chosen to be deployed, which and what it takes."""
     measured: Json = {"rows": [], "means": [], "comparisons": [], "leading": None}
     if results is not None and store.is_done(results):
         store.fetch([results], METRICS)
@@ -32,6 +33,8 @@ def metrics_of(
         for node, record in steps
     ]
     metrics = {**{key: measured[key] for key in ("rows", "means", "comparisons", "leading")}, "steps": times}
+    if expected is not None:
+        metrics["expected"] = expected.beside(metrics["means"])
     deployed = deployment(metrics, systems, costs, store)
     return metrics if deployed is None else {**metrics, "deploy": deployed}
 

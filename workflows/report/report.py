@@ -16,6 +16,7 @@ from workflows.report.sections.screens import screens
 from workflows.report.sections.similarities import similarities
 from workflows.report.sections.spaces import spaces
 from workflows.report.sections.steps import run_steps
+from workflows.stages.expected import Expected
 from workflows.stages.results import Cost, System
 from workflows.steps.study import STUDY
 from workflows.store.dag import Step
@@ -42,16 +43,18 @@ def write(
     note: str = "",
     examples: tuple[str, str] | None = None,
     costs: Sequence[Cost] = (),
+    expected: Expected | None = None,
 ) -> Json:
     """Write `metrics.json` and `report.html` of a run, and return the metrics.
 
     `results` is the step that gathered the measures of `systems` (None, or not finished, where there are none yet),
     `executed` the fingerprints of the steps that ran just now, `about` what this is in a sentence or two, `note` what a
     reader must know about the start model, `examples` the system and its baseline whose won and lost queries are shown,
-    by default the first comparison's, and `costs` are systems whose cost is set side by side.
+    by default the first comparison's, `costs` are systems whose cost is set side by side, and `expected` is what a
+    paper has.
     """
     steps = finished_steps(wanted, store)
-    metrics = metrics_of(results, steps, store, executed, systems, costs)
+    metrics = metrics_of(results, steps, store, executed, systems, costs, expected)
     if examples is None and metrics["comparisons"]:
         examples = metrics["comparisons"][0]["system"], metrics["comparisons"][0]["baseline"]
     page = {
@@ -62,6 +65,7 @@ def write(
         "results": [{**result, "charts": charts.by_round(result["rows"])} for result in by_collection(metrics)],
         "pictures": charts.of_steps(steps, store),
         "across": across(metrics),
+        "expected": metrics.get("expected"),
         "entropies": entropies(systems, store),
         "examples": examples_of(systems, store, examples) if examples is not None else None,
         "screens": list(screens(steps, store)),

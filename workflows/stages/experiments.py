@@ -15,6 +15,7 @@ from components.config import UserError, listing, override, parse, read_based, r
 from workflows import ROOT
 from workflows.stages import selection
 from workflows.stages.config import CollectionConfig, Default
+from workflows.stages.expected import KEY, Expected
 from workflows.stages.results import Outcome
 from workflows.store.dag import Step
 
@@ -33,6 +34,8 @@ class Experiment:
     """`runs/<config name>[-<6 hex of the --set values>]`."""
     defaults: Sequence[Default] = ()
     """What the config left open and the recipe filled in."""
+    expected: Expected | None = None
+    """What a paper has where this has its results."""
 
     @property
     def wanted(self) -> list[Step]:
@@ -66,7 +69,8 @@ def made(tree: dict[str, Any], path: Path, run: Path) -> Experiment:
     """The experiment that a tree of keys describes. The file that it comes from is for messages."""
     recipe, config, defaults = _resolved(tree, path, run / CONFIG)
     outcome = _built(recipe, config, path)
-    return Experiment(name=name_of(path), config=config, outcome=outcome, run=run, defaults=defaults)
+    expected = parse(Expected, tree[KEY], where=f"{path}: {KEY}") if tree.get(KEY) is not None else None
+    return Experiment(name=name_of(path), config=config, outcome=outcome, run=run, defaults=defaults, expected=expected)
 
 
 def read_config(path: Path, assignments: list[str]) -> Any:
@@ -107,7 +111,7 @@ def _resolved(
 
 def _validated(tree: dict[str, Any], path: Path) -> tuple[ModuleType, Any]:
     """The module of the recipe that a tree names, and its config."""
-    tree = {key: value for key, value in tree.items() if key != "tune"}  # which only the command `tune` reads
+    tree = {key: value for key, value in tree.items() if key not in ("tune", KEY)}  # which are not the recipe's
     recipe = _recipe(tree.get("recipe"), path)
     return recipe, parse(recipe.Config, tree, where=str(path))
 

@@ -1,0 +1,85 @@
+"""What a paper has beside a run's results: the key `expected`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.config import UserError
+from tests.support import tiny
+from tests.support.tiny import Said
+from workflows.stages import experiments
+from workflows.stages.expected import Expected
+
+PAPER: dict[str, Any] = {
+    "source": "Karpukhin et al. (2020), Table 2",
+    "of": [{"measure": "RR@10", "values": {"BM25": -200, "start model": 200, "their own": 40}}],
+}
+
+
+def mean(system: str, value: float, half: float | None = None, **more: Any) -> dict[str, Any]:
+    low, high = (None, None) if half is None else (value - half, value + half)
+    return {"system": system, "collection": "c", "measure": "RR@10", "value": value, "low": low, "high": high, **more}
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "lies"),
+    [(0.40, 0.01, "within"), (0.385, 0.01, "above"), (0.42, 0.01, "below"), (0.40, None, "within"),
+     (0.41, None, "below")],
+)  # fmt: skip
+def test_a_value_lies_within_the_interval_or_not(value: float, half: float | None, lies: str) -> None:
+    asked = Expected(source="s", of=[{"measure": "RR@10", "values": {"a": 40.0}}])
+    (row,) = asked.beside([mean("a", value, half), mean("a", 0.1, measure="R@100"), mean("b", 0.2)])["rows"]
+    assert (row["expected"], row["value"], row["lies"]) == (0.4, value, lies)
+
+
+def test_shares_and_collections_are_told_apart() -> None:
+    asked = Expected(
+        source="s", unit="share", of=[{"measure": "RR@10", "collection": "c", "values": {"a": 0.4}},
+                                      {"measure": "RR@10", "collection": "d", "values": {"a": 0.5}}]
+    )  # fmt: skip
+    c, d = asked.beside([mean("a", 0.3, 0.2)])["rows"]
+    assert (c["expected"], c["lies"]) == (0.4, "within")
+    assert (d["expected"], d["value"], d["lies"]) == (0.5, None, "not measured")
+
+
+def test_it_changes_no_step_and_stands_in_the_table_and_the_report(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said
+) -> None:
+    tree = {**tiny.dpr(beir, encoder), "train": None}
+    plain, told = (
+        experiments.read(tiny.write(tmp_path / f"{name}.yaml", one), [], tmp_path)
+        for name, one in {"plain": tree, "told": {**tree, "expected": PAPER}}.items()
+    )
+    assert [node.fingerprint for node in told.wanted] == [node.fingerprint for node in plain.wanted]
+    place = tiny.place(tmp_path / "place", {**tree, "expected": PAPER})
+    assert place("run") == 0
+    said()
+    assert place("show") == 0
+    table = said()[0]
+    assert "Karpukhin et al. (2020), Table 2: theirs beside this run's" in table
+    lines = [line.split() for line in table.partition("theirs lies")[2].splitlines()]
+    assert ["their", "own", "RR@10", "0.400", "-", "not", "measured"] in lines
+    rows = place.metrics()["expected"]["rows"]
+    assert [(row["system"], row["lies"]) for row in rows] == [
+        ("BM25", "below"), ("start model", "above"), ("their own", "not measured")
+    ]  # fmt: skip
+    assert "Karpukhin et al. (2020), Table 2" in (place.runs / "tiny" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"table": 2}, "expected: table: unknown key"),
+        ({"of": []}, "expected: of"),
+        ({"of": [{"measure": "RR@10", "values": {"BM25": "good"}}]}, "expected: of.0.values.BM25"),
+        ({"unit": "points"}, "expected: unit"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_told(beir: Path, encoder: Path, tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    path = tiny.write(tmp_path / "tiny.yaml", {**tiny.dpr(beir, encoder), "expected": {**PAPER, **change}})
+    with pytest.raises(UserError, match=message):
+        experiments.read(path, [], tmp_path)
