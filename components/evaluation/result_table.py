@@ -243,9 +243,7 @@ def _expected_lines(expected: Json) -> list[str]:
     lines.append(f"  {'system':{first}}{'measure':{second}}{'theirs':>6}   {'this run':15}   theirs lies")
     for name, row in zip(names, rows, strict=True):
         cell = _cell(None if row["value"] is None else Cell(row["value"], _half(row), None), None).strip()
-        lines.append(
-            f"  {name:{first}}{row['measure']:{second}}{row['expected']:6.3f}   {cell:15}   {row['lies']}"
-        )
+        lines.append(f"  {name:{first}}{row['measure']:{second}}{row['expected']:6.3f}   {cell:15}   {row['lies']}")
     return [*lines, "", "  within, above or below the 95 % interval of this run. What else differs is in the config."]
 
 

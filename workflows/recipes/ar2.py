@@ -145,7 +145,7 @@ def build(config: Config) -> Outcome:
     for seed in config.seeds:
         add_untrained(results, untrained, config.retriever.model, seed=seed)
         game = Game(config, collection, results, seed)
-        last_retrieval, last_ranker = game.play(started(results, collection, retriever, config, seed))
+        last_retrieval, last_ranker = game.play(started(results, collection, untrained, config, seed).model)
     return Outcome(
         results=results.gather(comparisons(config)), data=collection.data, systems=results.systems,
         retrieval=last_retrieval, ranker=last_ranker.step, split=split,

@@ -58,7 +58,7 @@ def build(config: Config) -> Outcome:
     for seed in config.seeds:
         add_untrained(results, untrained, config.retriever, seed=seed, entropy=True)
         if config.train is not None:
-            retriever = started(results, collection, start, config, seed)
+            retriever = started(results, collection, untrained, config, seed).model
             for stage, training in {"retriever": config.train, "retriever, second stage": config.second_stage}.items():
                 if training is not None:
                     retriever = phase(

@@ -9,11 +9,11 @@ from pydantic import model_validator
 from components.models.configs import CrossEncoderConfig, DualEncoderConfig
 from components.training.config import HardestConfig
 from workflows.stages.collection import Collection, Model
-from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
-from workflows.stages.pretraining import Pretraining, pretrained
+from workflows.stages.config import TrainingPhase, seeded
 from workflows.stages.reranking import Reranking
 from workflows.stages.results import Outcome, Results, note_on, system_names
 from workflows.stages.retrieval import Retrieval, refresh
+from workflows.stages.starting import StartedConfig, started
 from workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
 from workflows.stages.untrained import add_untrained
 from workflows.steps.score import RerankConfig, ScoreConfig
@@ -38,7 +38,7 @@ class RankerPhase(TrainingPhase):
         return self
 
 
-class Config(RetrievalConfig):
+class Config(StartedConfig):
     """A retriever, what it learns from documents, and the stages of the pipeline.
 
     Each stage builds on those before it: a stage that is null leaves out those behind it too. Without pre-training the
@@ -49,8 +49,6 @@ class Config(RetrievalConfig):
     retriever: DualEncoderConfig
     """The model that all three retrievers begin from, by way of the pre-training. No stage begins from another's
     weights: they hand on negatives and scores."""
-    pretrain: Pretraining | None = None
-    """SimLM's pre-training, or one of its rivals, or several in turn. Null for none."""
     retriever_1: TrainingPhase | None = None
     """Negatives from BM25's ranking; with `mine: {negatives: 0}` in-batch ones alone."""
     retriever_2: TrainingPhase | None = None
@@ -69,7 +67,7 @@ class Config(RetrievalConfig):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.without_pretraining and self.pretrain is None:
+        if self.without_pretraining and self.pretrain is None and self.start_from is None:
             raise ValueError("without_pretraining: it is compared with pretrain, which is null; accepted: false")
         for key, stage in {"retriever_2": self.retriever_2, "distilled": self.distilled}.items():
             if stage is not None and stage.mine.negatives == 0:
@@ -118,13 +116,12 @@ class Pipeline:
 
     def run(self, untrained: Retrieval) -> tuple[Retrieval, Model | None]:
         """Figure 2, from a start model; what the last retriever retrieves, and the ranker."""
-        config, encoder, last = self.config, untrained.model, untrained
-        if config.pretrain is not None:
-            encoder = pretrained(self.collection, encoder, config.pretrain, config, self.seed)[-1]
-            last = self.refresh("pre-trained", encoder)
+        config = self.config
+        begun = started(self.results, self.collection, untrained, config, self.seed)
+        encoder = begun.model
 
         if config.retriever_1 is None:
-            return last, None
+            return begun, None
         retriever_1 = self.train_retriever(1, encoder, config.retriever_1)
         if config.without_pretraining:
             self.train_retriever(1, untrained.model, config.retriever_1, name="retriever 1 without pre-training")

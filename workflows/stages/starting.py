@@ -10,7 +10,7 @@ from workflows.stages.collection import Collection, Model
 from workflows.stages.config import RetrievalConfig, seeded
 from workflows.stages.pretraining import Pretraining, pretrained
 from workflows.stages.results import Results
-from workflows.stages.retrieval import refresh
+from workflows.stages.retrieval import Retrieval, refresh
 from workflows.store.dag import Step, graph, relabelled
 
 
@@ -33,18 +33,21 @@ class StartedConfig(RetrievalConfig):
         return self
 
 
-def started(results: Results, collection: Collection, begun: Model, config: StartedConfig, seed: int) -> Model:
-    """The retriever that a seed's training begins from: `begun`, or what `pretrain` or `start_from` made of it.
-    ValueError where the latter is made from another model."""
+def started(
+    results: Results, collection: Collection, untrained: Retrieval, config: StartedConfig, seed: int
+) -> Retrieval:
+    """What a seed's training begins from: the start model, or what `pretrain` or `start_from` made of it. ValueError
+    where the latter is made from another model."""
+    begun = untrained.model
     if config.pretrain is not None:
         retriever = pretrained(collection, begun, config.pretrain, config, seed)[-1]
     elif config.start_from is not None:
         retriever = begun.after(_last_of(Path(config.start_from), begun, config, seed))
     else:
-        return begun
+        return untrained
     retrieval = refresh(seeded("pre-trained", seed, config), collection, retriever, config)
     results.add("pre-trained", retrieval.ranking(config.evaluate.split), retrieval=retrieval, seed=seed)
-    return retriever
+    return retrieval
 
 
 def _last_of(path: Path, begun: Model, config: StartedConfig, seed: int) -> Step:
