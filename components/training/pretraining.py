@@ -165,7 +165,7 @@ class DifferenceConfig(EditConfig):
     """A discriminator that sees a text's vector, and tells where an edited copy of the text differs from it. The
     defaults are those of DiffCSE's paper (Chuang et al., 2022, section 2.3).
 
-    As released: `replaced_by: argmax, places: all, masked_as: bert, generator_dropout: true`.
+    As released: `unit: tokens, replaced_by: argmax, places: all, masked_as: bert, generator_dropout: true`.
 
     The paper's lambda is the weight of the loss term, .005 for similarity and .05 for transfer (Tables A.1 and A.2).
     These numbers were found with the released mean over all positions, padding included, whose loss is soon near 0. The

@@ -14,7 +14,7 @@ from components.models.configs import CrossEncoderConfig, DualEncoderConfig
 from components.retrieval.prior import PriorConfig
 from components.training.terms import LossTerm
 from workflows.stages.collection import Collection, Model
-from workflows.stages.config import TrainingPhase, seeded
+from workflows.stages.config import TrainingPhase, check_encoder, seeded
 from workflows.stages.reranking import Reranking
 from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import Rankings, Retrieval, fused, refresh
@@ -114,12 +114,8 @@ class Config(StartedConfig):
                     f"{key}: it needs evaluate.select, the split to decide on, and a measure by judgements; accepted: "
                     f"both, or `{key}: {'false' if key == 'gate' else 'null'}`"
                 )
-        ours, theirs = self.ranker.model, self.retriever.model
-        if self.ranker.encoder == "warm retriever":
-            if (ours.model, ours.revision, ours.layers) != (theirs.model, theirs.revision, theirs.layers):
-                raise ValueError("ranker.encoder: warm retriever: ranker.model must be made from the retriever's model")
-            if theirs.towers == "separate":
-                raise ValueError("ranker.encoder: warm retriever: accepted only where queries and documents share one")
+        if self.ranker.encoder != "model":
+            check_encoder(self.ranker.encoder, self.ranker.model, self.retriever.model)
         trained = {"retriever": self.retriever.game.train, "ranker": self.ranker.game.train}
         for player, train in trained.items():
             updates = self.rounds * train.updates

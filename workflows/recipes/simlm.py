@@ -9,7 +9,7 @@ from pydantic import model_validator
 from components.models.configs import CrossEncoderConfig, DualEncoderConfig
 from components.training.config import HardestConfig
 from workflows.stages.collection import Collection, Model
-from workflows.stages.config import TrainingPhase, seeded
+from workflows.stages.config import TrainingPhase, check_encoder, seeded
 from workflows.stages.reranking import Reranking
 from workflows.stages.results import Outcome, Results, note_on, system_names
 from workflows.stages.retrieval import Retrieval, refresh
@@ -24,6 +24,9 @@ class RankerPhase(TrainingPhase):
 
     model: CrossEncoderConfig
     """Any pre-trained model: SimLM's pre-training is for retrievers, and the paper's ranker is ELECTRA."""
+    encoder: Literal["model", "pre-trained"] = "model"
+    """What the ranker begins from: `model` as it is, or the retrievers' start (Table 5); `model` must then be made from
+    the retriever's model."""
     hardest: HardestConfig | None = None
     """Learn from the hardest of a group's candidates alone, as the public code does. Null for all, as the paper
     says."""
@@ -69,6 +72,8 @@ class Config(StartedConfig):
     def _fits_together(self) -> Self:
         if self.without_pretraining and self.pretrain is None and self.start_from is None:
             raise ValueError("without_pretraining: it is compared with pretrain, which is null; accepted: false")
+        if self.ranker is not None and self.ranker.encoder != "model":
+            check_encoder(self.ranker.encoder, self.ranker.model, self.retriever)
         for key, stage in {"retriever_2": self.retriever_2, "distilled": self.distilled}.items():
             if stage is not None and stage.mine.negatives == 0:
                 raise ValueError(f"{key}.mine.negatives: 0: the stage learns from mined negatives; accepted: 1 or more")
@@ -132,7 +137,7 @@ class Pipeline:
 
         if config.ranker is None:
             return retriever_2, None
-        ranker = self.train_ranker(config.ranker, retriever_2)
+        ranker = self.train_ranker(config.ranker, encoder, retriever_2)
 
         if config.distilled is None:
             return retriever_2, ranker.ranker
@@ -153,13 +158,15 @@ class Pipeline:
         )  # fmt: skip
         return self.refresh(name, retriever)
 
-    def train_ranker(self, config: RankerPhase, retrieval: Retrieval) -> Reranking:
+    def train_ranker(self, config: RankerPhase, encoder: Model, retrieval: Retrieval) -> Reranking:
         """The ranker: train a cross encoder with negatives that retriever 2 ranks high (Eq. 4), and rerank with it."""
         name = "ranker over retriever 2"
         own: dict[str, Any] = {} if config.hardest is None else {"hardest": config.hardest}
+        taken = encoder if config.encoder == "pre-trained" else None
+        label = "start ranker" if taken is None else self.label("start ranker")
         ranker = phase(
             self.label("ranker"), self.collection,
-            self.collection.initial_model("start ranker", config.model, objective="ranker"),
+            self.collection.initial_model(label, config.model, objective="ranker", encoder=taken),
             rankings=retrieval.ranking, seed=[self.seed, "ranker"], config=config,
             inputs=ScreenInputs(vectors=retrieval.vectors), **own,
         )  # fmt: skip

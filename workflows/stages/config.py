@@ -8,7 +8,7 @@ from components.config import Config, UserError, distinct
 from components.data.tables import DEV
 from components.evaluation.embedding_space import EmbeddingSpaceConfig
 from components.evaluation.measures import at_level, needs_answers
-from components.models.configs import MaskedLanguageModelConfig
+from components.models.configs import CrossEncoderConfig, DualEncoderConfig, MaskedLanguageModelConfig
 from components.retrieval.lucene import BM25Config
 from components.retrieval.screening import ScreenConfig
 from components.sources.base import AnySource
@@ -164,6 +164,14 @@ def check_generator(generator: GeneratorPhase | None, needed: bool) -> None:
         )
     if generator is not None and not needed:
         raise ValueError("generator: nothing here asks it; accepted: null")
+
+
+def check_encoder(encoder: str, ranker: CrossEncoderConfig, retriever: DualEncoderConfig) -> None:
+    """ValueError if the ranker cannot begin from the encoder of the retriever that the key `encoder` names."""
+    if (ranker.model, ranker.revision, ranker.layers) != (retriever.model, retriever.revision, retriever.layers):
+        raise ValueError(f"ranker.encoder: {encoder}: ranker.model must be made from the retriever's model")
+    if retriever.towers == "separate":
+        raise ValueError(f"ranker.encoder: {encoder}: accepted only where queries and documents share one")
 
 
 def seeded(label: str, seed: int, config: CollectionConfig) -> str:

@@ -51,9 +51,9 @@ def names() -> list[str]:
 
 
 def name_of(path: Path) -> str:
-    """What an experiment is called: its file's name, behind its folder's where that is one of `configs`."""
-    folder = path.resolve().parent
-    return f"{folder.name}-{path.stem}" if folder.parent == ROOT / "configs" else path.stem
+    """What an experiment is called: its file's name, behind those of its folders where these are in `configs`."""
+    folder, configs = path.resolve().parent, ROOT / "configs"
+    return "-".join([*(folder.relative_to(configs).parts if folder.is_relative_to(configs) else ()), path.stem])
 
 
 def read(path: Path, assignments: list[str], runs: Path) -> Experiment:

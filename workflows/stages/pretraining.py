@@ -46,7 +46,8 @@ class PretrainingPhase(Config):
     """Null for `tanh` in SimCSE and `batchnorm` in DiffCSE."""
     augmentation: AugmentationConfig | None = None
     """Edited copies of the texts as further examples. Null for none."""
-    difference: DifferenceConfig = DifferenceConfig()
+    difference: DifferenceConfig | None = None
+    """What is edited and predicted. Null for DiffCSE's defaults."""
     generator: GeneratorPhase | None = None
     """Null where no token is replaced or inserted."""
     head: MaskedLanguageModelConfig | None = None
@@ -62,7 +63,8 @@ class PretrainingPhase(Config):
         for key in sorted(self.model_fields_set - {"objective", "seed", "train", *keys}):
             if getattr(self, key) is not None:
                 raise ValueError(f"{key}: the objective {self.objective} does not read it; accepted: {listing(keys)}")
-        asked = {"diffcse": self.difference, "simcse": self.augmentation}.get(self.objective, self.bottleneck)
+        differing = self.difference or DifferenceConfig()
+        asked = {"diffcse": differing, "simcse": self.augmentation}.get(self.objective, self.bottleneck)
         check_generator(self.generator, "generator" in keys and asked is not None and asked.generates)
         return self
 
@@ -84,6 +86,8 @@ def pretrained(
         label, of_generator = (seeded(one, seed, config) if asked.seed is None else one for one in (name, "generator"))
         own: dict[str, Any] = {key: getattr(asked, key) for key in OPTIONS[asked.objective]}
         own = {key: value for key, value in own.items() if value is not None}
+        if asked.objective == "diffcse":
+            own.setdefault("difference", DifferenceConfig())
         if "generator" in own:
             own["generator"] = generator(of_generator, collection, begun, own["generator"], own_seed)
         if "head" in own:

@@ -104,6 +104,13 @@ def test_without_pretraining_all_begin_from_the_start_model(tree: dict[str, Any]
     assert "pre-training" not in made
 
 
+def test_the_ranker_can_begin_as_the_retrievers_do(tree: dict[str, Any], tmp_path: Path) -> None:
+    """Table 5's last row."""
+    made = steps(tree, tmp_path, "ranker.encoder=pre-trained")
+    assert same(made["start ranker"].inputs["encoder"], made["pre-training"])
+    assert steps(tree, tmp_path)["start ranker"].inputs.get("encoder") is None
+
+
 def test_seeds_are_whole_pipelines_over_one_start(tree: dict[str, Any], tmp_path: Path) -> None:
     made = steps(tree, tmp_path, "seeds=[1, 2]")
     for seed in (1, 2):
