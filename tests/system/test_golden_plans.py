@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from components.config import read_based
+from components.evaluation.averages import AVERAGE
 from tests.support.tiny import ROOT
 from workflows.running.plan import plan_text
 from workflows.stages import experiments
@@ -78,3 +79,17 @@ def test_a_config_says_how_to_run_it(config: Path) -> None:
     assert f"python -m workflows run {config.relative_to(ROOT)}" in text or "make demo" in text
     first = next(line for line in text.splitlines() if not line.startswith("#"))
     assert re.fullmatch(r"recipe: \w+|base: [\w./-]+\.yaml", first)
+
+
+@pytest.mark.parametrize(
+    "config", [path for path in CONFIGS if read_based(path).get("expected")], ids=lambda path: golden(path).stem
+)
+def test_what_a_paper_has_stands_beside_a_row(config: Path, tmp_path: Path) -> None:
+    """Each of its values is of a system, and a collection, that the experiment measures."""
+    experiment = experiments.read(config, [], tmp_path)
+    assert experiment.expected is not None
+    systems = experiment.outcome.systems
+    places = {one.collection for one in systems} | {AVERAGE, None}
+    for column in experiment.expected.of:
+        assert column.collection in places
+        assert column.values.keys() <= {one.name for one in systems}
