@@ -220,7 +220,7 @@ def closing_sentence(metrics: Json) -> str:
 def table(metrics: Json) -> str:
     """The measures in plain text, for the end of a run."""
     if not metrics["rows"]:
-        return "No measures yet."
+        return textwrap.fill(metrics.get("unmeasured", "No measures yet."), WIDTH)
     close = [textwrap.fill(sentence, WIDTH)] if (sentence := closing_sentence(metrics)) else []
     lead = [textwrap.fill(sentence, WIDTH)] if not close and (sentence := leading_sentence(metrics)) else []
     averaged = across(metrics)

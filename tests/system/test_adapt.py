@@ -129,3 +129,21 @@ def test_without_training_queries_only_what_needs_none_is_compared(
     assert config["train"] is False
     assert config["data"]["hold_out"] == {"dev": {"of": "test", "share": 0.5, "start": None}}
     assert {row["split"] for row in metrics["rows"]} == {"test"}
+
+
+def test_a_collection_that_nobody_asked_anything(beir: Path, encoder: Path, tmp_path: Path, said: tiny.Said) -> None:
+    """It learns from pairs made of the documents, measures nothing and says so; the retriever can be searched with and
+    exported."""
+    folder = shutil.copytree(beir, tmp_path / "own")
+    shutil.rmtree(folder / "qrels")
+    (folder / "queries.jsonl").write_text("")
+    tree = {**tiny.adapt(folder, encoder), "pretrain": {"updates": 2, "batch": 8}}
+    place = tiny.place(tmp_path / "place", tree)
+    assert place("run") == 0
+    assert "Nothing was measured: no query of the collection has a relevant document." in " ".join(said()[0].split())
+    assert place.metrics()["rows"] == []
+    assert "Nothing was measured" in (place.runs / "tiny" / "report.html").read_text()
+    assert place("export", str(tmp_path / "out")) == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["retriever"]
+    assert place("run") == 0
+    assert "nothing to run" in said()[0]

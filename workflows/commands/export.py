@@ -26,6 +26,7 @@ from workflows.commands import system_folder
 from workflows.commands.opening import add_config, finished, opened
 from workflows.stages import systems
 from workflows.stages.experiments import Experiment
+from workflows.stages.results import Outcome
 from workflows.steps.search import INDEX
 from workflows.store.store import Store
 
@@ -66,6 +67,9 @@ def write(experiment: Experiment, store: Store, to: Path, *, system: str | None,
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to}: exists and is not empty; accepted: a directory that does not exist, or an empty one")
     outcome = experiment.outcome
+    if outcome.unmeasured:
+        yield from _retriever_alone(outcome, store, to)
+        return
     deployed = systems.chosen(outcome, system or systems.recommended(outcome, store))
     stages = systems.stages(deployed)
     config = system_folder.fetch(deployed, stages, store)
@@ -77,9 +81,7 @@ def write(experiment: Experiment, store: Store, to: Path, *, system: str | None,
     store.fetch(outcome.rankings.values(), "ranking.parquet")
     with replacing(to) as folder:
         folder.mkdir(parents=True)
-        shutil.copytree(store.path(outcome.retrieval.retriever) / "model", folder / "retriever")
-        _compare(folder / "retriever")
-        yield f'{to}/retriever: SentenceTransformer("{to}/retriever")'
+        yield _retriever(outcome, store, folder, to)
         if outcome.ranker is not None:
             shutil.copytree(store.path(outcome.ranker) / "model", folder / "ranker")
             code = ", trust_remote_code=True" if (folder / "ranker" / RANKER_CODE).exists() else ""
@@ -103,6 +105,22 @@ def write(experiment: Experiment, store: Store, to: Path, *, system: str | None,
         measured = system_folder.measures(outcome, deployed, stages, store, command)
         system_folder.write(folder / "system", config, deployed, stages, store, measured)
         yield f'{to}/system ({deployed.name}): python -m workflows search {to}/system "QUERY"'
+
+
+def _retriever_alone(outcome: Outcome, store: Store, to: Path) -> Iterator[str]:
+    """What there is of a run that measured nothing."""
+    finished(store, outcome.retrieval.retriever)
+    store.fetch([outcome.retrieval.retriever], "model")
+    with replacing(to) as folder:
+        folder.mkdir(parents=True)
+        yield _retriever(outcome, store, folder, to)
+
+
+def _retriever(outcome: Outcome, store: Store, folder: Path, to: Path) -> str:
+    """Copy the last retriever to `folder/retriever`; a line that says how to use it in `to`."""
+    shutil.copytree(store.path(outcome.retrieval.retriever) / "model", folder / "retriever")
+    _compare(folder / "retriever")
+    return f'{to}/retriever: SentenceTransformer("{to}/retriever")'
 
 
 @contextmanager

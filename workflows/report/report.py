@@ -44,17 +44,18 @@ def write(
     examples: tuple[str, str] | None = None,
     costs: Sequence[Cost] = (),
     expected: Expected | None = None,
+    unmeasured: str = "",
 ) -> Json:
     """Write `metrics.json` and `report.html` of a run, and return the metrics.
 
     `results` is the step that gathered the measures of `systems` (None, or not finished, where there are none yet),
     `executed` the fingerprints of the steps that ran just now, `about` what this is in a sentence or two, `note` what a
     reader must know about the start model, `examples` the system and its baseline whose won and lost queries are shown,
-    by default the first comparison's, `costs` are systems whose cost is set side by side, and `expected` is what a
-    paper has.
+    by default the first comparison's, `costs` are systems whose cost is set side by side, `expected` is what a paper
+    has, and `unmeasured` says why there is nothing to measure by.
     """
     steps = finished_steps(wanted, store)
-    metrics = metrics_of(results, steps, store, executed, systems, costs, expected)
+    metrics = metrics_of(results, steps, store, executed, systems, costs, expected, unmeasured)
     if examples is None and metrics["comparisons"]:
         examples = metrics["comparisons"][0]["system"], metrics["comparisons"][0]["baseline"]
     page = {
@@ -66,6 +67,7 @@ def write(
         "pictures": charts.of_steps(steps, store),
         "across": across(metrics),
         "expected": metrics.get("expected"),
+        "unmeasured": unmeasured,
         "entropies": entropies(systems, store),
         "examples": examples_of(systems, store, examples) if examples is not None else None,
         "screens": list(screens(steps, store)),

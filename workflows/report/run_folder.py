@@ -66,6 +66,7 @@ class RunFolder:
             self.path, title=self._experiment.name, wanted=self._experiment.wanted, results=outcome.results,
             systems=outcome.systems, store=self._store, executed=executed, config=self._config(), note=outcome.note,
             examples=outcome.examples, costs=outcome.costs, expected=self._experiment.expected,
+            unmeasured=outcome.unmeasured,
         )  # fmt: skip
 
     def _config(self) -> Json:
@@ -76,7 +77,7 @@ class RunFolder:
         outcome = self._experiment.outcome
         return metrics_of(
             outcome.results, self.finished_steps(), self._store, executed, outcome.systems, outcome.costs,
-            self._experiment.expected,
+            self._experiment.expected, outcome.unmeasured,
         )  # fmt: skip
 
     def _written(self, metrics: Json) -> Json | None:

@@ -224,6 +224,8 @@ class Outcome:
     that does not count. None for no averages."""
     cheapest_first: tuple[str, ...] = ()
     """Where one of the systems is chosen to be deployed: their names in the order of their costs."""
+    unmeasured: str = ""
+    """Where there is nothing to measure by: what was made, and why nobody knows how good it is."""
 
     @property
     def ranked(self) -> dict[str, System]:

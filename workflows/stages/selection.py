@@ -17,6 +17,8 @@ def built(build: Callable[[Any], Outcome], config: CollectionConfig) -> Outcome:
     that split in place of the measured one. What both need, such as the trainings, is one step and done once.
     """
     outcome, asked = build(config), config.evaluate
+    if outcome.unmeasured:
+        return outcome
     if asked.select == asked.split:
         return _led(outcome, "evaluate.select is the measured split")
     if asked.select is None or asked.select_by is None:

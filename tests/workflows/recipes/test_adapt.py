@@ -40,8 +40,8 @@ def of(tree: dict[str, Any], **found: Any) -> Config:
     config = Config(**tree)
     seen = _found(config, None)
     assert seen is not None
-    about = {"asked": 10**6, "queries": {}, "relevant": 1.0, "graded": False, **found}
-    return resolve(config.model_copy(update={"survey": Survey(of=seen.of, documents=1000, **about)}), None)[0]
+    about = {"documents": 1000, "asked": 10**6, "queries": {}, "relevant": 1.0, "graded": False, **found}
+    return resolve(config.model_copy(update={"survey": Survey(of=seen.of, **about)}), None)[0]
 
 
 def test_lengths_are_those_of_the_collection(tmp_path: Path, tree: dict[str, Any]) -> None:
@@ -152,14 +152,40 @@ def test_mistakes_are_one_line(tmp_path: Path, tree: dict[str, Any], assignment:
         read(tmp_path, tree, assignment)
 
 
-def test_a_collection_without_queries_or_judgements_is_refused(tmp_path: Path, tree: dict[str, Any], own: Path) -> None:
+def test_without_queries_or_judgements_it_must_be_allowed_to_learn_from_documents(
+    tmp_path: Path, tree: dict[str, Any], own: Path
+) -> None:
     for path in (own / "qrels").iterdir():
         path.unlink()
     with pytest.raises(UserError, match=r"own\.yaml: data: none of the 24 queries has a relevant document"):
-        read(tmp_path, tree)
+        read(tmp_path, tree, "pretrain=false")
     (own / "queries.jsonl").write_text("")
     with pytest.raises(UserError, match=r"own\.yaml: data: the collection has no queries"):
-        read(tmp_path, tree)
+        read(tmp_path, tree, "pretrain=false")
+    experiment = read(tmp_path, tree)
+    assert experiment.config.pretrain.pairs == "sentences"
+    assert (experiment.outcome.systems, experiment.config.train) == ([], False)
+
+
+@pytest.mark.parametrize(
+    ("documents", "queries", "on"),
+    [(9_999, 100, False), (10_000, 999, True), (10_000, 1_100, False), (50_000, 0, True)],
+)
+def test_documents_alone_are_learnt_from_where_they_are_many_and_queries_few(
+    tree: dict[str, Any], documents: int, queries: int, on: bool
+) -> None:
+    splits = {"dev": 50, "test": 50} | ({"train": queries} if queries else {})
+    found = of(tree, documents=documents, queries=splits)
+    assert bool(found.pretrain) == on
+    if found.pretrain:
+        assert (found.pretrain.updates, found.pretrain.epochs) == (min(600, -(-documents // 32)), None)
+    assert of({**tree, "pretrain": {"pairs": "crops", "epochs": 2}}, documents=64).pretrain.updates == 4
+
+
+def test_a_retriever_of_documents_alone_is_a_candidate(tmp_path: Path, tree: dict[str, Any]) -> None:
+    names = {one.name for one in read(tmp_path, tree, "pretrain={updates: 2}").outcome.systems}
+    assert {"pre-trained", "BM25 + pre-trained, interpolated", "retriever 1"} <= names
+    assert "pre-trained" not in {one.name for one in read(tmp_path, tree).outcome.systems}
 
 
 def test_the_cheaper_of_two_within_one_standard_error_is_chosen() -> None:

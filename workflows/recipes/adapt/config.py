@@ -27,30 +27,44 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "game": {"batch": 16, "learning_rate": 3e-5, "negatives": 3, "depth": 30},
 }
 """The demo's numbers: chosen by dev queries on 10,000 documents, for the six layers of MiniLM."""
+PAIRS: dict[str, Any] = {"batch": 32, "learning_rate": 5e-5}
 
 
-class Training(Part):
-    """The numbers of one training."""
+class Length(Part):
+    """How long a training is."""
 
     epochs: float | None = Field(None, gt=0)
-    """Passes over the training queries, in place of `updates`. Without either it is one pass, in so many updates that
+    """Passes over what is learnt from, in place of `updates`. Without either it is one pass, in so many updates that
     the training is neither too short to learn anything nor longer than it is worth."""
     updates: int | None = Field(None, ge=1)
     """Updates of the weights."""
     batch: int = Field(ge=1)
-    """Queries in one update."""
+    """Queries, or documents, in one update."""
     learning_rate: float = Field(gt=0)
     """The highest of the schedule."""
-    negatives: int = Field(ge=0)
-    """Hard negatives of a query."""
-    depth: int = Field(ge=1)
-    """Ranks that they are drawn from."""
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
         if self.epochs is not None and self.updates is not None:
             raise ValueError("epochs and updates are two names of one length; give one of them")
         return self
+
+
+class Training(Length):
+    """The numbers of one training on queries."""
+
+    negatives: int = Field(ge=0)
+    """Hard negatives of a query."""
+    depth: int = Field(ge=1)
+    """Ranks that they are drawn from."""
+
+
+class Pairs(Length):
+    """A training on pairs made of the documents alone."""
+
+    pairs: Literal["sentences", "crops"] = "sentences"
+    """What asks for what: a sentence for the rest of its document (the inverse cloze task; Lee et al., 2019), or one
+    random span of it for another (Izacard et al., 2022)."""
 
 
 class Trainings(Part):
@@ -103,6 +117,10 @@ class Config(RetrievalConfig):
     neighbours: TrialsConfig | None = TrialsConfig(**NEIGHBOURS)
     """Reranking by reciprocal nearest neighbours (Zerveas et al., 2023, section 3.1), as a further candidate: which
     numbers are tried on the queries of `evaluate.select`. Null for not."""
+    pretrain: Pairs | Literal[False] | None = None
+    """A retriever that learns from the documents alone, as a further candidate: the start model after a training on
+    pairs made of them. Null for one where the collection is large and judgements are few, or where there are none;
+    false for not."""
     survey: Survey | None = None
     """What was found of the collection when this config was resolved."""
 
@@ -110,6 +128,11 @@ class Config(RetrievalConfig):
     @classmethod
     def _by_name(cls, value: Any) -> Any:
         return _over(START_MODEL, {"model": value} if isinstance(value, str) else value)
+
+    @field_validator("pretrain", mode="before")
+    @classmethod
+    def _pairs(cls, value: Any) -> Any:
+        return _over(PAIRS, value)
 
     @field_validator("rerank", mode="before")
     @classmethod

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from components.config import UserError, listing
 from components.data.tables import DEV
@@ -15,9 +15,10 @@ from components.models.capabilities import has_token_types, longest, token_count
 from components.models.configs import MODULES, locate_model
 from components.sources.base import HoldOut
 from components.sources.survey import Survey, survey
-from workflows.recipes.adapt.config import Config, Trainings
+from workflows.recipes.adapt.config import PAIRS, Config, Length, Pairs, Trainings
 from workflows.stages.config import Default
 
+UNASKED = "systems are compared by queries with judgements, and `pretrain: false` leaves nothing to train on"
 MISSING = "source missing: not yet that of the collection"
 UNSEEN = Survey(
     of="", documents=100, asked=3_000, queries={"train": 2_000, DEV: 500, "test": 500}, relevant=1.0, graded=False
@@ -25,15 +26,20 @@ UNSEEN = Survey(
 """What a collection is taken for where it cannot be read."""
 UNREAD = {"query_tokens": 32, "document_tokens": 256}
 """Lengths where texts cannot be counted."""
-UPDATES = {"warm": (150, 600), "ranker": (150, 600), "game": (100, 300)}
+UPDATES = {"warm": (150, 600), "ranker": (150, 600), "game": (100, 300), "pairs": (150, 600)}
 """The fewest and the most updates of a training whose length is left open."""
 DEV_QUERIES = (200, 1_000)
 """Of dev queries that are held out: a tenth of the training queries, at least and at most so many, never over half."""
 DEV_NAMES = (DEV, "validation", "valid", "val")
 FEW = 100
 """With fewer training queries than this, nobody should expect much of a training."""
+LARGE = 10_000
+"""With as many documents and fewer than a tenth as many training queries, a retriever that learns from the documents
+alone is a candidate."""
 SEVERAL = 1.5
 """Relevant documents a query from which measures look at more than the first."""
+
+Lasting = TypeVar("Lasting", bound=Length)
 
 PATIENCE = 10.0
 """Seconds after which a survey says that it is at work."""
@@ -92,6 +98,10 @@ class _Resolving:
         if self._seen:
             self._check()
         config, asked = self._config, self._config.evaluate
+        if self._seen and not self._survey.queries:
+            train = self._note("train", False, "no query of the collection has a relevant document")
+            alone = {"model": self._model(), "train": train, "pretrain": self._pairs({})}
+            return config.model_copy(update=alone | self._ranker(alone["model"]))
         hold_out, evaluate = dict(config.data.hold_out), dict[str, Any]()
         if "split" not in asked.model_fields_set and asked.split not in self._counts(hold_out):
             there = self._survey.queries
@@ -116,21 +126,27 @@ class _Resolving:
         update: dict[str, Any] = {
             "data": config.data.model_copy(update={"hold_out": hold_out}), "model": self._model(),
             "evaluate": asked.model_copy(update=evaluate), "train": self._trainings(counts),
+            "pretrain": self._pairs(counts),
         }  # fmt: skip
         if "k" not in config.model_fields_set and self._survey.documents < config.k:
             update["k"] = self._note("k", self._survey.documents, "all documents")
-        if config.pair_tokens is None:
-            both = (update["model"].query_tokens or 0) + (update["model"].document_tokens or 0)
+        return config.model_copy(update=update | self._ranker(update["model"]))
+
+    def _ranker(self, model: Any) -> dict[str, Any]:
+        """What the ranker reads, and how it scores."""
+        update: dict[str, Any] = {}
+        if self._config.pair_tokens is None:
+            both = (model.query_tokens or 0) + (model.document_tokens or 0)
             update["pair_tokens"] = self._note(
                 "pair_tokens", min(both, self._limit()), "a query with its document, as the model's limit allows"
             )
-        if config.ranker_pooling is None:
-            typed = has_token_types(config.model)
+        if self._config.ranker_pooling is None:
+            typed = has_token_types(self._config.model)
             why = f"the start model has {'' if typed else 'no '}token types"
             update["ranker_pooling"] = self._note(
                 "ranker_pooling", "maxsim" if typed else "mean", why, of_collection=False
             )
-        return config.model_copy(update=update)
+        return update
 
     def _note(self, key: str, value: Any, why: str, *, of_collection: bool = True) -> Any:
         """The value, which is noted with why."""
@@ -138,12 +154,13 @@ class _Resolving:
         return value
 
     def _check(self) -> None:
-        """UserError where there is nothing to compare systems by."""
+        """UserError where there is nothing to compare systems by, and nothing is to be trained without queries."""
+        if self._config.pretrain is not False:
+            return
         if not self._survey.asked:
-            raise UserError("data: the collection has no queries; systems are compared by queries with judgements")
+            raise UserError(f"data: the collection has no queries; {UNASKED}")
         if not self._survey.queries:
-            raise UserError(f"data: none of the {self._survey.asked:,} queries has a relevant document; systems are "
-                            "compared by queries with judgements")  # fmt: skip
+            raise UserError(f"data: none of the {self._survey.asked:,} queries has a relevant document; {UNASKED}")
 
     def _counts(self, hold_out: Mapping[str, HoldOut]) -> dict[str, int]:
         """About how many judged queries each split has once splits are held out and samples drawn."""
@@ -209,15 +226,34 @@ class _Resolving:
         if not queries:
             return bool(self._note("train", False, "the collection has no judged queries in a split `train`"))
         update = {}
-        for name, (least, most) in UPDATES.items():
-            training = getattr(config, name)
-            if training.updates is None:
-                passes = training.epochs or 1
-                once = math.ceil(passes * queries / training.batch)
-                updates = once if training.epochs else min(max(once, least), most)
-                why = f"{passes:g} x {queries:,} training queries in batches of {training.batch}"
-                why += f", at least {least}" if updates > once else f", at most {most}" if updates < once else ""
-                why += "; few: expect little" if queries < FEW else ""
-                self._note(f"train.{name}.updates", updates, why)
-                update[name] = training.model_copy(update={"updates": updates, "epochs": None})
+        for name in ("warm", "ranker", "game"):
+            of = "training queries", "; few: expect little" if queries < FEW else ""
+            update[name] = self._lasting(f"train.{name}", getattr(config, name), queries, of, UPDATES[name])
         return config.model_copy(update=update)
+
+    def _pairs(self, counts: Mapping[str, int]) -> Pairs | bool:
+        """The training on pairs made of documents; False where queries do for all."""
+        pairs, found, queries = self._config.pretrain, self._survey, counts.get("train", 0)
+        if pairs is None:
+            if found.queries and (found.documents < LARGE or 10 * queries >= found.documents):
+                return False
+            pairs = Pairs(**PAIRS)
+            there = f"{found.documents:,} documents and {queries:,} training queries"
+            self._note("pretrain", f"{{pairs: {pairs.pairs}}}", there)
+        if pairs is False:
+            return False
+        return self._lasting("pretrain", pairs, found.documents, ("documents", ""), UPDATES["pairs"])
+
+    def _lasting(
+        self, key: str, training: Lasting, count: int, of: tuple[str, str], bounds: tuple[int, int]
+    ) -> Lasting:  # fmt: skip
+        """A training with its updates."""
+        if training.updates is not None:
+            return training
+        (least, most), passes = bounds, training.epochs or 1
+        once = math.ceil(passes * count / training.batch)
+        updates = once if training.epochs else min(max(once, least), most)
+        why = f"{passes:g} x {count:,} {of[0]} in batches of {training.batch}"
+        why += f", at least {least}" if updates > once else f", at most {most}" if updates < once else ""
+        self._note(f"{key}.updates", updates, why + of[1])
+        return training.model_copy(update={"updates": updates, "epochs": None})

@@ -4,18 +4,26 @@ from dataclasses import replace
 from typing import Any
 
 from components.retrieval.lucene import RM3Config
-from workflows.recipes.adapt.config import Config, Training, Trainings
+from components.training.config import TrainConfig
+from components.training.pretraining import ClozeConfig
+from workflows.recipes.adapt.config import Config, Pairs, Training, Trainings
 from workflows.stages import experiments
 from workflows.stages.collection import Collection
 from workflows.stages.config import CollectionConfig, seeded
 from workflows.stages.costs import cheapest_first, cost_of
+from workflows.stages.pretraining import PretrainingPhase, pretrained
 from workflows.stages.results import Outcome, Results, note_on
-from workflows.stages.retrieval import by_neighbours, fused, refresh
+from workflows.stages.retrieval import Retrieval, by_neighbours, fused, refresh
 from workflows.stages.untrained import INTERPOLATED, add_untrained
 from workflows.steps.lucene import VectorIndexConfig, lucene_feedback, lucene_index
 from workflows.store.dag import Step, step
 
-WARM = "warm retriever"
+WARM, PRETRAINED = "warm retriever", "pre-trained"
+UNMEASURED = (
+    "Nothing was measured: no query of the collection has a relevant document. The retriever has learnt from pairs "
+    "made of the documents; whether it is better than the start model or BM25, nobody knows. Some hundred queries, "
+    "each with a relevant document, would tell."
+)
 RANKER_BETWEEN_ROUNDS = {"updates": 20, "learning_rate": 1e-5}
 """How the ranker follows the retriever in a round: it is good already, and its groups are few."""
 TEMPERATURE = {"temperature": 0.05}
@@ -23,6 +31,8 @@ TEMPERATURE = {"temperature": 0.05}
 
 def build(config: Config) -> Outcome:
     """The graph: what needs no training, what AR2 trains where there are queries to train on, and the results."""
+    if config.pretrain and config.survey is not None and not config.survey.queries:
+        return _unmeasured(config, config.pretrain)
     base = _untrained(config) if config.train is False else experiments.outcome_of(ar2(config, config.train))
     collection, split = Collection(config), config.evaluate.split
     results = Results(collection, config, systems=list(base.systems))
@@ -34,12 +44,16 @@ def build(config: Config) -> Outcome:
             if config.neighbours is not None and (retrieval := retrievals.get((name, seed))) is not None:
                 ranking = by_neighbours(retrieval, config, config.neighbours)
                 results.add(f"{name} by neighbours", ranking, seed=seed)
-        if (retrieval := retrievals.get((WARM, seed))) is not None:
-            name = f"BM25 + {WARM}, interpolated"
-            rankings = fused(
-                seeded(name, seed, config), collection, [collection.bm25, retrieval.ranking], config, INTERPOLATED
-            )
-            results.add(name, rankings(split), seed=seed)
+        if config.pretrain:
+            retrieval = retrievals[PRETRAINED, seed] = _pretrained(collection, config, config.pretrain, seed)
+            results.add(PRETRAINED, retrieval.ranking(split), retrieval=retrieval, seed=seed)
+        for beside in (WARM, PRETRAINED):
+            if (retrieval := retrievals.get((beside, seed))) is not None:
+                name = f"BM25 + {beside}, interpolated"
+                rankings = fused(
+                    seeded(name, seed, config), collection, [collection.bm25, retrieval.ranking], config, INTERPOLATED
+                )
+                results.add(name, rankings(split), seed=seed)
     trained = [(f"ranker over retriever {config.rounds}", f"retriever {config.rounds}"), (WARM, "start model")]
     latest = {system.name: system for system in results.systems}
     return replace(
@@ -59,6 +73,29 @@ def _untrained(config: Config) -> Outcome:
     return Outcome(
         results=results.gather([]), data=collection.data, systems=results.systems, retrieval=start, ranker=None,
         split=config.evaluate.split, note=note_on(config.model.model),
+    )  # fmt: skip
+
+
+def _pretrained(collection: Collection, config: Config, pairs: Pairs, seed: int) -> Retrieval:
+    """The start model after a training on pairs made of the documents."""
+    begun = collection.initial_model("start retriever", config.model)
+    train = TrainConfig(
+        updates=pairs.updates, batch=pairs.batch, learning_rate=pairs.learning_rate,
+        losses=[_cross_entropy(over="batch", options=TEMPERATURE)],
+    )  # fmt: skip
+    phase = PretrainingPhase(objective="ict", cloze=ClozeConfig(pairs=pairs.pairs), train=train)
+    (model,) = pretrained(collection, begun, [phase], config, seed)
+    return refresh(seeded(PRETRAINED, seed, config), collection, model, config)
+
+
+def _unmeasured(config: Config, pairs: Pairs) -> Outcome:
+    """A retriever for a collection of which nobody has said what is relevant to what."""
+    collection, (seed, *_) = Collection(config), config.seeds
+    retrieval = _pretrained(collection, config, pairs, seed)
+    return Outcome(
+        results=Results(collection, config).gather([]), data=collection.data, systems=[], retrieval=retrieval,
+        ranker=None, split=config.evaluate.split, note=note_on(config.model.model),
+        pictures=(retrieval.vectors, collection.bm25_index), unmeasured=UNMEASURED,
     )  # fmt: skip
 
 
