@@ -27,14 +27,16 @@ class DiffCSE(SimCSE):
     """
 
     views = ("batch", "discriminator")
+    measures = ("Spearman",)
     # A sample that lies on the edge between two tokens may be another where products are rounded differently.
     self_check = False
 
     def __init__(
         self, inputs: ObjectiveInputs, *, projector: ProjectorConfig | None = None,
         difference: DifferenceConfig | None = None, generator: Path | None = None, language_model: Path | None = None,
+        rated: Path | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(inputs, projector=projector or ProjectorConfig(kind="batchnorm"))
+        super().__init__(inputs, projector=projector or ProjectorConfig(kind="batchnorm"), rated=rated)
         self.difference = DifferencePrediction(
             self, self.model.tower("document"), self.store.template, difference or DifferenceConfig(),
             tokens=self.model.max_tokens("document"), generator=generator, language_model=language_model,

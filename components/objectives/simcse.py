@@ -18,7 +18,9 @@ from components.data.batches import Batch
 from components.models.bottleneck import Projector
 from components.models.dual_encoder import DualEncoder
 from components.objectives.editing import Editing, Edits
+from components.objectives.rated_pairs import RatedPairs
 from components.scores import Scores
+from components.training import objective
 from components.training.document_objective import DocumentObjective
 from components.training.objective import ObjectiveInputs, Visit
 from components.training.pretraining import AugmentationConfig, ProjectorConfig
@@ -53,16 +55,19 @@ class SimCSE(DocumentObjective):
     projector that no export contains: by default `tanh`, as in the paper, which drops it at test time too.
 
     With `augmentation` an edited copy of each text is a further example (Chuang et al., 2022, section 2.8). `generator`
-    is the artifact of a masked language model, which is frozen.
+    is the artifact of a masked language model, which is frozen. `rated` is the token store of a set of rated pairs, by
+    which the model is validated; without one it is by the loss over texts.
     """
 
     views: ClassVar[tuple[str, ...]] = ("batch",)
+    measures: ClassVar[tuple[str, ...]] = ("Spearman",)
 
     def __init__(
         self, inputs: ObjectiveInputs, *, projector: ProjectorConfig | None = None,
-        augmentation: AugmentationConfig | None = None, generator: Path | None = None,
+        augmentation: AugmentationConfig | None = None, generator: Path | None = None, rated: Path | None = None,
     ) -> None:  # fmt: skip
         super().__init__(inputs)
+        self._rated = rated
         self.model = DualEncoder.load(inputs.model)
         for key, accepted in {"towers": "shared", "projection": None}.items():
             if (value := getattr(self.model.config, key)) != accepted:
@@ -82,6 +87,10 @@ class SimCSE(DocumentObjective):
             self.self_check = not augmentation.generates
         self._same = np.load(inputs.tokens / "documents.same.npy", mmap_mode="r")
         self._products = MatrixProducts(self.model.tower("document"))
+
+    def reading(self, rows: Path) -> objective.Objective:
+        """This objective over other texts; with `rated`, what the pairs of that set say of its model."""
+        return super().reading(rows) if self._rated is None else RatedPairs(self, self.model, rows, self._rated)
 
     def collate(self, visits: list[Visit]) -> ViewsBatch:
         """The batch of some texts."""

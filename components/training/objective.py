@@ -95,7 +95,7 @@ class Objective(nn.Module, ABC):
     def open(self, table: Path) -> None:
         """Open the table that batches are drawn from."""
 
-    def reading(self, rows: Path) -> Self:
+    def reading(self, rows: Path) -> Objective:
         """This objective, with the same modules, over the table of another artifact."""
         other = copy.copy(self)
         other.open(rows / self.table)

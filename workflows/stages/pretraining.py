@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from components.config import Config, listing
 from components.models.configs import MaskedLanguageModelConfig
+from components.sources.base import AnySource
 from components.training.config import TrainConfig, check_training
 from components.training.pretraining import (
     AugmentationConfig,
@@ -18,7 +19,9 @@ from components.training.pretraining import (
 )
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import CollectionConfig, GeneratorPhase, check_generator, seeded
+from workflows.steps.ingest import ingest
 from workflows.steps.start import start
+from workflows.steps.tokenize import tokenize
 from workflows.steps.train import train
 from workflows.store.dag import Step, step
 
@@ -26,8 +29,8 @@ OPTIONS = {
     "simlm": ("bottleneck", "generator", "head"),
     "cocondenser": ("bottleneck", "spans", "generator", "head"),
     "ict": ("cloze",),
-    "simcse": ("projector", "augmentation", "generator"),
-    "diffcse": ("projector", "difference", "generator", "head"),
+    "simcse": ("projector", "augmentation", "generator", "rated"),
+    "diffcse": ("projector", "difference", "generator", "head", "rated"),
 }
 """The keys that each objective reads beside its training."""
 
@@ -52,6 +55,9 @@ class PretrainingPhase(Config):
     """Null where no token is replaced or inserted."""
     head: MaskedLanguageModelConfig | None = None
     """The masked language model whose head predicts tokens. Null for a new head."""
+    rated: AnySource | None = None
+    """Rated pairs, such as STS-B's development split: `train.validate_on_dev: {measure: Spearman}` measures the
+    correlation on them, and keeps the best checkpoint. Every split that the source reads counts. Null for none."""
     seed: int | None = None
     """One training, with this seed, that all seeds of the experiment go on from: intervals and p over the seeds do then
     not count it as chance. Null for one a seed. A phase behind one that is played for each seed is too."""
@@ -66,6 +72,9 @@ class PretrainingPhase(Config):
         differing = self.difference or DifferenceConfig()
         asked = {"diffcse": differing, "simcse": self.augmentation}.get(self.objective, self.bottleneck)
         check_generator(self.generator, "generator" in keys and asked is not None and asked.generates)
+        look = self.train.validate_on_dev
+        if (self.rated is not None) != (look is not None and look.measure == "Spearman"):
+            raise ValueError("rated: `train.validate_on_dev: {measure: Spearman}` and rated pairs want each other")
         return self
 
 
@@ -92,9 +101,13 @@ def pretrained(
             own["generator"] = generator(of_generator, collection, begun, own["generator"], own_seed)
         if "head" in own:
             own["language_model"] = step("head", start, config=own.pop("head"))
+        dev = collection.data
+        if "rated" in own:
+            dev = step("rated pairs", ingest, source=own["rated"])
+            own["rated"] = step("rated pairs tokens", tokenize, data=dev, model=begun.step, config=config.tokens)
         learnt = _learnt(
             label, collection, begun, asked.objective, models[-1].step, config=asked.train,
-            seed=[own_seed, asked.objective, *([i] if i else [])], **own,
+            seed=[own_seed, asked.objective, *([i] if i else [])], dev=dev, **own,
         )  # fmt: skip
         models.append(begun.after(learnt))
     return models[1:]
@@ -107,17 +120,19 @@ def generator(label: str, collection: Collection, model: Model, asked: Generator
         return begun
     label, seed = (label, seed) if asked.seed is None else ("generator", asked.seed)
     key = [seed, "mlm"]
-    return _learnt(label, collection, model, "mlm", begun, config=asked.train, seed=key, masking=asked.masking)
+    return _learnt(
+        label, collection, model, "mlm", begun, config=asked.train, seed=key, dev=collection.data, masking=asked.masking
+    )
 
 
 def _learnt(
     label: str, collection: Collection, reads: Model, objective: str, begins: Step, *, config: TrainConfig,
-    seed: list[Any], **own: Any,
+    seed: list[Any], dev: Step, **own: Any,
 ) -> Step:  # fmt: skip
     """A training on the collection's documents, over the token store of the model that `reads` them."""
     check_training(objective, config, label)
     return step(
         label, train, objective=objective, rows=collection.data, data=collection.data, tokens=reads.tokens,
-        dev=collection.data if config.validate_on_dev is not None else None, start=begins, seed=seed,
+        dev=dev if config.validate_on_dev is not None else None, start=begins, seed=seed,
         config=config, part="pre-training", **own,
     )  # fmt: skip

@@ -70,6 +70,28 @@ def test_simcse_needs_no_generator(tree: dict[str, Any], tmp_path: Path, said: S
     assert "generator" not in said()[0]
 
 
+@pytest.mark.parametrize("objective", ["simcse", "diffcse"])
+def test_the_checkpoint_that_is_best_on_rated_pairs_is_kept(
+    tree: dict[str, Any], tmp_path: Path, objective: str
+) -> None:
+    """By Spearman's correlation as the step `similarity` finds it with the model that is kept."""
+    dev = tree["similarity"]["Pairs dev"]
+    train = {**tiny.training(updates=6, batch=8), "learning_rate": 0.01, "losses": over("discriminator"),
+             "validate_on_dev": {"every": 1, "measure": "Spearman"}}  # fmt: skip
+    tree["pretrain"] |= {"objective": objective, "rated": dev["data"], "train": train}
+    if objective == "simcse":
+        tree["pretrain"] |= {"generator": None, "train": {**train, "losses": over()}}
+    tree |= {"seeds": [1], "transfer": {}, "similarity": {"Pairs dev": dev}}
+    place = tiny.place(tmp_path / "place", tree)
+    assert place("run") == 0
+    looks = [line["dev Spearman"] for line in lines(place.artifact("pre-training")) if "dev Spearman" in line]
+    assert len(set(looks)) > 2
+    (kept,) = (
+        row["value"] for row in place.metrics()["rows"] if (row["system"], row["measure"]) == ("retriever", "Spearman")
+    )
+    assert kept == pytest.approx(max(looks), abs=1e-6)
+
+
 def test_insertions_and_deletions_are_options(tree: dict[str, Any], tmp_path: Path) -> None:
     """Of the edits that DiffCSE detects, and of copies that are negatives of SimCSE; deletions ask no generator."""
     tree |= {"seeds": [1], "transfer": {}}
@@ -181,6 +203,9 @@ def test_ar2_warms_up_with_diffcse(dpr: dict[str, Any], beir: Path, encoder: Pat
         ),
         ("pretrain.objective=ict", "does not read it; accepted: cloze"),
         ("retriever.dropout=0", "views of a text differ by dropout"),
+        ("pretrain.rated={format: tsv, path: x.tsv}", "rated: `train.validate_on_dev: {measure: Spearman}` and rated"),
+        ("pretrain.train.validate_on_dev={every: 1, measure: Spearman}", "rated: `train.validate_on_dev: {measure: Sp"),
+        ("pretrain.train.validate_on_dev={every: 1}", "measure: 'RR'; accepted: Spearman, loss"),
     ],
 )
 def test_mistakes_are_found_before_anything_runs(

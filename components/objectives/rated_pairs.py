@@ -1,0 +1,84 @@
+"""Pairs of sentences that people have rated: what checkpoints of an encoder of sentences are chosen by, as SimCSE and
+DiffCSE choose theirs by STS-B's development split (Chuang et al., 2022, Appendix A.1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from components.config import UserError
+from components.data.batches import Batch
+from components.data.groups import ids_of, rows_of
+from components.data.tables import EXAMPLES, read
+from components.data.token_store import TokenStore
+from components.evaluation.similarity import spearman
+from components.models.dual_encoder import DualEncoder
+from components.training.objective import Objective, Visit
+from components.training.terms import TermSum
+
+
+class RatedBatch(NamedTuple):
+    """Some pairs."""
+
+    texts: Batch
+    """2N texts: N first sentences, and then the second ones."""
+    ratings: Tensor
+    """(N,) people's."""
+
+
+class RatedPairs(Objective):
+    """Spearman's correlation of a model's cosines with the ratings of pairs. There is nothing to learn.
+
+    `data` is the pairs' collection, and `tokens` its token store. The vectors are those of an export: without a
+    projector or dropout.
+    """
+
+    measures = ("Spearman",)
+
+    def __init__(self, owner: Objective, model: DualEncoder, data: Path, tokens: Path) -> None:
+        nn.Module.__init__(self)
+        self.inputs, self.model, self._frozen = owner.inputs, model, {}
+        self._store = TokenStore(tokens, owner.inputs.model, pairs=False)
+        self.open(data / "examples.parquet")
+
+    def open(self, table: Path) -> None:
+        """Open an examples table. UserError if its sentences are not rated pairs."""
+        examples = read(table, EXAMPLES)
+        if examples["score"].null_count or examples["second"].null_count:
+            raise UserError(f"{table}: these sentences are not pairs with a score; accepted: a set as for `similarity`")
+        ids = ids_of(table.parent / "documents.parquet", "doc_id")
+        self._pairs = np.stack([rows_of(examples[side], ids, what="examples") for side in ("first", "second")])
+        self._ratings = examples["score"].to_numpy()
+
+    def rows(self) -> int:
+        """How many pairs there are."""
+        return len(self._ratings)
+
+    def collate(self, visits: list[Visit]) -> RatedBatch:
+        """The batch of some pairs."""
+        rows = np.asarray([visit.row for visit in visits])
+        limit = self.model.max_tokens("document")
+        texts = self._store.template.texts(self._store.documents, self._pairs[:, rows].reshape(-1), limit)
+        return RatedBatch(texts, torch.from_numpy(self._ratings[rows]))
+
+    def encode(self, batch: RatedBatch) -> Tensor:
+        """(2N, h) vectors."""
+        return self.in_chunks(lambda part: self.model.pooled(part, "document"), batch.texts)
+
+    def terms(self, representations: Tensor, batch: RatedBatch) -> dict[str, TermSum]:
+        """Nothing is learnt from ratings."""
+        return {}
+
+    def judge(self, representations: Tensor, batch: RatedBatch) -> dict[str, Tensor]:
+        """(N,) cosines and ratings."""
+        first, second = representations.double().chunk(2)
+        return {"cosine": functional.cosine_similarity(first, second), "rating": batch.ratings}
+
+    def summarise(self, values: dict[str, list[float]]) -> dict[str, float]:
+        """`Spearman` over all pairs."""
+        return {"Spearman": spearman(np.asarray(values["cosine"]), np.asarray(values["rating"])).value}
