@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -49,6 +50,7 @@ def setup() -> None:
         wanted = f"{ENVIRONMENT}\n{RUNTIME.read_text()}{DEVELOPMENT.read_text()}"
         stamp = ENVIRONMENT / "complete"
         if stamp.is_file() and stamp.read_text() == wanted and _works(ENVIRONMENT):
+            write_command(ENVIRONMENT / "bin")
             return
         began = time.monotonic()
         distributions = sum("==" in line for line in wanted.splitlines())
@@ -61,8 +63,34 @@ def setup() -> None:
         _remove(ENVIRONMENT)
         python = _create(ENVIRONMENT)
         _install(python, ["-r", str(RUNTIME), "-r", str(DEVELOPMENT)])
+        write_command(ENVIRONMENT / "bin")
         stamp.write_text(wanted)
         print(f"Set up .venv in {time.monotonic() - began:.0f} s.")
+
+
+def write_command(folder: Path) -> Path:
+    """Write `sparring` to a folder: it runs this checkout with this environment, in any working directory."""
+    file, python, root = folder / "sparring", ENVIRONMENT / "bin" / "python", str(ROOT)
+    # To sh its second line calls Python with this very file, and to Python it is a text: a `#!` line cannot name an
+    # interpreter whose path is long or has spaces. Ray gives its workers the folder of the script that was called where
+    # that is in the path, so it is made the checkout.
+    text = f"""#!/bin/sh
+'''exec' {shlex.quote(str(python))} "$0" "$@"
+' '''
+import os
+import sys
+
+ROOT = {root!r}
+sys.argv[0] = os.path.join(ROOT, "sparring")
+sys.path[:1] = [ROOT, os.getcwd()]
+from workflows.__main__ import command
+
+sys.exit(command())
+"""
+    if not file.is_file() or file.read_text() != text:
+        file.write_text(text)
+        file.chmod(0o755)
+    return file
 
 
 def lock(upgrade: bool) -> None:

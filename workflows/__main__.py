@@ -1,4 +1,5 @@
-"""The command line: `python -m workflows COMMAND ...`."""
+"""The command line: `sparring COMMAND ...` from any folder, or `python -m workflows COMMAND ...` from the
+repository's."""
 
 # ruff: noqa: E402  (first we check that what is imported below is ours)
 import argparse
@@ -10,12 +11,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def shadowed() -> str | None:
-    """Why this cannot work, or None: another working directory, or another distribution's package of one of our
-    names."""
-    if Path.cwd() != ROOT:
+def shadowed(*, anywhere: bool = False) -> str | None:
+    """Why this cannot work, or None: another working directory, unless it works `anywhere`, or another distribution's
+    package of one of our names."""
+    if Path.cwd() != ROOT and not anywhere:
         return f"run this from the repository's root: cd {ROOT} && python -m workflows ..."
     for name in ("workflows", "components"):
+        if Path.cwd() != ROOT and (Path.cwd() / name / "__init__.py").exists():
+            # Ray's workers look for packages in the working directory first.
+            return f"{Path.cwd() / name} is a package of the same name as ours; run this from another folder"
         spec = find_spec(name)
         origin = Path(spec.origin).resolve() if spec is not None and spec.origin else None
         if origin != ROOT / name / "__init__.py":
@@ -43,6 +47,7 @@ from workflows.commands import (
     submit,
     tune,
 )
+from workflows.program import program
 from workflows.store.dag import StepFailed
 
 COMMANDS = (plan, run, submit, tune, show, report, search, export, clean, evaluate, doctor)
@@ -50,8 +55,36 @@ COMMANDS = (plan, run, submit, tune, show, report, search, export, clean, evalua
 read."""
 
 
+GUIDE = """\
+Sparring trains dense retrievers and rankers against each other on Ray.
+
+To begin:
+  {program} run configs/demo.yaml              a whole round in minutes, on documentation that is here already
+  {program} search configs/demo.yaml "QUESTION" --rank
+                                               ask what it has trained
+Your own collection, a folder in BEIR's layout, in a file my.yaml of two lines:
+  recipe: adapt
+  data: {{format: beir, path: MY-FOLDER}}
+  {program} plan my.yaml                       what it would do, and the numbers it chose for the collection
+  {program} run my.yaml                        ends with the system to deploy, and how good it is
+
+"""
+"""What the command says where it is given nothing."""
+
+
+def command() -> int:
+    """The command `sparring`."""
+    if reason := shadowed(anywhere=True):
+        print(f"error: {reason}", file=sys.stderr)
+        return 2
+    return main()
+
+
 def main(words: list[str] | None = None) -> int:
     """Run one command; 0 for done, 2 for a user's mistake, 1 for a failure, 130 for Ctrl-C."""
+    if not (sys.argv[1:] if words is None else words):
+        print(GUIDE.format(program=program()) + parser().format_help(), end="")
+        return 0
     arguments = parser().parse_args(words)
     try:
         arguments.call(arguments)
@@ -77,9 +110,9 @@ def main(words: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Every command with its arguments and its help."""
     top = argparse.ArgumentParser(
-        prog="python -m workflows",
+        prog=program(),
         description="Train dense retrievers and rankers against each other on Ray.",
-        epilog="Begin with: python -m workflows plan configs/demo.yaml",
+        epilog=f"Begin with: {program()} plan configs/demo.yaml",
     )
     top.add_argument(
         "--store",

@@ -24,6 +24,7 @@ from components.files import replacing
 from components.models.configs import RANKER_CODE
 from workflows.commands import system_folder
 from workflows.commands.opening import add_config, finished, opened
+from workflows.program import program
 from workflows.stages import systems
 from workflows.stages.experiments import Experiment
 from workflows.stages.results import Outcome
@@ -52,7 +53,7 @@ def call(arguments: argparse.Namespace) -> None:
     experiment, store = opened(arguments)
     finished(store, experiment.outcome.results)
     words = [*(word for one in arguments.assignments for word in ("--set", one))]
-    command = shlex.join(["python", "-m", "workflows", "run", str(arguments.config), *words])
+    command = shlex.join([*program().split(), "run", str(arguments.config), *words])
     with _disk_full_named(arguments.directory):
         for line in write(experiment, store, arguments.directory, system=arguments.system, command=command):
             print(line)
@@ -96,7 +97,7 @@ def write(experiment: Experiment, store: Store, to: Path, *, system: str | None,
         yield f"{to}/rankings: {len(outcome.rankings)} TREC run files"
         qrels = pq.read_table(store.path(outcome.data) / "qrels.parquet")
         trec.write_qrels(qrels, folder / "qrels.trec", outcome.split)
-        yield f"{to}/qrels.trec: python -m workflows evaluate {to}/rankings/NAME.trec {to}/qrels.trec"
+        yield f"{to}/qrels.trec: {program()} evaluate {to}/rankings/NAME.trec {to}/qrels.trec"
         index = outcome.retrieval.index
         if index is not None and store.is_complete(index):
             store.fetch([index], INDEX)
@@ -104,7 +105,7 @@ def write(experiment: Experiment, store: Store, to: Path, *, system: str | None,
             yield f'{to}/{INDEX}: faiss.read_index("{to}/{INDEX}")'
         measured = system_folder.measures(outcome, deployed, stages, store, command)
         system_folder.write(folder / "system", config, deployed, stages, store, measured)
-        yield f'{to}/system ({deployed.name}): python -m workflows search {to}/system "QUERY"'
+        yield f'{to}/system ({deployed.name}): {program()} search {to}/system "QUERY"'
 
 
 def _retriever_alone(outcome: Outcome, store: Store, to: Path) -> Iterator[str]:

@@ -9,6 +9,7 @@ from components.evaluation import result_table
 from workflows.commands.opening import add_cluster, add_config, labelled, opened
 from workflows.distributed import cluster as clusters
 from workflows.distributed import nodes
+from workflows.program import program
 from workflows.report.run_folder import RunFolder
 from workflows.report.timeline import timeline, where
 from workflows.running.executor import check_source_files
@@ -62,7 +63,7 @@ def call(arguments: argparse.Namespace) -> None:
 
 def _search(arguments: argparse.Namespace, *, ranks: bool) -> str:
     """The command that searches with what this run made."""
-    words = ["python -m workflows"]
+    words = [program()]
     words += [f"--store {shlex.quote(str(arguments.store))}"] if arguments.store else []
     words += [f'search {arguments.known_as or arguments.config} "your question"']
     words += [f"--set {shlex.quote(assignment)}" for assignment in arguments.assignments]

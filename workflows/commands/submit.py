@@ -13,6 +13,7 @@ from components.config import UserError
 from workflows.commands.opening import add_cluster, add_config
 from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import Cluster
+from workflows.program import program
 from workflows.stages import experiments
 from workflows.store import s3
 
@@ -68,7 +69,7 @@ def call(arguments: argparse.Namespace) -> None:
         raise KeyboardInterrupt(f"The job {job} is still running. Repeat the command to follow it.\n{how}") from None
     seconds = server.end(job)
     if isinstance(store, str) and not arguments.tune:  # any machine can write the report from the store
-        report = f"the report: python -m workflows --store {store} report {arguments.config}"
+        report = f"the report: {program()} --store {store} report {arguments.config}"
     else:
         page = "tune.html" if arguments.tune else "report.html"
         report = f"the report, on the cluster: {experiment.run / page}"

@@ -6,6 +6,7 @@ import sys
 import time
 
 from components.config import listing
+from workflows.program import program
 from workflows.stages.experiments import Experiment
 from workflows.store.dag import Step, graph
 from workflows.store.planner import pending
@@ -54,7 +55,7 @@ def view(experiment: Experiment, store: Store, waiting: list[Step]) -> str:
         else:
             lines.append(f"  {bar(node.label, state, state['seconds'], width)}")
     if waiting and not busy:
-        lines.append("  nothing is running; resume with: python -m workflows run")
+        lines.append(f"  nothing is running; resume with: {program()} run")
     lines += [f"  failed: {node.label}: {why}" for node in waiting if node not in busy and (why := _why(node, store))]
     later = [node.label for node in waiting if node not in busy]
     if later:

@@ -14,6 +14,7 @@ from components.config import UserError, read_based
 from workflows import ROOT
 from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import Cluster
+from workflows.program import located
 from workflows.store.code_version import code_version
 
 CODE = ("workflows", "components", "configs", "cluster")
@@ -36,6 +37,7 @@ def pack(config: Path, cluster: Cluster, folder: Path) -> str:
 def pack_experiment(config: Path, folder: Path) -> str:
     """Write an experiment's file, merged with the files that it is based on, and the experiments that it builds on; its
     place in the folder."""
+    config = located(config)
     source = config.resolve()
     if source.is_relative_to(ROOT):
         place = source.relative_to(ROOT)

@@ -13,6 +13,7 @@ from typing import Any
 
 from components.config import UserError, listing, override, parse, read_based, read_yaml
 from workflows import ROOT
+from workflows.program import located
 from workflows.stages import selection
 from workflows.stages.config import CollectionConfig, Default
 from workflows.stages.expected import KEY, Expected
@@ -58,7 +59,7 @@ def name_of(path: Path) -> str:
 
 def read(path: Path, assignments: list[str], runs: Path) -> Experiment:
     """The experiment in a config file. UserError names what is wrong with it."""
-    suffix = ""
+    path, suffix = located(path), ""
     if assignments:
         digest = hashlib.sha256(json.dumps(sorted(assignments)).encode()).hexdigest()
         suffix = f"-{digest[:6]}"
@@ -75,11 +76,12 @@ def made(tree: dict[str, Any], path: Path, run: Path) -> Experiment:
 
 def read_config(path: Path, assignments: list[str]) -> Any:
     """The config in a file, an instance of its recipe's `Config`. No graph is built."""
-    return _resolved(override(read_based(path), assignments), path)[1]
+    return _resolved(override(read_based(located(path)), assignments), path)[1]
 
 
 def read_outcome(path: Path, assignments: list[str]) -> Outcome:
     """What a config file's recipe hands back, for recipes that build on other experiments."""
+    path = located(path)
     recipe, config, _ = _resolved(override(read_based(path), assignments), path)
     return _built(recipe, config, path)
 

@@ -7,6 +7,7 @@ from typing import Any
 from components.charts.scatter_plot import Dot, Scatter, svg
 from components.config import yaml_text
 from components.files import replacing
+from workflows.program import program
 from workflows.report import page as pages
 from workflows.tuning.trials import Trial, TrialTable
 
@@ -74,7 +75,7 @@ def write_best(table: TrialTable, config: dict[str, Any], source: Path, *, resul
     comment = (
         f"# The best of {table.counts} of {source}: {table.measure} {best.measures[-1]:.3f} of {table.systems[-1]},\n"
         f"# {table.split} split (trial {best.number}).\n"
-        f"#     python -m workflows run {path}\n"
+        f"#     {program()} run {path}\n"
         f"# On queries that it was not chosen by: --set evaluate.split={results_split}\n"
     )
     with replacing(path) as temporary:

@@ -241,7 +241,7 @@ def test_evaluate_takes_directories_for_no_file(played: Place, tmp_path: Path, s
 
 
 def test_a_word_that_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ([], ["fly"], ["plan"], ["run", "x", "--resume"]):
+    for words in (["fly"], ["plan"], ["run", "x", "--resume"]):
         with pytest.raises(SystemExit) as caught:
             tiny.main(words)
         assert caught.value.code == 2

@@ -1,0 +1,102 @@
+"""The command `sparring`, which set-up installs: it works from any folder, where everything of the user's lies."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import environment
+from tests.support import tiny
+from tests.support.tiny import ROOT
+from workflows.program import located
+
+OWN_LOSS = '''"""A loss of the user's."""
+
+from components.losses.listwise import cross_entropy
+
+
+def own(scores, *, temperature: float = 1.0):
+    """Cross entropy by another name."""
+    return cross_entropy(scores, temperature=temperature)
+'''
+
+
+class Folder:
+    """A user's folder, in which the command is called."""
+
+    def __init__(self, place: Path) -> None:
+        self.path = place / "my folder"
+        self.path.mkdir(parents=True)
+        self._command = environment.write_command(place)
+
+    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([self._command, *words], cwd=self.path, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+@pytest.fixture
+def own(folder: Folder, beir: Path, encoder: Path) -> dict[str, Any]:
+    """A config and a loss in the folder."""
+    tree = {**tiny.dpr(beir, encoder), "k": 10}
+    tree["train"] = {**tiny.training("own_loss.own", over="batch", updates=2), "log_every": 1}
+    tiny.write(folder.path / "mine.yaml", tree)
+    tiny.write(folder.path / "inline.yaml", tiny.INLINE)
+    (folder.path / "own_loss.py").write_text(OWN_LOSS)
+    return tree
+
+
+def test_alone_it_teaches(folder: Folder) -> None:
+    done = folder()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "sparring run configs/demo.yaml" in done.stdout
+    assert "usage: sparring [-h]" in done.stdout
+    assert not list(folder.path.iterdir())
+
+
+def test_configs_of_the_repository_are_found_from_anywhere(folder: Folder) -> None:
+    """Also those that another builds on; a file of the user's with that name comes first."""
+    done = folder("plan", "configs/samtone/sizes.yaml")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert folder("plan", "configs/nothing.yaml").stderr == "error: configs/nothing.yaml: there is no such file\n"
+    assert located(Path("configs/demo.yaml")).resolve() == ROOT / "configs/demo.yaml"
+    (folder.path / "configs").mkdir()
+    (folder.path / "configs/demo.yaml").write_text("recipe: mine\n")
+    assert "recipe: 'mine'" in folder("plan", "configs/demo.yaml").stderr
+
+
+@pytest.mark.usefixtures("own")
+def test_a_run_lies_where_the_user_is(folder: Folder) -> None:
+    """With its own loss; messages name the command, and other commands find the run."""
+    done = folder("run", "mine.yaml", "--cluster", "inline.yaml")
+    assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
+    assert 'try:    sparring search mine.yaml "your question"' in done.stdout
+    assert {path.name for path in folder.path.iterdir()} >= {"store", "runs", "mine.yaml"}
+    assert (folder.path / "runs/mine/report.html").exists()
+    shown = folder("show", "mine.yaml")
+    assert shown.returncode == 0
+    assert "retriever" in shown.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own")
+def test_rays_workers_find_the_checkout_and_the_users_modules(folder: Folder) -> None:
+    done = folder("run", "mine.yaml")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_package_of_one_of_our_names_is_refused(folder: Folder) -> None:
+    """Ray's workers would take it for ours."""
+    (folder.path / "components").mkdir()
+    (folder.path / "components/__init__.py").touch()
+    done = folder("plan", "configs/demo.yaml")
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: {folder.path / 'components'} is a package of the same name as ours; run this from another folder\n"
+    )
