@@ -1,4 +1,4 @@
-"""A recipe written from README alone, outside the repository's folder of recipes: pre-train on the collection itself,
+"""A recipe written from the documentation alone, outside the repository's folder of recipes: pre-train on the collection itself,
 with any objective over its documents, and measure the retriever before and after."""
 
 from pydantic import Field
