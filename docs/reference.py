@@ -88,7 +88,14 @@ def losses() -> str:
             continue
         lines += [f"## components.losses.{file.stem}", "", ast.get_docstring(tree) or "", ""]
         for function in functions:
-            lines += [f"### {function.name}({ast.unparse(function.args)})", "", _docstring(ast.get_docstring(function))]
+            call = f"{function.name}({ast.unparse(function.args)})"
+            lines += [
+                f"### {function.name}",
+                "",
+                f"```python\n{call}\n```",
+                "",
+                _docstring(ast.get_docstring(function)),
+            ]
     return "\n".join(lines)
 
 
