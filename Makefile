@@ -6,7 +6,7 @@ unexport PYTHONHOME PYTHONPATH
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all bench lint layers format lock clean
+.PHONY: help setup demo test test-all docs bench lint layers format lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -22,6 +22,10 @@ test: lint ## set up, check and test; ARGS="-k ..." goes to pytest
 
 test-all: lint ## the same, with the long tests
 	$(BIN)/python -m pytest -m "" $(ARGS)
+
+docs: setup ## write the documentation, with its reference made from the code, to build/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q -f docs/mkdocs.yml
+	@echo "open build/docs/index.html, or with its search: $(BIN)/python -m http.server --bind 127.0.0.1 -d build/docs"
 
 bench: setup ## the benchmarks, tests/benchmarks/bench_*.py
 	OMP_NUM_THREADS=$$(nproc) $(BIN)/python -m pytest tests/benchmarks -m "" --timeout 0 -o python_files="bench_*.py" -s $(ARGS)

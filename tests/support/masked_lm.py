@@ -1,4 +1,4 @@
-"""An objective written from README alone: masked language modelling over the documents table.
+"""An objective written from the documentation alone: masked language modelling over the documents table.
 
 A document's tokens are masked at each visit anew; the encoder's states at the masked places predict them through a
 head that no export contains.

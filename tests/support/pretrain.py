@@ -1,5 +1,5 @@
-"""A recipe written from README alone, outside the repository's folder of recipes: pre-train on the collection itself,
-with any objective over its documents, and measure the retriever before and after."""
+"""A recipe written from the documentation alone, outside the repository's folder of recipes: pre-train on the
+collection itself, with any objective over its documents, and measure the retriever before and after."""
 
 from pydantic import Field
 

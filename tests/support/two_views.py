@@ -1,4 +1,5 @@
-"""An objective written from README alone: each sentence with itself, seen twice, against the others of the batch.
+"""An objective written from the documentation alone: each sentence with itself, seen twice, against the others of the
+batch.
 
 A view of a sentence leaves out some of its tokens, others at each visit. Vectors pass a projector with BatchNorm over
 the rows of all workers, which no export contains.

@@ -1,0 +1,225 @@
+"""The documentation's reference, made from the code: commands, the keys of every recipe, losses. MkDocs calls the hooks
+at the end of this file."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from components.config import Config  # noqa: E402
+from components.sources import base  # noqa: E402
+from workflows import __main__ as command_line  # noqa: E402
+from workflows.stages import experiments  # noqa: E402
+
+PARTS = "parts"
+"""The page of the classes that several recipes have keys of."""
+
+
+def pages() -> dict[str, str]:
+    """Every page by its place."""
+    found = {"commands.md": commands(), "losses.md": losses(), "formats.md": formats()}
+    recipes = {name: importlib.import_module(f"workflows.recipes.{name}") for name in experiments.names()}
+    reached = {name: list(dict.fromkeys(_reached(module.Config))) for name, module in recipes.items()}
+    shared = {one for classes in reached.values() for one in classes if sum(one in of for of in reached.values()) > 1}
+    for name, module in recipes.items():
+        own = [one for one in reached[name] if one not in shared or one is module.Config]
+        found[f"configs/{name}.md"] = _page(f"Recipe {name}", inspect.getdoc(module) or "", own, shared)
+    about = "Keys that several recipes have, by the class that has them."
+    found[f"configs/{PARTS}.md"] = _page("Shared parts", about, sorted(shared, key=lambda one: one.__name__), shared)
+    return found
+
+
+def commands() -> str:
+    """Every command with its help and its arguments."""
+    lines = [
+        "# Commands",
+        "",
+        "`sparring COMMAND` in any folder, or `python -m workflows COMMAND` in the repository's.",
+        "",
+    ]
+    top = command_line.parser()
+    subparsers = next(one for one in top._actions if isinstance(one, argparse._SubParsersAction))
+    lines += _arguments(one for one in top._actions if one is not subparsers)
+    for name, parser in subparsers.choices.items():
+        usage = " ".join(parser.format_usage().replace(command_line.program(), "sparring").split())
+        lines += [f"## {name}", "", parser.description or "", "", "```", usage.removeprefix("usage: "), "```", ""]
+        lines += _arguments(parser._actions)
+    return "\n".join(lines)
+
+
+def _arguments(actions: Any) -> list[str]:
+    rows = []
+    for action in actions:
+        if action.help == argparse.SUPPRESS or isinstance(action, argparse._HelpAction):
+            continue
+        name = ", ".join(action.option_strings) or action.metavar or action.dest
+        value = f" {action.metavar or action.dest.upper()}" if action.option_strings and action.nargs != 0 else ""
+        rows.append(f"| `{name}{value}` | {_cell((action.help or '') % {**vars(action), 'prog': 'sparring'})} |")
+    return ["| argument | |", "|---|---|", *rows, ""] if rows else []
+
+
+def losses() -> str:
+    """Every loss with its options and its docstring."""
+    lines = [
+        "# Losses",
+        "",
+        "A config names a loss by its path: `{function: components.losses.listwise.kl, over: group}`.",
+        "",
+    ]
+    for file in sorted((ROOT / "components" / "losses").glob("*.py")):
+        tree = ast.parse(file.read_text())
+        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
+        if file.stem in ("__init__", "masking") or not functions:
+            continue
+        lines += [f"## components.losses.{file.stem}", "", ast.get_docstring(tree) or "", ""]
+        for function in functions:
+            call = f"{function.name}({ast.unparse(function.args)})"
+            lines += [
+                f"### {function.name}",
+                "",
+                f"```python\n{call}\n```",
+                "",
+                _docstring(ast.get_docstring(function)),
+            ]
+    return "\n".join(lines)
+
+
+def formats() -> str:
+    """Every format that `data:` reads, with its keys."""
+    lines = [
+        "# Formats",
+        "",
+        "`data: {format: NAME, ...}` reads a collection. Each format is a file in `components/sources`.",
+        "",
+    ]
+    for name in base.formats():
+        module = importlib.import_module(f"components.sources.{name}")
+        own = [one for one in dict.fromkeys(_reached(module.Source)) if one is not base.Source]
+        lines += [f"## {name}", "", inspect.getdoc(module) or "", "", *_keys(module.Source, own, set())]
+    return "\n".join(lines)
+
+
+def _docstring(text: str | None) -> str:
+    """A docstring as Markdown: examples become code."""
+    words, _, example = (text or "").partition(">>>")
+    return words.strip() + (f"\n\n```python\n>>>{example.rstrip()}\n```" if example else "") + "\n"
+
+
+def _page(title: str, about: str, classes: list[type[BaseModel]], shared: set[type[BaseModel]]) -> str:
+    lines = [f"# {title}", "", about, ""]
+    for one in classes:
+        lines += [f"## {one.__name__}", "", inspect.getdoc(one) or "", "", *_keys(one, classes, shared)]
+    return "\n".join(lines)
+
+
+def _keys(one: type[BaseModel], here: list[type[BaseModel]], shared: set[type[BaseModel]]) -> list[str]:
+    """The table of a config class; its recipe or format, which says what the other keys are, comes first."""
+    fields = sorted(one.model_fields.items(), key=lambda item: item[0] not in ("recipe", "format"))
+    rows = [f"| `{name}` | {_type(field.annotation, here, shared)} | {_default(field)} | {_about(field)} |"
+            for name, field in fields]  # fmt: skip
+    return ["| key | value | default | what it is |", "|---|---|---|---|", *rows, ""] if rows else []
+
+
+def _about(field: Any) -> str:
+    """What a key is: its own docstring, or where it has none the first sentence of its class's."""
+    inside = [inspect.getdoc(one) or "" for one in _classes(field.annotation)]
+    return _cell(field.description or (inside[0].partition(". ")[0].rstrip(".") + "." if inside and inside[0] else ""))
+
+
+def _type(annotation: Any, here: list[type[BaseModel]], shared: set[type[BaseModel]]) -> str:
+    """An annotation in words, with links to the classes in it."""
+    if annotation is type(None):
+        return "null"
+    if annotation is base.Source:
+        return "[a format](../formats.md) and its keys"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        page = "" if annotation in here else f"{PARTS}.md" if annotation in shared else ""
+        return f"[{annotation.__name__}]({page}#{annotation.__name__.lower()})"
+    inside = typing.get_args(annotation)
+    if typing.get_origin(annotation) is typing.Literal:
+        return " or ".join(f"`{_yaml(value)}`" for value in inside)
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _type(inside[0], here, shared)
+    if typing.get_origin(annotation) in (list, tuple, set):
+        return f"list of {_type(inside[0], here, shared)}" if inside else "list"
+    if typing.get_origin(annotation) is dict:
+        return f"{_type(inside[1], here, shared)} by name"
+    if inside:
+        return " or ".join(_type(one, here, shared) for one in inside)
+    names = {
+        str: "text",
+        int: "whole number",
+        float: "number",
+        bool: "`true` or `false`",
+        Path: "path",
+        Any: "any value",
+    }
+    return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def _default(field: Any) -> str:
+    if field.is_required():
+        return "must be given"
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if isinstance(value, BaseModel):
+        return "its own defaults" if value.model_fields_set == set() else f"`{value.model_dump(exclude_unset=True)}`"
+    return "" if value is PydanticUndefined else f"`{_yaml(value)}`"
+
+
+def _yaml(value: Any) -> str:
+    return (
+        {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
+    )
+
+
+def _cell(text: str | None) -> str:
+    return re.sub(r"\s+", " ", text or "").replace("|", "\\|")
+
+
+def _reached(one: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    """A config class and those that its keys have, each before those inside it."""
+    waiting, seen = [one], set()
+    while waiting:
+        now = waiting.pop(0)
+        if now in seen:
+            continue
+        seen.add(now)
+        yield now
+        for field in now.model_fields.values():
+            waiting += _classes(field.annotation)
+
+
+def _classes(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation] if annotation not in (Config, base.Source) else []
+    return [one for inside in typing.get_args(annotation) for one in _classes(inside)]
+
+
+def on_config(config: Any) -> Any:
+    """List the made pages under "Reference"."""
+    configs = [f"reference/{place}" for place in pages() if place.startswith("configs/")]
+    made = ["reference/commands.md", {"Configs": configs}, "reference/formats.md", "reference/losses.md"]
+    config.nav = [{"Reference": made} if "Reference" in one else one for one in config.nav]
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the made pages."""
+    for place, text in pages().items():
+        files.append(File.generated(config, f"reference/{place}", content=text))
+    return files

@@ -1,0 +1,129 @@
+"""What README and the documentation say is so: their commands parse, their configs read, their links lead somewhere."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import yaml
+
+from components.config import UserError
+from tests.support import tiny
+from tests.support.tiny import ROOT
+from workflows import __main__ as command_line
+from workflows.program import located
+from workflows.stages import experiments
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "pages").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
+PROGRAMS = ("sparring ", "python -m workflows ")
+
+
+def place(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """Fenced blocks of a language, with the page that each is on."""
+    found = [(place(page), block) for page in PAGES for block in BLOCK.findall(page.read_text())]
+    return [(page, text) for page, (kind, text) in found if kind == language]
+
+
+def commands() -> list[tuple[str, str]]:
+    """Our commands in blocks of commands, without what follows `#`."""
+    lines = [(page, line.replace("\\\n", " ")) for page, text in blocks("") for line in text.splitlines()]
+    found = [(page, line[line.index(program) + len(program) :]) for page, line in lines for program in PROGRAMS
+             if re.match(rf"\s*(\w+=\S+ )*{program}", line)]  # fmt: skip
+    return list(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize(("page", "command"), commands())
+def test_a_command_parses_and_its_config_is_there(page: str, command: str) -> None:
+    words = shlex.split(command, comments=True)
+    arguments = command_line.parser().parse_args(words)
+    config = getattr(arguments, "config", None)
+    if config is not None and str(config).startswith("configs/"):
+        assert located(Path(config)).is_file(), page
+
+
+@pytest.mark.parametrize(("page", "text"), blocks("yaml"))
+def test_a_config_reads(page: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = yaml.safe_load(text)
+    if not tree.keys() & {"recipe", "base"} or str(tree.get("recipe")).startswith("my_package"):
+        pytest.skip("part of a config, or of another test")
+    if "base" in tree:
+        tree["base"] = str((ROOT / "configs" / "tune" / tree["base"]).resolve())
+    file = tmp_path / "page.yaml"
+    file.write_text(yaml.safe_dump(tree))
+    monkeypatch.chdir(ROOT)
+    # What a collection of one's own has is only known where it is.
+    absent = tree.get("data", {}).get("path") == "my-collection"
+    with pytest.raises(UserError, match="source missing") if absent else nullcontext():
+        experiments.read_config(file, [])
+
+
+def test_the_package_of_ones_own_is_run(
+    beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss, the objective and the recipe of the guide, as they stand there."""
+    page = (ROOT / "docs" / "pages" / "guides" / "extending.md").read_text()
+    for name, text in re.findall(r"^`my_package/(\w+).py`.*?^```python\n(.*?)^```", page, re.M | re.S):
+        (tmp_path / "my_package").mkdir(exist_ok=True)
+        (tmp_path / "my_package" / "__init__.py").touch()
+        (tmp_path / "my_package" / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert doctest.testmod(importlib.import_module("my_package.losses")) == (0, 4)
+    config = yaml.safe_load(re.findall(r"^`pretrain.yaml`.*?^```yaml\n(.*?)^```", page, re.M | re.S)[0])
+    small = tiny.dpr(beir, encoder)
+    config |= {key: small[key] for key in ("data", "k", "encode", "retriever")}
+    config["train"] |= {"updates": 2, "batch": 4}
+    place = tiny.place(tmp_path / "run", config)
+    assert place("run") == 0
+    assert {row["system"] for row in place.metrics()["rows"]} == {"BM25", "SimCSE"}
+
+
+def test_a_link_leads_to_a_file() -> None:
+    links = [(page, link) for page in PAGES for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())]
+    lost = [(place(page), link) for page, link in links if not link.startswith("https://")
+            and "reference/" not in link and not (page.parent / link).exists()]  # fmt: skip
+    assert lost == []
+
+
+def test_an_error_that_is_explained_is_one_that_is_said() -> None:
+    text = (ROOT / "docs" / "pages" / "errors.md").read_text()
+    explained = re.findall(r"^### `(.+)`$", text, re.M)
+    assert len(explained) > 10
+    code = [path for folder in ("workflows", "components", "cluster") for path in (ROOT / folder).rglob("*.py")]
+    said = "\n".join(path.read_text() for path in [*code, ROOT / "Makefile"])
+    assert [line for line in explained if line not in said] == []
+
+
+def test_every_recipe_is_named_among_the_methods_or_guides() -> None:
+    named = set(re.findall(r"`([\w-]+)`", "\n".join(page.read_text() for page in PAGES)))
+    assert set(experiments.names()) - named == set()
+
+
+def test_the_documentation_builds_and_needs_no_network(tmp_path: Path) -> None:
+    """Without a warning, with a page for each recipe and each loss."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-f", "docs/mkdocs.yml", "-d", str(tmp_path)]
+    quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=quiet)
+    assert (done.returncode, done.stderr) == (0, "")
+    html = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.html")}
+    assert {f"reference/configs/{name}.html" for name in experiments.names()} <= html.keys()
+    assert "same_tower" in html["reference/losses.html"]
+    assert "max_tokens_per_pass" in html["errors.html"]
+    fetched = [
+        (name, url)
+        for name, text in html.items()
+        for url in re.findall(r'<(?:script|img|link)[^>]*"(https?:[^"]+)"', text)
+    ]
+    assert fetched == []
