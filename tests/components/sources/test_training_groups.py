@@ -183,19 +183,20 @@ def test_the_fields_that_tevatron_and_flagembedding_read(tmp_path: Path) -> None
 def test_sentence_transformers_trains_on_what_is_written(tmp_path: Path, retriever: Path) -> None:
     """Its own loader, collator and loss: n-tuples with scores, which its distillation learns from."""
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.losses import DistillKLDivLoss
+    from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
+    from sentence_transformers.sentence_transformer.losses import DistillKLDivLoss
 
     path = sentence_transformers.write_groups(GROUPS, tmp_path, "train")
-    table = datasets.load_dataset(
-        "parquet", data_files=str(path), split="train", cache_dir=str(tmp_path / "cache")
-    )  # fmt: skip
+    table = datasets.load_dataset("parquet", data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
     assert table.column_names == ["anchor", "positive", "negative_1", "negative_2", "scores"]
     model = SentenceTransformer(str(retriever / "model"), device="cpu")
-    texts = [model.tokenize([row[name] for row in table]) for name in table.column_names[:-1]]
-    import torch
-
-    loss = DistillKLDivLoss(model)(texts, torch.tensor(table["scores"][:]))
-    assert float(loss) > 0
+    batch = SentenceTransformerDataCollator(model.preprocess)([dict(row) for row in table])
+    assert batch["label"].tolist() == [[2.0, 0.5, -1.0], [3.0, 1.5, 0.0]]
+    features = [
+        {key.removeprefix(f"{name}_"): value for key, value in batch.items() if key.startswith(f"{name}_")}
+        for name in table.column_names[:-1]
+    ]
+    assert float(DistillKLDivLoss(model)(features, batch["label"]).detach()) > 0
 
 
 def test_groups_of_several_sizes_make_no_table(tmp_path: Path) -> None:
