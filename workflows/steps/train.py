@@ -94,7 +94,7 @@ def _trained(
     summary = run_loop(
         made, config, out=out, seed=seed, start=start, device=torch.device("cuda" if cuda else "cpu"),
         dev=made.reading(dev) if dev is not None else None, save_seconds=save_seconds, on_update=on_update,
-        on_save=on_save,
+        on_save=on_save, shard=cluster.train.shard, gradient_checkpointing=cluster.train.gradient_checkpointing,
     )  # fmt: skip
     if rank() == 0:
         transfer.sync(out, delete=True)
