@@ -1,4 +1,4 @@
-"""Rows of a table in whatever file it comes: JSON lines, a JSON array, Parquet, or a folder of Hugging Face datasets."""
+"""Rows of a table in whatever file it comes: JSON lines, a JSON array, Parquet, a folder of Hugging Face datasets."""
 
 from collections.abc import Iterator
 from pathlib import Path

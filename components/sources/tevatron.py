@@ -97,7 +97,10 @@ def write_groups_and_corpus(records: Iterable[Given], folder: Path, name: str) -
             for one in record.documents:
                 if isinstance(one, Document) and one.doc_id not in written:
                     written.add(one.doc_id)
-                    _write(own, {"docid": one.doc_id, "text": training_groups.passages(record._replace(documents=[one]))[0]})
+                    _write(
+                        own,
+                        {"docid": one.doc_id, "text": training_groups.passages(record._replace(documents=[one]))[0]},
+                    )
             lists = zip(SIDES, divided(record), strict=True)
             ids = {f"{side}_document_ids": [record.doc_ids[at] for at in where] for side, where in lists}
             _write(file, {"query_id": record.query_id, "query_text": record.query, **ids})

@@ -151,14 +151,13 @@ def read_optimizer(optimizer: Any, folder: Path) -> None:
 
 def read_weights(objective: nn.Module, folder: Path, device: torch.device) -> None:
     """Load the weights that `write` wrote."""
-    found = load_file(folder / WEIGHTS, device=str(device))
-    if found.keys() != _once(objective).keys():
-        odd = sorted(found.keys() ^ _once(objective).keys())
+    found, own = load_file(folder / WEIGHTS, device=str(device)), _once(objective)
+    shapes = [{name: value.shape for name, value in tensors.items()} for tensors in (found, own)]
+    if shapes[0] != shapes[1]:
+        odd = sorted({name for name, _ in shapes[0].items() ^ shapes[1].items()})
         raise ValueError(f"{folder}: these weights are of another model: {', '.join(odd[:5])}")
-    for name, parameter in objective.named_parameters():
-        if name in found and sharding.is_sharded(parameter):
-            sharding.fill(parameter, found.pop(name))
-    objective.load_state_dict(found, strict=False)  # what stands under several names is there under the first
+    for name, value in own.items():  # what stands under several names is there under the first
+        sharding.fill(value, found[name])
 
 
 def _once(objective: nn.Module) -> dict[str, Tensor]:

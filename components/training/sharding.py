@@ -83,9 +83,9 @@ def own_part(tensor: Tensor, of: Tensor) -> Tensor:
 
 @torch.no_grad()
 def fill(parameter: Tensor, tensor: Tensor) -> None:
-    """Copy this worker's part of a whole tensor into a sharded parameter."""
-    assert isinstance(parameter, DTensor)
-    parameter._local_tensor.copy_(own_part(tensor, parameter))
+    """Copy a whole tensor into a weight, or this worker's part of it into a sharded one."""
+    target = parameter._local_tensor if isinstance(parameter, DTensor) else parameter
+    target.copy_(own_part(tensor, parameter))
 
 
 class Part(nn.Parameter):

@@ -20,7 +20,12 @@ from torch.utils._pytree import tree_flatten, tree_map
 DEVICE = torch.device("meta")
 COPIES = (torch.ops.aten._to_copy, torch.ops.aten.copy_)
 """What may take tensors of two devices, as on a GPU."""
-INDEXING = (torch.ops.aten.index, torch.ops.aten.index_put_, torch.ops.aten._index_put_impl_, torch.ops.aten._unsafe_index)
+INDEXING = (
+    torch.ops.aten.index,
+    torch.ops.aten.index_put_,
+    torch.ops.aten._index_put_impl_,
+    torch.ops.aten._unsafe_index,
+)
 """What takes indices of either device, as on a GPU; its other tensors must be of one."""
 
 
@@ -75,7 +80,9 @@ def computed(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return result
     if function.overloadpacket is torch.ops.aten.copy_ and not isinstance(args[0], There):
         return args[0]
-    wrapped = tree_map(lambda one: There(one) if isinstance(one, Tensor) and not isinstance(one, There) else one, result)
+    wrapped = tree_map(
+        lambda one: There(one) if isinstance(one, Tensor) and not isinstance(one, There) else one, result
+    )
     return return_and_correct_aliasing(function, args, kwargs, wrapped)
 
 

@@ -120,9 +120,7 @@ def write(
         yield f'{to}/system ({deployed.name}): {program()} search {to}/system "QUERY"'
 
 
-def _retriever_alone(
-    outcome: Outcome, store: Store, to: Path, mined: list[Step], groups: str | None
-) -> Iterator[str]:
+def _retriever_alone(outcome: Outcome, store: Store, to: Path, mined: list[Step], groups: str | None) -> Iterator[str]:
     """What there is of a run that measured nothing."""
     finished(store, outcome.retrieval.retriever)
     store.fetch([outcome.retrieval.retriever], "model")
