@@ -195,7 +195,7 @@ def use_gradient_checkpointing(module: nn.Module) -> None:
     dropout (Chen et al., 2016). The gradient is the same. A model whose library does not offer it stays as it is."""
     for model in module.modules():
         if isinstance(model, PreTrainedModel) and model.supports_gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            model.activation_checkpointing_enable({"use_reentrant": False})
 
 
 def check_length(model: nn.Module, source: Pretrained, *keys: str) -> None:

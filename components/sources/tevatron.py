@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from components.data.tables import document_text
 from components.sources import base, training_groups
 from components.sources.records import Bad, Document, document
 from components.sources.rows import matching, read_rows
@@ -97,10 +98,7 @@ def write_groups_and_corpus(records: Iterable[Given], folder: Path, name: str) -
             for one in record.documents:
                 if isinstance(one, Document) and one.doc_id not in written:
                     written.add(one.doc_id)
-                    _write(
-                        own,
-                        {"docid": one.doc_id, "text": training_groups.passages(record._replace(documents=[one]))[0]},
-                    )
+                    _write(own, {"docid": one.doc_id, "text": document_text(one.title, one.text)})
             lists = zip(SIDES, divided(record), strict=True)
             ids = {f"{side}_document_ids": [record.doc_ids[at] for at in where] for side, where in lists}
             _write(file, {"query_id": record.query_id, "query_text": record.query, **ids})

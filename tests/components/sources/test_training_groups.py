@@ -1,4 +1,4 @@
-"""Training data of Tevatron, FlagEmbedding and sentence-transformers: read, and written so that their loaders read it."""
+"""Training data of Tevatron, FlagEmbedding and sentence-transformers: read, and written as their loaders read it."""
 
 from __future__ import annotations
 
@@ -210,11 +210,11 @@ def test_groups_of_several_sizes_make_no_table(tmp_path: Path) -> None:
     ("kind", "row", "reason"),
     [
         ("tevatron", {"query": "a", "positive_passages": [], "negative_passages": []}, "expected query_id"),
-        ("tevatron", {"query_id": "1", "positive_document_ids": [], "negative_document_ids": []}, "set the key `corpus`"),
+        ("tevatron", {"query_id": "1", "positive_document_ids": [], "negative_document_ids": []}, "the key `corpus`"),
         ("tevatron", {"query_id": "1", "query": "a", "positive_passages": ["x"], "negative_passages": []}, "objects"),
         ("flagembedding", {"query": "a", "pos": PARIS}, "expected query, pos and neg"),
         ("flagembedding", {"query": "a", "pos": [PARIS], "neg": [3]}, "must be text"),
-        ("flagembedding", {"query": "a", "pos": [PARIS], "neg": [ROME], "pos_scores": [1], "neg_scores": []}, "as long"),
+        ("flagembedding", {"query": "a", "pos": [PARIS], "neg": [ROME], "pos_scores": [1], "neg_scores": []}, "be as"),
         ("flagembedding", {"query": "a", "pos": [PARIS], "neg": [], "pos_scores": ["high"]}, "got 'high'"),
         ("sentence_transformers", {"text": "a", "label": 1}, "two columns of text"),
         ("sentence_transformers", {"a": "x", "b": "y", "c": "z", "label": 0.4}, "one for each text after the query"),
