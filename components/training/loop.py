@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from torch import nn
 from components.compute.chunking import in_step
 from components.compute.fast_cpu import use_fast_cpu_ops
 from components.compute.gather import of_first, rank, workers
+from components.compute.gpu_kernels import compile_layers, use_gpu_attention
 from components.config import UserError
 from components.files import replacing, write_json
 from components.models.pretrained import use_gradient_checkpointing
@@ -37,6 +38,18 @@ from components.training.state import Best, TrainingState
 from components.training.validation import LOSS, better, validate
 
 
+@dataclass(frozen=True)
+class Execution:
+    """How a training runs, of which its result does not depend."""
+
+    shard: bool = False
+    """Each worker holds a part of every layer (`components.training.sharding`)."""
+    gradient_checkpointing: bool = False
+    """A layer keeps its inputs alone, and runs again in the backward pass."""
+    compile: bool = False
+    """On a GPU, layers are compiled."""
+
+
 def train(
     objective: Objective,
     config: TrainConfig,
@@ -49,28 +62,26 @@ def train(
     save_seconds: float,
     on_update: Callable[[int, str], None],
     on_save: Callable[[], None] = lambda: None,
-    shard: bool = False,
-    gradient_checkpointing: bool = False,
+    execution: Execution = Execution(),
 ) -> dict[str, Any]:
     """Train to the last update from wherever `out` is; a summary, which the first worker has. Every worker calls it.
 
     An empty table leaves the model as it is.
 
     `dev` is the objective over the rows that it is validated on (`Objective.reading`). The first worker calls
-    `on_save` after each checkpoint. With `shard` each worker holds a part of every layer; with `gradient_checkpointing`
-    a layer keeps its inputs alone, and runs again in the backward pass. Neither changes the result.
+    `on_save` after each checkpoint.
     """
-    with in_step() if shard and workers() > 1 else nullcontext():
+    with in_step() if execution.shard and workers() > 1 else nullcontext():
         return _train(
             objective, config, out=out, seed=seed, start=start, device=device, dev=dev, save_seconds=save_seconds,
-            on_update=on_update, on_save=on_save, shard=shard, gradient_checkpointing=gradient_checkpointing,
+            on_update=on_update, on_save=on_save, execution=execution,
         )  # fmt: skip
 
 
 def _train(
     objective: Objective, config: TrainConfig, *, out: Path, seed: int, start: Path | None, device: torch.device,
     dev: Objective | None, save_seconds: float, on_update: Callable[[int, str], None], on_save: Callable[[], None],
-    shard: bool, gradient_checkpointing: bool,
+    execution: Execution,
 ) -> dict[str, Any]:  # fmt: skip
     finished = out / "state" / "state.json"
     if of_first(finished.exists(), device):  # killed between the last write of the training and the step's record
@@ -79,10 +90,7 @@ def _train(
     objective.to(device)
     updates = config.updates if objective.rows() else 0
     check = checkpoint is None and updates > 0
-    _prepare(
-        objective, config, check=check, seed=seed, device=device, shard=shard,
-        gradient_checkpointing=gradient_checkpointing,
-    )  # fmt: skip
+    _prepare(objective, config, check=check, seed=seed, device=device, execution=execution)
     optimizer = _optimizer(objective, config)
     state, first = _resumed(objective, optimizer, config, checkpoint, start, device)
     log = MetricsLog(out / "metrics.jsonl", state, config)
@@ -115,8 +123,7 @@ def _train(
 
 
 def _prepare(
-    objective: Objective, config: TrainConfig, *, check: bool, seed: int, device: torch.device, shard: bool,
-    gradient_checkpointing: bool,
+    objective: Objective, config: TrainConfig, *, check: bool, seed: int, device: torch.device, execution: Execution
 ) -> None:  # fmt: skip
     """Make the objective's modules fast on this device, and small where that is asked for; `check`, before the first
     update, that gradients stay right."""
@@ -127,9 +134,13 @@ def _prepare(
             expected = self_check.plain(objective, config, visits, device=device)
     if device.type == "cpu":
         use_fast_cpu_ops(objective)
-    if gradient_checkpointing:
+    if device.type == "cuda":
+        use_gpu_attention(objective, precision=config.precision)
+    if execution.gradient_checkpointing:
         use_gradient_checkpointing(objective)
-    if shard:
+    if execution.compile and device.type == "cuda":
+        compile_layers(sharding.layers(objective))
+    if execution.shard:
         sharding.shard(objective, device)
     if expected is not None:
         with timed("compute"):

@@ -51,10 +51,13 @@ class TrainPool(Pool):
 
     shard: bool = False
     """For models larger than one GPU: each worker holds a part of every layer, of its gradient and of its moments, and
-    gathers a layer when it is used (FSDP2). What is outside of the layers, as token embeddings are, is whole on each."""
+    gathers a layer when it is used (FSDP2). What is outside of the layers, such as token embeddings, is whole on
+    each."""
     gradient_checkpointing: bool = False
     """Keep only the inputs of each layer of a pass, and run the layer again for its gradient: a third more time, and
     memory that hardly grows with the number of layers."""
+    compile: Literal["no", "auto"] = "no"
+    """`auto` compiles the layers where models run on GPUs, which takes a minute at the start of each training."""
 
 
 class Cluster(Config):

@@ -22,7 +22,7 @@ from components.compute.gather import gather, max_over_workers, sum_gradients, s
 from components.data.batches import to_device
 from components.objectives.scoring import batch_scores
 from components.training import loop
-from components.training.loop import train
+from components.training.loop import Execution, train
 from components.training.objective import ObjectiveInputs, make_objective
 from components.training.self_check import SelfCheckError
 from components.training.state import TrainingState
@@ -184,7 +184,7 @@ def again(options: dict[str, Any], places: dict[str, str], place: Path, *, stop:
     train(
         fresh, config, out=place, seed=1, start=None, device=CPU,
         dev=fresh.reading(Path(places[options.get("dev", "dev")])), save_seconds=-1.0, on_update=on_update,
-        **{key: options.get(key, False) for key in EXECUTION},
+        execution=Execution(**{key: options.get(key, False) for key in EXECUTION}),
     )  # fmt: skip
 
 
