@@ -37,15 +37,15 @@ class Source(training_groups.GroupSource):
         positives, negatives = row.get("pos"), row.get("neg") if row.get("neg") is not None else []
         if "query" not in row or not isinstance(positives, list) or not isinstance(negatives, list):
             return Bad("wrong columns", place, f"expected query, pos and neg; it has {', '.join(row)}")
-        teacher = None
+        teacher: list[float] | Bad | None = None
         lists = [row.get("pos_scores"), row.get("neg_scores")]
         if lists[0] is not None and (lists[1] is not None or not negatives):
             own = [*lists[0], *(lists[1] or [])]
             if [len(lists[0]), len(lists[1] or [])] != [len(positives), len(negatives)]:
                 return Bad("wrong columns", place, "pos_scores and neg_scores must be as long as pos and neg")
             teacher = scores(own, place)
-            if isinstance(teacher, Bad):
-                return teacher
+        if isinstance(teacher, Bad):
+            return teacher
         targets = [1.0] * len(positives) + [0.0] * len(negatives)
         return without_ids(self._asked(row), [*positives, *negatives], targets, teacher, split, place)
 

@@ -147,7 +147,7 @@ def join(objective: nn.Module) -> None:
     joined: dict[int, nn.Parameter] = {}
     for module in objective.modules():
         for name, parameter in module._parameters.items():
-            if isinstance(parameter, DTensor):
+            if parameter is not None and is_sharded(parameter):
                 if id(parameter) not in joined:
                     joined[id(parameter)] = nn.Parameter(at_first(parameter), parameter.requires_grad)
                 module._parameters[name] = joined[id(parameter)]

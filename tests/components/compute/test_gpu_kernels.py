@@ -31,6 +31,8 @@ def test_the_attention_that_a_model_has(has: set[str], precision: str, flash: bo
     assert attention_of(model, precision=precision, flash=flash) == expected
 
 
+# torch's own, as it looks at what a layer is given.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_compiled_layers_have_the_same_gradient(retriever: Path) -> None:
     """For batches of two shapes, by one program. What makes kernels of it is left to machines with a GPU."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers.models.bert.modeling_bert import BertLayer
+from transformers.models.bert.modeling_bert import BertIntermediate
 
 from components.objectives.ranker import Ranker
 from components.objectives.retriever import Retriever
@@ -94,13 +94,13 @@ def test_layers_that_run_again_train_alike(
     config = toy.retriever_config if kind == "retriever" else toy.ranker_config
     model = toy.started(tmp_path / "wild", config(encoder, dropout=0.3))
     passes = Counter[bool]()
-    real = BertLayer.forward
+    real = BertIntermediate.forward
 
     def counted(self: Any, *args: Any, **options: Any) -> Any:
         passes[torch.is_grad_enabled()] += 1
         return real(self, *args, **options)
 
-    monkeypatch.setattr(BertLayer, "forward", counted)
+    monkeypatch.setattr(BertIntermediate, "forward", counted)
     counts = []
     for place, again in (("a", False), ("b", True)):
         passes.clear()
