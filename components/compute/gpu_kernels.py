@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
-from transformers.utils import is_flash_attn_2_available
+from transformers.utils.import_utils import is_flash_attn_2_available
 
 COMPILED: dict[str, Any] = {"dynamic": True, "options": {"fallback_random": True}}
 """One program for batches of all shapes, with the random numbers that layers draw when they are not compiled."""
