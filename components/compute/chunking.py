@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -12,6 +13,7 @@ from components.data.batches import padded_width, token_batches
 
 _least = 1
 _unchunked = False
+_in_step = False
 
 
 @contextmanager
@@ -36,6 +38,18 @@ def unchunked() -> Iterator[None]:
         _unchunked = False
 
 
+@contextmanager
+def in_step() -> Iterator[None]:
+    """Inside this block all workers divide a batch into equally many chunks, whatever each has of it: a layer of which
+    each worker has a part is gathered by all of them together."""
+    global _in_step
+    _in_step = True
+    try:
+        yield
+    finally:
+        _in_step = False
+
+
 def is_unchunked() -> bool:
     """Whether the caller is inside `unchunked`; whoever divides a batch by its own code must ask."""
     return _unchunked
@@ -53,13 +67,27 @@ def in_chunks(forward: Callable[[Any], Tensor], batch: Any, *, tokens: int, reco
         return forward(batch)
     lengths = batch.mask.sum(-1)
     chunks = chunk_rows(lengths, tokens)
-    if len(chunks) == 1 and not recompute:
+    most = _of_all_workers(len(chunks), lengths.device)
+    if most == 1 and not recompute:
         return forward(batch)
     results = [
         checkpointed(forward, take_rows(batch, rows, int(lengths[rows[0]])), recompute=recompute) for rows in chunks
     ]
+    for _ in range(most - len(chunks)):  # the shortest again, for nothing; its dropout is no one's else
+        with torch.random.fork_rng([lengths.device] if lengths.is_cuda else []):
+            again = take_rows(batch, chunks[-1], int(lengths[chunks[-1][0]]))
+            results[-1] = results[-1] + 0 * checkpointed(forward, again, recompute=recompute)
     order = torch.cat(chunks).to(results[0].device)
     return torch.cat(results)[torch.argsort(order)]
+
+
+def _of_all_workers(chunks: int, device: torch.device) -> int:
+    """How many chunks each worker makes: as many as it has, or inside `in_step` as the one that has most."""
+    if not _in_step:
+        return chunks
+    most = torch.tensor([chunks], device=device)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    return int(most)
 
 
 def checkpointed(forward: Callable[..., Tensor], *chunk: Any, recompute: bool) -> Tensor:

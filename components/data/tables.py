@@ -69,6 +69,10 @@ GROUPS = pa.schema(
 the group.
 """
 
+GIVEN = pa.schema([GROUPS.field(name) for name in ("query_id", "doc_ids", "targets", "teacher")])
+"""Candidates that a source of training data offers a query: its positives, with targets above 0, and negatives that
+were mined before; `teacher` is null where the source has no scores. A query may have several rows."""
+
 EXPANSIONS = pa.schema([*DOCUMENTS, ("query_id", TEXT), ("number", pa.int32())])
 """An expansion of a query, as a document with the id `query#number`. Numbers start at 1 and follow the order of
 generation, without those of duplicates. Number 0, with an empty text, stands for the query without expansion."""

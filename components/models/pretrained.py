@@ -24,6 +24,7 @@ from transformers import (
     AutoModelForTextEncoding,
     AutoTokenizer,
     EncoderDecoderModel,
+    PreTrainedModel,
 )
 from transformers.utils.hub import cached_file
 
@@ -187,6 +188,14 @@ def file_of(source: Pretrained, name: str) -> Path | None:
     except OSError as error:
         raise _unreadable(source, error) from None
     return None if found is None else Path(found)
+
+
+def use_gradient_checkpointing(module: nn.Module) -> None:
+    """Have the layers of all models inside keep their inputs alone, and run again in the backward pass with the same
+    dropout (Chen et al., 2016). The gradient is the same. A model whose library does not offer it stays as it is."""
+    for model in module.modules():
+        if isinstance(model, PreTrainedModel) and model.supports_gradient_checkpointing:
+            model.activation_checkpointing_enable({"use_reentrant": False})
 
 
 def check_length(model: nn.Module, source: Pretrained, *keys: str) -> None:

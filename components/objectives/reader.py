@@ -37,6 +37,7 @@ class ReaderObjective(Writing):
     """
 
     views = ("group",)
+    shards = False
 
     def __init__(self, inputs: ObjectiveInputs, *, answer_tokens: Path) -> None:
         super().__init__(inputs)

@@ -116,7 +116,7 @@ def _read_rows(
         theirs = theirs_of(str(path), present, needed, optional, columns)
         number = 0
         for batch in file.iter_batches(batch_size=4096, columns=[name for name in theirs.values() if name]):
-            for row in _plain(batch):
+            for row in plain(batch):
                 number += 1
                 yield {ours: row[name] if name else None for ours, name in theirs.items()}, f"{path}: row {number}"
 
@@ -137,7 +137,7 @@ def theirs_of(
     return theirs
 
 
-def _plain(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+def plain(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """The rows as dictionaries. Text that is not UTF-8 is decoded to surrogates, which the records refuse."""
     try:
         rows: list[dict[str, Any]] = batch.to_pylist()

@@ -15,7 +15,10 @@ from torch import Tensor, nn
 
 from components.compute.gather import of_first, rank, sum_over_workers, workers
 from components.files import replacing, write_json
+from components.training import sharding
 from components.training.state import TrainingState
+
+Tensors = dict[str, Tensor]
 
 WEIGHTS = "weights.safetensors"
 OPTIMIZER = "optimizer.safetensors"
@@ -42,18 +45,21 @@ def newest(folder: Path, device: torch.device) -> Path | None:
 
 
 def save(folder: Path, objective: nn.Module, optimizer: Any, state: TrainingState) -> None:
-    """Write a checkpoint by the first worker, and drop all but the newest two."""
+    """Write a checkpoint by the first worker, and drop all but the newest two. Every worker calls it."""
+    weights, moments = whole_weights(objective), whole_moments(optimizer)
     if rank() == 0:
-        write(_path(folder, "update", state.update), objective, optimizer, state)
+        write(_path(folder, "update", state.update), weights, moments, state)
         _drop_old(folder, state)
     if workers() > 1:
         dist.barrier()
 
 
 def save_best(folder: Path, objective: nn.Module, state: TrainingState) -> None:
-    """Write the weights of the best validation so far by the first worker, and drop those that nothing needs."""
+    """Write the weights of the best validation so far by the first worker, and drop those that nothing needs. Every
+    worker calls it."""
+    weights = whole_weights(objective)
     if rank() == 0:
-        write(best(folder, state), objective, None, state)
+        write(best(folder, state), weights, None, state)
         _drop_old(folder, state)
 
 
@@ -87,22 +93,39 @@ def _drop_old(folder: Path, state: TrainingState) -> None:
         shutil.rmtree(dropped, ignore_errors=True)
 
 
-def write(folder: Path, objective: nn.Module, optimizer: Any, state: TrainingState) -> None:
-    """Write a directory that appears whole or not at all; without an optimizer only weights and state."""
+def write(folder: Path, weights: Tensors, moments: Tensors | None, state: TrainingState) -> None:
+    """Write a directory that appears whole or not at all; without moments only weights and state."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing(folder) as temporary:
         temporary.mkdir()
-        save_file({name: value.cpu().contiguous() for name, value in _once(objective).items()}, temporary / WEIGHTS)
-        if optimizer is not None:
-            write_optimizer(optimizer, temporary)
+        save_file({name: value.cpu().contiguous() for name, value in weights.items()}, temporary / WEIGHTS)
+        if moments is not None:
+            write_moments(moments, temporary)
         write_json(temporary / STATE, state.to_json())
 
 
-def write_optimizer(optimizer: Any, folder: Path) -> None:
+def whole_weights(objective: nn.Module) -> Tensors:
+    """Weights by name, each once. Of a sharded objective the first worker has them, and every worker must ask."""
+    return {name: sharding.at_first(value) for name, value in _once(objective).items()}
+
+
+def whole_moments(optimizer: Any) -> Tensors:
+    """An optimizer's moments by number and name. Of a sharded objective the first worker has them, and every worker
+    must ask."""
+    own = _updated(optimizer)
+    return {
+        f"{i}/{key}": sharding.at_first(sharding.sharded_as(value.detach(), own[i]))
+        for i, s in optimizer.state_dict()["state"].items() for key, value in s.items()
+    }  # fmt: skip
+
+
+def _updated(optimizer: Any) -> list[Tensor]:
+    return [sharding.parameter_of(one) for group in optimizer.param_groups for one in group["params"]]
+
+
+def write_moments(moments: Tensors, folder: Path) -> None:
     """Write an optimizer's moments."""
-    states = optimizer.state_dict()["state"]
-    tensors = {f"{i}/{key}": value.detach().cpu().contiguous() for i, s in states.items() for key, value in s.items()}
-    save_file(tensors, folder / OPTIMIZER)
+    save_file({name: value.detach().cpu().contiguous() for name, value in moments.items()}, folder / OPTIMIZER)
 
 
 def load(checkpoint: Path, objective: nn.Module, optimizer: Any, device: torch.device) -> TrainingState:
@@ -117,27 +140,35 @@ def _read_state(checkpoint: Path) -> TrainingState:
 
 
 def read_optimizer(optimizer: Any, folder: Path) -> None:
-    """Load the moments that `write_optimizer` wrote; the learning rate stays the optimizer's own."""
+    """Load the moments that `write_moments` wrote; the learning rate stays the optimizer's own."""
     states: dict[int, dict[str, Tensor]] = {}
+    own = _updated(optimizer)
     for name, value in load_file(folder / OPTIMIZER).items():
         index, _, key = name.partition("/")
-        states.setdefault(int(index), {})[key] = value
+        states.setdefault(int(index), {})[key] = sharding.own_part(value, own[int(index)])
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def read_weights(objective: nn.Module, folder: Path, device: torch.device) -> None:
     """Load the weights that `write` wrote."""
-    found = load_file(folder / WEIGHTS, device=str(device))
-    if found.keys() != _once(objective).keys():
-        odd = sorted(found.keys() ^ _once(objective).keys())
+    found, own = load_file(folder / WEIGHTS, device=str(device)), _once(objective)
+    shapes = [{name: value.shape for name, value in tensors.items()} for tensors in (found, own)]
+    if shapes[0] != shapes[1]:
+        odd = sorted({name for name, _ in shapes[0].items() ^ shapes[1].items()})
         raise ValueError(f"{folder}: these weights are of another model: {', '.join(odd[:5])}")
-    objective.load_state_dict(found, strict=False)  # what stands under several names is there under the first
+    for name, value in own.items():  # what stands under several names is there under the first
+        sharding.fill(value, found[name])
 
 
 def _once(objective: nn.Module) -> dict[str, Tensor]:
     """Weights by name, each once: towers may share their embeddings, a generator its input's and output's, and T5's
     encoder has two names for its own."""
-    found: dict[tuple[int, torch.Size], str] = {}
-    weights = {name: value.detach() for name, value in objective.state_dict().items()}
-    first = {name: found.setdefault((value.data_ptr(), value.shape), name) for name, value in weights.items()}
-    return {name: value for name, value in weights.items() if first[name] == name}
+    found: dict[Any, str] = {}
+    weights = objective.state_dict(keep_vars=True)
+    first = {name: found.setdefault(_place(value), name) for name, value in weights.items()}
+    return {name: value.detach() for name, value in weights.items() if first[name] == name}
+
+
+def _place(value: Tensor) -> Any:
+    """Where a weight lies. Of a sharded one a worker may have no row, and then all such lie nowhere."""
+    return id(value) if sharding.is_sharded(value) else (value.data_ptr(), value.shape)

@@ -12,6 +12,7 @@ from components.data.batches import to_device
 from components.rng import keyed_int
 from components.timing import timed
 from components.training.objective import Objective, Visit
+from components.training.sharding import is_sharded
 
 Losses = dict[str, float]
 
@@ -63,7 +64,7 @@ def add_gradients(
         (torch.stack(means).sum() / parts).backward()
         for name, mean in zip(terms, sum_over_workers(torch.stack(means)).tolist(), strict=True):
             values[name] = values.get(name, 0.0) + mean / parts
-    sum_gradients([p for p in objective.parameters() if p.requires_grad])
+    sum_gradients([p for p in objective.parameters() if p.requires_grad and not is_sharded(p)])
     return values, operations
 
 

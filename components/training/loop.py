@@ -11,7 +11,8 @@ import math
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from components.compute.chunking import in_step
 from components.compute.fast_cpu import use_fast_cpu_ops
 from components.compute.gather import of_first, rank, workers
+from components.compute.gpu_kernels import compile_layers, use_gpu_attention
+from components.config import UserError
 from components.files import replacing, write_json
+from components.models.pretrained import use_gradient_checkpointing
 from components.timing import timed
-from components.training import checkpoints, self_check
+from components.training import checkpoints, self_check, sharding
 from components.training.config import TrainConfig
 from components.training.gradients import Losses, add_gradients
 from components.training.log import MetricsLog
@@ -31,6 +36,18 @@ from components.training.objective import Objective
 from components.training.schedule import learning_rate, noam_peak, visits_of_update
 from components.training.state import Best, TrainingState
 from components.training.validation import LOSS, better, validate
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a training runs, of which its result does not depend."""
+
+    shard: bool = False
+    """Each worker holds a part of every layer (`components.training.sharding`)."""
+    gradient_checkpointing: bool = False
+    """A layer keeps its inputs alone, and runs again in the backward pass."""
+    compile: bool = False
+    """On a GPU, layers are compiled."""
 
 
 def train(
@@ -45,6 +62,7 @@ def train(
     save_seconds: float,
     on_update: Callable[[int, str], None],
     on_save: Callable[[], None] = lambda: None,
+    execution: Execution = Execution(),
 ) -> dict[str, Any]:
     """Train to the last update from wherever `out` is; a summary, which the first worker has. Every worker calls it.
 
@@ -53,13 +71,26 @@ def train(
     `dev` is the objective over the rows that it is validated on (`Objective.reading`). The first worker calls
     `on_save` after each checkpoint.
     """
+    with in_step() if execution.shard and workers() > 1 else nullcontext():
+        return _train(
+            objective, config, out=out, seed=seed, start=start, device=device, dev=dev, save_seconds=save_seconds,
+            on_update=on_update, on_save=on_save, execution=execution,
+        )  # fmt: skip
+
+
+def _train(
+    objective: Objective, config: TrainConfig, *, out: Path, seed: int, start: Path | None, device: torch.device,
+    dev: Objective | None, save_seconds: float, on_update: Callable[[int, str], None], on_save: Callable[[], None],
+    execution: Execution,
+) -> dict[str, Any]:  # fmt: skip
     finished = out / "state" / "state.json"
     if of_first(finished.exists(), device):  # killed between the last write of the training and the step's record
         return _finished(out) if rank() == 0 else {}
     checkpoint = checkpoints.newest(out / "checkpoints", device)
     objective.to(device)
     updates = config.updates if objective.rows() else 0
-    _make_fast(objective, config, check=checkpoint is None and updates > 0, seed=seed, device=device)
+    check = checkpoint is None and updates > 0
+    _prepare(objective, config, check=check, seed=seed, device=device, execution=execution)
     optimizer = _optimizer(objective, config)
     state, first = _resumed(objective, optimizer, config, checkpoint, start, device)
     log = MetricsLog(out / "metrics.jsonl", state, config)
@@ -91,8 +122,11 @@ def train(
     return _finish(objective, optimizer, config, out, state, first, device)
 
 
-def _make_fast(objective: Objective, config: TrainConfig, *, check: bool, seed: int, device: torch.device) -> None:
-    """Make the objective's modules fast on this device; `check`, before the first update, that gradients stay right."""
+def _prepare(
+    objective: Objective, config: TrainConfig, *, check: bool, seed: int, device: torch.device, execution: Execution
+) -> None:  # fmt: skip
+    """Make the objective's modules fast on this device, and small where that is asked for; `check`, before the first
+    update, that gradients stay right."""
     expected = None
     if objective.self_check and check:
         visits = visits_of_update(config, objective.rows(), seed=seed, update=0)
@@ -100,6 +134,14 @@ def _make_fast(objective: Objective, config: TrainConfig, *, check: bool, seed: 
             expected = self_check.plain(objective, config, visits, device=device)
     if device.type == "cpu":
         use_fast_cpu_ops(objective)
+    if device.type == "cuda":
+        use_gpu_attention(objective, precision=config.precision)
+    if execution.gradient_checkpointing:
+        use_gradient_checkpointing(objective)
+    if execution.compile and device.type == "cuda":
+        compile_layers(sharding.layers(objective))
+    if execution.shard:
+        sharding.shard(objective, device)
     if expected is not None:
         with timed("compute"):
             self_check.compare(objective, expected, device=device)
@@ -125,31 +167,34 @@ def _update(
 ) -> tuple[Losses, float]:  # fmt: skip
     """One update; the global means of the loss terms, and the gradient's norm."""
     objective.train()
-    optimizer.zero_grad(set_to_none=True)
+    objective.zero_grad(set_to_none=True)
     visits = visits_of_update(config, objective.rows(), seed=seed, update=state.update)
     losses, operations = add_gradients(
         objective, visits, parts=config.accumulate, seed=seed, update=state.update, device=device,
         precision=config.precision,
     )  # fmt: skip
     parameters = [p for p in objective.parameters() if p.requires_grad]
-    norm = float(torch.nn.utils.clip_grad_norm_(parameters, config.clip if config.clip is not None else math.inf))
+    norm = sharding.clip(parameters, config.clip if config.clip is not None else math.inf)
     state.update += 1
     state.operations += operations
     if not math.isfinite(norm):
         raise FloatingPointError(f"update {state.update}: the gradient is {norm}; lower the learning rate or use fp32")
     for group in optimizer.param_groups:
         group["lr"] = rate
+    sharding.pass_gradients(optimizer)
     optimizer.step()
     return losses, norm
 
 
 def _optimizer(objective: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    named = [(name, p) for name, p in objective.named_parameters() if p.requires_grad]
+    named = sharding.updated(objective)
     plain = [p for name, p in named if p.ndim < 2]  # biases and norms are not decayed
     decayed = [p for name, p in named if p.ndim >= 2]
     groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
     if config.optimizer == "adafactor":
+        if any(isinstance(p, sharding.Part) for _, p in named):
+            raise UserError("cluster: train: shard: Adafactor looks at whole matrices; accepted with it: false")
         return torch.optim.Adafactor(groups, lr=config.learning_rate)
     return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
 
@@ -200,6 +245,8 @@ def _finish(
         **({"best": asdict(state.best)} if state.best else {}),
         **(noam_peak(config, first, state.update) if config.schedule == "noam" else {}),
     }
+    moments = checkpoints.whole_moments(optimizer)
+    sharding.join(objective)
     if rank() == 0:
         if state.best is not None:
             best = checkpoints.best(out / "checkpoints", state)
@@ -211,7 +258,7 @@ def _finish(
         with replacing(out / "state") as folder:
             shutil.rmtree(out / "state", ignore_errors=True)
             folder.mkdir()
-            checkpoints.write_optimizer(optimizer, folder)
+            checkpoints.write_moments(moments, folder)
             write_json(folder / "state.json", {"schedule_update": first + state.update, "summary": summary})
         shutil.rmtree(out / "checkpoints", ignore_errors=True)
     if workers() > 1:

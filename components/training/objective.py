@@ -74,6 +74,10 @@ class Objective(nn.Module, ABC):
     """Whether the gradient is checked before the first update (`components.training.self_check`). False for an
     objective whose `encode` or `terms` draw random numbers other than dropout's."""
 
+    shards: bool = True
+    """Whether its layers may lie in parts on several workers (`components.training.sharding`). All workers must then
+    pass through them equally often, which `in_chunks` sees to. False for an objective that divides a batch itself."""
+
     update: int = 0
     """Updates of the weights before this one; the training loop counts them."""
 

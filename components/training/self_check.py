@@ -24,6 +24,7 @@ from components.data.batches import to_device
 from components.training.config import TrainConfig
 from components.training.gradients import Losses, add_gradients
 from components.training.objective import Objective, Visit
+from components.training.sharding import whole
 
 ROWS = 4
 """How many are looked at, at least: one for each worker and part."""
@@ -76,7 +77,7 @@ def compare(objective: Objective, expected: Plain, *, device: torch.device) -> f
         values, _ = add_gradients(
             objective, expected.visits, parts=expected.parts, seed=0, update=0, device=device, precision="fp32"
         )
-        found = {name: p.grad for name, p in objective.named_parameters() if p.grad is not None}
+        found = {name: whole(p.grad) for name, p in objective.named_parameters() if p.grad is not None}
     sums = torch.zeros(3, dtype=torch.float64)
     for name in found.keys() | expected.gradients.keys():
         one, other = found.get(name), expected.gradients.get(name)

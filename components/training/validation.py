@@ -29,19 +29,22 @@ def validate(dev: Objective, config: TrainConfig, *, seed: int, device: torch.de
     count = dev.rows()
     batches = [range(first, min(count, first + config.batch)) for first in range(0, count, config.batch)]
     mine = batches[rank() :: workers()]
+    turns = [(rows, 1.0) for rows in mine]
+    missing = -(-len(batches) // workers()) - len(mine)
+    turns += [(rows, 0.0) for rows in batches[:1] * missing]  # all workers have equally many
     values: dict[str, torch.Tensor] = {}
     losses: list[torch.Tensor] = []
-    for rows in mine or batches[:1]:  # a worker without a batch learns the names of the measures from the first
+    for rows, here in turns:  # a worker without a batch learns the names of the measures from the first
         batch = to_device(dev.collate([Visit(row, 0, seed) for row in rows]), device)
         with autocast(device, config.precision):
             representations = dev.encode(batch)
         with alone():
             judged = dev.judge(representations, batch)
             terms = dev.terms(representations, batch) if asked == LOSS and LOSS not in judged else {}
-        here = float(bool(mine))
         for name, each in judged.items():
             column = values.setdefault(name, torch.zeros(count, dtype=torch.float64, device=device))
-            column[rows.start : rows.stop] = here * each.double()
+            if here:
+                column[rows.start : rows.stop] = each.double()
         if terms:
             sums = [[here * float(term.value), here * (term.rows or 1)] for term in terms.values()]
             losses.append(torch.tensor(sums, dtype=torch.float64, device=device))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from components.training.loop import train
+from components.training.loop import Execution, train
 from components.training.objective import ObjectiveInputs, objective_named
 from tests.support import toy
 from tests.support.trainings import Interrupted, groups
@@ -24,7 +24,7 @@ def run(tmp_path: Path, data: Path, tokens: Path, retriever: Path, ranker: Path)
     def trained(
         place: str, *, kind: str = "retriever", stop: int | None = None, start: Path | None = None, dev: bool = False,
         save_seconds: float = -1.0, seed: int = 1, model: Path | None = None, recompute: bool = False,
-        piece: int = 200,
+        piece: int = 200, execution: Execution | None = None,
         **config: Any,
     ) -> dict[str, Any]:  # fmt: skip
         options = toy.train_config(**config)
@@ -48,6 +48,7 @@ def run(tmp_path: Path, data: Path, tokens: Path, retriever: Path, ranker: Path)
         return train(
             made, options, out=tmp_path / place, seed=seed, start=begins, device=torch.device("cpu"),
             dev=made.reading(held) if dev else None, save_seconds=save_seconds, on_update=on_update,
+            execution=execution or Execution(),
         )  # fmt: skip
 
     (tmp_path / "a").mkdir()

@@ -22,13 +22,14 @@ from components.data import trec
 from components.data.tables import RANKING, of_queries
 from components.files import replacing
 from components.models.configs import RANKER_CODE
-from workflows.commands import system_folder
+from workflows.commands import group_files, system_folder
 from workflows.commands.opening import add_config, finished, opened
 from workflows.program import program
 from workflows.stages import systems
 from workflows.stages.experiments import Experiment
 from workflows.stages.results import Outcome
 from workflows.steps.search import INDEX
+from workflows.store.dag import Step
 from workflows.store.store import Store
 
 TEXTS = ["a", "What is it?", "one two three", "B-25, c. 1940"]
@@ -46,6 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the system for the folder `system`, as the run's table calls it (default: what the run chose to deploy, "
         "else the last retriever, with the last ranker over it where that was measured)",
     )  # fmt: skip
+    parser.add_argument(
+        "--groups", choices=list(group_files.FORMATS), metavar="FORMAT",
+        help="write the run's groups too, as training data of another project: " + ", ".join(group_files.FORMATS),
+    )  # fmt: skip
 
 
 def call(arguments: argparse.Namespace) -> None:
@@ -55,21 +60,27 @@ def call(arguments: argparse.Namespace) -> None:
     words = [*(word for one in arguments.assignments for word in ("--set", one))]
     command = shlex.join([*program().split(), "run", str(arguments.config), *words])
     with _disk_full_named(arguments.directory):
-        for line in write(experiment, store, arguments.directory, system=arguments.system, command=command):
+        for line in write(
+            experiment, store, arguments.directory, system=arguments.system, command=command, groups=arguments.groups
+        ):  # fmt: skip
             print(line)
 
 
-def write(experiment: Experiment, store: Store, to: Path, *, system: str | None, command: str) -> Iterator[str]:
+def write(
+    experiment: Experiment, store: Store, to: Path, *, system: str | None, command: str, groups: str | None = None
+) -> Iterator[str]:
     """Write `retriever/`, `ranker/`, `rankings/*.trec`, `qrels.trec`, an index, `system/`; yield a line for each.
 
     `system` names one of the run's table, None for the one to deploy or the last; `command` is what made the run.
+    `groups` is the format that the run's groups are written in, into `groups/`; None writes none.
     Nothing is overwritten.
     """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to}: exists and is not empty; accepted: a directory that does not exist, or an empty one")
     outcome = experiment.outcome
+    mined = group_files.made(experiment, store) if groups is not None else []
     if outcome.unmeasured:
-        yield from _retriever_alone(outcome, store, to)
+        yield from _retriever_alone(outcome, store, to, mined, groups)
         return
     deployed = systems.chosen(outcome, system or systems.recommended(outcome, store))
     stages = systems.stages(deployed)
@@ -105,16 +116,25 @@ def write(experiment: Experiment, store: Store, to: Path, *, system: str | None,
             yield f'{to}/{INDEX}: faiss.read_index("{to}/{INDEX}")'
         measured = system_folder.measures(outcome, deployed, stages, store, command)
         system_folder.write(folder / "system", config, deployed, stages, store, measured)
+        yield from _groups(mined, store, folder, to, groups)
         yield f'{to}/system ({deployed.name}): {program()} search {to}/system "QUERY"'
 
 
-def _retriever_alone(outcome: Outcome, store: Store, to: Path) -> Iterator[str]:
+def _retriever_alone(outcome: Outcome, store: Store, to: Path, mined: list[Step], groups: str | None) -> Iterator[str]:
     """What there is of a run that measured nothing."""
     finished(store, outcome.retrieval.retriever)
     store.fetch([outcome.retrieval.retriever], "model")
     with replacing(to) as folder:
         folder.mkdir(parents=True)
         yield _retriever(outcome, store, folder, to)
+        yield from _groups(mined, store, folder, to, groups)
+
+
+def _groups(mined: list[Step], store: Store, folder: Path, to: Path, kind: str | None) -> Iterator[str]:
+    """Write the run's groups to `folder/groups`, where a format is asked for."""
+    if kind is not None:
+        written = list(group_files.write(mined, store, folder / "groups", kind))
+        yield f"{to}/groups: {len(written)} files of training data, in the format {kind}"
 
 
 def _retriever(outcome: Outcome, store: Store, folder: Path, to: Path) -> str:

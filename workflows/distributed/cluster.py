@@ -46,6 +46,20 @@ class Pool(Config):
     """Of `map` and `score`, in steps that use GPUs: the part of a GPU that each worker has. With 0.5 two share one."""
 
 
+class TrainPool(Pool):
+    """Ray Train's workers, and what they hold. None of it changes a result."""
+
+    shard: bool = False
+    """For models larger than one GPU: each worker holds a part of every layer, of its gradient and of its moments, and
+    gathers a layer when it is used (FSDP2). What is outside of the layers, such as token embeddings, is whole on
+    each."""
+    gradient_checkpointing: bool = False
+    """Keep only the inputs of each layer of a pass, and run the layer again for its gradient: a third more time, and
+    memory that hardly grows with the number of layers."""
+    compile: Literal["no", "auto"] = "no"
+    """`auto` compiles the layers where models run on GPUs, which takes a minute at the start of each training."""
+
+
 class Cluster(Config):
     """The cluster profile: what a run runs on."""
 
@@ -60,7 +74,7 @@ class Cluster(Config):
     long, but at least a minute, for processors that another driver uses."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """What models run on; `auto` is the GPUs where there are any."""
-    train: Pool = Pool(workers=1, threads=0)
+    train: TrainPool = TrainPool(workers=1, threads=0)
     """Ray Train's workers. Threads 0 divides the cores of the machine among the workers."""
     map: Pool = Pool()
     """Ray Data's workers that encode, search, and run other models over many rows."""

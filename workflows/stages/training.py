@@ -44,8 +44,8 @@ def mine_groups(
     inputs: ScreenInputs = NO_INPUTS, gate: Step | None = None,
 ) -> Step:  # fmt: skip
     """Mine one group for each visit of a training query, none behind a closed gate. Without rankings all negatives are
-    random."""
-    ranking = rankings("train") if rankings is not None else None
+    random, unless the config takes those that the source gives."""
+    ranking = rankings("train") if rankings is not None and config.mine.given is None else None
     if config.mine.positives == "answering" or (config.screen is not None and config.screen.answering):
         if ranking is None:
             raise UserError("mine: positives and negatives by answer are found in a ranking, and there is none here")

@@ -19,13 +19,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from components.config import UserError, listing
-from components.data.tables import DOCUMENTS, EXAMPLES, QRELS, QUERIES
+from components.data.tables import DOCUMENTS, EXAMPLES, GIVEN, QRELS, QUERIES
 from components.digests import sha256
 from components.files import remove_leftovers, replacing
 from components.rng import keyed_int, keyed_sample
 from components.sources.base import AnySource, Source
 from components.sources.labelled import LabelledSource
 from components.sources.records import Bad, Document, Example, Judgement, Query
+from components.sources.training_groups import GivenGroup, GroupSource
 from workflows.store.dag import Description
 from workflows.store.progress import Progress
 
@@ -34,7 +35,7 @@ ROWS, CHARACTERS = 10_000, 32_000_000
 SHOWN = 5
 """Dropped records that the summary shows for each reason."""
 
-Record = Document | Query | Judgement | Example
+Record = Document | Query | Judgement | Example | GivenGroup
 Clash = Callable[[Any, Any], Bad | None]
 """What is wrong with a second record of the same id; None where the two merge."""
 
@@ -42,7 +43,7 @@ Clash = Callable[[Any, Any], Bad | None]
 @Description(part="data")
 def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
     """Write `documents.parquet`, `queries.parquet` and `qrels.parquet`; of sentences with labels `examples.parquet`
-    too."""
+    too, of training data `given.parquet`."""
     remove_leftovers(out)
     _declared(source)
     dropped = Dropped(source.on_bad)
@@ -61,11 +62,18 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
             return _fitting(_of_sample(_held_out(source.read_qrels(), source), kept), documents, queries)
 
         qrels = _write(out / "qrels.parquet", QRELS, fitting, _judged_again, dropped, progress)
-        labels = {}
+        labels: dict[str, Any] = {}
         if isinstance(source, LabelledSource):
             read = source.read_examples
             examples = _write(out / "examples.parquet", EXAMPLES, read, _labelled_again, dropped, progress)
             labels = {"examples": dict(examples.splits)}
+        if isinstance(source, GroupSource):
+            groups = source.read_groups
+
+            def offered() -> Iterator[GivenGroup | Bad]:
+                return _offered(_of_sample(_held_out(groups(), source), kept), documents, queries)
+
+            labels = {"given": _write(out / "given.parquet", GIVEN, offered, _again, dropped, progress).rows}
     return {
         "documents": documents.rows,
         "queries": dict(queries.splits),
@@ -274,6 +282,8 @@ def _unique(
 
 def _key(record: Record) -> Any:
     """What must be unique in a record's table."""
+    if isinstance(record, GivenGroup):
+        return record.place
     return (record.query_id, record.doc_id) if isinstance(record, Judgement) else record[0]
 
 
@@ -327,6 +337,20 @@ def _fitting(records: Iterator[Judgement | Bad], documents: Written, queries: Wr
                 yield Bad("query in two splits", record.place, detail, record.query_id)
             else:
                 yield record
+
+
+def _offered(records: Iterator[GivenGroup | Bad], documents: Written, queries: Written) -> Iterator[GivenGroup | Bad]:
+    """The rows of training data; those whose query or a document of which is not there are bad."""
+    for record in records:
+        if isinstance(record, Bad):
+            yield record
+        elif queries.find([record.query_id])[0] < 0:
+            yield Bad("group of a missing query", record.place, id=record.query_id)
+        elif (places := documents.find(record.doc_ids)).min(initial=0) < 0:
+            missing = record.doc_ids[int(places.argmin())]
+            yield Bad("group with a missing document", record.place, id=missing)
+        else:
+            yield record
 
 
 def _declared(source: Source) -> None:

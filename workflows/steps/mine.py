@@ -12,8 +12,8 @@ from pydantic import Field, model_validator
 
 from components.config import Config, FunctionRef, UserError
 from components.data import row_runs
-from components.data.groups import ids_of, known_positives, positives, rows_of
-from components.data.tables import ANSWERED, GROUPS, QUERIES, RANKING, SCREENED, pieces, read, write
+from components.data.groups import flat, ids_of, known_positives, positives, rows_of
+from components.data.tables import ANSWERED, GIVEN, GROUPS, QUERIES, RANKING, SCREENED, pieces, read, write
 from components.evaluation.gate import is_open
 from components.files import replacing
 from components.rng import keyed_rng
@@ -39,11 +39,23 @@ class MineConfig(Config):
     positives: Literal["judged", "answering"] = "judged"
     """`judged` leaves out queries without a relevant document, as AR2's paper does. `answering` gives those the first
     retrieved document of this ranking that bears an answer; AR2's public code does so once, before the game."""
+    given: Literal["negatives", "scores"] | None = Field(None, exclude_if=lambda given: given is None)
+    """For a source of training data (`tevatron`, `flagembedding`, `sentence_transformers`). `negatives` are drawn from
+    those that it offers each query instead of a ranking; with `scores` its teacher's scores come along. Null draws from
+    a ranking."""
 
     @model_validator(mode="after")
     def _window(self) -> Self:
         if self.skip >= self.depth:
             raise ValueError(f"skip: {self.skip} leaves nothing of a depth of {self.depth}")
+        return self
+
+    @model_validator(mode="after")
+    def _given_fits(self) -> Self:
+        if self.given == "scores" and self.random:
+            raise ValueError(f"random: {self.random}: random negatives have no scores; accepted with given: scores: 0")
+        if self.given is not None and self.positives == "answering":
+            raise ValueError("positives: answering: answers are found in a ranking; accepted with given: judged")
         return self
 
 
@@ -58,7 +70,8 @@ def mine(
     Each pass over the queries has its own order, and a query's draw depends on (seed, query, visit) alone. Queries with
     fewer candidates than `negatives` get random documents instead, so that all groups have one size. From a ranking
     that `screen` wrote, only candidates that passed are drawn; random negatives are not screened. Where the config asks
-    for answers, `ranking` is one that `answering` wrote. Behind a closed `gate` there are no groups.
+    for answers, `ranking` is one that `answering` wrote. Where it asks for what the source gives, there is no ranking.
+    Behind a closed `gate` there are no groups.
     """
     if gate is not None and not is_open(gate):
         write(out / "groups.parquet", GROUPS.empty_table(), GROUPS)
@@ -112,7 +125,10 @@ class _Pool:
         self._query_ids = ids_of(data / "queries.parquet", "query_id")
         self._same = np.load(tokens / "documents.same.npy", mmap_mode="r")
         self._positives, self._no_negatives = positives(data), known_positives(data, tokens)
+        self._teacher: dict[tuple[int, int], float] = {}
         self._ranked = self._read(ranking, data) if ranking is not None else None
+        if config.given is not None:
+            self._ranked = self._given(data)
         splits = read(data / "queries.parquet", QUERIES, columns=["split"])["split"]
         wanted = np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)).tolist()
         if self._ranked is not None:
@@ -158,6 +174,42 @@ class _Pool:
             for a, b in zip(starts, ends, strict=True)
         }
 
+    def _given(self, data: Path) -> dict[int, _Ranked]:
+        """What the source gives each query: best first, by its teacher's scores where they count, else in its order.
+
+        Only positives that the teacher has scored are positives then. UserError where there are no scores.
+        """
+        path, scored = data / "given.parquet", self._config.given == "scores"
+        if not path.exists():
+            raise UserError(f"mine: given: {self._config.given}: the collection's source gives none; accepted: null")
+        candidates: dict[int, dict[int, float]] = {}
+        for table in pieces(path, GIVEN):
+            if scored and table["teacher"].null_count:
+                bare = table.filter(pc.is_null(table["teacher"]))["query_id"][0]
+                raise UserError(f"mine: given: scores: the query {bare} has none; accepted: negatives")
+            queries = rows_of(table["query_id"], self._query_ids, what=str(path)).tolist()
+            lists = table["doc_ids"].combine_chunks()
+            documents = rows_of(lists.flatten(), self._document_ids, what=str(path)).tolist()
+            teacher = flat(table["teacher"]).tolist() if scored else None
+            ends = np.cumsum(lists.value_lengths().to_numpy()).tolist()
+            for query, start, end in zip(queries, [0, *ends], ends, strict=False):
+                own = candidates.setdefault(query, {})
+                for at in range(start, end):
+                    own.setdefault(documents[at], teacher[at] if teacher is not None else -float(len(own)))
+        if scored:
+            self._teacher = {(query, document): s for query, own in candidates.items() for document, s in own.items()}
+            for query, own in candidates.items():
+                relevant = self._positives.pop(query, np.empty(0, np.int64))
+                if len(kept := relevant[np.isin(relevant, list(own))]):
+                    self._positives[query] = kept
+        found = {}
+        for query, own in candidates.items():
+            documents, scores = np.array(list(own), np.int64), np.array(list(own.values()), np.float32)
+            order = np.argsort(-scores, kind="stable")
+            none = np.zeros(len(order), bool)
+            found[query] = _Ranked(documents[order], scores[order], none, ~none)
+        return found
+
     def group(self, position: int, visit: int, seed: list[Any]) -> tuple[dict[str, Any], int]:
         """One group as a row of the table, and how many negatives had to be random for want of candidates."""
         query = self.queries[position]
@@ -181,12 +233,17 @@ class _Pool:
             chosen += documents[at].tolist()
             taken |= set(self._same[documents[at]].tolist())
             missing = self._config.negatives - len(at)
+        if missing and self._teacher:
+            raise UserError(
+                f"mine: negatives: {self._config.negatives}: the query {self._query_ids[query]} is given "
+                f"{self._config.negatives - missing} with scores; accepted for it: so many, or given: negatives"
+            )
         chosen += self._random(self._config.random + missing, taken, rng)
         targets = [1.0] + [0.0] * (len(chosen) - 1)
         ids = self._document_ids.take(pa.array(chosen)).to_pylist()
         return {
             "query_id": self._query_ids[query].as_py(), "visit": visit, "doc_ids": ids, "targets": targets,
-            "teacher": None,
+            "teacher": [self._teacher[query, row] for row in chosen] if self._teacher else None,
         }, missing  # fmt: skip
 
     def _random(self, count: int, taken: set[int], rng: np.random.Generator) -> list[int]:

@@ -69,6 +69,7 @@ def _trained(
     import torch
 
     from components.compute.gather import rank
+    from components.training.loop import Execution
     from components.training.loop import train as run_loop
     from components.training.objective import ObjectiveInputs, make_objective
 
@@ -95,6 +96,10 @@ def _trained(
         made, config, out=out, seed=seed, start=start, device=torch.device("cuda" if cuda else "cpu"),
         dev=made.reading(dev) if dev is not None else None, save_seconds=save_seconds, on_update=on_update,
         on_save=on_save,
+        execution=Execution(
+            shard=cluster.train.shard, gradient_checkpointing=cluster.train.gradient_checkpointing,
+            compile=cluster.train.compile == "auto",
+        ),
     )  # fmt: skip
     if rank() == 0:
         transfer.sync(out, delete=True)

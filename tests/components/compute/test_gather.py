@@ -22,12 +22,12 @@ from components.compute.gather import gather, max_over_workers, sum_gradients, s
 from components.data.batches import to_device
 from components.objectives.scoring import batch_scores
 from components.training import loop
-from components.training.loop import train
+from components.training.loop import Execution, train
 from components.training.objective import ObjectiveInputs, make_objective
 from components.training.self_check import SelfCheckError
 from components.training.state import TrainingState
 from tests.support import toy
-from tests.support.trainings import lines, visits
+from tests.support.trainings import assert_same, lines, visits
 
 CPU = torch.device("cpu")
 BATCH = {"function": toy.CROSS_ENTROPY, "over": "batch"}
@@ -75,7 +75,30 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "with validation": {"losses": [GROUP], "validate_on_dev": {"every": 1}},
     "interrupted": {"losses": [BATCH], "stop": 2},
+    "sharded": {"losses": [BATCH, GROUP], "shard": True, "clip": 0.05, "validate_on_dev": {"every": 1}},
+    "sharded, interrupted": {
+        "losses": [BATCH, GROUP], "shard": True, "clip": 0.05, "validate_on_dev": {"every": 1}, "stop": 2,
+    },
+    "sharded, handed over": {
+        "losses": [BATCH, GROUP], "shard": True, "clip": 0.05, "validate_on_dev": {"every": 1}, "stop": 2,
+    },
+    "sharded, in pieces, recomputed, in two parts": {
+        "losses": [BATCH, GROUP], "shard": True, "accumulate": 2, "piece": 40, "recompute": True, "clip": 0.05,
+    },
+    "sharded ranker, whose layers run again": {
+        "kind": "ranker", "shard": True, "gradient_checkpointing": True, "piece": 60, "clip": 0.05,
+    },
+    "sharded, two views and edits": {
+        "kind": "diffcse", "table": "data", "dev": "data", "piece": 100, "shard": True,
+        "validate_on_dev": {"every": 2, "measure": "loss"},
+        "losses": [{**BATCH, "options": {"temperature": 0.5}}, {**EDITS, "over": "discriminator"}],
+    },
 }  # fmt: skip
+
+
+EXECUTION = ("shard", "gradient_checkpointing")
+OTHER = ("kind", "table", "dev", "piece", "recompute", "stop", *EXECUTION)
+"""Options of a run that its config has not."""
 
 
 class Interrupted(Exception):
@@ -130,7 +153,7 @@ def objective(places: dict[str, str], table: str, options: dict[str, Any], losse
 
 
 def config_of(options: dict[str, Any]) -> Any:
-    known = {k: v for k, v in options.items() if k not in ("kind", "table", "dev", "piece", "recompute", "stop")}
+    known = {k: v for k, v in options.items() if k not in OTHER}
     return toy.train_config(**{"updates": 3, "batch": 8, "log_every": 1, **known})
 
 
@@ -149,6 +172,22 @@ class Keeping:
         save_file(found, self._path)
 
 
+def again(options: dict[str, Any], places: dict[str, str], place: Path, *, stop: int | None) -> None:
+    """A run from wherever it is, perhaps up to an interruption."""
+
+    def on_update(update: int, note: str) -> None:
+        if update == stop:
+            raise Interrupted
+
+    config = config_of(options)
+    fresh = objective(places, options.get("table", "rows"), options, config.losses)
+    train(
+        fresh, config, out=place, seed=1, start=None, device=CPU,
+        dev=fresh.reading(Path(places[options.get("dev", "dev")])), save_seconds=-1.0, on_update=on_update,
+        execution=Execution(**{key: options.get(key, False) for key in EXECUTION}),
+    )  # fmt: skip
+
+
 def everything(places: dict[str, str], out: Path) -> None:
     """Every run, and the gradients of its first update, by this process together with those it trains with."""
     rank = dist.get_rank() if workers() > 1 else 0
@@ -156,29 +195,16 @@ def everything(places: dict[str, str], out: Path) -> None:
         config = config_of(options)
         place = out / name
         place.mkdir(parents=True, exist_ok=True)
-        table = options.get("table", "rows")
-        made = objective(places, table, options, config.losses)
+        made = objective(places, options.get("table", "rows"), options, config.losses)
         keep = Keeping(made, place / f"gradients-{rank}.safetensors")
         loop._update(made, keep, config, TrainingState(), seed=1, rate=0.0, device=CPU)
 
-        def again(
-            stop: int | None, place: Path = place, config: Any = config, options: dict[str, Any] = options,
-            table: str = table,
-        ) -> None:  # fmt: skip
-            def on_update(update: int, note: str) -> None:
-                if update == stop:
-                    raise Interrupted
-
-            fresh = objective(places, table, options, config.losses)
-            train(
-                fresh, config, out=place, seed=1, start=None, device=CPU,
-                dev=fresh.reading(Path(places[options.get("dev", "dev")])), save_seconds=-1.0, on_update=on_update,
-            )  # fmt: skip
-
         if "stop" in options and workers() > 1:
             with pytest.raises(Interrupted):
-                again(options["stop"])
-        again(None)
+                again(options, places, place, stop=options["stop"])
+            if "handed over" in name:
+                continue
+        again(options, places, place, stop=None)
 
 
 def worker(rank: int, places: dict[str, str], out: str) -> None:
@@ -297,12 +323,14 @@ def both(
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     two = folder / "two"
     two.mkdir()
+    (two / "places.json").write_text(json.dumps(places))
     torch.multiprocessing.spawn(worker, (places, str(two)), nprocs=2)
     everything(places, folder / "one")
     return {1: folder / "one", 2: two}
 
 
 RUN = pytest.mark.parametrize("name", list(RUNS))
+WHOLE = pytest.mark.parametrize("name", [name for name in RUNS if "handed over" not in name])
 
 
 @RUN
@@ -319,7 +347,7 @@ def test_the_gradient_of_two_workers_is_that_of_one(both: dict[int, Path], name:
         torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-5 * float(a.norm()))
 
 
-@RUN
+@WHOLE
 def test_two_workers_train_as_one(both: dict[int, Path], name: str) -> None:
     """The same losses, norms and measures in the log, and the same means of gradients at the end."""
     logged = {count: lines(both[count] / name) for count in (1, 2)}
@@ -331,6 +359,28 @@ def test_two_workers_train_as_one(both: dict[int, Path], name: str) -> None:
         torch.testing.assert_close(two[key], one[key], rtol=5e-3, atol=2e-5, msg=key)
     state = json.loads((both[2] / name / "state/state.json").read_text())
     assert state["summary"]["workers"] == 2
+
+
+def test_sharded_and_interrupted_it_ends_as_if_never_interrupted(both: dict[int, Path]) -> None:
+    """With the same bits: weights, moments, lines of the log."""
+    assert_same(both[2] / "sharded", both[2] / "sharded, interrupted")
+
+
+def test_a_sharded_trainings_checkpoint_resumes_with_another_number_of_workers(
+    both: dict[int, Path], tmp_path: Path
+) -> None:
+    """It holds whole weights and moments, so one process without sharding goes on from it; here from its second."""
+    name = "sharded, handed over"
+    shutil.copytree(both[2] / name, tmp_path / "one")
+    assert [path.name for path in sorted((tmp_path / "one/checkpoints").glob("update-*"))] == [
+        "update-000001", "update-000002",
+    ]  # fmt: skip
+    again(RUNS[name], json.loads((both[2] / "places.json").read_text()), tmp_path / "one", stop=None)
+    for a, b in zip(lines(tmp_path / "one"), lines(both[1] / "sharded"), strict=True):
+        assert a == pytest.approx(b, rel=1e-3, abs=2e-5)
+    one, other = (load_file(p / "state/optimizer.safetensors") for p in (tmp_path / "one", both[1] / "sharded"))
+    for key in other:
+        torch.testing.assert_close(one[key], other[key], rtol=5e-3, atol=2e-5, msg=key)
 
 
 def test_the_first_worker_alone_needs_the_best_weights(both: dict[int, Path]) -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers.models.bert.modeling_bert import BertIntermediate
 
 from components.objectives.ranker import Ranker
 from components.objectives.retriever import Retriever
+from components.training.loop import Execution
 from components.training.objective import objective_named
 from tests.support import toy
-from tests.support.trainings import assert_close, lines, weights
+from tests.support.trainings import assert_close, assert_same, lines, weights
 
 
 def test_training_lowers_the_loss_and_writes_what_later_steps_read(run: Any, tmp_path: Path) -> None:
@@ -80,6 +83,34 @@ def test_pieces_with_and_without_recomputing_train_alike(run: Any, tmp_path: Pat
     run("a", updates=3, recompute=False)
     run("b", updates=3, recompute=True)
     assert_close(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize("kind", ["retriever", "ranker"])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_layers_that_run_again_train_alike(
+    run: Any, tmp_path: Path, encoder: Path, kind: str, recompute: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit by bit, with dropout, whether whole passes run again or not; the layers do keep less."""
+    config = toy.retriever_config if kind == "retriever" else toy.ranker_config
+    model = toy.started(tmp_path / "wild", config(encoder, dropout=0.3))
+    passes = Counter[bool]()
+    real = BertIntermediate.forward
+
+    def counted(self: Any, *args: Any, **options: Any) -> Any:
+        passes[torch.is_grad_enabled()] += 1
+        return real(self, *args, **options)
+
+    monkeypatch.setattr(BertIntermediate, "forward", counted)
+    counts = []
+    for place, again in (("a", False), ("b", True)):
+        passes.clear()
+        run(
+            place, kind=kind, model=model, updates=3, recompute=recompute,
+            execution=Execution(gradient_checkpointing=again),
+        )  # fmt: skip
+        counts.append(passes.total())
+    assert counts[1] > 1.3 * counts[0]
+    assert_same(tmp_path / "a", tmp_path / "b")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -7,12 +7,15 @@ import shutil
 from pathlib import Path
 
 import ir_measures
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from components.config import UserError
 from tests.support import tiny, toy
 from tests.support.tiny import Place, Said
+from tests.support.trainings import lines
 from workflows.commands import export
 
 
@@ -89,4 +92,41 @@ def test_export_before_the_run(played: Place, tmp_path: Path, said: Said) -> Non
     place = tiny.place(tmp_path / "new", yaml.safe_load(played.config.read_text()))
     assert place("export", str(tmp_path / "out")) == 2
     assert said()[1].startswith("error: the step 'results' is not done")
+    assert not (tmp_path / "out").exists()
+
+
+def test_groups_are_exported_and_another_run_trains_on_them(
+    played: Place, tmp_path: Path, beir: Path, encoder: Path
+) -> None:
+    """The teacher's scores come along; the game's groups without them are not written a second time."""
+    for kind, ending in (("tevatron", "jsonl"), ("tevatron-corpus", "jsonl"), ("sentence-transformers", "parquet")):
+        assert played("export", str(tmp_path / kind), "--groups", kind) == 0
+        assert list((tmp_path / kind / "groups").glob(f"*.{ending}"))
+    assert played("export", str(tmp_path / "flag"), "--groups", "flagembedding") == 0
+    names = sorted(path.stem for path in (tmp_path / "flag/groups").iterdir())
+    assert "judged-1" in names
+    assert "retriever-groups-1" not in names
+    small = tiny.dpr(beir, encoder)
+    held = {"hold_out": {"test": {"share": 0.3}}}
+    tree = {
+        **small, "k": 4, "data": {"format": "flagembedding", "path": str(tmp_path / "flag/groups"),
+                          "groups": {"train": "judged-1.jsonl"}, **held},
+        "negatives": {"negatives": 2, "given": "scores"},
+        "train": tiny.training(tiny.DISTILLATION),
+    }  # fmt: skip
+    other = tiny.place(tmp_path / "other", tree)
+    assert other("run", "--until", "retriever") == 0
+    rows = pq.read_table(other.artifact("retriever groups") / "groups.parquet").to_pylist()
+    theirs = [json.loads(line) for line in (tmp_path / "flag/groups/judged-1.jsonl").read_text().splitlines()]
+    scores = {s for row in theirs for s in np.float32([*row["pos_scores"], *row["neg_scores"]]).tolist()}
+    assert {score for row in rows for score in row["teacher"]} <= scores
+    assert len(lines(other.artifact("retriever"))) == 3
+
+
+def test_a_run_without_groups_exports_none(tmp_path: Path, beir: Path, encoder: Path, said: Said) -> None:
+    place = tiny.place(tmp_path / "bare", {**tiny.dpr(beir, encoder), "train": None})
+    assert place("run") == 0
+    said()
+    assert place("export", str(tmp_path / "out"), "--groups", "tevatron") == 2
+    assert "--groups: the run has made no groups" in said()[1]
     assert not (tmp_path / "out").exists()

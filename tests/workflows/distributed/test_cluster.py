@@ -14,7 +14,7 @@ import pytest
 from components.config import UserError
 from tests.support.tiny import ROOT
 from workflows.distributed import cluster as clusters
-from workflows.distributed.cluster import Cluster, Pool
+from workflows.distributed.cluster import Cluster, Pool, TrainPool
 from workflows.tuning.share import Share
 
 
@@ -34,10 +34,10 @@ def test_a_missing_profile_is_named(tmp_path: Path) -> None:
 
 def test_training_workers_divide_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "cores", lambda: 8)
-    assert Cluster(train=Pool(workers=2, threads=3)).train_threads() == 3
-    assert Cluster(train=Pool(workers=2, threads=0)).train_threads() == 4
-    assert Cluster(train=Pool(workers=None, threads=0)).train_threads() == 8
-    assert Cluster(train=Pool(workers=16, threads=0)).train_threads() == 1
+    assert Cluster(train=TrainPool(workers=2, threads=3)).train_threads() == 3
+    assert Cluster(train=TrainPool(workers=2, threads=0)).train_threads() == 4
+    assert Cluster(train=TrainPool(workers=None, threads=0)).train_threads() == 8
+    assert Cluster(train=TrainPool(workers=16, threads=0)).train_threads() == 1
 
 
 @pytest.mark.parametrize(("workers", "shards", "expected"), [(4, 9, 4), (4, 2, 2), (4, 0, 1), (1, 9, 1)])
@@ -93,14 +93,14 @@ def test_trials_divide_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
             return {"CPU": 32.0, "GPU": 8.0}
 
     monkeypatch.setattr(clusters, "ray_session", lambda cluster: Ray)
-    cluster = Cluster(address="auto", train=Pool(workers=None))
+    cluster = Cluster(address="auto", train=TrainPool(workers=None))
     assert Share.of(cluster, parts=2, capacity=2).for_batch(64).train.workers == 4
     assert Share.of(cluster, parts=8, capacity=8).for_batch(64).train.workers == 1
 
 
 def test_one_process_trains_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    assert Cluster(mode="inline", train=Pool(workers=None)).for_batch(64).train.workers == 1
+    assert Cluster(mode="inline", train=TrainPool(workers=None)).for_batch(64).train.workers == 1
 
 
 def test_the_largest_living_machine_counts(monkeypatch: pytest.MonkeyPatch) -> None:

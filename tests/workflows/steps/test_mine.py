@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
-from components.data.tables import GROUPS, check, document_text
+from components.data.tables import GIVEN, GROUPS, check, document_text
 from tests.support import toy
 from workflows.steps.mine import MineConfig, mine
 
@@ -41,7 +41,7 @@ def drawn(tmp_path: Path, data: Path, tokens: Path) -> Any:
 
     def run(
         ranking: Path | None, *, groups: int = 32, seed: Any = (1, "phase"), split: str = "train",
-        tokens: Path = tokens, **config: Any,
+        tokens: Path = tokens, data: Path = data, **config: Any,
     ) -> list[dict[str, Any]]:  # fmt: skip
         summary = mine(
             tmp_path, toy.INLINE, data=data, tokens=tokens, ranking=ranking, split=split, groups=groups,
@@ -332,3 +332,59 @@ def test_rotating_negatives_go_by_the_visit_alone(drawn: Any, ranking: Path) -> 
         if row["query_id"] == "q1":  # which has fewer candidates than the depth
             continue
         assert [taken[row["query_id"], v] for v in range(4)] == [candidates[i % 9 : i % 9 + 3] for i in (0, 3, 6, 9)]
+
+
+@pytest.fixture
+def given(tmp_path: Path, data: Path) -> Any:
+    """The collection with what a source of training data would offer its queries."""
+
+    def write(rows: list[dict[str, Any]]) -> Path:
+        folder = tmp_path / "given"
+        shutil.copytree(data, folder)
+        pq.write_table(pa.Table.from_pylist(rows, schema=GIVEN), folder / "given.parquet")
+        return folder
+
+    return write
+
+
+def offers(query: int, *negatives: int, scores: bool = False) -> dict[str, Any]:
+    """The query's own document and some negatives, a score each that falls in steps of 1."""
+    ids = [f"d{query}", *(f"d{n}" for n in negatives)]
+    teacher = [float(len(ids) - at) for at in range(len(ids))] if scores else None
+    return {"query_id": f"q{query}", "doc_ids": ids, "targets": [1.0] + [0.0] * len(negatives), "teacher": teacher}
+
+
+def test_negatives_that_the_source_gives(drawn: Any, given: Any) -> None:
+    """Of all rows of a query, and of no other; its positives are none, though a row offers one."""
+    folder = given([offers(1, 5, 6, 7), offers(1, 8), offers(2, 9, 10, 2)])
+    rows = drawn(None, data=folder, groups=12, negatives=2, given="negatives")
+    for row in rows:
+        own = {"q1": {"d5", "d6", "d7", "d8"}, "q2": {"d9", "d10"}}[row["query_id"]]
+        assert row["doc_ids"][0] == f"d{row['query_id'][1:]}"
+        assert set(row["doc_ids"][1:]) <= own
+        assert row["teacher"] is None
+    assert {name for row in rows if row["query_id"] == "q1" for name in row["doc_ids"][1:]} == {"d5", "d6", "d7", "d8"}
+
+
+def test_a_teachers_scores_that_the_source_gives_come_along(drawn: Any, given: Any) -> None:
+    folder = given([offers(1, 5, 6, 7, scores=True), offers(2, 9, 10, 11, scores=True)])
+    for row in drawn(None, data=folder, groups=8, negatives=2, given="scores", draw=HARDEST):
+        first = {"q1": ["d1", "d5", "d6"], "q2": ["d2", "d9", "d10"]}[row["query_id"]]
+        assert dict(zip(row["doc_ids"], row["teacher"], strict=True)) == dict(zip(first, [4.0, 3.0, 2.0], strict=True))
+
+
+def test_what_the_source_does_not_give_is_an_error(drawn: Any, given: Any, data: Path) -> None:
+    with pytest.raises(UserError, match="given: negatives: the collection's source gives none; accepted: null"):
+        drawn(None, given="negatives")
+    folder = given([offers(1, 5, 6, scores=True), offers(2, 9, 10)])
+    with pytest.raises(UserError, match="given: scores: the query q2 has none; accepted: negatives"):
+        drawn(None, data=folder, given="scores")
+    shutil.rmtree(folder)
+    folder = given([offers(1, 5, 6, scores=True)])
+    with pytest.raises(UserError, match="negatives: 3: the query q1 is given 2 with scores"):
+        drawn(None, data=folder, negatives=3, given="scores")
+    rows = drawn(None, data=folder, negatives=3, given="negatives", groups=2)
+    assert drawn.summary["filled"] == 2
+    assert all(len(row["doc_ids"]) == 4 for row in rows)
+    with pytest.raises(ValueError, match="random negatives have no scores"):
+        MineConfig(given="scores", random=1)

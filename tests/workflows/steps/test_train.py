@@ -162,3 +162,26 @@ def test_two_workers_of_ray_train_are_one_process(run: Any, tmp_path: Path, ray:
     for key in b:
         torch.testing.assert_close(a[key], b[key], rtol=5e-3, atol=2e-5, msg=key)
     assert (tmp_path / "ray/model/model.safetensors").exists()
+
+
+def test_two_workers_of_ray_train_with_a_part_of_each_layer_are_one_process(
+    run: Any, tmp_path: Path, ray: Cluster
+) -> None:
+    sharded = ray.model_copy(update={"train": ray.train.model_copy(update={"shard": True})})
+    summary = run("ray", cluster=sharded, updates=3, batch=6)
+    run("inline", updates=3, batch=6)
+    assert summary["workers"] == 2
+    for a, b in zip(lines(tmp_path / "ray"), lines(tmp_path / "inline"), strict=True):
+        assert a == pytest.approx(b, rel=1e-3, abs=2e-5)
+    a, b = (load_file(tmp_path / name / "model/model.safetensors") for name in ("ray", "inline"))
+    assert {name: value.shape for name, value in a.items()} == {name: value.shape for name, value in b.items()}
+
+
+def test_what_cannot_be_sharded_says_so(run: Any, tmp_path: Path) -> None:
+    from components.training import sharding
+    from components.training.objective import objective_named
+
+    for name in ("generator", "reader"):
+        unmade = objective_named(name).__new__(objective_named(name))
+        with pytest.raises(UserError, match=f"cluster: train: shard: the objective {name} divides a batch itself"):
+            sharding.shard(unmade, torch.device("cpu"))

@@ -1,0 +1,150 @@
+"""Training data of other projects: queries with their positives, the negatives that were mined for them, and perhaps a
+teacher's scores.
+
+Such a file is a collection too: its passages are the documents, its positives the judgements. What it offers each query
+lies beside them in `given.parquet`, and `mine` makes groups of it (`mine: {given: negatives}`, or `scores`). One record
+stands for a line of such a file, read or written.
+"""
+
+import hashlib
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import Field
+
+from components.data.tables import document_text
+from components.sources import base
+from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
+from components.sources.rows import files_of, matching, read_rows
+
+
+class Given(NamedTuple):
+    """A query with its candidates."""
+
+    query_id: Any
+    query: Any
+    doc_ids: list[Any]
+    documents: list[Document | Bad]
+    """The candidates' texts; empty where they stand in a corpus of their own."""
+    targets: list[float]
+    """1 for a positive, 0 for a negative."""
+    teacher: list[float] | None
+    split: str
+    place: str
+
+
+class GivenGroup(NamedTuple):
+    """A row of `given.parquet` (`components.data.tables.GIVEN`)."""
+
+    query_id: str
+    doc_ids: list[str]
+    targets: list[float]
+    teacher: list[float] | None
+    split: str
+    place: str
+
+
+class GroupSource(base.Source):
+    """The keys of formats of training data."""
+
+    path: str
+    """The folder. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
+    groups: dict[str, str] = Field(min_length=1)
+    """The file of each split, such as `{train: train.jsonl}`: JSON lines or a JSON array, plain or .gz, Parquet, or a
+    folder that `save_to_disk` wrote. A pattern such as `train-*.parquet` means several."""
+
+    def files(self) -> dict[str, Path]:
+        """The files of every split."""
+        return self._files(*self.groups.values())
+
+    def _files(self, *patterns: str) -> dict[str, Path]:
+        folder = base.locate(self.path)
+        tables = [table for pattern in patterns for table in matching(folder, pattern)]
+        return {path.relative_to(folder).as_posix(): path for table in tables for path in files_of(table)}
+
+    @abstractmethod
+    def given(self, row: dict[str, Any], split: str, place: str) -> Given | Bad:
+        """What a row of the file says."""
+
+    def read_documents(self) -> Iterator[Document | Bad]:
+        """Each passage once. Memory holds a number for each; what is wrong with a row is reported here alone."""
+        told: dict[int, int] = {}
+        for record in self._read():
+            if isinstance(record, Bad):
+                yield record
+                continue
+            for passage in record.documents:
+                if isinstance(passage, Bad):
+                    yield passage
+                    continue
+                key, said = hash(passage.doc_id), hash((passage.title, passage.text))
+                if key not in told:
+                    told[key] = said
+                    yield passage
+                elif told[key] != said:
+                    yield Bad("duplicate document id", passage.place, "with another text before", passage.doc_id)
+
+    def read_queries(self) -> Iterator[Query | Bad]:
+        """The query of each row."""
+        for record in self._good():
+            yield query(record.query_id, record.query, None, record.split, record.place)
+
+    def read_qrels(self) -> Iterator[Judgement | Bad]:
+        """The positives of each row."""
+        for record in self._good():
+            for doc_id, target in zip(record.doc_ids, record.targets, strict=True):
+                if target > 0:
+                    yield judgement(record.query_id, doc_id, 1, record.split, record.place)
+
+    def read_groups(self) -> Iterator[GivenGroup]:
+        """The candidates of each row."""
+        for record in self._good():
+            ids = [str(doc_id) for doc_id in record.doc_ids]
+            yield GivenGroup(str(record.query_id), ids, record.targets, record.teacher, record.split, record.place)
+
+    def _good(self) -> Iterator[Given]:
+        return (record for record in self._read() if isinstance(record, Given))
+
+    def _read(self) -> Iterator[Given | Bad]:
+        for split, pattern in self.groups.items():
+            for table in matching(base.locate(self.path), pattern):
+                for row in read_rows(table):
+                    yield row if isinstance(row, Bad) else self.given(row.value, split, row.place)
+
+
+def without_ids(
+    asked: Any, texts: list[Any], targets: list[float], teacher: list[float] | None, split: str, place: str
+) -> Given | Bad:
+    """The record of a format that has texts and no ids: a text's id is a digest of it."""
+    if not isinstance(asked, str) or not all(isinstance(text, str) for text in texts):
+        return Bad("wrong columns", place, "queries and passages must be text")
+    documents = [document(text_id(text), None, text, place) for text in texts]
+    return Given(text_id(asked), asked, [text_id(text) for text in texts], documents, targets, teacher, split, place)
+
+
+def text_id(text: str) -> str:
+    """The id of a text that has none."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:20]
+
+
+def scores(values: Iterable[Any], place: str) -> list[float] | Bad:
+    """A teacher's scores, which must be numbers."""
+    numbers = list(values)
+    for value in numbers:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            return Bad("score that is not a number", place, f"got {value!r:.40}")
+    return [float(value) for value in numbers]
+
+
+def divided(record: Given) -> tuple[list[int], list[int]]:
+    """The positions of a record's positives and negatives."""
+    positives = [at for at, target in enumerate(record.targets) if target > 0]
+    return positives, [at for at, target in enumerate(record.targets) if target <= 0]
+
+
+def passages(record: Given) -> list[str]:
+    """The candidates' texts as a model reads them, title and text."""
+    return [document_text(one.title, one.text) for one in record.documents if isinstance(one, Document)]

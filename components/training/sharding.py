@@ -1,0 +1,153 @@
+"""Training a model that is larger than one accelerator: each worker holds a part of every layer (FSDP2).
+
+A worker gathers a layer right before it is used and keeps its own rows of it afterwards, of its gradient and of its
+moments (Zhao et al., 2023). What stands outside of lists of layers (token embeddings, heads, projections) is whole on
+every worker. Gradients are sums over the workers, as those of what is not sharded are, so nothing else changes: the
+optimizer works on the rows that are here, as ordinary tensors, and checkpoints hold whole tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Shard
+
+from components.compute.gather import rank, sum_over_workers, workers
+from components.config import UserError
+from components.training.objective import Objective
+
+
+def shard(objective: Objective, device: torch.device) -> None:
+    """Keep this worker's part of each layer. With one worker nothing changes."""
+    if not objective.shards:
+        name = type(objective).__module__.rpartition(".")[2]
+        raise UserError(f"cluster: train: shard: the objective {name} divides a batch itself; accepted: false")
+    if workers() == 1:
+        return
+    mesh = init_device_mesh(device.type, (workers(),))
+    for layer in layers(objective):
+        # Each layer is a root of its own, and a root keeps what it gathered unless it is told not to.
+        sharded: Any = fully_shard(layer, mesh=mesh, reshard_after_forward=True)
+        sharded.set_gradient_divide_factor(1.0)
+        sharded.set_force_sum_reduction_for_comms(True)
+
+
+def layers(module: nn.Module) -> list[nn.Module]:
+    """The layers of all encoders: what stands in the outermost lists of modules, each once."""
+    found: dict[int, nn.Module] = {}
+    for child in module.children():
+        inside = list(child) if isinstance(child, nn.ModuleList) else layers(child)
+        found |= {id(layer): layer for layer in inside}
+    return list(found.values())
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether this worker has a part of a tensor."""
+    return isinstance(tensor, DTensor)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor with the parts of all workers, who must all ask."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def at_first(tensor: Tensor) -> Tensor:
+    """A sharded tensor as a whole one in the first worker's memory, and nothing elsewhere; any other as it is. All
+    workers must ask."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    full = tensor.full_tensor()
+    return full.cpu() if rank() == 0 else full.new_empty(0)
+
+
+def sharded_as(part: Tensor, of: Tensor) -> Tensor:
+    """What the optimizer keeps of a parameter, sharded if the parameter is."""
+    if not isinstance(of, DTensor) or part.ndim == 0:
+        return part
+    return DTensor.from_local(
+        part, of.device_mesh, [Shard(0)], run_check=False, shape=of.shape, stride=of.stride()
+    )  # fmt: skip
+
+
+def own_part(tensor: Tensor, of: Tensor) -> Tensor:
+    """This worker's part of a whole tensor that belongs to a parameter."""
+    if not isinstance(of, DTensor) or tensor.ndim == 0:
+        return tensor
+    rows = -(-of.shape[0] // workers())
+    return tensor[rank() * rows : (rank() + 1) * rows]
+
+
+@torch.no_grad()
+def fill(parameter: Tensor, tensor: Tensor) -> None:
+    """Copy a whole tensor into a weight, or this worker's part of it into a sharded one."""
+    target = parameter._local_tensor if isinstance(parameter, DTensor) else parameter
+    target.copy_(own_part(tensor, parameter))
+
+
+class Part(nn.Parameter):
+    """The rows of a sharded parameter that this worker updates; they share its memory."""
+
+    of: DTensor
+
+
+def updated(objective: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """What the optimizer updates, by name: the parameters that are trained, or this worker's parts of them."""
+    return [(name, _updated(p)) for name, p in objective.named_parameters() if p.requires_grad]
+
+
+def _updated(parameter: nn.Parameter) -> nn.Parameter:
+    if not isinstance(parameter, DTensor):
+        return parameter
+    part = Part(parameter._local_tensor.detach())
+    part.of = parameter
+    return part
+
+
+def parameter_of(updated: Tensor) -> Tensor:
+    """The parameter that the optimizer has, or has a part of."""
+    return updated.of if isinstance(updated, Part) else updated
+
+
+def pass_gradients(optimizer: Any) -> None:
+    """Give the optimizer this worker's parts of the gradients."""
+    for group in optimizer.param_groups:
+        for one in group["params"]:
+            if isinstance(one, Part):
+                gradient: Any = one.of.grad
+                one.grad = None if gradient is None else gradient._local_tensor
+
+
+def clip(parameters: list[nn.Parameter], limit: float) -> float:
+    """Scale the gradient down to a norm; the norm that it had, over the parts of all workers."""
+    here: list[Any] = [p for p in parameters if is_sharded(p)]
+    if not here:
+        return float(torch.nn.utils.clip_grad_norm_(parameters, limit))
+    parts = [p.grad._local_tensor for p in here if p.grad is not None]
+    rest = [p.grad for p in parameters if not is_sharded(p) and p.grad is not None]
+    squares = [
+        torch.stack([g.norm().double().square() for g in gradients]).sum()
+        if gradients else torch.zeros((), dtype=torch.float64, device=parameters[0].device)
+        for gradients in (parts, rest)
+    ]  # fmt: skip
+    norm = (sum_over_workers(squares[0]) + squares[1]).sqrt()
+    factor = torch.clamp(limit / (norm + 1e-6), max=1.0)
+    for gradient in (*parts, *rest):
+        gradient.mul_(factor.to(gradient.dtype))
+    return float(norm)
+
+
+@torch.no_grad()
+def join(objective: nn.Module) -> None:
+    """Put whole parameters, in the first worker's memory, in the place of parts, at the end of a training. All workers
+    must ask; only the first can use the objective afterwards."""
+    joined: dict[int, nn.Parameter] = {}
+    for module in objective.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and is_sharded(parameter):
+                if id(parameter) not in joined:
+                    joined[id(parameter)] = nn.Parameter(at_first(parameter), parameter.requires_grad)
+                module._parameters[name] = joined[id(parameter)]

@@ -1,0 +1,136 @@
+"""A rehearsal without a GPU: every objective trains on a device that holds none of the tensors made by accident."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from components.compute.gather import workers
+from components.training.config import HardestConfig, TemperatureConfig
+from components.training.loop import train
+from components.training.objective import ObjectiveInputs, make_objective
+from components.training.pretraining import DifferenceConfig
+from tests.components.losses.test_contract import ALL, some_scores
+from tests.components.objectives.test_generator import learning as writers  # noqa: F401 (a fixture)
+from tests.components.objectives.test_generator import objective as generator
+from tests.components.objectives.test_reader import learning as reading  # noqa: F401 (a fixture)
+from tests.components.objectives.test_reader import objective as reader
+from tests.support import toy
+from tests.support.other_device import DEVICE, There, WrongDeviceError, rehearsed
+from tests.support.pretrainings import DIFFCSE, LIKELIHOOD, VARIANTS, Artifacts
+from tests.support.tiny import ROOT
+from tests.support.trainings import groups, lines
+
+BATCH = {"function": toy.CROSS_ENTROPY, "over": "batch"}
+PLAIN: dict[str, dict[str, Any]] = {
+    "retriever": {"losses": [BATCH, {"function": "components.losses.listwise.distillation"},
+                             {"function": "components.losses.same_tower.samtone", "over": "batch"}]},
+    "ranker": {"losses": [{"function": toy.CROSS_ENTROPY}, {"function": "components.losses.listwise.symmetric_kl",
+                                                             "over": "passes"}],
+               "hardest": HardestConfig(keep=2)},
+    "query_reranker": {"losses": [{"function": "components.losses.query_ranks.ranking"}]},
+    "coder": {"losses": [{"function": "components.losses.listwise.divergence"}]},
+    "diffcse_retriever": {"losses": [BATCH, {"function": LIKELIHOOD, "over": "query discriminator"},
+                                     {"function": LIKELIHOOD, "over": "document discriminator"}],
+                          "difference": DifferenceConfig()},
+}  # fmt: skip
+"""Objectives over groups: their losses and own arguments."""
+EVERY = [*PLAIN, *VARIANTS, *DIFFCSE, "generator", "reader"]
+
+
+@pytest.fixture
+def made(
+    tmp_path: Path, data: Path, tokens: Path, retriever: Path, ranker: Path, language_model: Path,
+    pretraining: Artifacts, request: pytest.FixtureRequest,
+) -> Callable[[str], tuple[Any, list[dict[str, Any]]]]:  # fmt: skip
+    """An objective by its name, and its losses."""
+
+    def make(name: str) -> tuple[Any, list[dict[str, Any]]]:
+        if name in (variants := {**VARIANTS, **DIFFCSE}):
+            return pretraining.objective(variants[name], max_tokens=100), variants[name].losses
+        if name == "generator":
+            return generator(request.getfixturevalue("writers")("bert"), max_tokens=60), [{"function": LIKELIHOOD}]
+        if name == "reader":
+            return reader(request.getfixturevalue("reading"), max_tokens=60), [{"function": LIKELIHOOD}]
+        own = dict(PLAIN[name])
+        losses = own.pop("losses")
+        if name == "coder":
+            vectors = np.random.default_rng(3).standard_normal((40, 32)).astype(np.float16)
+            (folder := tmp_path / "vectors").mkdir()
+            own |= {"vectors": toy.write_document_vectors(folder, [vectors]), "temperature": TemperatureConfig()}
+        if name == "diffcse_retriever":
+            own["generator"] = language_model
+        inputs = ObjectiveInputs(
+            model=(ranker if name in ("ranker", "query_reranker") else retriever) / "model",
+            rows=toy.write_groups(tmp_path / "groups", groups(12, teacher=True)), data=data, tokens=tokens,
+            losses=toy.train_config(losses=losses).losses, max_tokens=60, recompute=False,
+        )  # fmt: skip
+        return make_objective(name, inputs, seed=1, **own), losses
+
+    return make
+
+
+def test_every_objective_is_rehearsed(made: Any) -> None:
+    files = {path.stem for path in (ROOT / "components" / "objectives").glob("*.py")}
+    files = {name for name in files if "\nObjective = " in (ROOT / f"components/objectives/{name}.py").read_text()}
+    assert files == {*PLAIN, *(one.objective for one in (*VARIANTS.values(), *DIFFCSE.values())), "generator", "reader"}
+
+
+# Hugging Face warns that what it makes of an encoder has had another loss once.
+@pytest.mark.filterwarnings("ignore:Version v4.12.0 introduces:FutureWarning")
+@pytest.mark.parametrize("name", EVERY)
+def test_an_objective_trains_there(
+    made: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """The check before the first update, forward, backward, clipping, update, checkpoint, and the model at the end."""
+    objective, losses = made(name)
+    monkeypatch.setattr(objective, "rate", lambda **_: None)  # what the processor does at best, of which there is none
+    config = toy.train_config(updates=2, batch=4, log_every=1, losses=losses)
+    (out := tmp_path / "out").mkdir()
+    with rehearsed(monkeypatch) as device:
+        train(
+            objective, config, out=out, seed=1, start=None, device=device, dev=None, save_seconds=-1.0,
+            on_update=lambda update, note: None,
+        )  # fmt: skip
+    assert {type(parameter.data) for parameter in objective.parameters()} == {There}
+    assert len(lines(out)) == 2
+    assert all(np.isfinite(line["gradient_norm"]) for line in lines(out))
+    assert (out / "model").is_dir()
+    assert workers() == 1
+
+
+@ALL
+def test_a_loss_makes_no_tensor_elsewhere(loss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = some_scores()
+    with rehearsed(monkeypatch) as device:
+        parts = {name: getattr(scores, name).to(device) for name in ("student", "target", "where", "teacher")}
+        blocks = {
+            name: type(block)(*(part.to(device) for part in vars(block).values()))
+            for name, block in scores.others.items()
+        }
+        parts["student"].requires_grad_()
+        values = loss(type(scores)(**parts, others=blocks))
+        values.sum().backward()
+    assert isinstance(values.data, There)
+    assert isinstance(parts["student"].grad, There)
+    torch.testing.assert_close(values.detach().here, loss(scores))
+
+
+def test_the_rehearsal_refuses_tensors_of_both_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And takes what a GPU takes: numbers, tensors of no dimension, indices, and copies."""
+    with rehearsed(monkeypatch) as device:
+        there = torch.arange(6.0, device=device).view(2, 3)
+        assert there.device == DEVICE
+        here = torch.ones(2, 3)
+        for wrong in (lambda: there + here, lambda: torch.cat([there, here]), lambda: there[0].dot(here[0])):
+            with pytest.raises(WrongDeviceError):
+                wrong()
+        assert (there + torch.tensor(1.0)).sum().item() == 21
+        assert there[torch.tensor([1])].cpu().tolist() == [[3.0, 4.0, 5.0]]
+        assert (there + here.to(device)).tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+        assert there[there > 3].sum().item() == 9

@@ -1,0 +1,244 @@
+"""Training data of Tevatron, FlagEmbedding and sentence-transformers: read, and written as their loaders read it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from components.config import UserError
+from components.sources import flagembedding, sentence_transformers, tevatron
+from components.sources.records import Bad, Document
+from components.sources.training_groups import Given, GroupSource, text_id
+from tests.support.sources import source, without_place
+
+PARIS, ROME, BERLIN = "Paris is in France.", "Rome has seven hills.", "Berlin is on the Spree."
+
+
+@pytest.fixture(autouse=True)
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def lines(path: Path, *rows: dict[str, Any]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def read(folder: Path, kind: str, file: str = "train.jsonl", **keys: Any) -> GroupSource:
+    found = source(format=kind, path=str(folder), groups={"train": file}, **keys)
+    assert isinstance(found, GroupSource)
+    return found
+
+
+def offered(found: GroupSource) -> list[tuple[Any, ...]]:
+    """What is offered to each query, by texts."""
+    texts = {d.doc_id: d.text for d in found.read_documents() if isinstance(d, Document)}
+    asked = {q.query_id: q.text for q in found.read_queries() if not isinstance(q, Bad)}
+    return [
+        (asked[g.query_id], [texts[d] for d in g.doc_ids], g.targets, g.teacher) for g in found.read_groups()
+    ]  # fmt: skip
+
+
+def passage(number: int, text: str, **more: Any) -> dict[str, Any]:
+    return {"docid": str(number), "title": "", "text": text, **more}
+
+
+def test_tevatrons_older_rows_have_their_passages(tmp_path: Path) -> None:
+    """A passage that stands in two rows is one document; scores of all passages are a teacher's."""
+    lines(
+        tmp_path / "train.jsonl",
+        {"query_id": 7, "query": "where?", "positive_passages": [passage(1, PARIS, score=9.5)],
+         "negative_passages": [passage(2, ROME, score=1), passage(3, BERLIN, score=-2.0)]},
+        {"query_id": "8", "query": "hills?", "positive_passages": [passage(2, ROME)],
+         "negative_passages": [passage(1, PARIS)]},
+    )  # fmt: skip
+    found = read(tmp_path, "tevatron")
+    assert without_place(found.read_documents()) == [("1", "", PARIS), ("2", "", ROME), ("3", "", BERLIN)]
+    assert without_place(found.read_qrels()) == [("7", "1", 1, "train"), ("8", "2", 1, "train")]
+    assert offered(found) == [
+        ("where?", [PARIS, ROME, BERLIN], [1.0, 0.0, 0.0], [9.5, 1.0, -2.0]),
+        ("hills?", [ROME, PARIS], [1.0, 0.0], None),
+    ]
+
+
+def test_tevatrons_newer_rows_have_ids_of_a_corpus(tmp_path: Path) -> None:
+    lines(
+        tmp_path / "train.jsonl",
+        {"query_id": "7", "query_text": "where?", "query_image": None, "positive_document_ids": ["1"],
+         "negative_document_ids": ["3"]},
+    )  # fmt: skip
+    pq.write_table(pa.table({"docid": ["1", "2", "3"], "text": [PARIS, ROME, BERLIN]}), tmp_path / "corpus.parquet")
+    found = read(tmp_path, "tevatron", corpus="corpus.parquet")
+    assert offered(found) == [("where?", [PARIS, BERLIN], [1.0, 0.0], None)]
+    assert list(found.files()) == ["train.jsonl", "corpus.parquet"]
+
+
+def test_flagembeddings_rows(tmp_path: Path) -> None:
+    """Texts have no ids, so a text is itself wherever it stands. A row's prompt counts where its format is given."""
+    row = {"query": "where?", "pos": [PARIS], "neg": [ROME, PARIS], "pos_scores": [2], "neg_scores": [0.5, 2.0],
+           "prompt": "Find it: ", "type": "normal"}  # fmt: skip
+    lines(tmp_path / "train.jsonl", row, {"query": "hills?", "pos": [ROME], "neg": []})
+    found = read(tmp_path, "flagembedding")
+    assert [one.text for one in found.read_documents() if isinstance(one, Document)] == [PARIS, ROME]
+    assert offered(found) == [
+        ("where?", [PARIS, ROME, PARIS], [1.0, 0.0, 0.0], [2.0, 0.5, 2.0]),
+        ("hills?", [ROME], [1.0], None),
+    ]
+    told = read(tmp_path, "flagembedding", query_instruction_format="Instruct: {}\nQuery: {}")
+    assert next(iter(told.read_queries())).text == "Instruct: Find it: \nQuery: where?"  # type: ignore[union-attr]
+    (tmp_path / "array.json").write_text(json.dumps([row]))
+    assert offered(read(tmp_path, "flagembedding", "array.json")) == offered(found)[:1]
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"anchor": ["a"], "positive": [PARIS]}, ([PARIS], [1.0], None)),
+        ({"q": ["a"], "p": [PARIS], "n": [ROME], "dataset_name": ["x"]}, ([PARIS, ROME], [1.0, 0.0], None)),
+        (
+            {"anchor": ["a"], "positive": [PARIS], "negative_1": [ROME], "negative_2": [None], "scores": [[0.9, 0.2]]},
+            ([PARIS, ROME], [1.0, 0.0], [0.9, 0.2]),
+        ),
+        ({"query": ["a"], "docs": [[ROME, PARIS]], "labels": [[0, 1]]}, ([ROME, PARIS], [0.0, 1.0], None)),
+        ({"query": ["a"], "docs": [[ROME, PARIS]], "scores": [[3.0, 1.0]]}, ([ROME, PARIS], [1.0, 0.0], [3.0, 1.0])),
+        ({"query": ["a"], "answer": [ROME], "label": [0]}, ([ROME], [0.0], None)),
+        ({"sentence1": ["a"], "sentence2": [ROME], "score": [4.5]}, ([ROME], [1.0], [4.5])),
+    ],
+)
+def test_tables_of_sentence_transformers(tmp_path: Path, columns: dict[str, Any], expected: Any) -> None:
+    """As JSON lines, as Parquet, and as a folder of `datasets`."""
+    table = datasets.Dataset.from_dict(columns)
+    table.to_parquet(tmp_path / "train.parquet")
+    table.save_to_disk(tmp_path / "saved")
+    lines(tmp_path / "train.jsonl", *table)
+    for file in ("train.parquet", "saved", "train.jsonl"):
+        assert offered(read(tmp_path, "sentence_transformers", file)) == [("a", *expected)]
+
+
+def test_what_mine_hard_negatives_writes_is_read(tmp_path: Path) -> None:
+    """The peer's own columns, in the orders that its function writes them."""
+    row = {"query": "a", "answer": PARIS, "negative": ROME, "scores": [0.75, 0.25]}
+    lines(tmp_path / "train.jsonl", row)
+    assert offered(read(tmp_path, "sentence_transformers")) == [("a", [PARIS, ROME], [1.0, 0.0], [0.75, 0.25])]
+
+
+GROUPS = [
+    Given("7", "where?", ["1", "2", "3"], [Document(str(i), t, x, "") for i, t, x in
+          [(1, "Paris", PARIS), (2, "", ROME), (3, "", BERLIN)]], [1.0, 0.0, 0.0], [2.0, 0.5, -1.0], "", ""),
+    Given("8", "hills?", ["2", "1", "3"], [Document(str(i), t, x, "") for i, t, x in
+          [(2, "", ROME), (1, "Paris", PARIS), (3, "", BERLIN)]], [1.0, 0.0, 0.0], [3.0, 1.5, 0.0], "", ""),
+]  # fmt: skip
+WRITERS = {
+    "tevatron": tevatron.write_groups,
+    "flagembedding": flagembedding.write_groups,
+    "sentence_transformers": sentence_transformers.write_groups,
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_what_is_written_is_read(tmp_path: Path, kind: str) -> None:
+    path = WRITERS[kind](GROUPS, tmp_path, "train")
+    found = offered(read(tmp_path, kind, path.name))
+    first = PARIS if kind == "tevatron" else f"Paris {PARIS}"  # it alone has titles
+    assert found == [
+        ("where?", [first, ROME, BERLIN], [1.0, 0.0, 0.0], [2.0, 0.5, -1.0]),
+        ("hills?", [ROME, first, BERLIN], [1.0, 0.0, 0.0], [3.0, 1.5, 0.0]),
+    ]
+
+
+def test_tevatrons_corpus_is_written_and_read(tmp_path: Path) -> None:
+    tevatron.write_groups_and_corpus(GROUPS, tmp_path, "train")
+    found = read(tmp_path, "tevatron", corpus="train-corpus.jsonl")
+    assert [(asked, texts) for asked, texts, _, _ in offered(found)] == [
+        ("where?", [f"Paris {PARIS}", ROME, BERLIN]), ("hills?", [ROME, f"Paris {PARIS}", BERLIN]),
+    ]  # fmt: skip
+
+
+def test_the_fields_that_tevatron_and_flagembedding_read(tmp_path: Path) -> None:
+    """Both load with `datasets`, and index rows as their `__getitem__` does."""
+
+    def loaded(path: Path) -> Any:
+        return datasets.load_dataset("json", data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
+
+    row = loaded(tevatron.write_groups(GROUPS, tmp_path, "older"))[0]
+    chosen = row["positive_passages"][0]
+    assert (row["query"], chosen["title"] + " " + chosen["text"], chosen["score"]) == ("where?", f"Paris {PARIS}", 2.0)
+    assert [one["docid"] for one in row["negative_passages"]] == ["2", "3"]
+    row = loaded(tevatron.write_groups_and_corpus(GROUPS, tmp_path, "newer"))[1]
+    corpus = loaded(tmp_path / "newer-corpus.jsonl")
+    places = {docid: at for at, docid in enumerate(corpus.select_columns(["docid"])["docid"])}
+    assert row["query_text"] == "hills?"
+    assert corpus[places[row["positive_document_ids"][0]]]["text"] == ROME
+    assert corpus[places[row["negative_document_ids"][0]]]["text"] == f"Paris {PARIS}"
+    row = loaded(flagembedding.write_groups(GROUPS, tmp_path, "flag"))[0]
+    assert (row["query"], row["pos"], row["neg"]) == ("where?", [f"Paris {PARIS}"], [ROME, BERLIN])
+    assert (row["pos_scores"], row["neg_scores"]) == ([2.0], [0.5, -1.0])
+
+
+def test_sentence_transformers_trains_on_what_is_written(tmp_path: Path, retriever: Path) -> None:
+    """Its own loader, collator and loss: n-tuples with scores, which its distillation learns from."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
+    from sentence_transformers.sentence_transformer.losses import DistillKLDivLoss
+
+    path = sentence_transformers.write_groups(GROUPS, tmp_path, "train")
+    table = datasets.load_dataset("parquet", data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
+    assert table.column_names == ["anchor", "positive", "negative_1", "negative_2", "scores"]
+    model = SentenceTransformer(str(retriever / "model"), device="cpu")
+    batch = SentenceTransformerDataCollator(model.preprocess)([dict(row) for row in table])
+    assert batch["label"].tolist() == [[2.0, 0.5, -1.0], [3.0, 1.5, 0.0]]
+    features = [
+        {key.removeprefix(f"{name}_"): value for key, value in batch.items() if key.startswith(f"{name}_")}
+        for name in table.column_names[:-1]
+    ]
+    assert float(DistillKLDivLoss(model)(features, batch["label"]).detach()) > 0
+
+
+def test_groups_of_several_sizes_make_no_table(tmp_path: Path) -> None:
+    short = GROUPS[1]._replace(doc_ids=["2"], documents=GROUPS[1].documents[:1], targets=[1.0], teacher=[3.0])
+    with pytest.raises(UserError, match="groups with different numbers of negatives"):
+        sentence_transformers.write_groups([GROUPS[0], short], tmp_path, "train")
+    assert not (tmp_path / "train.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "reason"),
+    [
+        ("tevatron", {"query": "a", "positive_passages": [], "negative_passages": []}, "expected query_id"),
+        ("tevatron", {"query_id": "1", "positive_document_ids": [], "negative_document_ids": []}, "the key `corpus`"),
+        ("tevatron", {"query_id": "1", "query": "a", "positive_passages": ["x"], "negative_passages": []}, "objects"),
+        ("flagembedding", {"query": "a", "pos": PARIS}, "expected query, pos and neg"),
+        ("flagembedding", {"query": "a", "pos": [PARIS], "neg": [3]}, "must be text"),
+        ("flagembedding", {"query": "a", "pos": [PARIS], "neg": [ROME], "pos_scores": [1], "neg_scores": []}, "be as"),
+        ("flagembedding", {"query": "a", "pos": [PARIS], "neg": [], "pos_scores": ["high"]}, "got 'high'"),
+        ("sentence_transformers", {"text": "a", "label": 1}, "two columns of text"),
+        ("sentence_transformers", {"a": "x", "b": "y", "c": "z", "label": 0.4}, "one for each text after the query"),
+    ],
+)  # fmt: skip
+def test_a_bad_row_is_named_once(tmp_path: Path, kind: str, row: dict[str, Any], reason: str) -> None:
+    lines(tmp_path / "train.jsonl", {}, row)
+    found = read(tmp_path, kind)
+    bad = [one for one in found.read_documents() if isinstance(one, Bad)]
+    assert len(bad) == 2
+    assert bad[1].place == f"{tmp_path}/train.jsonl:2"
+    assert reason in str(bad[1])
+    assert not list(found.read_queries()) + list(found.read_qrels()) + list(found.read_groups())
+
+
+def test_an_id_with_two_texts_is_bad(tmp_path: Path) -> None:
+    rows = [
+        {"query_id": str(i), "query": "a", "positive_passages": [passage(1, text)], "negative_passages": []}
+        for i, text in enumerate([PARIS, ROME])
+    ]
+    lines(tmp_path / "train.jsonl", *rows)
+    (bad,) = (one for one in read(tmp_path, "tevatron").read_documents() if isinstance(one, Bad))
+    assert bad.reason == "duplicate document id"
+
+
+def test_a_text_has_one_id() -> None:
+    assert text_id(PARIS) == text_id(PARIS) != text_id(ROME)

@@ -1,0 +1,63 @@
+"""A run's groups as training data of other projects."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from components.config import UserError
+from components.data.tables import GROUPS, QUERIES, pieces, read, records
+from components.sources import flagembedding, sentence_transformers, tevatron
+from components.sources.records import Document
+from components.sources.training_groups import Given
+from workflows.stages.experiments import Experiment
+from workflows.steps.mine import mine
+from workflows.steps.score import score_groups
+from workflows.store.dag import Step, graph
+from workflows.store.store import Store
+
+FORMATS: dict[str, Callable[[Iterable[Given], Path, str], Path]] = {
+    "tevatron": tevatron.write_groups,
+    "tevatron-corpus": tevatron.write_groups_and_corpus,
+    "flagembedding": flagembedding.write_groups,
+    "sentence-transformers": sentence_transformers.write_groups,
+}
+"""What writes each format."""
+CANDIDATES = 100_000
+"""Candidates whose texts are in memory at once."""
+
+
+def made(experiment: Experiment, store: Store) -> list[Step]:
+    """The finished steps of a run that made groups, those with a ranker's scores instead of the same without;
+    UserError where there are none."""
+    nodes = [node for node in graph(experiment.wanted) if node.function in (mine, score_groups)]
+    scored = {node.inputs["groups"].fingerprint for node in nodes if node.function is score_groups}
+    done = [node for node in nodes if store.record(node) is not None and node.fingerprint not in scored]
+    if not done:
+        raise UserError("--groups: the run has made no groups; accepted: a run that trained on groups")
+    return done
+
+
+def write(nodes: list[Step], store: Store, folder: Path, kind: str) -> Iterator[Path]:
+    """Write each step's groups under its label; the files."""
+    folder.mkdir()
+    for node in nodes:
+        data = node.inputs["data"]
+        store.fetch([node], "groups.parquet")
+        store.fetch([data], "documents.parquet", "queries.parquet")
+        if pq.read_metadata(store.path(node) / "groups.parquet").num_rows:
+            name = node.label.replace(": ", "-").replace(" ", "-").replace("/", "-")
+            yield FORMATS[kind](_given(store.path(node) / "groups.parquet", store.path(data)), folder, name)
+
+
+def _given(groups: Path, data: Path) -> Iterator[Given]:
+    """Groups with their texts."""
+    table = read(data / "queries.parquet", QUERIES, columns=["query_id", "text"])
+    asked = dict(zip(table["query_id"].to_pylist(), table["text"].to_pylist(), strict=True))
+    for piece in pieces(groups, GROUPS, rows=CANDIDATES):
+        ids = list(dict.fromkeys(piece["doc_ids"].combine_chunks().flatten().to_pylist()))
+        texts = records(data / "documents.parquet", "doc_id", ids)
+        for row in piece.to_pylist():
+            documents = [Document(one, texts[one]["title"], texts[one]["text"], "") for one in row["doc_ids"]]
+            query, teacher = row["query_id"], row["teacher"]
+            yield Given(query, asked[query], row["doc_ids"], [*documents], row["targets"], teacher, "", str(groups))
