@@ -62,8 +62,6 @@ def retriever(source: DualEncoderConfig) -> Found | None:
         return None
     about = _about(source, "SentenceTransformer")
     prompted = _check_prompts(source, about.get("prompts") or {})
-    if about.get("truncate_dim") is not None:
-        _refuse(source, f"its vectors are cut to {about['truncate_dim']} numbers (truncate_dim)", "whole vectors")
     sides = {side: _side(source, chain) for side, chain in _chains(source, modules).items()}
     encoders = {side: parts["Transformer"].path for side, parts in sides.items()}
     if len(sides) > len(set(encoders.values())):
@@ -83,6 +81,7 @@ def retriever(source: DualEncoderConfig) -> Found | None:
         "document_tokens": limits.get("document", limits.get("shared")),
         "projection": _same(source, "Dense", [widths.get(side) for side in sides]),
         "share": ["projection"] if shared else [],
+        "truncate": about.get("truncate_dim"),
     }
     # What has no place in the folder of sentence-transformers, where we wrote it.
     saved = _json(source, MODEL_CONFIG) or {}
