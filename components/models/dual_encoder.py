@@ -178,7 +178,11 @@ class DualEncoder(nn.Module):
             (folder / normalize).mkdir(exist_ok=True)
             modules += [(normalize, "sentence_transformers.models.Normalize")]
         prompts = {"query": self.config.query_prompt, "document": self.config.document_prompt}
-        about = {"model_type": "SentenceTransformer", "similarity_fn_name": self.config.similarity, "prompts": prompts}
+        about: dict[str, Any] = {
+            "model_type": "SentenceTransformer",
+            "similarity_fn_name": self.config.similarity,
+            "prompts": prompts,
+        }
         if self.config.truncate is not None:
             about["truncate_dim"] = self.config.truncate
         pretrained.save_modules(folder, modules, about, self.config)

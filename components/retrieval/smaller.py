@@ -10,7 +10,7 @@ product (`Smaller.products`), which approximates that of the vectors. The query 
   (`components.retrieval.hamming`), where the query has one bit a dimension too.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Self
 
@@ -69,8 +69,9 @@ class Smaller(Config):
         """Of all documents, so that it depends on nothing but them."""
         largest = np.zeros(self.dimensions, np.float32)
         for shard in vectors:
-            for block in _blocks(shard):
-                largest = np.maximum(largest, np.abs(self._cut(block)).max(0, initial=0))
+            for start in range(0, len(shard), BLOCK):
+                block = self._cut(shard[start : start + BLOCK])
+                largest = np.maximum(largest, np.abs(block).max(0, initial=0))
         return np.where(largest == 0, np.float32(1), largest / np.float32(127))
 
     def _cut(self, vectors: npt.NDArray) -> Floats:
@@ -134,6 +135,14 @@ def products(
     return found
 
 
-def _blocks(shard: Sequence) -> Iterator[npt.NDArray]:
-    for start in range(0, len(shard), BLOCK):
-        yield shard[start : start + BLOCK]  # type: ignore[misc]
+def rescored(
+    queries: npt.NDArray, candidates: topk.Keys, order: topk.Keys, documents: DocumentVectors, how: Smaller | None,
+    k: int,
+) -> topk.Keys:  # fmt: skip
+    """(Q, at most k) keys of the best candidates of each query by these vectors of the documents. `order` has the tie
+    rank of each row."""
+    there = candidates != topk.NO_DOCUMENT
+    ranks = np.where(there, topk.tie_ranks_of(candidates), 0)
+    rows = np.argsort(order)[ranks]
+    found = topk.keys(products(queries, documents, rows, how), ranks)
+    return np.sort(np.where(there, found, topk.NO_DOCUMENT), axis=1)[:, :k]

@@ -143,7 +143,9 @@ def build(config: Config) -> Outcome:
     if config.fusion is not None:
         comparisons += [("fusion", "BM25"), ("fusion", "retriever")]
     results_step = gathered(systems, comparisons, parts=config.parts())
-    return replace(first, results=relabelled(results_step, labels), systems=systems, parts=config.parts(), pictures=tuple(pictures))
+    return replace(
+        first, results=relabelled(results_step, labels), systems=systems, parts=config.parts(), pictures=tuple(pictures)
+    )
 
 
 def _note(config: Config, other: Outcome | None) -> str:

@@ -82,9 +82,11 @@ class Retrieval:
         return replace(own, index=index)
 
     @property
-    def kept(self) -> list[Step]:
-        """The vectors and the index that a query needs."""
-        return [one for one in (self.vectors, self.searched, self.index, self.rescored_by) if one is not None]
+    def needed(self) -> list[Step]:
+        """The vectors or the index that are searched, and the vectors that candidates are ordered by. Of vectors behind
+        an index it is only asked how they were cut, which is never dropped."""
+        found = [self.searched] if self.index is None or self.searched is not self.vectors else []
+        return [one for one in (*found, self.index, self.rescored_by) if one is not None]
 
     @property
     def retriever(self) -> Step:
@@ -98,17 +100,24 @@ class Retrieval:
             retriever=self.model.step, split=split, config=self.encode,
         )  # fmt: skip
 
-    def ranking(self, split: str) -> Step:
-        """The ranking of a split's queries."""
-        label, queries = f"{self._name} ranking ({split})", self.queries(split)
-        found = step(
-            label if self.search.rescore is None else f"{self._name} candidates ({split})", search, data=self.data,
-            vectors=self.searched, queries=queries, index=self.index, k=self.k * (self.search.rescore or 1),
+    def found(self, split: str) -> Step:
+        """What the search finds for a split's queries: the ranking, or candidates for it."""
+        what = "ranking" if self.search.rescore is None else "candidates"
+        return step(
+            f"{self._name} {what} ({split})", search, data=self.data, vectors=self.searched,
+            queries=self.queries(split), index=self.index, k=self.k * (self.search.rescore or 1),
             config=self.search.of_candidates(),
         )  # fmt: skip
+
+    def ranking(self, split: str) -> Step:
+        """The ranking of a split's queries."""
+        found = self.found(split)
         if self.rescored_by is None:
             return found
-        return step(label, rescore, data=self.data, vectors=self.rescored_by, queries=queries, ranking=found, k=self.k)
+        return step(
+            f"{self._name} ranking ({split})", rescore, data=self.data, vectors=self.rescored_by,
+            queries=self.queries(split), ranking=found, k=self.k,
+        )  # fmt: skip
 
 
 def refresh(label: str, collection: Collection, retriever: Model, config: CollectionConfig) -> Retrieval:

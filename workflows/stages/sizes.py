@@ -66,5 +66,3 @@ class Sizes:
 def tables(outcome: Outcome) -> tuple[Step, ...]:
     """An outcome's tables of sizes."""
     return tuple(one for one in outcome.pictures if one.function is sizes)
-
-
