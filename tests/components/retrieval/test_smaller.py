@@ -64,7 +64,7 @@ def test_int8_is_that_of_sentence_transformers_with_symmetric_ranges(encoded, di
     ours = np.concatenate(kept(how, encoded))
     assert ours.dtype == np.int8
     distances = np.asarray(how.scale)
-    for numbers in (ours * distances, (theirs + 0.5) * largest / 127.5):
+    for numbers in (ours * distances, (theirs + 1.0) * largest / 127.5):
         assert (np.abs(numbers - vectors) <= 0.501 * distances).all()
 
 
