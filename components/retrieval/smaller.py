@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from components.config import Config, UserError
 from components.data.vectors import DocumentVectors, Shards
+from components.files import write_json
 from components.retrieval import hamming, topk
 
 FILE = "smaller.json"
@@ -100,7 +101,7 @@ class Smaller(Config):
 
     def save(self, folder: Path) -> None:
         """Write it beside the vectors."""
-        (folder / FILE).write_text(self.model_dump_json(indent=1) + "\n")
+        write_json(folder / FILE, self.model_dump(mode="json"))
 
 
 def read(folder: Path) -> Smaller | None:

@@ -1,5 +1,6 @@
 """Smaller vectors as steps: derived, searched and rescored, as loops do, on any number of workers."""
 
+import itertools
 import json
 
 import faiss
@@ -111,7 +112,7 @@ def test_what_is_searched_is_what_a_loop_finds(places, tmp_path, dimensions, kin
     # Alike documents have the same score, and are in order of id.
     assert all(
         a["doc_id"] < b["doc_id"]
-        for a, b in zip(rows, rows[1:], strict=False) if (a["query_id"], a["score"]) == (b["query_id"], b["score"])
+        for a, b in itertools.pairwise(rows) if (a["query_id"], a["score"]) == (b["query_id"], b["score"])
     )  # fmt: skip
 
 
@@ -130,7 +131,7 @@ def test_candidates_are_rescored_as_a_loop_does(places, tmp_path, by):
     at = {one: row for row, one in enumerate(ids(places))}
     for i in range(ASKED):
         among = [row["doc_id"] for row in table(candidates) if row["query_id"] == f"q{i}"]
-        scores = sorted(((-float(queries[i] @ documents[at[one]]), one) for one in among))[:K]
+        scores = sorted((-float(queries[i] @ documents[at[one]]), one) for one in among)[:K]
         mine = [row for row in rows if row["query_id"] == f"q{i}"]
         assert [row["rank"] for row in mine] == list(range(1, K + 1))
         np.testing.assert_allclose([row["score"] for row in mine], [-score for score, _ in scores], atol=1e-5)
