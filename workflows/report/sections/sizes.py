@@ -32,7 +32,9 @@ def sizes(steps: Finished, store: Store) -> Iterator[Json]:
 
 def _costs(inputs: Json, store: Store) -> Json:
     """What a row's search takes, by the records of its steps."""
-    searched, kept = (_summary(inputs[name], store) for name in ("searched", "rescored_by"))
+    of, by = inputs["searched"], inputs["rescored_by"]
+    again = by is None or by.fingerprint == of.fingerprint  # bits are there already
+    searched, kept = _summary(of, store), _summary(None if again else by, store)
     ranking = inputs["ranking"]
     steps = [ranking] if inputs["rescored_by"] is None else [ranking.inputs["ranking"], ranking]
     records = [record for one in steps if (record := store.record(one)) is not None]
