@@ -19,8 +19,8 @@ def metrics_of(
     costs: Sequence[Cost] = (), expected: Expected | None = None, unmeasured: str = "",
 ) -> Json:  # fmt: skip
     """The rows, means and comparisons of the step `results`, which comparison leads, and every finished step's time;
-    the tables of sizes; what is expected of the rows, or why there are none; and where one of the systems was chosen to be deployed, which
-    and what it takes."""
+    the tables of sizes; what is expected of the rows, or why there are none; and where one of the systems was chosen to
+    be deployed, which and what it takes."""
     measured: Json = {"rows": [], "means": [], "comparisons": [], "leading": None}
     if results is not None and store.is_done(results):
         store.fetch([results], METRICS)
