@@ -94,6 +94,10 @@ class DualEncoderConfig(Pretrained):
     paper does not say. Queries and documents are then unrelated before training, and it takes a long one to bring them
     together, such as the paper's 20,000 updates. `alike`: the same draw for both, as the encoders too are equal; short
     trainings need it."""
+    truncate: int | None = Field(None, ge=1, exclude_if=lambda truncate: truncate is None)
+    """Vectors are their first so many dimensions, in training too; cosines are those of the shorter vectors. For models
+    that learnt so (Kusupati et al., 2022; `dimensions` of a loss), where a size is settled. Null for the folder's, and
+    where it says nothing for whole vectors."""
     share: list[Literal["projection", "embedder"]] = []
     """What separate towers share: the projection (ADE-SPL, Moiseev et al., 2023, Figure 2), the token embeddings."""
     freeze: list[Literal["embedder"]] = []

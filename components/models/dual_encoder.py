@@ -50,6 +50,9 @@ class DualEncoder(nn.Module):
                 for layer in others:
                     layer.load_state_dict(first.state_dict())
         self.projections = nn.ModuleDict(layers)
+        if (cut := config.truncate) is not None and cut > (whole := config.projection or self.width):
+            raise UserError(f"truncate: {cut}: the vectors of {config.model} have {whole} dimensions; accepted: at "
+                            "most these")  # fmt: skip
 
     @classmethod
     def start(cls, config: DualEncoderConfig) -> tuple[Self, Any]:
@@ -100,7 +103,18 @@ class DualEncoder(nn.Module):
         if self.projections:
             with torch.autocast(vectors.device.type, enabled=False):
                 vectors = _for_side(self.projections, side)(vectors)
+        return self.cut(vectors, self.config.truncate)
+
+    def cut(self, vectors: Tensor, dimensions: int | None) -> Tensor:
+        """(N, dimensions) vectors as they are compared by their first dimensions alone, None for all: those of cosine
+        similarity have length 1."""
+        vectors = vectors[..., :dimensions]
         return functional.normalize(vectors, dim=-1) if self.config.similarity == "cosine" else vectors
+
+    @property
+    def dimensions(self) -> int:
+        """Of the vectors that are compared."""
+        return self.config.truncate or self.config.projection or self.width
 
     def tower(self, side: Side) -> Any:
         """The encoder of a side."""
@@ -133,6 +147,9 @@ class DualEncoder(nn.Module):
     def save(self, folder: Path, tokenizer_from: Path) -> None:
         """Write it for this project, `SentenceTransformer(folder)` and `AutoModel.from_pretrained(folder)`.
 
+        Of truncated vectors sentence-transformers too gives the first dimensions alone. It cuts after it normalizes, so
+        those of cosine similarity have length 1 there with `encode(..., normalize_embeddings=True)`.
+
         Separate towers are in `folder/query` and `folder/document`, under a Router of sentence-transformers; a shared
         projection comes after the Router.
         """
@@ -161,7 +178,13 @@ class DualEncoder(nn.Module):
             (folder / normalize).mkdir(exist_ok=True)
             modules += [(normalize, "sentence_transformers.models.Normalize")]
         prompts = {"query": self.config.query_prompt, "document": self.config.document_prompt}
-        about = {"model_type": "SentenceTransformer", "similarity_fn_name": self.config.similarity, "prompts": prompts}
+        about: dict[str, Any] = {
+            "model_type": "SentenceTransformer",
+            "similarity_fn_name": self.config.similarity,
+            "prompts": prompts,
+        }
+        if self.config.truncate is not None:
+            about["truncate_dim"] = self.config.truncate
         pretrained.save_modules(folder, modules, about, self.config)
 
     def _projection_folder(self, name: str) -> str:

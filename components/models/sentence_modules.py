@@ -62,9 +62,11 @@ def retriever(source: DualEncoderConfig) -> Found | None:
         return None
     about = _about(source, "SentenceTransformer")
     prompted = _check_prompts(source, about.get("prompts") or {})
-    if about.get("truncate_dim") is not None:
-        _refuse(source, f"its vectors are cut to {about['truncate_dim']} numbers (truncate_dim)", "whole vectors")
     sides = {side: _side(source, chain) for side, chain in _chains(source, modules).items()}
+    cut, named = about.get("truncate_dim"), about.get("similarity_fn_name")
+    if cut is not None and named not in (None, "cosine") and any("Normalize" in parts for parts in sides.values()):
+        _refuse(source, f"its vectors are cut to {cut} numbers (truncate_dim) after Normalize and compared by {named}",
+                "compared by cosine")  # fmt: skip
     encoders = {side: parts["Transformer"].path for side, parts in sides.items()}
     if len(sides) > len(set(encoders.values())):
         _refuse(source, "queries and documents have one Transformer and other modules after it",
@@ -83,6 +85,7 @@ def retriever(source: DualEncoderConfig) -> Found | None:
         "document_tokens": limits.get("document", limits.get("shared")),
         "projection": _same(source, "Dense", [widths.get(side) for side in sides]),
         "share": ["projection"] if shared else [],
+        "truncate": cut,
     }
     # What has no place in the folder of sentence-transformers, where we wrote it.
     saved = _json(source, MODEL_CONFIG) or {}

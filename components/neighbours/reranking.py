@@ -60,6 +60,11 @@ class Ranked:
     def __len__(self) -> int:
         return len(self._begins)
 
+    @property
+    def longest(self) -> int:
+        """Documents of the longest list."""
+        return int(self._ranks.max(initial=0))
+
     def lists(self, context: int) -> Lists:
         """The first `context` documents of each query."""
         first = self._ranks <= context

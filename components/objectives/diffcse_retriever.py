@@ -54,6 +54,7 @@ class DiffCSERetriever(Retriever):
     """
 
     views = ("group", "batch", "query discriminator", "document discriminator")
+    prefixes = ("group", "batch")
     # A sample that lies on the edge between two tokens may be another where products are rounded differently.
     self_check = False
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from components.compute.roofline import MatrixProducts
+from components.config import UserError
 from components.data.batches import Batch
 from components.data.groups import known_positives
 from components.data.token_store import TokenStore
@@ -27,11 +28,18 @@ class Retriever(GroupObjective):
     """Inner products of queries and documents under the losses asked for."""
 
     views: ClassVar[tuple[str, ...]] = ("group", "batch")
+    prefixes = ("group", "batch")
     measures = ("RR", "accuracy")
 
     def __init__(self, inputs: ObjectiveInputs) -> None:
         super().__init__(inputs)
         self.model = DualEncoder.load(inputs.model)
+        for longest in (max(term.dimensions) for term in inputs.losses if term.dimensions is not None):
+            if longest > self.model.dimensions:
+                raise UserError(
+                    f"losses: dimensions: {longest}: the retriever's vectors have {self.model.dimensions}; "
+                    "accepted: at most these"
+                )
         self._products = MatrixProducts(self.model.tower("document"))
         self._tokens = TokenStore(inputs.tokens, inputs.model)
         self._same = np.load(inputs.tokens / "documents.same.npy", mmap_mode="r")
@@ -99,15 +107,22 @@ class Retriever(GroupObjective):
 
     def scores(self, representations: Any, batch: Any) -> Callable[[LossTerm], Scores]:
         """What each loss sees."""
-        queries, documents = representations
 
         @cache
-        def scores(over: str, duplicates: Duplicates) -> Scores:
+        def vectors(prefix: int | None) -> tuple[Tensor, Tensor]:
+            queries, documents = representations
+            if prefix is None:
+                return queries, documents
+            return self.model.cut(queries, prefix), self.model.cut(documents, prefix)
+
+        @cache
+        def scores(over: str, duplicates: Duplicates, prefix: int | None) -> Scores:
+            queries, documents = vectors(prefix)
             if over == "group":
                 return replace(group_scores(queries, documents, batch), update=self.update)
             return replace(batch_scores(queries, documents, batch, duplicates), update=self.update)
 
-        return lambda term: scores(term.over, term.duplicates)
+        return lambda term: scores(term.over, term.duplicates, term.prefix)
 
     def judge(self, representations: tuple[Tensor, Tensor], batch: RetrieverBatch) -> dict[str, Tensor]:
         """`RR` and `accuracy` among each query's own candidates."""

@@ -64,6 +64,10 @@ class Dense(Config):
     """Of the forward pass."""
     vectors: Literal["float16", "float32"] = "float32"
     """What a query's vector is rounded to, as the documents' were."""
+    dimensions: int | None = Field(None, ge=1, exclude_if=lambda dimensions: dimensions is None)
+    """A query's vector is its first so many dimensions; null for all."""
+    normalize: bool = Field(False, exclude_if=lambda normalize: not normalize)
+    """Whether the shorter vector has length 1 again."""
     neighbours: Neighbours | None = None
     """How the list's first documents are reranked by their neighbours, whose vectors are the index's."""
 

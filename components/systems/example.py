@@ -38,6 +38,10 @@ NEAR = """\
 hits = faiss.read_index(dense["index"]).search(retriever.encode_query([query]).astype(dense["vectors"]), dense["k"])
 near = {id: -s for s, id in sorted((-s, list(documents)[i]) for s, i in zip(hits[0][0].tolist(), hits[1][0]) if i >= 0)}
 """
+CUT = """\
+encode_query(
+    [query], truncate_dim=dense["dimensions"], normalize_embeddings=dense.get("normalize", False))\
+"""
 NEIGHBOURS = """\
 vector = retriever.encode_query([query]).astype(dense["vectors"]).astype("float32")
 hits = zip(*(one[0] for one in faiss.read_index(dense["index"]).search_and_reconstruct(vector, dense["k"])))
@@ -105,7 +109,10 @@ def example(config: SystemConfig) -> str:
     parts = [_about(config), _imports(config), JAVA if lexical else "", DATA]
     parts += [_words(lexical)] if lexical is not None else []
     by_neighbours = dense is not None and dense.neighbours is not None
-    parts += [RETRIEVER, NEIGHBOURS if by_neighbours else NEAR] if dense is not None else []
+    near = NEIGHBOURS if by_neighbours else NEAR
+    if dense is not None and dense.dimensions is not None:
+        near = near.replace("encode_query([query])", CUT)
+    parts += [RETRIEVER, near] if dense is not None else []
     parts += [TOTAL] if weights is not None or (fusion is not None and fusion.how == "interpolate") else []
     alone = "" if by_neighbours else ALONE.replace("FIRST", lists[0])
     parts += [_fused(fusion) if fusion is not None else alone]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -56,7 +57,7 @@ class System:
         documents = InMemory(folder / configs.DOCUMENTS, config.documents)
         options = {"threads": threads, "batch_tokens": batch_tokens, "cuda": cuda}
         if config.dense is not None:
-            from components.retrieval import index
+            from components.retrieval import index, smaller
 
             near = config.dense.neighbours
             opened = index.read(folder / config.dense.index, threads=threads, gpu=cuda and near is None)
@@ -65,9 +66,10 @@ class System:
                     f"{folder / config.dense.index}: {opened.ntotal} vectors, and the system has {config.documents} "
                     "documents; export it again"
                 )
+            cut = partial(smaller.cut, dimensions=config.dense.dimensions, normalize=config.dense.normalize)
             dense = Retriever(
                 folder / config.dense.retriever, documents,
-                lambda vectors, order, k: index.search(opened, vectors, order, k),
+                lambda vectors, order, k: index.search(opened, cut(vectors), order, k),
                 precision=config.dense.precision, vectors=config.dense.vectors,
                 neighbours=None if near is None else (near, index.reader(opened)), **options,
             )  # fmt: skip

@@ -66,6 +66,8 @@ class Objective(nn.Module, ABC):
     """What is read of the token store."""
     views: ClassVar[tuple[str, ...]] = ("group",)
     """What loss terms may look over. Assign a literal: it is read from the source when a config is loaded."""
+    prefixes: ClassVar[tuple[str, ...]] = ()
+    """Which of `views` are of vectors, of which a loss may take the first dimensions alone. A literal, likewise."""
     measures: ClassVar[tuple[str, ...]] = ()
     """What `judge` and `summarise` measure, beside `loss`, which every objective has. A literal, likewise."""
     lowest: ClassVar[tuple[str, ...]] = ()
@@ -90,6 +92,8 @@ class Objective(nn.Module, ABC):
         for term in inputs.losses:
             if term.over not in self.views:
                 raise UserError(f"losses: over: {term.over!r}: {_name(self)} accepts {listing(self.views)}")
+            if term.dimensions is not None and term.over not in self.prefixes:
+                raise UserError(f"losses: dimensions: {_name(self)} has no vectors to cut; accepted: null")
         for name in self.texts:
             if not (inputs.tokens / f"{name}.ids.npy").exists():
                 raise UserError(f"{inputs.tokens}: {_name(self)} reads {name}, of which there are no tokens")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from components import modules
 from components.config import FunctionRef
@@ -36,6 +36,22 @@ class LossTerm(FunctionRef):
     it counts once, and not at all where it is the row's own text. `count`: each copy counts, a copy of the row's own
     text as a negative (as in Moiseev et al., 2023, and SimLM's public code). Other documents that are known to be
     relevant never count."""
+    dimensions: list[Annotated[int, Field(ge=1)]] | None = Field(
+        None, min_length=1, exclude_if=lambda dimensions: dimensions is None
+    )
+    """Matryoshka representation learning (Kusupati et al., 2022, Eq. 1): the loss is the sum of what it is for the
+    first so many dimensions of the vectors, for each number here. Cosines are those of the shorter vectors.
+    `[384, 192, 96]` trains vectors that may be cut to 192 or 96 dimensions. Null for whole vectors."""
+    dimension_weights: list[float] | None = Field(None, exclude_if=lambda weights: weights is None)
+    """Factor of the loss for each of `dimensions`; null for 1 each, as in the paper."""
+
+    @model_validator(mode="after")
+    def _weighs_its_dimensions(self) -> Self:
+        if self.dimension_weights is not None and len(self.dimension_weights) != len(self.dimensions or []):
+            raise ValueError(
+                f"dimension_weights: got {len(self.dimension_weights)}; accepted: one for each of `dimensions`, or null"
+            )
+        return self
 
     @model_validator(mode="after")
     def _has_duplicates(self) -> Self:
@@ -46,7 +62,23 @@ class LossTerm(FunctionRef):
     @property
     def name(self) -> str:
         """The term's name in `metrics.jsonl`."""
-        return f"{self.function.rpartition('.')[2]} ({self.over})"
+        where = self.over if self.prefix is None else f"{self.over}, {self.prefix} dimensions"
+        return f"{self.function.rpartition('.')[2]} ({where})"
+
+    @property
+    def prefix(self) -> int | None:
+        """The first so many dimensions of the vectors make the scores; None for all. Of one of `by_prefix`."""
+        return None if self.dimensions is None else self.dimensions[0]
+
+    def by_prefix(self) -> list[Self]:
+        """One term for each of `dimensions`, whose sum the term is; the term itself where it has none."""
+        if self.dimensions is None:
+            return [self]
+        weights = self.dimension_weights or [1.0] * len(self.dimensions)
+        return [
+            self.model_copy(update={"dimensions": [one], "dimension_weights": None, "weight": self.weight * weight})
+            for one, weight in zip(self.dimensions, weights, strict=True)
+        ]
 
 
 class TermSum(NamedTuple):
@@ -61,7 +93,7 @@ class TermSum(NamedTuple):
 def evaluate(losses: list[LossTerm], scores: Callable[[LossTerm], Scores]) -> dict[str, TermSum]:
     """The weighted sum of each loss over the rows of the scores that it looks over."""
     sums: dict[str, TermSum] = {}
-    for term in losses:
+    for term in (one for each in losses for one in each.by_prefix()):
         values = term.resolve()(scores(term), **term.options)
         name = next(name for name in _names(term.name) if name not in sums)
         sums[name] = TermSum(term.weight * values.sum(), len(values) if term.reduce == "mean" else None)

@@ -18,7 +18,7 @@ def superseded(experiment: Experiment, store: Store) -> Iterator[tuple[Step, lis
     retrieval, and what only a later step could carry on from, such as the optimizer's state of an earlier training.
     """
     retrieval = experiment.outcome.retrieval
-    last = {node.fingerprint for node in (retrieval.vectors, retrieval.index) if node is not None}
+    last = {node.fingerprint for node in (retrieval.vectors, *retrieval.needed)}
     nodes = graph(experiment.wanted)
     carried_on = {node.inputs[name].fingerprint for node in nodes for name in node.description.carries}
     for node in nodes:

@@ -6,10 +6,12 @@ import argparse
 import textwrap
 from typing import Any
 
+import numpy as np
+
 from components.config import UserError
 from components.data.groups import check_k
-from components.data.vectors import document_shards
-from components.retrieval import topk
+from components.data.vectors import DocumentVectors, document_shards
+from components.retrieval import smaller, topk
 from components.systems import config as configs
 from components.systems.config import VERSION, Ranker, SystemConfig
 from components.systems.documents import InTable
@@ -112,7 +114,7 @@ def last(experiment: Experiment, store: Store, *, k: int, depth: int | None, opt
         lexical, weights = described.lexical, described.ranker and described.ranker.weights
         ranker = ranker.model_copy(update={"weights": weights})
     documents = InTable(store.path(outcome.data) / "documents.parquet")
-    dense = systems.dense(retrieval.ranking(outcome.split), model)
+    dense = systems.dense(retrieval.found(outcome.split), model).model_copy(update={"k": retrieval.k})
     config = SystemConfig(
         version=VERSION, name="the last", documents=len(documents.order), lexical=lexical, dense=dense, ranker=ranker,
     )  # fmt: skip
@@ -163,27 +165,45 @@ def _fetch(experiment: Experiment, store: Store, others: systems.Stages, *, k: i
         outcome.retrieval.retriever,
         *([outcome.ranker] if depth is not None and outcome.ranker is not None else []),
     ]
-    searched = outcome.retrieval.index or outcome.retrieval.vectors
+    searched = outcome.retrieval.needed
     more = [others["lexical"].inputs["index"]] if "lexical" in others else []
     more += systems.weights_of(others)
-    for step in (*models, *more, searched, outcome.data):
+    for step in (*models, *more, *searched, outcome.data):
         finished(store, step)
-    not_dropped(store, searched)
+    for step in searched:
+        not_dropped(store, step)
     store.fetch([outcome.data], "documents.parquet")
     check_k(k, store.path(outcome.data), key="-k")
     if depth is not None:
         check_k(depth, store.path(outcome.data), key="--depth")
-    store.fetch([searched, *more])
+    store.fetch([*searched, *more])
     store.fetch(models, "model")
 
 
 def _nearest(retrieval: Retrieval, store: Store, options: dict[str, Any]) -> Nearest:
+    """The search of the steps `search` and `rescore`."""
+    found = _found(retrieval, store, options)
+    if retrieval.rescored_by is None:
+        return found
+    place, times = store.path(retrieval.rescored_by), retrieval.search.rescore or 1
+    documents, how = DocumentVectors(place), smaller.read(place)
+
+    def nearest(queries: np.ndarray, order: np.ndarray, k: int) -> topk.Keys:
+        candidates = found(queries, order, min(len(order), times * max(k, retrieval.k)))
+        return smaller.rescored(queries, candidates, order, documents, how, k)
+
+    return nearest
+
+
+def _found(retrieval: Retrieval, store: Store, options: dict[str, Any]) -> Nearest:
     """The search of the step `search`: by the run's index, or exact."""
+    place = store.path(retrieval.searched)
+    how, threads = smaller.read(place), options["threads"]
     if retrieval.index is None:
-        vectors, device = document_shards(store.path(retrieval.vectors)), "cuda" if options["cuda"] else "cpu"
-        return lambda queries, order, k: topk.top_k(queries, vectors, order, k, device=device)
+        vectors, device = document_shards(place), "cuda" if options["cuda"] else "cpu"
+        return lambda queries, order, k: smaller.top_k(queries, vectors, how, order, k, device=device, threads=threads)
     from components.retrieval import index
 
     config, path = retrieval.search, store.path(retrieval.index) / INDEX
-    opened = index.read(path, probes=config.probes, ef=config.ef, threads=options["threads"], gpu=options["cuda"])
-    return lambda queries, order, k: index.search(opened, queries, order, k)
+    opened = index.read(path, probes=config.probes, ef=config.ef, threads=threads, gpu=options["cuda"])
+    return lambda queries, order, k: index.search(opened, queries if how is None else how.queries(queries), order, k)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from components.data.vectors import document_shards
 from components.files import write_json
+from components.retrieval import smaller
 from components.systems import documents, example
 from components.systems.card import CARD, Measured, card
 from components.systems.config import DOCUMENTS, SYSTEM, SystemConfig
@@ -62,7 +63,10 @@ def _write_index(to: Path, stage: Step, store: Store) -> None:
     from components.retrieval import index
 
     path, config = store.path(searched(stage)), stage.inputs["config"]
-    if stage.inputs["index"] is None:
+    how = None if stage.inputs["index"] is not None else smaller.read(path)
+    if how is not None and how.vectors == "int8":
+        index.write(index.of_int8(how.scale or [], document_shards(path)), to)
+    elif stage.inputs["index"] is None:
         index.write(index.build("Flat", document_shards(path), threads=cores()), to)
     else:
         index.write(index.read(path / INDEX, probes=config.probes, ef=config.ef, threads=cores(), gpu=False), to)

@@ -18,6 +18,7 @@ from workflows.stages.config import TrainingPhase, check_encoder, seeded
 from workflows.stages.reranking import Reranking
 from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import Rankings, Retrieval, fused, refresh
+from workflows.stages.sizes import Sizes, SizesKey
 from workflows.stages.starting import StartedConfig, started
 from workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
 from workflows.stages.untrained import INTERPOLATED, add_untrained
@@ -79,7 +80,7 @@ class Controls(Part):
         return self.in_batch if name == "in-batch" else self.ance
 
 
-class Config(StartedConfig):
+class Config(StartedConfig, SizesKey):
     """A retriever and a ranker, their warm-up, and the rounds of the game."""
 
     recipe: Literal["ar2"]
@@ -137,15 +138,17 @@ def build(config: Config) -> Outcome:
     retriever = collection.initial_model("start retriever", config.retriever.model)
     results = Results(collection, config)
     split = config.evaluate.split
-    untrained = refresh("start", collection, retriever, config)
+    untrained, sizes = refresh("start", collection, retriever, config), Sizes(results)
     for seed in config.seeds:
         add_untrained(results, untrained, config.retriever.model, seed=seed)
         game = Game(config, collection, results, seed)
         last_retrieval, last_ranker = game.play(started(results, collection, untrained, config, seed).model)
+        sizes.add(f"retriever {config.rounds}", last_retrieval, config.sizes, seed=seed)
     return Outcome(
         results=results.gather(comparisons(config)), data=collection.data, systems=results.systems,
         retrieval=last_retrieval, ranker=last_ranker.step, split=split,
         note=note_on(config.retriever.model.model), examples=(f"retriever {config.rounds}", "warm retriever"),
+        pictures=sizes.table(),
     )  # fmt: skip
 
 

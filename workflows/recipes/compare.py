@@ -14,6 +14,7 @@ from components.config import Config as Part
 from components.config import distinct, listing
 from workflows.stages import experiments
 from workflows.stages.results import Outcome, System, gathered, labels_apart, system_names
+from workflows.stages.sizes import tables
 from workflows.steps.pictures import along
 from workflows.store.dag import relabelled, step
 
@@ -89,7 +90,7 @@ def build(config: Config) -> Outcome:
                 comparisons += [(title, f"{other}: {system}") for other in config.opponents(name)]
     parts = _parts(outcomes)
     results = relabelled(gathered(systems, comparisons + beside, parts=parts), labels_apart(outcomes))
-    pictures = []
+    pictures = [replace(one, label=f"{name}: {one.label}") for name, of in outcomes.items() for one in tables(of)]
     if config.curves:
         lines = {
             name if len(config.systems) == 1 else f"{name}: {system}": {
@@ -98,7 +99,7 @@ def build(config: Config) -> Outcome:
             for name, places in config.curves.items()
             for system in config.systems
         }
-        pictures = [step("curves", along, results=results, axis=config.axis, curves=lines)]
+        pictures += [step("curves", along, results=results, axis=config.axis, curves=lines)]
     return Outcome(
         results=results, data=main.data, systems=systems, retrieval=main.retrieval, ranker=main.ranker,
         split=main.split, note=main.note, pictures=tuple(pictures), costs=main.costs,

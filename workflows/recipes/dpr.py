@@ -11,13 +11,14 @@ from workflows.stages.collection import Collection
 from workflows.stages.config import DifferenceKeys, TrainingPhase, check_difference, predicts_differences, seeded
 from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import refresh
+from workflows.stages.sizes import Sizes, SizesKey
 from workflows.stages.starting import StartedConfig, started
 from workflows.stages.training import phase
 from workflows.stages.untrained import add_untrained
 from workflows.steps.mine import MineConfig
 
 
-class Config(StartedConfig, DifferenceKeys):
+class Config(StartedConfig, DifferenceKeys, SizesKey):
     """A collection and a retriever."""
 
     recipe: Literal["dpr"]
@@ -55,6 +56,7 @@ def build(config: Config) -> Outcome:
     results = Results(collection, config)
     split = config.evaluate.split
     untrained = last = refresh("start", collection, start, config)
+    sizes = Sizes(results)
     for seed in config.seeds:
         add_untrained(results, untrained, config.retriever, seed=seed, entropy=True)
         if config.train is not None:
@@ -68,11 +70,12 @@ def build(config: Config) -> Outcome:
                     )  # fmt: skip
             last = refresh(seeded("retriever", seed, config), collection, retriever, config)
             results.add("retriever", last.ranking(split), retrieval=last, seed=seed, entropy=True)
+        sizes.add("start model" if config.train is None else "retriever", last, config.sizes, seed=seed)
 
     comparisons = [("start model", "BM25")]
     if config.train is not None:
         comparisons += [("retriever", "BM25"), ("retriever", "start model")]
     return Outcome(
         results=results.gather(comparisons), data=collection.data, systems=results.systems, retrieval=last,
-        ranker=None, split=split, note=note_on(config.retriever.model),
+        ranker=None, split=split, note=note_on(config.retriever.model), pictures=sizes.table(),
     )  # fmt: skip

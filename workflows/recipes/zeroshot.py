@@ -18,12 +18,13 @@ from workflows.stages.collection import Collection
 from workflows.stages.config import CollectionConfig, EvaluateConfig, LexicalConfig
 from workflows.stages.results import Outcome, Results, System, gathered, note_on
 from workflows.stages.retrieval import refresh
+from workflows.stages.sizes import Sizes, SizesKey
 from workflows.steps.encode import EncodeConfig
 from workflows.steps.exclude import exclude
 from workflows.steps.fuse import fuse
 from workflows.steps.search import SearchConfig
 from workflows.steps.tokenize import TokenizeConfig
-from workflows.store.dag import graph, relabelled, step
+from workflows.store.dag import Step, graph, relabelled, step
 
 
 class Evaluated(Part):
@@ -40,7 +41,7 @@ class Evaluated(Part):
     CQADupStack's twelve forums does in BEIR. Null for a whole collection."""
 
 
-class Config(Part):
+class Config(SizesKey):
     """A retriever, and collections by name."""
 
     recipe: Literal["zeroshot"]
@@ -100,6 +101,7 @@ def build(config: Config) -> Outcome:
     systems: list[System] = []
     labels: dict[str, str] = {}
     first = None
+    pictures: list[Step] = []
     for name, asked in config.collections.items():
         own = config.on(asked)
         collection = Collection(own)
@@ -124,6 +126,10 @@ def build(config: Config) -> Outcome:
             )  # fmt: skip
         for system, ranking in rankings.items():
             results.add(system, ranking, retrieval=retrieval if system == "retriever" else None, seed=1)
+        if config.sizes:
+            sizes = Sizes(results)
+            sizes.add("retriever", retrieval, config.sizes, seed=1)
+            pictures += sizes.table(f"sizes ({name})")
         systems += results.systems
         measured = graph(node for one in results.systems for node in one.steps)
         shared = {node.fingerprint for node in graph([retriever.step])}
@@ -137,7 +143,9 @@ def build(config: Config) -> Outcome:
     if config.fusion is not None:
         comparisons += [("fusion", "BM25"), ("fusion", "retriever")]
     results_step = gathered(systems, comparisons, parts=config.parts())
-    return replace(first, results=relabelled(results_step, labels), systems=systems, parts=config.parts())
+    return replace(
+        first, results=relabelled(results_step, labels), systems=systems, parts=config.parts(), pictures=tuple(pictures)
+    )
 
 
 def _note(config: Config, other: Outcome | None) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 
 from workflows.report.deployment import deployment
 from workflows.report.finished import Finished, Json
+from workflows.report.sections.sizes import sizes
 from workflows.stages.expected import Expected
 from workflows.stages.results import Cost, System
 from workflows.store.dag import Step
@@ -18,8 +19,8 @@ def metrics_of(
     costs: Sequence[Cost] = (), expected: Expected | None = None, unmeasured: str = "",
 ) -> Json:  # fmt: skip
     """The rows, means and comparisons of the step `results`, which comparison leads, and every finished step's time;
-    what is expected of the rows, or why there are none; and where one of the systems was chosen to be deployed, which
-    and what it takes."""
+    the tables of sizes; what is expected of the rows, or why there are none; and where one of the systems was chosen to
+    be deployed, which and what it takes."""
     measured: Json = {"rows": [], "means": [], "comparisons": [], "leading": None}
     if results is not None and store.is_done(results):
         store.fetch([results], METRICS)
@@ -36,6 +37,8 @@ def metrics_of(
     metrics = {**{key: measured[key] for key in ("rows", "means", "comparisons", "leading")}, "steps": times}
     if unmeasured:
         metrics["unmeasured"] = unmeasured
+    if tables := list(sizes(steps, store)):
+        metrics["sizes"] = tables
     if expected is not None:
         metrics["expected"] = expected.beside(metrics["means"])
     deployed = deployment(metrics, systems, costs, store)

@@ -73,6 +73,7 @@ def write(
         "screens": list(screens(steps, store)),
         "studies": [study for _, _, study in shown(steps, store, STUDY)],
         "costs": list(costs_of(costs, store, metrics["rows"])),
+        "sizes": metrics.get("sizes", []),
         "spaces": spaces(systems, store),
         "similarities": similarities(systems, store),
         "config": config,

@@ -11,14 +11,25 @@ from workflows.steps.neighbours import rerank_by_neighbours
 from workflows.steps.prior import add_prior, fit_prior
 from workflows.steps.score import rerank
 from workflows.steps.search import search
+from workflows.steps.smaller import rescore
 from workflows.store.dag import Step
 
 FROM_CHEAP_TO_DEAR = (
-    (lucene_search,), (lucene_feedback,), (search,), (rerank_by_neighbours, chosen), (fuse,),
+    (lucene_search,), (lucene_feedback,), (search, rescore), (rerank_by_neighbours, chosen), (fuse,),
     (rerank, add_prior, fit_prior),
 )  # fmt: skip
 """The step that a system ends with: BM25, BM25 with feedback, a retriever, its neighbours, a fusion, a ranker."""
-FOR_QUERIES = (lucene_search, lucene_feedback, encode_queries, search, rerank_by_neighbours, fuse, rerank, add_prior)
+FOR_QUERIES = (
+    lucene_search,
+    lucene_feedback,
+    encode_queries,
+    search,
+    rescore,
+    rerank_by_neighbours,
+    fuse,
+    rerank,
+    add_prior,
+)
 """Steps that every query needs."""
 
 

@@ -1,9 +1,10 @@
 """Retrieve with a dense retriever, rerank what it retrieved, and fuse rankings."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from components.retrieval.fusion import FusionConfig
+from components.retrieval.smaller import Kind
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import CollectionConfig
 from workflows.steps.choose_neighbours import ChooseConfig, TrialsConfig, chosen
@@ -13,6 +14,7 @@ from workflows.steps.fuse import fuse
 from workflows.steps.neighbours import rerank_by_neighbours
 from workflows.steps.score import RerankConfig, rerank
 from workflows.steps.search import SearchConfig, faiss_index, search
+from workflows.steps.smaller import rescore, smaller_vectors
 from workflows.store.dag import Step, step
 
 Rankings = Callable[[str], Step]
@@ -39,6 +41,52 @@ class Retrieval:
     """Documents retrieved for a query."""
     encode: EncodeConfig
     search: SearchConfig
+    size: str = ""
+    """What its rankings are called beside those of the same vectors that are searched in another way."""
+
+    @property
+    def searched(self) -> Step:
+        """The vectors that are searched: the encoded ones, or smaller ones that are made of them."""
+        return self._smaller(self.search.vectors)
+
+    @property
+    def rescored_by(self) -> Step | None:
+        """The vectors that candidates are ordered by, where they are."""
+        if self.search.rescore is None:
+            return None
+        return self.vectors if self.search.rescore_by == "encoded" else self._smaller(self.search.rescore_by)
+
+    @property
+    def _name(self) -> str:
+        return f"{self.label}, {self.size}" if self.size else self.label
+
+    def _smaller(self, kind: Kind) -> Step:
+        dimensions = self.search.dimensions
+        if kind == "encoded" and dimensions is None:
+            return self.vectors
+        size = "" if dimensions is None else f" of {dimensions} dimensions"
+        return step(
+            f"{self.label} {'' if kind == 'encoded' else f'{kind} '}vectors{size}", smaller_vectors,
+            vectors=self.vectors, retriever=self.model.step, dimensions=dimensions, kind=kind,
+        )  # fmt: skip
+
+    def searching(self, search: SearchConfig, size: str = "") -> "Retrieval":
+        """The same encoded vectors searched in another way; nothing is encoded anew."""
+        own = replace(self, search=search, index=None, size=size)
+        if search.index is None:
+            return own
+        index = step(
+            f"{own._name} index", faiss_index, vectors=own.searched, factory=search.index,
+            ef_construction=search.ef_construction,
+        )  # fmt: skip
+        return replace(own, index=index)
+
+    @property
+    def needed(self) -> list[Step]:
+        """The vectors or the index that are searched, and the vectors that candidates are ordered by. Of vectors behind
+        an index it is only asked how they were cut, which is never dropped."""
+        found = [self.searched] if self.index is None or self.searched is not self.vectors else []
+        return [one for one in (*found, self.index, self.rescored_by) if one is not None]
 
     @property
     def retriever(self) -> Step:
@@ -52,11 +100,23 @@ class Retrieval:
             retriever=self.model.step, split=split, config=self.encode,
         )  # fmt: skip
 
+    def found(self, split: str) -> Step:
+        """What the search finds for a split's queries: the ranking, or candidates for it."""
+        what = "ranking" if self.search.rescore is None else "candidates"
+        return step(
+            f"{self._name} {what} ({split})", search, data=self.data, vectors=self.searched,
+            queries=self.queries(split), index=self.index, k=self.k * (self.search.rescore or 1),
+            config=self.search.of_candidates(),
+        )  # fmt: skip
+
     def ranking(self, split: str) -> Step:
         """The ranking of a split's queries."""
+        found = self.found(split)
+        if self.rescored_by is None:
+            return found
         return step(
-            f"{self.label} ranking ({split})", search, data=self.data, vectors=self.vectors,
-            queries=self.queries(split), index=self.index, k=self.k, config=self.search,
+            f"{self._name} ranking ({split})", rescore, data=self.data, vectors=self.rescored_by,
+            queries=self.queries(split), ranking=found, k=self.k,
         )  # fmt: skip
 
 
@@ -66,15 +126,10 @@ def refresh(label: str, collection: Collection, retriever: Model, config: Collec
         f"{label} vectors", encode_documents, data=collection.data, tokens=retriever.tokens, retriever=retriever.step,
         config=config.encode,
     )  # fmt: skip
-    index = None
-    if config.search.index is not None:
-        index = step(
-            f"{label} index", faiss_index, vectors=vectors, factory=config.search.index,
-            ef_construction=config.search.ef_construction,
-        )  # fmt: skip
-    return Retrieval(
-        label, collection.data, retriever, vectors, index, k=config.k, encode=config.encode, search=config.search
+    retrieval = Retrieval(
+        label, collection.data, retriever, vectors, None, k=config.k, encode=config.encode, search=config.search
     )
+    return retrieval.searching(config.search)
 
 
 def reranked(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from components.config import UserError, listing, parse
-from components.data.tokenizers import lengths_of
+from components.data.tokenizers import MODEL_CONFIG, lengths_of
 from components.evaluation.selection import FILE as SELECTION
 from components.neighbours.reranking import best
 from components.retrieval.fusion import fitted
@@ -23,6 +23,7 @@ from workflows.steps.neighbours import rerank_by_neighbours
 from workflows.steps.prior import WEIGHTS, add_prior
 from workflows.steps.score import rerank
 from workflows.steps.search import INDEX, search
+from workflows.steps.smaller import smaller_vectors
 from workflows.store.dag import Step
 from workflows.store.store import Store
 
@@ -88,6 +89,10 @@ def _stages(node: Step, data: Step) -> dict[str, Step]:
     if node.function in (search, lucene_search, lucene_feedback):
         if node.inputs["data"].fingerprint != data.fingerprint:
             raise UserError(f"{node.label!r} retrieves for other texts than the queries, such as expansions of them")
+        made = node.inputs.get("vectors")
+        if isinstance(made, Step) and made.function is smaller_vectors and made.inputs["kind"] == "binary":
+            raise UserError(f"{node.label!r} finds documents by the Hamming distance of bits, which the folder's FAISS "
+                            "index does not; accepted: whole vectors, int8, or an index")  # fmt: skip
         return {"dense" if node.function is search else "lexical": node}
     if node.function in (exclude, exclude_copies):  # of a query's own document: whoever deploys has no such queries
         return _stages(node.inputs["ranking"], data)
@@ -162,10 +167,14 @@ def described(system: System, steps: Stages, store: Store) -> SystemConfig:
 
 def dense(stage: Step, model: Path, neighbours: Neighbours | None = None) -> Dense:
     """A retriever's list as it was searched for; `model` is the retriever's folder."""
-    encode = stage.inputs["queries"].inputs["config"]
+    encode, about = stage.inputs["queries"].inputs["config"], json.loads((model / MODEL_CONFIG).read_text())
+    made = stage.inputs["vectors"]
+    dimensions = made.inputs["dimensions"] if made.function is smaller_vectors else None
+    dimensions = dimensions or about.get("truncate")
     return Dense(
         k=stage.inputs["k"], query_tokens=lengths_of(model)["query_tokens"], precision=encode.precision,
-        vectors=encode.vectors, neighbours=neighbours,
+        vectors=encode.vectors, neighbours=neighbours, dimensions=dimensions,
+        normalize=dimensions is not None and about["similarity"] == "cosine",
     )  # fmt: skip
 
 

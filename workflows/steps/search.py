@@ -4,12 +4,12 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from components.compute.processor import configure_process
 from components.config import Config
@@ -17,7 +17,8 @@ from components.data.groups import check_k, id_order, ids_of
 from components.data.tables import RANKING, counts
 from components.data.vectors import document_shards, read_query_ids
 from components.files import remove, replacing, save_array, write_array, write_json
-from components.retrieval import topk
+from components.retrieval import smaller, topk
+from components.retrieval.smaller import Kind, Smaller
 from workflows.distributed.cluster import Cluster, Pool
 from workflows.distributed.shards import Shard, map_shards
 from workflows.store.dag import Description
@@ -47,6 +48,38 @@ class SearchConfig(Config):
     """Candidates that an HNSW graph holds while it is built: more give a better graph, and take longer."""
     sample: int = Field(default=200, ge=1)
     """Queries for which an index is compared with exact search."""
+    dimensions: int | None = Field(default=None, ge=1, exclude_if=lambda dimensions: dimensions is None)
+    """Search the first so many dimensions of the vectors, which cosine similarity normalizes again. They are cut from
+    the vectors that were encoded, for retrievers that learnt so (`dimensions` of a loss). Null for all."""
+    vectors: Kind = Field(default="encoded", exclude_if=lambda vectors: vectors == "encoded")
+    """What is kept of a document's vector. `encoded`: as `encode.vectors` says. `int8`: 8 bits a dimension, in ranges
+    of the collection's own vectors. `binary`: one bit, its sign; documents are found by Hamming distance."""
+    rescore: int | None = Field(default=None, ge=1, exclude_if=lambda rescore: rescore is None)
+    """Find so many times as many documents as are wanted, and keep the best of them by `rescore_by`; null for none."""
+    rescore_by: Kind = Field(default="encoded", exclude_if=lambda by: by == "encoded")
+    """The vectors of documents that candidates are ordered by; a query's has all its bits. `encoded`: whole vectors as
+    they were encoded, which are then kept too. `int8`, `binary`: of the same dimensions; the bits themselves tell more
+    than their distance from the query's bits."""
+
+    def of_candidates(self) -> Self:
+        """How candidates are found, whatever they are found in and ordered by."""
+        return self.model_copy(
+            update={"dimensions": None, "vectors": "encoded", "rescore": None, "rescore_by": "encoded"}
+        )
+
+    @model_validator(mode="after")
+    def _has_vectors(self) -> Self:
+        if self.index is not None and self.vectors != "encoded":
+            raise ValueError(f"vectors: {self.vectors}: an index says itself what it keeps, as `SQ8` does 8 bits; "
+                             "accepted: encoded, or no `index`")  # fmt: skip
+        if self.rescore is None and self.rescore_by != "encoded":
+            raise ValueError("rescore_by: nothing is rescored; accepted: with `rescore`")
+        cut = self.dimensions is not None and self.rescore_by == "encoded"  # candidates are ordered by whole vectors
+        same = self.index is None and self.rescore_by == self.vectors != "binary" and not cut
+        if self.rescore is not None and same:
+            raise ValueError(f"rescore_by: {self.rescore_by}: the candidates are found by these vectors; accepted: "
+                             "others, or no `rescore`")  # fmt: skip
+        return self
 
 
 @Description(part="search", droppable=(INDEX,))
@@ -79,7 +112,8 @@ def search(
 ) -> dict[str, Any]:  # fmt: skip
     """Write `ranking.parquet`: for every query whose vector is in `queries`, in their order, its k best documents.
 
-    `vectors` are the documents', in the order of the documents table (`components.data.vectors`). With `index` the
+    `vectors` are the documents', in the order of the documents table (`components.data.vectors`), or smaller ones that
+    were made of them (`components.retrieval.smaller`), of which the scores then are. With `index` the
     ranking is what the index finds. The summary then has its recall of the exact ranking on a sample of the queries,
     and the share of the time that the index took.
     """
@@ -212,21 +246,24 @@ class _Searching:
         rows = np.arange(task["start"], task["stop"])
         rows = np.load(self._work / "sample.npy")[rows] if task["queries"] == "sample" else rows
         queries = np.load(self._queries / "queries.npy", mmap_mode="r")[rows]
+        how = smaller.read(self._vectors)
         order = np.load(self._work / "order.npy", mmap_mode="r")
         if task["approximate"]:
-            save_array(path, self._approximate(queries, order))
+            save_array(path, self._approximate(queries if how is None else how.queries(queries), order))
         else:
-            save_array(path, self._exact(queries, order, task["first"], task["last"]))
+            save_array(path, self._exact(queries, how, order, task["first"], task["last"]))
         took = time.perf_counter() - began
         return {"search_seconds": took, "index_seconds": took if task["approximate"] else 0.0}
 
-    def _exact(self, queries: np.ndarray, order: np.ndarray, first: int, last: int) -> topk.Keys:
+    def _exact(
+        self, queries: np.ndarray, how: Smaller | None, order: np.ndarray, first: int, last: int
+    ) -> topk.Keys:  # fmt: skip
         configure_process(self._threads)
         shards = document_shards(self._vectors)
         start = sum(len(shard) for shard in shards[:first])
         run = shards[first:last]
         places = order[start : start + sum(len(shard) for shard in run)]
-        return topk.top_k(queries, run, places, self._k, device=self._device)
+        return smaller.top_k(queries, run, how, places, self._k, device=self._device, threads=self._threads)
 
     def _approximate(self, queries: np.ndarray, order: np.ndarray) -> topk.Keys:
         from components.retrieval import index

@@ -63,6 +63,11 @@ RUNS: dict[str, dict[str, Any]] = {
         ],
         "table": "repeats",
     },
+    "over prefixes, in pieces, recomputed": {
+        "losses": [{**BATCH, "dimensions": [32, 8, 4], "dimension_weights": [1.0, 0.5, 2.0]},
+                   {**GROUP, "dimensions": [16, 8]}],
+        "piece": 40, "recompute": True, "clip": 0.05,
+    },
     "ranker": {"kind": "ranker", "clip": 0.05},
     "two views and edits, with BatchNorm, recomputed": {
         "kind": "diffcse", "table": "data", "dev": "data", "piece": 100, "recompute": True,

@@ -160,7 +160,7 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
     "bias": ("2_Dense/config.json", {"bias": True}, r"2_Dense \(Dense\) has bias: True; accepted: False"),
     "tanh": ("2_Dense/config.json", {"activation_function": "torch.nn.modules.activation.Tanh"}, "has activation_func"),
     "residual": ("2_Dense/config.json", {"use_residual": True}, "has use_residual: True"),
-    "cut": (ABOUT, {"truncate_dim": 4}, r"cut to 4 numbers \(truncate_dim\)"),
+    "cut": (ABOUT, {"truncate_dim": 4, "similarity_fn_name": "dot"}, r"cut to 4 numbers \(truncate_dim\) after Norm"),
     "kind": (ABOUT, {"model_type": "SparseEncoder"}, "holds a SparseEncoder; accepted: a SentenceTransformer"),
     "texts": ("sentence_bert_config.json", {"modality_config": {"image": {}}}, "none for texts, but for image"),
     "task": ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "has transformer_task: fill-mask"),

@@ -29,7 +29,21 @@ def test_flat_finds_what_exact_search_finds(vectors, tmp_path):
     np.testing.assert_allclose(topk.scores_of(found), topk.scores_of(exact), rtol=1e-5)
 
 
-@pytest.mark.parametrize("factory", ["HNSW16", "IVF8,Flat", "IVF8,PQ8x4", "PCA8,IVF8,Flat", "OPQ8,HNSW16"])
+KINDS = [
+    "HNSW16", "IVF8,Flat", "IVF8,PQ8x4", "PCA8,IVF8,Flat", "OPQ8,HNSW16", "PQ8x4", "OPQ8,PQ8x4", "IVF8,PQ8x4,RFlat",
+    "HNSW16_SQ8", "SQ8", "SQfp16", "IVF8,SQ8", "PQ8x4fs", "OPQ8,IVF8,PQ8x4fs",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("factory", ["PQ8x4", "OPQ8,PQ8x4", "IVF8,PQ8x4"])
+@pytest.mark.filterwarnings("default")
+def test_training_again_gives_the_same_index(vectors, factory):
+    one, other = (index.search(index.build(factory, vectors[0], threads=1), vectors[1], np.arange(1000), 10)
+                  for _ in range(2))  # fmt: skip
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("factory", KINDS)
 @pytest.mark.filterwarnings("default")
 def test_every_kind_is_built_written_and_searched(vectors, tmp_path, factory):
     shards, queries = vectors

@@ -29,7 +29,7 @@ def costs(systems: Iterable[Cost], store: Store, rows: list[Json]) -> Iterator[J
         files = (path for pattern in SEARCHED for path in store.path(cost.index[-1]).glob(pattern))
         yield {
             "system": cost.system,
-            "build": sum(_busy(records[node.fingerprint]) for node in cost.index),
+            "build": sum(busy(records[node.fingerprint]) for node in cost.index),
             "bytes": sum(path.stat().st_size for path in files if path.is_file()),
             **{name: sum(of) if of else None for name, of in times.items()},
             "query": sum(map(sum, times.values())),
@@ -48,10 +48,10 @@ def _of(spent: TimeSpent, records: dict[str, Json]) -> float:
     """The seconds of a step that are meant."""
     record = records[spent.step.fingerprint]
     part, whole = (record["summary"].get(name, 0.0) for name in spent.share or ("", ""))
-    return _busy(record) * (part / whole if whole else 1.0)
+    return busy(record) * (part / whole if whole else 1.0)
 
 
-def _busy(record: Json) -> float:
+def busy(record: Json) -> float:
     """How long a step computed, read and wrote; all its time where its kinds were not measured."""
     time = record.get("time") or {}
     return float(time["compute"] + time["files"] if time else record["seconds"])

@@ -1,0 +1,131 @@
+"""Losses over the first dimensions of vectors: those of sentence-transformers, and of a loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from components.config import UserError
+from components.losses.listwise import cross_entropy
+from components.objectives.ranker import Ranker
+from components.objectives.retriever import Retriever
+from components.training.config import TrainConfig, check_training
+from components.training.objective import ObjectiveInputs
+from tests.support import toy
+from tests.support.trainings import visits
+
+ROWS = [{"query_id": f"q{i}", "doc_ids": [f"d{i}", f"d{i + 12}"]} for i in (1, 2, 4, 5)]
+PREFIXES = [32, 16, 8, 3]
+
+
+@pytest.fixture
+def objective(tmp_path: Path, data: Path, tokens: Path, encoder: Path) -> Any:
+    """Builds a retriever's objective, with the given similarity, over four groups."""
+
+    def build(
+        losses: list[Any], similarity: str = "cosine", rows: Any = ROWS, piece: int = 10_000, recompute: bool = False
+    ) -> Retriever:
+        start = tmp_path / similarity
+        if not start.exists():
+            toy.started(start, toy.retriever_config(encoder, similarity=similarity, pooling="mean"))
+        inputs = ObjectiveInputs(
+            model=start / "model", rows=toy.write_groups(tmp_path / f"groups-{len(rows[0]['doc_ids'])}", rows),
+            data=data, tokens=tokens, losses=toy.train_config(losses=losses).losses, max_tokens=piece,
+            recompute=recompute,
+        )  # fmt: skip
+        return Retriever(inputs)
+
+    return build
+
+
+def loss(**options: Any) -> dict[str, Any]:
+    return {"function": toy.CROSS_ENTROPY, "options": {"temperature": 0.05}, **options}
+
+
+def test_values_and_gradients_are_those_of_sentence_transformers(objective: Any, tmp_path: Path) -> None:
+    """Its MatryoshkaLoss over MultipleNegativesRankingLoss, with weights, over the same texts."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, MultipleNegativesRankingLoss
+
+    weights = [1.0, 0.5, 2.0, 1.0]
+    pairs = [{**row, "doc_ids": row["doc_ids"][:1]} for row in ROWS]
+    ours = objective([loss(over="batch", dimensions=PREFIXES, dimension_weights=weights)], rows=pairs)
+    batch = ours.collate(visits(range(4)))
+    terms = ours.terms(ours.encode(batch), batch)
+    assert list(terms) == [f"cross_entropy (batch, {one} dimensions)" for one in PREFIXES]
+    value = sum(term.value / term.rows for term in terms.values())
+    value.backward()
+
+    theirs = SentenceTransformer(str(tmp_path / "cosine/model"), device="cpu")
+    inner = MultipleNegativesRankingLoss(theirs, scale=20.0)
+    documents = batch.documents._replace(
+        ids=batch.documents.ids[batch.columns[:, 0]], mask=batch.documents.mask[batch.columns[:, 0]]
+    )
+    texts = [{"input_ids": one.ids, "attention_mask": one.mask} for one in (batch.queries, documents)]
+    expected = MatryoshkaLoss(theirs, inner, PREFIXES, weights)(texts, torch.zeros(4))
+    expected = expected if isinstance(expected, torch.Tensor) else sum(expected.values())
+    expected.backward()
+    torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)
+    own = dict(ours.model.tower("document").named_parameters())
+    compared = 0
+    for name, parameter in theirs[0].auto_model.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(own[name].grad, parameter.grad, rtol=1e-4, atol=1e-6, msg=name)
+            compared += 1
+    assert compared > 10
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_the_loss_is_a_loop_over_prefixes(objective: Any, similarity: str) -> None:
+    """Cosines are of the shorter vectors; inner products of them as they are."""
+    ours = objective([loss(over="group", dimensions=PREFIXES[1:], weight=0.5)], similarity)
+    batch = ours.collate(visits(range(4)))
+    queries, documents = ours.encode(batch)
+    whole = objective([loss(over="group")], similarity)
+    for size, term in zip(PREFIXES[1:], ours.terms((queries, documents), batch).values(), strict=True):
+        cut = [one[:, :size] for one in (queries, documents)]
+        cut = [functional.normalize(one, dim=-1) for one in cut] if similarity == "cosine" else cut
+        values = cross_entropy(whole.scores(tuple(cut), batch)(whole.inputs.losses[0]), temperature=0.05)
+        torch.testing.assert_close(term.value, 0.5 * values.sum())
+
+
+def test_gradient_caching_changes_no_gradient(objective: Any) -> None:
+    losses = [loss(over="batch", dimensions=PREFIXES)]
+    gradients = []
+    for options in ({}, {"piece": 40, "recompute": True}):
+        ours = objective(losses, **options)
+        batch = ours.collate(visits(range(4)))
+        torch.stack([term.value for term in ours.terms(ours.encode(batch), batch).values()]).sum().backward()
+        gradients.append({name: one.grad for name, one in ours.named_parameters() if one.grad is not None})
+    whole, in_pieces = (torch.cat([one[name].flatten() for name in gradients[0]]) for one in gradients)
+    assert float((in_pieces - whole).norm() / whole.norm()) < 1e-4
+
+
+def test_mistakes_are_named(objective: Any, tmp_path: Path, data: Path, tokens: Path, ranker: Path) -> None:
+    with pytest.raises(UserError, match="dimensions: 64: the retriever's vectors have 32; accepted: at most these"):
+        objective([loss(over="batch", dimensions=[64, 8])])
+    with pytest.raises(UserError, match=r"dimension_weights: got 1; accepted: one for each of `dimensions`"):
+        toy.train_config(losses=[loss(dimensions=[8, 4], dimension_weights=[1.0])])
+    with pytest.raises(UserError, match="greater than or equal to 1"):
+        toy.train_config(losses=[loss(dimensions=[8, 0])])
+    config: TrainConfig = toy.train_config(losses=[loss(dimensions=[8])])
+    with pytest.raises(UserError, match="warm: losses: dimensions: 'group' of the objective ranker has no vectors"):
+        check_training("ranker", config, "warm")
+    check_training("retriever", config, "warm")
+    check_training("diffcse_retriever", config, "warm")
+    inputs = ObjectiveInputs(
+        model=ranker / "model", rows=toy.write_groups(tmp_path / "rows", ROWS), data=data, tokens=tokens,
+        losses=config.losses, max_tokens=100, recompute=False,
+    )  # fmt: skip
+    with pytest.raises(UserError, match="losses: dimensions: ranker has no vectors to cut; accepted: null"):
+        Ranker(inputs)
+
+
+def test_a_config_without_dimensions_is_what_it_was() -> None:
+    """So no experiment moves to another place."""
+    dumped = toy.train_config(losses=[loss()]).model_dump()["losses"][0]
+    assert not {"dimensions", "dimension_weights"} & dumped.keys()

@@ -1,0 +1,203 @@
+"""Smaller vectors as steps: derived, searched and rescored, as loops do, on any number of workers."""
+
+import itertools
+import json
+
+import faiss
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from components.config import UserError, parse
+from components.data.tables import DOCUMENTS, QUERIES
+from components.data.vectors import document_shards
+from components.retrieval import smaller
+from tests.support import toy
+from workflows.distributed.cluster import Cluster, Pool
+from workflows.steps import search as searching
+from workflows.steps.search import SearchConfig, faiss_index, search
+from workflows.steps.smaller import rescore, smaller_vectors
+
+INLINE = Cluster(mode="inline", device="cpu")
+DOCS, ASKED, WIDTH, K = 400, 30, 32, 12
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """A collection whose documents are in another order than that of their ids, a retriever's config, and vectors."""
+    folder = tmp_path_factory.mktemp("smaller")
+    rng = np.random.default_rng(0)
+    ids = [f"d{number}" for number in rng.permutation(DOCS)]
+    queries = [f"q{i}" for i in range(ASKED)]
+    for name in ("data", "retriever/model", "vectors"):
+        (folder / name).mkdir(parents=True)
+    documents = {"doc_id": ids, "title": [""] * DOCS, "text": ["text"] * DOCS}
+    asked = {"query_id": queries, "text": ["text"] * ASKED, "answers": [[]] * ASKED, "split": ["test"] * ASKED}
+    pq.write_table(pa.table(documents, schema=DOCUMENTS), folder / "data/documents.parquet")
+    pq.write_table(pa.table(asked, schema=QUERIES), folder / "data/queries.parquet")
+    (folder / "retriever/model/sparring.json").write_text(json.dumps({"similarity": "cosine"}))
+    vectors = rng.normal(size=(DOCS + ASKED, WIDTH)) * np.geomspace(2, 0.1, WIDTH)
+    vectors[1::50] = vectors[0]  # documents that are alike, so that ties are there
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
+    toy.write_document_vectors(folder / "vectors", np.split(vectors[:DOCS], [90, 180, 270, 360]))
+    np.save(folder / "vectors/queries.npy", vectors[DOCS:])
+    (folder / "vectors/queries.json").write_text(json.dumps(queries))
+    return folder
+
+
+def shrunk(places, out, dimensions, kind, cluster=INLINE):
+    out.mkdir()
+    summary = smaller_vectors(
+        out, cluster, vectors=places / "vectors", retriever=places / "retriever", dimensions=dimensions, kind=kind
+    )
+    return out, summary
+
+
+def found(places, out, vectors, *, k=K, cluster=INLINE, index=None, config=None):
+    out.mkdir()
+    search(out, cluster, data=places / "data", vectors=vectors, queries=places / "vectors", k=k, index=index,
+           config=config or SearchConfig())  # fmt: skip
+    return out
+
+
+def rescored(places, out, vectors, ranking, *, cluster=INLINE):
+    out.mkdir()
+    rescore(out, cluster, data=places / "data", vectors=vectors, queries=places / "vectors", ranking=ranking, k=K)
+    return out
+
+
+def table(folder):
+    return pq.read_table(folder / "ranking.parquet").to_pylist()
+
+
+def ids(places):
+    return pq.read_table(places / "data/documents.parquet")["doc_id"].to_pylist()
+
+
+def numbers(places):
+    documents = np.concatenate([np.asarray(one, np.float32) for one in document_shards(places / "vectors")])
+    return documents, np.load(places / "vectors/queries.npy").astype(np.float32)
+
+
+def unit(vectors):
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(("dimensions", "kind"), [(8, "encoded"), (None, "int8"), (8, "int8"), (None, "binary")])
+def test_what_is_searched_is_what_a_loop_finds(places, tmp_path, dimensions, kind):
+    vectors, summary = shrunk(places, tmp_path / "small", dimensions, kind)
+    width = dimensions or WIDTH
+    per = {"encoded": 2 * width, "int8": width, "binary": width // 8}[kind]
+    assert summary["documents"] == DOCS
+    assert DOCS * per <= summary["bytes"] < DOCS * per + 5 * 200  # each file says what it holds
+    documents, queries = numbers(places)
+    if dimensions:
+        documents, queries = unit(documents[:, :width]), unit(queries[:, :width])
+    if kind == "int8":
+        scale = np.abs(documents).max(0) / 127
+        documents = np.rint(documents / scale) * scale
+    elif kind == "binary":
+        documents, queries = np.where(documents > 0, 1, -1), np.where(queries > 0, 1, -1)
+    else:
+        documents = documents.astype(np.float16).astype(np.float32)
+    scores, own = queries @ documents.T, ids(places)
+    rows = table(found(places, tmp_path / "found", vectors))
+    for i in range(ASKED):
+        mine = [row for row in rows if row["query_id"] == f"q{i}"]
+        wanted = sorted(zip(-scores[i].round(5), own, strict=True))[:K]
+        np.testing.assert_allclose([row["score"] for row in mine], [-s for s, _ in wanted], atol=1e-5)
+        if kind == "binary":
+            assert [row["doc_id"] for row in mine] == [one for _, one in wanted]
+    # Alike documents have the same score, and are in order of id.
+    assert all(
+        a["doc_id"] < b["doc_id"]
+        for a, b in itertools.pairwise(rows) if (a["query_id"], a["score"]) == (b["query_id"], b["score"])
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("by", ["encoded", "int8", "binary"])
+def test_candidates_are_rescored_as_a_loop_does(places, tmp_path, by):
+    bits, _ = shrunk(places, tmp_path / "bits", None, "binary")
+    candidates = found(places, tmp_path / "candidates", bits, k=4 * K)
+    kept = {"encoded": lambda: places / "vectors", "binary": lambda: bits}.get(
+        by, lambda: shrunk(places, tmp_path / "int8", None, "int8")[0]
+    )()
+    rows = table(rescored(places, tmp_path / "out", kept, candidates))
+    documents, queries = numbers(places)
+    if by != "encoded":
+        scale = np.abs(documents).max(0) / 127
+        documents = np.where(documents > 0, 1, -1) if by == "binary" else np.rint(documents / scale) * scale
+    at = {one: row for row, one in enumerate(ids(places))}
+    for i in range(ASKED):
+        among = [row["doc_id"] for row in table(candidates) if row["query_id"] == f"q{i}"]
+        scores = sorted((-float(queries[i] @ documents[at[one]]), one) for one in among)[:K]
+        mine = [row for row in rows if row["query_id"] == f"q{i}"]
+        assert [row["rank"] for row in mine] == list(range(1, K + 1))
+        np.testing.assert_allclose([row["score"] for row in mine], [-score for score, _ in scores], atol=1e-5)
+
+
+def test_two_workers_are_one(monkeypatch, ray, places, tmp_path):
+    """Whatever is cut how: vectors bit by bit, rankings document by document."""
+    two = ray.model_copy(update={"map": Pool(workers=2)})
+    one_rows = []
+    for name, cluster in (("one", INLINE), ("two", two)):
+        if name == "two":
+            monkeypatch.setattr(searching, "QUERIES", 7)
+            monkeypatch.setattr(searching, "SCORES", 7 * 100)
+        bits, _ = shrunk(places, tmp_path / f"{name} bits", None, "binary", cluster)
+        small, _ = shrunk(places, tmp_path / f"{name} int8", 16, "int8", cluster)
+        candidates = found(places, tmp_path / f"{name} candidates", bits, k=4 * K, cluster=cluster)
+        out = rescored(places, tmp_path / f"{name} out", small, candidates, cluster=cluster)
+        files = [np.load(path) for folder in (bits, small) for path in sorted(folder.glob("documents-*.npy"))]
+        one_rows.append(
+            (np.concatenate([file.ravel().view(np.uint8) for file in files]), table(candidates), table(out))
+        )
+    np.testing.assert_array_equal(one_rows[0][0], one_rows[1][0])
+    assert one_rows[0][1:] == one_rows[1][1:]
+
+
+def test_an_index_of_shorter_vectors(places, tmp_path):
+    """A flat index finds what exact search finds, and is as wide as the vectors that were cut."""
+    vectors, _ = shrunk(places, tmp_path / "small", 8, "encoded")
+    (tmp_path / "index").mkdir()
+    faiss_index(tmp_path / "index", INLINE, vectors=vectors, factory="Flat")
+    assert faiss.read_index(str(tmp_path / "index/index.faiss")).d == 8
+    own = SearchConfig(index="Flat")
+    by_index = table(found(places, tmp_path / "by", vectors, index=tmp_path / "index", config=own))
+    exact = table(found(places, tmp_path / "exact", vectors))
+    np.testing.assert_allclose([row["score"] for row in by_index], [row["score"] for row in exact], atol=1e-5)
+
+
+def test_more_dimensions_than_there_are(places, tmp_path):
+    with pytest.raises(UserError, match="dimensions: 33: the vectors have 32; accepted: as many at most"):
+        shrunk(places, tmp_path / "small", 33, "encoded")
+    assert smaller.read(tmp_path / "small") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"vectors": "int4"}, "vectors: Input should be 'encoded', 'int8' or 'binary', got 'int4'"),
+        ({"index": "Flat", "vectors": "int8"}, "vectors: int8: an index says itself what it keeps"),
+        ({"rescore_by": "int8"}, "rescore_by: nothing is rescored; accepted: with `rescore`"),
+        ({"rescore": 4}, "rescore_by: encoded: the candidates are found by these vectors"),
+        ({"rescore": 4, "vectors": "int8", "rescore_by": "int8"}, "rescore_by: int8: the candidates are found by"),
+        ({"dimensions": 0}, "dimensions: Input should be greater than or equal to 1"),
+    ],
+)
+def test_mistakes_are_named(options, says):
+    with pytest.raises(UserError, match=says):
+        parse(SearchConfig, options, where="test")
+
+
+def test_what_is_possible_and_what_stays_as_it_was():
+    for options in (
+        {"dimensions": 96, "rescore": 2}, {"vectors": "binary", "rescore": 4, "rescore_by": "binary"},
+        {"index": "PQ48", "rescore": 4}, {"vectors": "int8", "rescore": 2}, {"index": "PQ48", "rescore": 2,
+        "rescore_by": "int8"},
+    ):  # fmt: skip
+        parse(SearchConfig, options, where="test")
+    added = {"dimensions", "vectors", "rescore", "rescore_by"}
+    assert not added & SearchConfig().model_dump().keys()
+    assert not added & SearchConfig(dimensions=8, vectors="int8").of_candidates().model_dump().keys()

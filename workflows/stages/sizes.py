@@ -1,0 +1,68 @@
+"""Size against quality: a retriever's vectors searched in several ways, as rows of the table."""
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from components.config import Config
+from workflows.stages.results import Outcome, Results
+from workflows.stages.retrieval import Retrieval
+from workflows.steps.search import SearchConfig
+from workflows.steps.sizes import sizes
+from workflows.store.dag import Step, step
+
+
+class SizesKey(Config):
+    """The key of recipes whose retriever can be measured with smaller vectors."""
+
+    sizes: dict[str, SearchConfig] = Field({}, exclude_if=lambda sizes: not sizes)
+    """Further ways to search the last retriever's vectors, by the names that tables show behind its own:
+    `{int8: {vectors: int8}, "96 dimensions": {dimensions: 96}, PQ48: {index: PQ48}}`. Smaller vectors are made of those
+    that were encoded; nothing is encoded anew. The report has a table of size against quality."""
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if "" in self.sizes:
+            raise ValueError("sizes: a name is empty; accepted: what a table is to call it")
+        return self
+
+
+@dataclass
+class Sizes:
+    """A retriever's vectors in several sizes, measured."""
+
+    results: Results
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """What the step `sizes` takes, one a size and seed."""
+
+    def add(self, system: str, retrieval: Retrieval, asked: dict[str, SearchConfig], *, seed: int) -> None:
+        """Measure each size of a system that was measured itself."""
+        if not asked:
+            return
+        split = self.results.config.evaluate.split
+        whole = retrieval.ranking(split)
+        self._row(system, "", retrieval, whole, seed)
+        for size, search in asked.items():
+            smaller = retrieval.searching(search, size)
+            # Without `retrieval`: what a run searches with, and exports without being asked, is the retriever itself.
+            self.results.add(f"{system}, {size}", smaller.ranking(split), seed=seed)
+            self._row(system, size, smaller, whole, seed)
+
+    def _row(self, system: str, size: str, retrieval: Retrieval, whole: Step, seed: int) -> None:
+        name = f"{system}, {size}" if size else system
+        metrics = next(one for one in reversed(self.results.systems) if (one.name, one.seed) == (name, seed)).metrics
+        self.rows.append({
+            "system": name, "seed": seed, "metrics": metrics, "whole": whole,
+            "ranking": retrieval.ranking(self.results.config.evaluate.split),
+            "searched": retrieval.index or retrieval.searched, "rescored_by": retrieval.rescored_by,
+        })  # fmt: skip
+
+    def table(self, label: str = "sizes") -> tuple[Step, ...]:
+        """The step that sets size against quality; none where no sizes were asked for."""
+        return (step(label, sizes, rows=self.rows),) if self.rows else ()
+
+
+def tables(outcome: Outcome) -> tuple[Step, ...]:
+    """An outcome's tables of sizes."""
+    return tuple(one for one in outcome.pictures if one.function is sizes)

@@ -1,0 +1,48 @@
+"""How much of a ranking by whole vectors those by smaller ones keep."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from components.data.tables import RANKING, pieces
+from components.evaluation.measures import PER_QUERY_FILE, means
+from components.files import write_json
+from workflows.store.dag import Description
+
+SIZES = "sizes.json"
+DEPTH = 10
+"""The first documents whose overlap is counted."""
+
+
+@Description(part="evaluation", shows=(SIZES,))
+def sizes(out: Path, cluster: Any, *, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Write `sizes.json`: for each of `rows` the mean of each measure, and the mean share of the first 10 documents by
+    whole vectors that are among its own first 10.
+
+    A row is {system, seed, metrics, whole, ranking, searched, rescored_by}: the measures of `ranking`, the ranking by
+    the vectors as they were encoded, and the artifacts that are searched and that candidates are ordered by, of which
+    the report tells the size.
+    """
+    told, firsts = [], {one: _first(one) for row in rows for one in (row["whole"], row["ranking"])}
+    for row in rows:
+        whole, own = firsts[row["whole"]], firsts[row["ranking"]]
+        shares = [len(first & own.get(query, set())) / len(first) for query, first in whole.items()]
+        measures = means(pq.read_table(row["metrics"] / PER_QUERY_FILE))
+        told.append({
+            "system": row["system"], "seed": row["seed"], "queries": len(whole), "overlap": float(np.mean(shares)),
+            "measures": measures,
+        })  # fmt: skip
+    write_json(out / SIZES, told)
+    return {"rows": len(told)}
+
+
+def _first(ranking: Path) -> dict[str, set[str]]:
+    """The first documents of each query."""
+    found: dict[str, set[str]] = {}
+    for piece in pieces(ranking / "ranking.parquet", RANKING, columns=["query_id", "doc_id", "rank"]):
+        top = piece.filter(piece["rank"].to_numpy() <= DEPTH)
+        for query, document in zip(top["query_id"].to_pylist(), top["doc_id"].to_pylist(), strict=True):
+            found.setdefault(query, set()).add(document)
+    return found

@@ -1,0 +1,89 @@
+"""Make smaller vectors of those that were encoded, and order what they find by better ones."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from components.compute.processor import configure_process
+from components.data.tables import RANKING, read, write
+from components.data.tokenizers import MODEL_CONFIG
+from components.data.vectors import SHARDS, DocumentVectors, Lists, QueryVectors, document_shards
+from components.files import remove, save_array, write_json
+from components.neighbours.reranking import Ranked
+from components.retrieval import smaller
+from components.retrieval.smaller import Kind, Smaller
+from workflows.distributed.cluster import Cluster
+from workflows.distributed.shards import Shard, map_rows, map_shards
+from workflows.store.dag import Description
+
+QUERIES = 1024
+"""In one shard of a rescoring; changes no result."""
+
+
+@Description(part="search", droppable=("documents-*.npy",))
+def smaller_vectors(
+    out: Path, cluster: Cluster, *, vectors: Path, retriever: Path, dimensions: int | None, kind: Kind
+) -> dict[str, Any]:  # fmt: skip
+    """Write `documents-*.npy`, smaller vectors of the documents in the same order, and `smaller.json`, how they were
+    made: the dimensions, and for int8 the distances, which are those of the whole collection."""
+    shards = document_shards(vectors)
+    about = json.loads((retriever / "model" / MODEL_CONFIG).read_text())
+    how = Smaller.of(shards, dimensions, kind, normalize=about["similarity"] == "cosine")
+    how.save(out)
+    names = json.loads((vectors / SHARDS).read_text())
+    work = [Shard(name, len(shard), {"file": name}) for name, shard in zip(names, shards, strict=True)]
+    map_shards(
+        _Shrinking, work, out=out, cluster=cluster, pool=cluster.map, unit="documents", work=out, vectors=vectors,
+    )  # fmt: skip
+    write_json(out / SHARDS, names)
+    size = sum((out / name).stat().st_size for name in names)
+    return {"documents": sum(map(len, shards)), "dimensions": how.dimensions, "bytes": size}
+
+
+@Description(part="search")
+def rescore(
+    out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, ranking: Path, k: int
+) -> dict[str, Any]:  # fmt: skip
+    """Write `ranking.parquet`: each query's k best of the candidates in `ranking`, by their products with other
+    vectors of the documents than those that found them. Ties are in order of id."""
+    ranked = Ranked(read(ranking / "ranking.parquet", RANKING), data, QueryVectors(queries))
+    lists = ranked.lists(ranked.longest)
+    lists.save(out)
+    scores, _ = map_rows(
+        _Rescoring, len(ranked), QUERIES, out=out, cluster=cluster, pool=cluster.map, unit="queries",
+        lists=out, vectors=vectors, queries=queries,
+    )  # fmt: skip
+    table, _ = ranked.reordered(scores, ranked.longest)
+    kept = table.filter(table["rank"].to_numpy() <= k)
+    write(out / "ranking.parquet", kept, RANKING)
+    remove(out, "lists.*.npy", "part-*.npy")
+    return {"queries": len(ranked), "candidates": len(lists.documents), "rows": len(kept)}
+
+
+class _Shrinking:
+    """Makes one file of smaller vectors."""
+
+    def __init__(self, *, threads: int, work: Path, vectors: Path) -> None:
+        how = smaller.read(work)
+        assert how is not None
+        self._how, self._vectors = how, vectors
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        save_array(path, self._how.documents(np.load(self._vectors / task["file"], mmap_mode="r")))
+
+
+class _Rescoring:
+    """Scores lists of candidates."""
+
+    def __init__(self, *, lists: Path, vectors: Path, queries: Path, cuda: bool, threads: int) -> None:
+        configure_process(threads)
+        self._lists, self._queries = lists, QueryVectors(queries)
+        self._documents, self._how = DocumentVectors(vectors), smaller.read(vectors)
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        lists = Lists.load(self._lists, task["start"], task["stop"])
+        rows = lists.padded(lists.documents)
+        scores = smaller.products(self._queries[lists.queries], self._documents, rows, self._how)
+        save_array(path, scores[lists.mask])
