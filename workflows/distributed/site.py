@@ -33,15 +33,16 @@ class Site:
         """Whether models run on GPUs."""
         return self.gpus > 0 and self.cluster.device != "cpu"
 
-    def workers(self, pool: Pool) -> int:
-        """Workers of a pool at once on all machines, however little work there is."""
+    def workers(self, pool: Pool, *, gpu: bool = True) -> int:
+        """Workers of a pool at once on all machines, however little work there is; `gpu` says whether they use GPUs
+        where there are any."""
         if pool in ("driver", "one"):
             return 1
         profile = self.cluster
         own = {"map": profile.map, "score": profile.scoring_pool(), "java": profile.java, "train": profile.train}[pool]
         if own.workers is not None:
             return max(1, own.workers)
-        if self.cuda and pool != "java":
+        if self.cuda and gpu and pool != "java":
             return max(1, int(self.nodes * self.gpus / own.gpus))
         return 1 if pool == "train" else max(1, self.nodes * self.cores // own.threads)
 

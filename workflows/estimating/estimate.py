@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -104,10 +104,16 @@ class Estimate:
     @cached_property
     def problems(self) -> list[str]:
         """What cannot fit, the worst first, each with what to change."""
-        found: dict[str, float] = {}
+        labels: dict[str, list[str]] = {}
+        factors: dict[str, float] = {}
         for row in self.waiting:
             for text, factor in _problems(row, self.site):
-                found.setdefault(text, factor)
+                labels.setdefault(text, []).append(row.node.label)
+                factors[text] = max(factor, factors.get(text, 0.0))
+        found = {
+            f"{labels[text][0]}{f' and {len(labels[text]) - 1} more steps' if labels[text][1:] else ''}: {text}": factor
+            for text, factor in factors.items()
+        }
         if self.disk > self.site.disk:
             largest = max(self.waiting, key=lambda row: row.cost.kept + row.cost.scratch if row.cost else 0.0)
             advice = f"a larger disk, or another place for the store (--store); most of it is {largest.node.label!r}"
@@ -120,12 +126,19 @@ class Estimate:
     def warnings(self) -> list[str]:
         """What fits, and is slow or costly for a reason that a key takes away."""
         found = {
-            f"{row.node.label}: {row.cost.objects + row.cost.scratch_objects:,.0f} files; a larger "
-            f"{'encode' if row.node.function.__name__.startswith('encode') else 'encode or score'}.shard makes fewer"
+            f"{row.node.label}: {row.cost.objects + row.cost.scratch_objects:,.0f} files"
+            + ("; a larger encode.shard makes fewer" if row.node.function.__name__ == "encode_documents" else "")
             for row in self.waiting
             if row.cost is not None and row.cost.objects + row.cost.scratch_objects > MANY_OBJECTS
         }
         return sorted(found)
+
+    def alone(self) -> Estimate:
+        """The same on these machines without other programs on them."""
+        rates = self.rates.alone()
+        starts = Starts(rates)
+        rows = [_row(row.node, row.cost, row.waiting, starts) for row in self.rows]
+        return replace(self, rates=rates, rows=rows)
 
     def _longest_chain(self) -> float:
         chains: dict[str, float] = {}
@@ -159,7 +172,7 @@ def _problems(row: Row, site: Site) -> list[tuple[str, float]]:
             where = "on one machine"
         if asked > there:
             text = (
-                f"memory: {row.node.label}: {need.what} takes {size(asked)} {where}, and there are {size(there)}; "
+                f"{need.what} takes {size(asked)} {where}, and there are {size(there)} of memory; "
                 f"to change: {need.advice}"
             )
             found.append((text, asked / there))

@@ -6,7 +6,7 @@ import multiprocessing
 import time
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ SHARES = {"encoding": 0.65, "scoring": 0.65, "training": 0.45}
 
 LOOP = 2.7e-3
 """Seconds of `_loop` on the core that `UNITS` were measured on."""
+LOOPS = 40
 IMPORT = 2.2
 """Seconds in which it imports torch and transformers."""
 RAY, WORKER, GROUP, MAP, LATER = 3.0, 2.0, 3.5, 0.5, 0.6
@@ -53,6 +54,8 @@ class Rates:
     site: Site
     slowness: float = 1.0
     """Factor of `UNITS`."""
+    own: float = 1.0
+    """The share of the time that a process computes in; other programs take the rest."""
     imported: float = IMPORT
     """Seconds in which a process imports torch."""
     trials: dict[str, Trial] = field(default_factory=dict)
@@ -61,6 +64,12 @@ class Rates:
     """Operations a second of one worker in matrix products alone; 0 where not measured."""
     notes: list[str] = field(default_factory=list)
     """What is assumed rather than measured."""
+
+    def alone(self) -> Rates:
+        """The rates of the same machines without other programs on them."""
+        trials = {key: Trial(one.unit * one.own, one.fixed * one.own) for key, one in self.trials.items()}
+        return replace(self, slowness=self.slowness * self.own, imported=self.imported * self.own, own=1.0,
+                       trials=trials)  # fmt: skip
 
     def seconds(self, work: Work) -> float:
         """Seconds that all workers together take for some work."""
@@ -75,8 +84,9 @@ class Rates:
         unit = UNITS[work.kind] * self.slowness
         if work.kind == "Java":
             return work.amount * unit
-        return work.amount * unit / (self.site.workers(work.pool) * self.site.threads(work.pool) ** 0.9
-                                     if work.pool not in ("driver", "one") else 1)  # fmt: skip
+        if work.pool in ("driver", "one"):
+            return work.amount * unit
+        return work.amount * unit / (self.site.workers(work.pool, gpu=False) * self.site.threads(work.pool) ** 0.9)
 
     def fixed(self, task: ModelTask) -> float:
         """Seconds of a training before its first update."""
@@ -117,7 +127,8 @@ def assumed(site: Site) -> Rates:
 def measured(site: Site, tasks: Iterable[tuple[Work, ModelTask]]) -> Rates:
     """Rates of these machines, by trying each task on a few batches: as many processes at once as the step will have
     workers (on a cluster that was joined, one process on one of its machines)."""
-    rates = Rates(site, slowness=slowness())
+    slow, share = slowness()
+    rates = Rates(site, slowness=slow, own=share)
     pools: dict[tuple[int, int], dict[str, ModelTask]] = {}
     for work, task in tasks:
         if task.measurable:
@@ -130,8 +141,7 @@ def measured(site: Site, tasks: Iterable[tuple[Work, ModelTask]]) -> Rates:
         for key, *found in zip(wanted, *(trials for _, trials in results), strict=True):
             good = [one for one in found if isinstance(one, Trial)]
             if good:
-                rates.trials[key] = Trial(float(np.mean([one.unit for one in good])),
-                                          float(np.mean([one.fixed for one in good])))  # fmt: skip
+                rates.trials[key] = Trial(*np.mean(good, axis=0).tolist())
             else:
                 rates.notes.append(f"{wanted[key].use} could not be tried ({found[0]})")
     rates.products = _implied(rates, [task for wanted in pools.values() for task in wanted.values()])
@@ -170,14 +180,14 @@ def _tried(site: Site, specs: list[Spec], *, workers: int, threads: int) -> list
         return [one.result() for one in waiting]
 
 
-def slowness() -> float:
-    """How many times longer this machine takes, as busy as it is, than the core that `UNITS` were measured on."""
-    times = []
-    for _ in range(15):
-        began = time.perf_counter()
+def slowness() -> tuple[float, float]:
+    """How many times longer this machine takes, as busy as it is, than the core that `UNITS` were measured on; and the
+    share of that time that this process had."""
+    began, own = time.perf_counter(), time.thread_time()
+    for _ in range(LOOPS):
         _loop()
-        times.append(time.perf_counter() - began)
-    return max(0.2, float(np.mean(times)) / LOOP)
+    took, computed = time.perf_counter() - began, time.thread_time() - own
+    return max(0.2, took / LOOPS / LOOP), min(1.0, computed / took)
 
 
 def _loop() -> int:
@@ -192,7 +202,8 @@ def _loop() -> int:
 def quick(site: Site) -> Rates:
     """Rates that take no trial: the rate of this machine's matrix products, where torch is needed in this process
     anyway, and shares of it."""
-    rates = Rates(site, slowness=slowness())
+    slow, share = slowness()
+    rates = Rates(site, slowness=slow, own=share)
     rates.imported = IMPORT * rates.slowness
     rates.products = OPERATIONS / rates.slowness * max(1, site.threads("map"))
     rates.notes.append("models were not tried")

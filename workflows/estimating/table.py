@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from workflows.estimating.estimate import Estimate, Row, size
 
+BUSY = 0.8
+"""A machine is busy where a process gets less than this share of the time that it asks for."""
+
 
 def estimate_text(found: Estimate) -> str:
     """Every step to run with time, money, memory and disk; the whole; notes."""
@@ -25,6 +28,11 @@ def estimate_text(found: Estimate) -> str:
                   f" (there are {size(found.site.disk)})" if found.site.disk != float("inf") else ""),
               f"memory of a machine: {size(found.memory)} of {size(found.site.memory)}, {found.site.nodes} machines"
               if found.site.nodes > 1 else f"memory: {size(found.memory)} of {size(found.site.memory)}"]  # fmt: skip
+    if found.rates.own < BUSY:
+        lines.append(
+            f"other programs take {1 - found.rates.own:.0%} of the processor's time now; without them it would be "
+            f"about {duration(found.alone().seconds)}"
+        )
     if found.unknown:
         lines.append(f"not estimated, and not in the sums: {', '.join(found.unknown)}")
     lines += [f"note: {note}" for note in found.notes]

@@ -49,6 +49,8 @@ class Trial(NamedTuple):
     """Seconds of a unit (a text, a pair, an update)."""
     fixed: float = 0.0
     """Seconds of a training before its first update: making the objective, its self-check."""
+    own: float = 1.0
+    """The share of the time in which this process computed: less than 1 where other programs took the rest."""
 
 
 def measure(specs: list[Spec], *, threads: int, batch_tokens: int, cuda: bool) -> tuple[float, list[Trial | str]]:
@@ -116,11 +118,17 @@ def _ask(spec: Spec, place: Path, start: Path, *, threads: int, batch_tokens: in
     inference.ask(reading, rows[:32], *side)
     rate = 32 / (time.perf_counter() - began)
     count = int(np.clip(rate * SECONDS, 64, 512))
-    done, began = 0, time.perf_counter()
+    done, began, own = 0, time.perf_counter(), time.process_time()
     while done == 0 or time.perf_counter() - began < SECONDS / 2:
         inference.ask(reading, rows[:count], *side)
         done += count
-    return Trial((time.perf_counter() - began) / done)
+    took = time.perf_counter() - began
+    return Trial(took / done, own=_own(time.process_time() - own, took, threads))
+
+
+def _own(computed: float, took: float, threads: int) -> float:
+    """The share of the time that a process's threads computed in."""
+    return min(1.0, max(0.01, computed / (took * threads)))
 
 
 class _Enough(Exception):
@@ -143,9 +151,11 @@ def _train(spec: Spec, place: Path, start: Path, *, threads: int, batch_tokens: 
     groups = _groups(place / "groups", rows=rows, candidates=candidates, documents=documents,
                      scored=spec.options["scored"])  # fmt: skip
     shown: list[float] = []
+    own: list[float] = []
 
     def on_update(update: int, note: str) -> None:
         shown.append(time.perf_counter())
+        own.append(time.process_time())
         if update >= UPDATES or (update >= 2 and shown[-1] - shown[0] > 4 * SECONDS):
             raise _Enough
 
@@ -154,14 +164,15 @@ def _train(spec: Spec, place: Path, start: Path, *, threads: int, batch_tokens: 
         model=start / "model", rows=groups, data=data, tokens=tokens, losses=config.losses, max_tokens=batch_tokens,
         recompute=spec.options["recompute"],
     )  # fmt: skip
-    own = config.model_copy(update={"batch": rows, "updates": 1000, "validate_on_dev": None, "carry": "weights",
+    few = config.model_copy(update={"batch": rows, "updates": 1000, "validate_on_dev": None, "carry": "weights",
                                     "schedule_updates": None})  # fmt: skip
     (place / "out").mkdir()
     with suppress(_Enough):
-        train(make_objective(spec.options["objective"], inputs, seed=1), own, out=place / "out", seed=1, start=start,
+        train(make_objective(spec.options["objective"], inputs, seed=1), few, out=place / "out", seed=1, start=start,
               device=device, dev=None, save_seconds=math.inf, on_update=on_update)  # fmt: skip
     each = np.diff(shown)
-    return Trial(statistics.median(each[1:]) * whole / rows, shown[0] - began)
+    share = _own(own[-1] - own[0], shown[-1] - shown[0], threads) if device.type == "cpu" else 1.0
+    return Trial(statistics.median(each[1:]) * whole / rows, shown[0] - began, share)
 
 
 def _tokens(folder: Path, spec: Spec, start: Path, *, documents: int, queries: int) -> Path:

@@ -24,8 +24,8 @@ def run_steps(
 ) -> set[str]:  # fmt: skip
     """Run the steps, inputs first; the fingerprints of those that this driver ran itself.
 
-    The tracker gets what they measure; the forecast says how much time is left. After a failure no further step starts; steps that are running then are finished
-    before the error is raised.
+    The tracker gets what they measure; the forecast says how much time is left. After a failure no further step
+    starts; steps that are running then are finished before the error is raised.
     """
     began = time.monotonic()
     with ProgressView(forecast) as view:
