@@ -165,7 +165,7 @@ def _problems(row: Row, site: Site) -> list[tuple[str, float]]:
             there, asked, where = (
                 site.gpu_memory * share,
                 need.bytes,
-                "of a GPU" if share == 1 else "a worker's share of a GPU",
+                "on a GPU" if share == 1 else "on a worker's share of a GPU",
             )
         else:
             there, asked = site.memory, _on_node(need, site)
