@@ -66,6 +66,9 @@ class Hardware(Config):
     """Highest rate of a GPU in bf16, without sparsity; 312 is an A100's."""
     share_of_peak: float = Field(0.3, gt=0, le=1)
     """How much of the highest rate training, encoding and scoring reach."""
+    update_seconds: float = Field(0.1, ge=0)
+    """Of each update of a training beside its arithmetic: starting the GPU's kernels, adding gradients up over all
+    GPUs, the optimizer."""
     core_gigaflops: float = Field(100, gt=0)
     """Rate of a core in a model's matrix products, as it is reached."""
     disk_gb_per_second: float = Field(1, gt=0)

@@ -98,7 +98,9 @@ class Rates:
         trial = self.trials.get(task.key)
         if trial is not None:  # an update is all workers' together, each with its share of the batch
             return work.amount * trial.unit / (1 if task.use == "training" else workers)
-        return work.amount * task.operations / self.operations_per_second(task.use, workers)
+        seconds = work.amount * task.operations / self.operations_per_second(task.use, workers)
+        stated = self.site.cluster.hardware
+        return seconds + (work.amount * stated.update_seconds if stated and task.use == "training" else 0.0)
 
     def operations_per_second(self, use: str, workers: int) -> float:
         """Of all workers in a kind of model work that was not tried."""
@@ -121,6 +123,7 @@ def assumed(site: Site) -> Rates:
         else f"models run at {hardware.core_gigaflops:g} gigaflops on each of {site.cores * site.nodes} cores"
     )  # fmt: skip
     return Rates(site, notes=[f"assumed, not measured (cluster: hardware): {kind}",
+                              f"each update of a training takes {hardware.update_seconds:g} s beside that",
                               "other work takes as long as on a core of an Intel Xeon"])  # fmt: skip
 
 
