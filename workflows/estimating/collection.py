@@ -88,7 +88,7 @@ def _first(table: Path, columns: list[str]) -> list[dict[str, Any]]:
 
 def _read(source: Source, model: Any, most: float) -> Sizes:
     """Read the source for some seconds; if it did not end, the sizes of its files say how much is left."""
-    texts, documents, characters = [], 0, 0
+    texts, documents, characters = list[str](), 0, 0
     began, exact = time.monotonic(), True
     for record in source.read_documents():
         if isinstance(record, Document):
@@ -104,7 +104,7 @@ def _read(source: Source, model: Any, most: float) -> Sizes:
     if not exact:
         size = sum(path.stat().st_size for path in source.files().values() if path.is_file())
         documents = max(documents, int(size * documents / max(1, characters + 20 * documents)))
-    counts, asked = Counter[str](), []
+    counts, asked = Counter[str](), list[str]()
     began = time.monotonic()
     for query in source.read_queries():
         if isinstance(query, Query):

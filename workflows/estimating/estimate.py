@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from components.sources.base import Source
 from workflows.distributed.cluster import Pool as Workers
 from workflows.distributed.site import Site
@@ -258,13 +256,11 @@ class Starts:
     """Seconds in which steps start what they need; what one has started the next ones find."""
 
     def __init__(self, rates: Rates) -> None:
-        self._rates, self._running = rates, set[str]()
+        self.rates, self._running = rates, set[str]()
 
     def seconds(self, cost: Cost) -> float:
         """Of one step, in the order in which they run."""
-        rates = self._rates
-        if rates.site.cluster.hardware is not None:
-            rates.imported = rating.IMPORT
+        rates = self.rates
         total = rating.STEP * rates.slowness
         pools: set[Pool] = {work.pool for work in cost.work if work.amount}
         ray = rates.site.cluster.mode == "ray"
@@ -288,7 +284,7 @@ class Starts:
 
 
 def _row(node: Step, cost: Cost | None, waiting: bool, starts: Starts) -> Row:
-    rates = starts._rates
+    rates = starts.rates
     if cost is None or not waiting:
         return Row(node, cost, waiting, 0.0, 0.0, 0.0)
     seconds = starts.seconds(cost) + sum(rates.seconds(_read_at_its_rate(work, cost)) for work in cost.work)
@@ -304,8 +300,3 @@ def _read_at_its_rate(work: Work, cost: Cost) -> Work:
     if work.kind != "reading" or not cost.makes.read_seconds:
         return work
     return Work("rows", work.amount * 2 * cost.makes.read_seconds / rating.UNITS["rows"], "driver")
-
-
-def total_seconds(rows: Iterable[Row]) -> float:
-    """Of some rows."""
-    return float(np.sum([row.seconds for row in rows]))

@@ -24,7 +24,7 @@ from components.evaluation.measures import (
 from components.evaluation.selection import leading
 from components.evaluation.significance import compare, corrected
 from components.files import replacing, write_json
-from workflows.store.cost import Cost, Ranked, Sizes, Work
+from workflows.store.cost import Cost, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
 
@@ -38,7 +38,7 @@ class EntropyConfig(Config):
 
 
 def _cost(
-    site: Any, *, data: Sizes, ranking: Ranked, split: str, measures: list[str], entropy: Any = None,
+    site: Any, *, data: Sizes, ranking: Ranking, split: str, measures: list[str], entropy: Any = None,
     queries: int | None = None,
 ) -> Cost:  # fmt: skip
     """Every row of the ranking, for every measure."""

@@ -14,7 +14,7 @@ from components.files import write_json
 from components.retrieval.fusion import FITTED, FusionConfig, fuse
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Ranked, Sizes, Work
+from workflows.store.cost import Cost, Ranking, Sizes, Work
 from workflows.store.dag import Description
 from workflows.store.progress import Progress
 
@@ -24,7 +24,7 @@ QUERIES = 1000
 
 
 def _cost(
-    site: Site, *, data: Sizes, rankings: list[Ranked], split: str, measure: str, config: FusionConfig, **tried: Any
+    site: Site, *, data: Sizes, rankings: list[Ranking], split: str, measure: str, config: FusionConfig, **tried: Any
 ) -> Cost:
     """Each trial fuses and measures."""
     rows = min(data.asked(split), tried.get("queries", QUERIES)) * sum(one.k for one in rankings)

@@ -15,13 +15,13 @@ from components.retrieval import fusion
 from components.retrieval.fusion import FusionConfig
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Ranked, Sizes, Work
+from workflows.store.cost import Cost, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
 
-def _cost(site: Site, *, data: Sizes, rankings: list[Ranked], split: str, config: Any) -> Cost:
+def _cost(site: Site, *, data: Sizes, rankings: list[Ranking], split: str, config: Any) -> Cost:
     """Every row of every ranking."""
-    made = Ranked(data.asked(split), max(one.k for one in rankings))
+    made = Ranking(data.asked(split), max(one.k for one in rankings))
     rows = sum(made.queries * one.k for one in rankings)
     return Cost(work=(Work("rows", 4.0 * rows),), makes=made, kept=made.bytes)
 

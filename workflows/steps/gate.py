@@ -8,11 +8,11 @@ from components.data.groups import queries_of
 from components.data.tables import QRELS, RANKING, of_queries, read
 from components.evaluation.gate import GateConfig, decide, write_decision
 from workflows.distributed.cluster import Cluster
-from workflows.store.cost import Cost, Ranked, Sizes, Work
+from workflows.store.cost import Cost, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
 
-def _cost(site: Any, *, data: Sizes, ranking: Ranked, reranked: Ranked, **rest: Any) -> Cost:
+def _cost(site: Any, *, data: Sizes, ranking: Ranking, reranked: Ranking, **rest: Any) -> Cost:
     """Both rankings are measured and compared."""
     return Cost(work=(Work("rows", 4.0 * (ranking.rows + reranked.rows)), Work("draws", 1e4 * ranking.queries)),
                 makes=None)  # fmt: skip

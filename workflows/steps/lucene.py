@@ -29,7 +29,7 @@ from components.retrieval.lucene import BM25Config, RM3Config
 from workflows.distributed.cluster import Cluster, Pool
 from workflows.distributed.shards import Shard, map_shards, row_shards
 from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Need, Ranked, Sizes, Work
+from workflows.store.cost import Cost, Need, Ranking, Sizes, Work
 from workflows.store.dag import Description
 from workflows.store.progress import Progress
 
@@ -65,7 +65,7 @@ def _index_cost(site: Site, *, data: Sizes, config: LuceneIndexConfig) -> Cost:
     """One process on one machine writes the index. It stores texts too, which are half of it."""
     threads = min(site.cores, (site.cluster.java.workers or site.cores) * site.cluster.java.threads)
     tokens = data.documents * float(np.mean(data.document_lengths))
-    limits = ()
+    limits: tuple[str, ...] = ()
     if data.documents > MOST_DOCUMENTS:
         limits = (
             f"bm25: a Lucene index holds {MOST_DOCUMENTS:,} documents, and there are {data.documents:,}; accepted: "
@@ -83,7 +83,7 @@ def _search_cost(
     site: Site, *, data: Sizes, index: Sizes, splits: list[str], k: int, config: BM25Config, rm3: Any = None
 ) -> Cost:
     """A query looks at a share of the documents."""
-    ranked = Ranked(sum(map(data.asked, splits)), min(k, data.documents))
+    ranked = Ranking(sum(map(data.asked, splits)), min(k, data.documents))
     looks = ranked.queries * (LOOK + data.documents / 1e6) * (1 if rm3 is None else 3)
     advice = "java.workers in the profile: fewer workers, each has a Java machine"
     return Cost(

@@ -19,7 +19,7 @@ from components.files import replacing
 from components.rng import keyed_rng
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Grouped, Ranked, Sizes, Work, id_memory
+from workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work, id_memory
 from workflows.store.dag import Description
 from workflows.store.progress import Progress
 
@@ -50,7 +50,7 @@ class MineConfig(Config):
 
 
 def _cost(
-    site: Site, *, data: Sizes, tokens: Sizes, ranking: Ranked | None, split: str, groups: int, seed: list[Any],
+    site: Site, *, data: Sizes, tokens: Sizes, ranking: Ranking | None, split: str, groups: int, seed: list[Any],
     config: MineConfig, gate: Any = None,
 ) -> Cost:  # fmt: skip
     """Rows of the ranking are read, and each candidate of a group is drawn."""

@@ -18,7 +18,7 @@ from components.retrieval.prior import fit, scores_in
 from components.rng import keyed_int
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Grouped, Ranked, Sizes, Work
+from workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
 WITHOUT_DEV = "hold some out (`data.hold_out: {dev: {share: 0.1}}`), or leave the prior out"
@@ -33,12 +33,12 @@ class Prior(TypedDict):
     ranking: Path
 
 
-def _fit_cost(site: Site, *, data: Sizes, reranked: Ranked, priors: list[Any], split: str, depth: int) -> Cost:
+def _fit_cost(site: Site, *, data: Sizes, reranked: Ranking, priors: list[Any], split: str, depth: int) -> Cost:
     """Rows are read, and weights fitted three times."""
     return Cost(work=(Work("rows", 6.0 * reranked.rows),), makes=reranked, kept=reranked.bytes)
 
 
-def _add_cost(site: Site, *, reranked: Ranked, priors: list[Any], weights: Any, depth: int) -> Cost:
+def _add_cost(site: Site, *, reranked: Ranking, priors: list[Any], weights: Any, depth: int) -> Cost:
     """Rows are read and written."""
     return Cost(work=(Work("rows", 4.0 * reranked.rows),), makes=reranked, kept=reranked.bytes)
 

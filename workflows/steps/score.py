@@ -16,7 +16,7 @@ from components.files import remove, save_array, write_array
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import map_rows
 from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Grouped, Made, ModelTask, Need, Ranked, Sizes, Work, id_memory
+from workflows.store.cost import Cost, Grouped, Made, ModelTask, Need, Ranking, Sizes, Work, id_memory
 from workflows.store.dag import Description
 
 
@@ -64,11 +64,11 @@ def _groups_cost(site: Site, *, data: Sizes, tokens: Sizes, groups: Grouped, ran
 
 
 def _rerank_cost(
-    site: Site, *, data: Sizes, tokens: Sizes, ranking: Ranked, split: str, ranker: Made, config: RerankConfig
+    site: Site, *, data: Sizes, tokens: Sizes, ranking: Ranking, split: str, ranker: Made, config: RerankConfig
 ) -> Cost:
     """The first documents of each measured query."""
     queries = min(data.asked(split), config.queries or data.asked(split))
-    pairs, made = queries * min(config.depth, ranking.k), Ranked(queries, ranking.k)
+    pairs, made = queries * min(config.depth, ranking.k), Ranking(queries, ranking.k)
     work, need = _scoring(site, data, ranker, pairs, config)
     ids = id_memory(data.documents, "ids of all documents")
     return Cost(

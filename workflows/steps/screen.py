@@ -17,7 +17,7 @@ from components.retrieval import screening
 from components.retrieval.screening import REASONS, RankingRows, ScreenConfig
 from components.rng import keyed_rng
 from workflows.distributed.cluster import Cluster
-from workflows.store.cost import Cost, Ranked, Sizes, Work
+from workflows.store.cost import Cost, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
 CASES = "cases.json"
@@ -28,9 +28,9 @@ ROWS = 1_000_000
 """Rows of the ranking in memory at once; changes no result."""
 
 
-def _cost(site: Any, *, data: Sizes, ranking: Ranked, split: str, **rest: Any) -> Cost:
+def _cost(site: Any, *, data: Sizes, ranking: Ranking, split: str, **rest: Any) -> Cost:
     """Every candidate is looked at."""
-    made = Ranked(data.asked(split), ranking.k)
+    made = Ranking(data.asked(split), ranking.k)
     return Cost(work=(Work("rows", 6.0 * made.rows),), makes=made, kept=made.bytes)
 
 

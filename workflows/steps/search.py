@@ -24,7 +24,7 @@ from components.retrieval import topk
 from workflows.distributed.cluster import Cluster, Pool
 from workflows.distributed.shards import Shard, map_shards
 from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Need, Ranked, Sizes, Vectors, Work, id_memory
+from workflows.store.cost import Cost, Need, Ranking, Sizes, Vectors, Work, id_memory
 from workflows.store.dag import Description
 from workflows.store.progress import Progress
 
@@ -119,7 +119,7 @@ def _cost(
 ) -> Cost:  # fmt: skip
     """Exactly, every query is compared with every document, by runs of documents whose lists are merged; with an index,
     with those that it looks at, and a sample of the queries exactly."""
-    asked, made = queries.documents, Ranked(queries.documents, min(k, data.documents))
+    asked, made = queries.documents, Ranking(queries.documents, min(k, data.documents))
     block = min(asked, QUERIES if index is None else QUERIES_OF_INDEX)
     run = max(vectors.shard, min(DOCUMENTS, SCORES // max(1, block)))
     runs = -(-data.documents // run) if index is None else 1

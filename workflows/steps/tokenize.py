@@ -83,7 +83,14 @@ def tokenize(out: Path, cluster: Cluster, *, data: Path, model: Path, config: To
     return summary
 
 
-@Description(part="data")
+def _queries_cost(site: Site, *, data: Sizes, model: Made, documents: Sizes, config: TokenizeConfig) -> Cost:
+    """Of queries alone; the documents' files are links."""
+    queries = sum(data.queries.values())
+    tokens = queries * float(np.mean(np.minimum(data.query_lengths, config.max_tokens)))
+    return Cost(work=(Work("tokenising", tokens, "map"),), makes=data, kept=2 * tokens + 16.0 * queries, objects=7)
+
+
+@Description(part="data", cost=_queries_cost)
 def tokenize_queries(
     out: Path, cluster: Cluster, *, data: Path, model: Path, documents: Path, config: TokenizeConfig
 ) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from workflows.distributed.cluster import Cluster
 from workflows.distributed.site import Site
 from workflows.distributed.worker_group import train_together
 from workflows.store import attempts, transfer
-from workflows.store.cost import Cost, Grouped, Made, ModelTask, Need, Sizes, Work
+from workflows.store.cost import Cost, Grouped, Made, ModelTask, Need, Sizes, Unknown, UnknownSize, Work
 from workflows.store.dag import Description
 from workflows.store.progress import Progress
 
@@ -53,6 +53,8 @@ def _cost(
 def _task(objective: str, rows: Any, data: Sizes, start: Made, config: TrainConfig, own: dict[str, Any]) -> ModelTask:
     """One update. A ranker reads a pair for each candidate; a retriever a query and each candidate; what learns from
     documents alone, a document."""
+    if isinstance(rows, Unknown):
+        raise UnknownSize("rows")
     documents, queries = data.document_lengths, np.resize(data.query_lengths, len(data.document_lengths))
     limits = {side: getattr(start.config, f"{side}_tokens", None) for side in ("query", "document", "pair")}
     candidates = rows.candidates if isinstance(rows, Grouped) else 0

@@ -117,7 +117,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Ranked:
+class Ranking:
     """A ranking: so many queries with so many documents each."""
 
     queries: int
