@@ -77,7 +77,6 @@ def _finished(node: Step, store: Store, model: Any) -> Sizes | None:
     return _sizes(
         model, [document_text(one["title"], one["text"]) for one in documents], [one["text"] for one in queries],
         documents=record["summary"]["documents"], queries=record["summary"]["queries"], exact=True,
-        read_seconds=record["seconds"] / max(1, record["summary"]["documents"]),
     )  # fmt: skip
 
 
@@ -89,31 +88,35 @@ def _first(table: Path, columns: list[str]) -> list[dict[str, Any]]:
 def _read(source: Source, model: Any, most: float) -> Sizes:
     """Read the source for some seconds; if it did not end, the sizes of its files say how much is left."""
     texts, documents, characters = list[str](), 0, 0
+    size = sum(path.stat().st_size for path in source.files().values() if path.is_file())
     began, exact = time.monotonic(), True
+    first = began
     for record in source.read_documents():
         if isinstance(record, Document):
+            first = time.monotonic() if not documents else first  # some sources do all their work before the first
             documents += 1
             text = document_text(record.title, record.text)
             characters += len(text)
             if documents <= TEXTS or documents % 50 == 0:
                 texts.append(text)
-        if documents % 100 == 0 and time.monotonic() - began > most:
+        if size and documents % 100 == 0 and time.monotonic() - first > most:
             exact = False
             break
-    seconds = (time.monotonic() - began) / max(1, documents)
+    seconds, read = time.monotonic() - (began if exact else first), documents
     if not exact:
-        size = sum(path.stat().st_size for path in source.files().values() if path.is_file())
         documents = max(documents, int(size * documents / max(1, characters + 20 * documents)))
     counts, asked = Counter[str](), list[str]()
-    began = time.monotonic()
+    began = first = time.monotonic()
     for query in source.read_queries():
         if isinstance(query, Query):
+            first = time.monotonic() if not asked else first
             counts[query.split] += 1
             if len(asked) < TEXTS:
                 asked.append(query.text)
-        if time.monotonic() - began > most:
+        if size and time.monotonic() - first > most:
             exact = False
             break
+    seconds = (seconds + time.monotonic() - began) / max(1, read + sum(counts.values()))
     return _sizes(model, texts, asked, documents=documents, queries=_drawn(source, counts), exact=exact,
                   read_seconds=seconds)  # fmt: skip
 

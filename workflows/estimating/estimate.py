@@ -21,6 +21,8 @@ PROCESS = {"driver": 0.4e9, "map": 0.7e9, "score": 0.7e9, "java": 0.2e9, "train"
 """Bytes of a process that has imported what its work needs."""
 RAY = 0.9e9
 """Bytes of Ray's own processes on a machine."""
+WRITING = 1.3
+"""How many times longer records take to be read, checked and written than to be read alone."""
 QUICK = 1.5
 """Seconds that a quick estimate reads a source."""
 MANY_OBJECTS = 200_000
@@ -299,4 +301,4 @@ def _read_at_its_rate(work: Work, cost: Cost) -> Work:
     """Reading counts in records; a source whose records were timed has its own rate."""
     if work.kind != "reading" or not cost.makes.read_seconds:
         return work
-    return Work("rows", work.amount * 2 * cost.makes.read_seconds / rating.UNITS["rows"], "driver")
+    return Work("rows", work.amount * WRITING * cost.makes.read_seconds / rating.UNITS["rows"], "driver")

@@ -42,7 +42,7 @@ def _cost(
     queries: int | None = None,
 ) -> Cost:  # fmt: skip
     """Every row of the ranking, for every measure."""
-    return Cost(work=(Work("rows", (3.0 + len(measures)) * ranking.rows),), makes=ranking.queries, kept=1e5)
+    return Cost(work=(Work("rows", 0.3 * (1 + len(measures)) * ranking.rows),), makes=ranking.queries, kept=1e5)
 
 
 def _results_cost(site: Any, *, systems: list[dict[str, Any]], comparisons: list[Any], **rest: Any) -> Cost:

@@ -28,7 +28,7 @@ def _cost(
 ) -> Cost:
     """Each trial fuses and measures."""
     rows = min(data.asked(split), tried.get("queries", QUERIES)) * sum(one.k for one in rankings)
-    return Cost(work=(Work("rows", 4.0 * len(_trials(config, tried["weights"], tried["constants"])) * rows),),
+    return Cost(work=(Work("rows", 1.0 * len(_trials(config, tried["weights"], tried["constants"])) * rows),),
                 makes=None)  # fmt: skip
 
 

@@ -23,7 +23,7 @@ def _cost(site: Site, *, data: Sizes, rankings: list[Ranking], split: str, confi
     """Every row of every ranking."""
     made = Ranking(data.asked(split), max(one.k for one in rankings))
     rows = sum(made.queries * one.k for one in rankings)
-    return Cost(work=(Work("rows", 4.0 * rows),), makes=made, kept=made.bytes)
+    return Cost(work=(Work("rows", float(rows)),), makes=made, kept=made.bytes)
 
 
 @Description(part="search", cost=_cost)

@@ -14,7 +14,7 @@ from workflows.store.dag import Description
 
 def _cost(site: Any, *, data: Sizes, ranking: Ranking, reranked: Ranking, **rest: Any) -> Cost:
     """Both rankings are measured and compared."""
-    return Cost(work=(Work("rows", 4.0 * (ranking.rows + reranked.rows)), Work("draws", 1e4 * ranking.queries)),
+    return Cost(work=(Work("rows", 1.2 * (ranking.rows + reranked.rows)), Work("draws", 1e4 * ranking.queries)),
                 makes=None)  # fmt: skip
 
 

@@ -35,12 +35,12 @@ class Prior(TypedDict):
 
 def _fit_cost(site: Site, *, data: Sizes, reranked: Ranking, priors: list[Any], split: str, depth: int) -> Cost:
     """Rows are read, and weights fitted three times."""
-    return Cost(work=(Work("rows", 6.0 * reranked.rows),), makes=reranked, kept=reranked.bytes)
+    return Cost(work=(Work("rows", 3.0 * reranked.rows),), makes=reranked, kept=reranked.bytes)
 
 
 def _add_cost(site: Site, *, reranked: Ranking, priors: list[Any], weights: Any, depth: int) -> Cost:
     """Rows are read and written."""
-    return Cost(work=(Work("rows", 4.0 * reranked.rows),), makes=reranked, kept=reranked.bytes)
+    return Cost(work=(Work("rows", 1.0 * reranked.rows),), makes=reranked, kept=reranked.bytes)
 
 
 def _teach_cost(site: Site, *, groups: Grouped, priors: list[Any], weights: Any) -> Cost:
