@@ -274,8 +274,8 @@ class Starts:
                 total += self._once("train", rating.GROUP * rates.imported, rating.LATER * rates.slowness)
             else:
                 model = any(work.task is not None for work in cost.work)
-                total += self._once("model" if model else "map", (rating.WORKER if model else 1) * rates.imported,
-                                    rating.MAP * rates.slowness)  # fmt: skip
+                imports = rating.WORKER if model else rating.JAVA
+                total += self._once("model" if model else "map", imports * rates.imported, rating.MAP * rates.slowness)
         return total + sum(rates.fixed(work.task) for work in cost.work if work.kind == "training")
 
     def _once(self, what: str, first: float, later: float = 0.0) -> float:

@@ -40,9 +40,9 @@ LOOP = 2.7e-3
 LOOPS = 40
 IMPORT = 2.2
 """Seconds in which it imports torch and transformers."""
-RAY, WORKER, GROUP, MAP, LATER = 3.0, 2.0, 3.5, 0.5, 0.6
-"""Starting Ray; in imports of torch, the first map with a model and the first training; seconds of every later map and
-training beside its work."""
+RAY, JAVA, WORKER, GROUP, MAP, LATER = 1.5, 0.2, 3.0, 6.0, 0.5, 0.6
+"""Seconds of starting Ray; in imports of torch, the first map without a model, that with one, and the first training;
+seconds of every later map and training beside its work."""
 STEP = 0.05
 """Seconds of any step beside its work: its record, its lock."""
 
@@ -213,13 +213,13 @@ def quick(site: Site) -> Rates:
     return rates
 
 
-OPERATIONS = 3.4e11
+OPERATIONS = 4.6e11
 """Operations a second of a core's products in bf16 (an Intel Xeon with AMX)."""
 
 
 def learn(rates: Rates, finished: Iterable[tuple[Cost, dict[str, Any] | None]]) -> None:
     """Take the rates of tasks that finished steps of the same graph did, as their records have them."""
-    times: dict[str, list[float]] = {}
+    times: dict[str, list[tuple[float, float]]] = {}
     for cost, record in finished:
         work = next((one for one in cost.work if one.task is not None), None)
         seconds = (record or {}).get("summary", {}).get("model_seconds")
@@ -227,7 +227,8 @@ def learn(rates: Rates, finished: Iterable[tuple[Cost, dict[str, Any] | None]]) 
             continue
         workers = 1 if work.task.use == "training" else rates.site.workers(work.pool)
         own = seconds if work.task.use == "training" else seconds / workers  # workers add their seconds up
-        times.setdefault(work.task.key, []).append(own * workers / work.amount)
+        computed = (record or {})["time"]
+        beside = max(0.0, computed.get("compute", 0.0) + computed.get("files", 0.0) - seconds)
+        times.setdefault(work.task.key, []).append((own * workers / work.amount, beside))
     for key, values in times.items():
-        before = rates.trials.get(key, Trial(0.0))
-        rates.trials[key] = Trial(float(np.mean(values)), before.fixed)
+        rates.trials[key] = Trial(*np.mean(values, axis=0).tolist())

@@ -134,7 +134,7 @@ def _cost(
     return Cost(
         work=(
             Work("scores", looks * vectors.width, "map"), Work("bytes", passes * vectors.bytes),
-            Work("rows", 0.1 * made.rows),
+            Work("rows", 0.8 * made.rows),
         ), makes=made, needs=tuple(needs), kept=made.bytes, scratch=8.0 * pieces * block * made.k,
         scratch_objects=pieces,
     )  # fmt: skip
