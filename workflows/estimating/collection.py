@@ -23,6 +23,8 @@ from workflows.store.store import Store
 
 SECONDS = 8.0
 """At most so long the source's documents are read, and then its queries."""
+PATIENCE = 6
+"""Queries are read for so many times as long."""
 TEXTS = 2_000
 """So many texts are tokenised."""
 TOKENS_PER_WORD = 1.35
@@ -113,7 +115,7 @@ def _read(source: Source, model: Any, most: float) -> Sizes:
             counts[query.split] += 1
             if len(asked) < TEXTS:
                 asked.append(query.text)
-        if size and time.monotonic() - first > most:
+        if size and time.monotonic() - first > PATIENCE * most:  # they come split by split, so a part misleads
             exact = False
             break
     seconds = (seconds + time.monotonic() - began) / max(1, read + sum(counts.values()))

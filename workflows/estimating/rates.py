@@ -171,7 +171,11 @@ def _spec(site: Site, task: ModelTask) -> Spec:
 
 
 def _tried(site: Site, specs: list[Spec], *, workers: int, threads: int) -> list[tuple[float, list[Trial | str]]]:
-    options = {"threads": threads, "batch_tokens": site.cluster.batch_tokens(cuda=site.cuda), "cuda": site.cuda}
+    options: dict[str, Any] = {
+        "threads": threads,
+        "batch_tokens": site.cluster.batch_tokens(cuda=site.cuda),
+        "cuda": site.cuda,
+    }
     if site.cluster.address:
         ray = ray_session(site.cluster)
         how = {"num_gpus": 1} if site.cuda else {"num_cpus": threads}
