@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from components.config import UserError
 from components.files import write_json
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.site import site
@@ -36,8 +35,8 @@ def foresee(experiment: Experiment, waiting: list[Step], store: Store, cluster: 
         try:
             names = {node.fingerprint for node in waiting}
             found = estimate(graph(experiment.wanted), names, here, store, assumed={}, quick=True)
-        except UserError as error:  # it is no mistake to run what cannot be estimated
-            print(f"estimate: none ({error})", file=sys.stderr)
+        except Exception as error:  # whatever it is, it must not keep a run from beginning
+            print(f"estimate: none ({type(error).__name__}: {error})", file=sys.stderr)
             return None
         seconds = {row.node.name: row.seconds for row in found.waiting}
         rough = "a rough guess; `plan --estimate` tries a few batches"

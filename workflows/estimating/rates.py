@@ -212,11 +212,14 @@ def quick(site: Site) -> Rates:
     slow, share = slowness()
     rates = Rates(site, slowness=slow, own=share)
     rates.imported = IMPORT * rates.slowness
-    rates.products = OPERATIONS / rates.slowness * max(1, site.threads("map"))
+    on_cores = OPERATIONS / rates.slowness * site.threads("map")
+    rates.products = GPU_OPERATIONS if site.cuda else on_cores
     rates.notes.append("models were not tried")
     return rates
 
 
+GPU_OPERATIONS = 1e14
+"""The same of a GPU: a third of an A100's peak, which no GPU here has confirmed."""
 OPERATIONS = 4.6e11
 """Operations a second of a core's products in bf16 (an Intel Xeon with AMX)."""
 

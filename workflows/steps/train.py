@@ -59,6 +59,8 @@ def _task(objective: str, rows: Any, data: Sizes, start: Made, config: TrainConf
     limits = {side: getattr(start.config, f"{side}_tokens", None) for side in ("query", "document", "pair")}
     candidates = rows.candidates if isinstance(rows, Grouped) else 0
     read = [np.minimum(documents + 2, limits["document"] or 128)] * max(1, candidates)
+    if "vectors" in own:  # the documents' vectors are made already, and do not change
+        read = []
     if getattr(start.config, "kind", "") == "cross_encoder":
         read = [np.minimum(queries + documents + 3, limits["pair"] or 160)] * max(1, candidates)
     elif candidates:
