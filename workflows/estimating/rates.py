@@ -19,7 +19,7 @@ from workflows.store.cost import Cost, Kind, ModelTask, Work
 UNITS: dict[Kind, float] = {
     "reading": 1e-4,
     "tokenising": 2.5e-6,
-    "BM25 indexing": 3.5e-6,
+    "BM25 indexing": 1e-6,
     "BM25 retrieval": 8e-3,
     "Java": 2.0,
     "scores": 2.5e-11,
