@@ -25,6 +25,11 @@ class Forecast:
         self._took += seconds
 
     @property
+    def over(self) -> bool:
+        """Whether every step that was estimated is done."""
+        return not self._left
+
+    @property
     def factor(self) -> float:
         """How many times longer than estimated steps take."""
         return self._took / self._estimated if self._estimated else 1.0

@@ -118,7 +118,7 @@ class ProgressView:
 
     def time_left(self) -> str:
         """The whole run's time left, in words; empty where nothing was estimated."""
-        if self._forecast is None or not self._forecast.total:
+        if self._forecast is None or not self._forecast.total or self._forecast.over:
             return ""
         now = time.monotonic()
         left = self._forecast.left({o.name: (now - began, read_progress(o)) for o, began in self._steps.values()})
