@@ -289,7 +289,7 @@ def _row(node: Step, cost: Cost | None, waiting: bool, starts: Starts) -> Row:
     rates = starts.rates
     if cost is None or not waiting:
         return Row(node, cost, waiting, 0.0, 0.0, 0.0)
-    seconds = starts.seconds(cost) + sum(rates.seconds(_read_at_its_rate(work, cost)) for work in cost.work)
+    seconds = starts.seconds(cost) + sum(_seconds(work, cost, rates) for work in cost.work)
     pools = dict.fromkeys(work.pool for work in cost.work if work.amount)
     needs = [*cost.needs, *(Need("", 0.0, pool, "") for pool in pools)]
     cuda = rates.site.cuda
@@ -297,8 +297,8 @@ def _row(node: Step, cost: Cost | None, waiting: bool, starts: Starts) -> Row:
     return Row(node, cost, waiting, seconds, memory, max((_on_node(need, rates.site) for need in needs), default=0.0))
 
 
-def _read_at_its_rate(work: Work, cost: Cost) -> Work:
-    """Reading counts in records; a source whose records were timed has its own rate."""
-    if work.kind != "reading" or not cost.makes.read_seconds:
-        return work
-    return Work("rows", work.amount * WRITING * cost.makes.read_seconds / rating.UNITS["rows"], "driver")
+def _seconds(work: Work, cost: Cost, rates: Rates) -> float:
+    """Of some work. Reading counts in records, and a source whose records were timed has its own rate."""
+    if work.kind == "reading" and cost.makes.read_seconds:
+        return float(work.amount * WRITING * cost.makes.read_seconds * rates.reading)
+    return rates.seconds(work)

@@ -56,6 +56,8 @@ class Rates:
     """Factor of `UNITS`."""
     own: float = 1.0
     """The share of the time that a process computes in; other programs take the rest."""
+    reading: float = 1.0
+    """Factor of the seconds in which records of the source were read."""
     imported: float = IMPORT
     """Seconds in which a process imports torch."""
     trials: dict[str, Trial] = field(default_factory=dict)
@@ -68,7 +70,7 @@ class Rates:
     def alone(self) -> Rates:
         """The rates of the same machines without other programs on them."""
         trials = {key: Trial(one.unit * one.own, one.fixed * one.own) for key, one in self.trials.items()}
-        return replace(self, slowness=self.slowness * self.own, imported=self.imported * self.own, own=1.0,
+        return replace(self, slowness=self.slowness * self.own, imported=self.imported * self.own, own=1.0, reading=self.reading * self.own,
                        trials=trials)  # fmt: skip
 
     def seconds(self, work: Work) -> float:

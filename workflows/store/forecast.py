@@ -7,6 +7,9 @@ from typing import Any
 
 PRIOR = 0.1
 """The estimate itself counts as this share of the whole run, measured as estimated: the first steps do not decide."""
+MOST = 3.0
+"""A step that took so many times as long as estimated, or less than so small a part of it, says nothing more about the
+others."""
 
 
 class Forecast:
@@ -21,8 +24,9 @@ class Forecast:
 
     def finish(self, name: str, seconds: float) -> None:
         """A step is done, and took so long."""
-        self._estimated += self._left.pop(name, 0.0)
-        self._took += seconds
+        estimated = self._left.pop(name, 0.0)
+        self._estimated += estimated
+        self._took += min(max(seconds, estimated / MOST), estimated * MOST)
 
     @property
     def over(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -223,3 +224,16 @@ def test_price_and_hardware_are_execution() -> None:
     assert json.loads(Cluster(price_per_hour=3.0).model_dump_json())["price_per_hour"] == 3.0
     with pytest.raises(ValueError, match="price_per_hour"):
         Cluster(price_per_hour=-1)
+
+
+def test_reading_takes_as_long_as_records_of_the_source_took(tmp_path: Path) -> None:
+    """1,000 documents and 100 queries that are read twice: 1,200 records of 10 ms, 1.3 times as long with writing; half
+    of it on the same machine without other programs."""
+    from workflows.estimating.estimate import WRITING, _seconds
+    from workflows.steps.ingest import ingest
+
+    known = replace(SIZES, read_seconds=0.01)
+    cost = ingest.description.cost(None, source=known)  # type: ignore[attr-defined]
+    busy = Rates(Site(Cluster(), 1, 2, 1e10, 1e12), slowness=16.0, own=0.5)
+    assert _seconds(cost.work[0], cost, busy) == pytest.approx(1200 * 0.01 * WRITING)
+    assert _seconds(cost.work[0], cost, busy.alone()) == pytest.approx(600 * 0.01 * WRITING)

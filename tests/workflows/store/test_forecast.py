@@ -16,6 +16,16 @@ def test_what_finished_steps_took_corrects_the_estimate() -> None:
     assert forecast.left({}) == pytest.approx(108)
 
 
+def test_one_estimate_that_was_far_off_says_little_about_others() -> None:
+    """100 times as long counts as three times: (10 + 30) / (10 + 10) = 2."""
+    forecast = Forecast({"a": 10.0, "b": 90.0})
+    forecast.finish("a", 1000.0)
+    assert forecast.factor == pytest.approx(2.0)
+    assert not forecast.over
+    forecast.finish("b", 90.0)
+    assert forecast.over
+
+
 def test_a_running_step_ends_by_its_rate_or_by_its_estimate() -> None:
     forecast = Forecast({"a": 40.0, "b": 60.0})
     progress = {"done": 30, "first": 10, "total": 100, "seconds": 10.0}
