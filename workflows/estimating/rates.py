@@ -70,8 +70,10 @@ class Rates:
     def alone(self) -> Rates:
         """The rates of the same machines without other programs on them."""
         trials = {key: Trial(one.unit * one.own, one.fixed * one.own) for key, one in self.trials.items()}
-        return replace(self, slowness=self.slowness * self.own, imported=self.imported * self.own, own=1.0, reading=self.reading * self.own,
-                       trials=trials)  # fmt: skip
+        return replace(
+            self, slowness=self.slowness * self.own, imported=self.imported * self.own,
+            reading=self.reading * self.own, own=1.0, trials=trials,
+        )  # fmt: skip
 
     def seconds(self, work: Work) -> float:
         """Seconds that all workers together take for some work."""
