@@ -1,12 +1,23 @@
 """Print every step with its state and its place; run nothing. With --cluster, also check that the profile's machines
-can do the work."""
+can do the work; with --estimate, what the run would cost in time, memory, disk and money."""
 
 import argparse
 from pathlib import Path
 
+from components.config import UserError
+from workflows import ROOT
 from workflows.commands.opening import add_config, opened
 from workflows.distributed import cluster as clusters
+from workflows.distributed.site import site
+from workflows.estimating.collection import assumptions
+from workflows.estimating.estimate import estimate
+from workflows.estimating.foreseen import write_estimate
+from workflows.estimating.table import estimate_text
 from workflows.running.plan import defaults_text, plan_text
+from workflows.stages.experiments import Experiment
+from workflows.store.dag import graph
+from workflows.store.planner import pending
+from workflows.store.store import Store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,10 +25,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--cluster", type=Path, metavar="FILE", help="check that what this profile names can run it")
 
+    parser.add_argument(
+        "--estimate", action="store_true",
+        help="try a few batches, and say time, memory, disk and (price_per_hour in the profile) money of each step",
+    )  # fmt: skip
+    parser.add_argument(
+        "--assume", action="append", default=[], metavar="KEY=NUMBER",
+        help="estimate for a collection that is not here: documents=1e9, queries=500000, queries.test=7000, "
+        "document_tokens=80, query_tokens=10",
+    )  # fmt: skip
+
 
 def call(arguments: argparse.Namespace) -> None:
     """Print the plan."""
     experiment, store = opened(arguments)
+    if arguments.estimate or arguments.assume:
+        _estimate(arguments, experiment, store)
+        return
     if arguments.cluster:
         clusters.read_cluster(arguments.cluster).check()
     print(plan_text(experiment.wanted, store))
@@ -27,3 +51,18 @@ def call(arguments: argparse.Namespace) -> None:
     missing = data.inputs["source"].missing()
     if missing and not store.is_done(data):
         print(f"source missing: {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""))
+
+
+def _estimate(arguments: argparse.Namespace, experiment: Experiment, store: Store) -> None:
+    """Print the estimate; UserError where the run cannot fit."""
+    assumed = assumptions(arguments.assume)
+    profile = clusters.read_cluster(arguments.cluster or ROOT / "cluster" / "laptop.yaml")
+    here = site(profile, store.root)
+    nodes = graph(experiment.wanted)
+    waiting = nodes if "documents" in assumed else pending(experiment.wanted, store)
+    found = estimate(nodes, {node.fingerprint for node in waiting}, here, store, assumed=assumed)
+    print(estimate_text(found))
+    if not assumed and profile.hardware is None and not found.problems:
+        write_estimate(experiment.run, profile, {row.node.name: row.seconds for row in found.waiting})
+    if found.problems:
+        raise UserError(f"this cannot fit: {found.problems[0]}")

@@ -9,6 +9,7 @@ from components.evaluation import result_table
 from workflows.commands.opening import add_cluster, add_config, labelled, opened
 from workflows.distributed import cluster as clusters
 from workflows.distributed import nodes
+from workflows.estimating.foreseen import foresee, how_far_off
 from workflows.program import program
 from workflows.report.run_folder import RunFolder
 from workflows.report.timeline import timeline, where
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_cluster(parser)
     parser.add_argument("--until", metavar="LABEL", help="stop when the step with this label is done")
+    parser.add_argument("--no-estimate", action="store_true", help="begin without saying how long it may take")
     # A job runs a copy of the config; this is the path that its user knows.
     parser.add_argument("--known-as", type=Path, help=argparse.SUPPRESS)
 
@@ -42,10 +44,11 @@ def call(arguments: argparse.Namespace) -> None:
         nodes.check_nodes(cluster, store.root) if joins else cluster.check()
     folder = RunFolder(experiment, store)
     folder.write_plan()
+    expected = None if arguments.no_estimate else foresee(experiment, waiting, store, cluster)
     started = time.monotonic()
     with open_tracker(experiment.run, cluster, experiment.outcome.results.fingerprint) as tracker:
         tracker.send_finished(graph(wanted), store)
-        executed = run_steps(waiting, store, cluster, tracker)
+        executed = run_steps(waiting, store, cluster, tracker, expected)
         folder.link()
         if arguments.until:
             print(f"{arguments.until}: {store.location(wanted[0])}")
@@ -57,7 +60,10 @@ def call(arguments: argparse.Namespace) -> None:
         print("nothing to run: every step that this needs is done")
     elif executed:  # otherwise another driver did it all
         steps, _ = timeline(folder.finished_steps(), executed)
-        print(where(steps, time.monotonic() - started))
+        seconds = time.monotonic() - started
+        print(where(steps, seconds))
+        if expected is not None and len(executed) == len(waiting):
+            print(f"      {how_far_off(expected.total, seconds)}")
     print(f"\nreport: {folder.page}\ntry:    {_search(arguments, ranks=experiment.outcome.ranker is not None)}")
 
 

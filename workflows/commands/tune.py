@@ -24,5 +24,5 @@ def call(arguments: argparse.Namespace) -> None:
     check_source_files(graph(experiment.wanted), store)
     best = tune.tune(arguments, store)
     opening.leave()  # this Ray has CPUs for many trials; the run starts its own
-    own: dict[str, Any] = {"config": best, "known_as": None, "assignments": [], "until": None}
+    own: dict[str, Any] = {"config": best, "known_as": None, "assignments": [], "until": None, "no_estimate": False}
     run.call(argparse.Namespace(**{**vars(arguments), **own}))

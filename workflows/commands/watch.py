@@ -6,9 +6,11 @@ import sys
 import time
 
 from components.config import listing
+from workflows.estimating.foreseen import read_estimate
 from workflows.program import program
 from workflows.stages.experiments import Experiment
 from workflows.store.dag import Step, graph
+from workflows.store.forecast import Forecast, about
 from workflows.store.planner import pending
 from workflows.store.progress import bar
 from workflows.store.store import FAILURE, Store
@@ -30,7 +32,7 @@ def watch(experiment: Experiment, store: Store, *, seconds: float = 1.0) -> None
             text = key = format_table(trials)
         else:
             text = view(experiment, store, waiting)
-            key = text if live else text.partition("\n")[0] + listing(store.holders(waiting))
+            key = text if live else text.partition(" to run")[0] + listing(store.holders(waiting))
         if key != before:
             if live and drawn:
                 print(f"\033[{drawn}F\033[J", end="")
@@ -44,7 +46,8 @@ def watch(experiment: Experiment, store: Store, *, seconds: float = 1.0) -> None
 def view(experiment: Experiment, store: Store, waiting: list[Step]) -> str:
     """A run as it is now, with a line for each running step."""
     whole = len(graph(experiment.wanted))
-    lines = [f"{experiment.name}: {whole - len(waiting)} of {whole} steps done, {len(waiting)} to run"]
+    left = _time_left(experiment, store, waiting)
+    lines = [f"{experiment.name}: {whole - len(waiting)} of {whole} steps done, {len(waiting)} to run{left}"]
     width = shutil.get_terminal_size((100, 24)).columns - 1
     held = store.holders(waiting)
     busy = [node for node in waiting if node.name in held]
@@ -62,6 +65,22 @@ def view(experiment: Experiment, store: Store, waiting: list[Step]) -> str:
         more = f" and {len(later) - NEXT} more" if len(later) > NEXT else ""
         lines.append(f"  then: {listing(later[:NEXT])}{more}")
     return "\n".join(lines)
+
+
+def _time_left(experiment: Experiment, store: Store, waiting: list[Step]) -> str:
+    """The whole run's time left, by what was estimated of it and what finished steps took; empty where nothing was."""
+    estimated = read_estimate(experiment.run)
+    held = store.holders(waiting)
+    if not estimated or not held:
+        return ""
+    forecast = Forecast(estimated)
+    unfinished = {node.name for node in waiting}
+    for node in graph(experiment.wanted):
+        if node.name in estimated and node.name not in unfinished and (record := store.record(node)) is not None:
+            forecast.finish(node.name, record["seconds"])
+    states = {node.name: store.progress(node) for node in waiting if node.name in held}
+    running = {name: (state["seconds"] if state else 0.0, state) for name, state in states.items()}
+    return f", {about(forecast.left(running))} left"
 
 
 def _why(node: Step, store: Store) -> str:

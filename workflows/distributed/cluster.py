@@ -60,6 +60,35 @@ class TrainPool(Pool):
     """`auto` compiles the layers where models run on GPUs, which takes a minute at the start of each training."""
 
 
+class Hardware(Config):
+    """What the machines of a cluster are that is not here, for `plan --estimate`: its data sheet, and how much of it
+    work reaches, which is an assumption."""
+
+    nodes: int = Field(1, ge=1)
+    """Machines, all alike."""
+    cores: int = Field(ge=1)
+    """Of each machine."""
+    memory_gb: float = Field(gt=0)
+    """Of each machine."""
+    disk_gb: float = Field(gt=0)
+    """Where the store lies."""
+    gpus: int = Field(0, ge=0)
+    """Of each machine."""
+    gpu_memory_gb: float = Field(80, gt=0)
+    """Of each GPU."""
+    gpu_teraflops: float = Field(312, gt=0)
+    """Highest rate of a GPU in bf16, without sparsity; 312 is an A100's."""
+    share_of_peak: float = Field(0.3, gt=0, le=1)
+    """How much of the highest rate training, encoding and scoring reach."""
+    update_seconds: float = Field(0.1, ge=0)
+    """Of each update of a training beside its arithmetic: starting the GPU's kernels, adding gradients up over all
+    GPUs, the optimizer."""
+    core_gigaflops: float = Field(100, gt=0)
+    """Rate of a core in a model's matrix products, as it is reached."""
+    disk_gb_per_second: float = Field(1, gt=0)
+    """At which each machine reads the store."""
+
+
 class Cluster(Config):
     """The cluster profile: what a run runs on."""
 
@@ -98,6 +127,10 @@ class Cluster(Config):
     are enough for when each trial has those of `train`; on one machine without GPUs each also needs 4 GB of memory."""
     track: list[Literal["tensorboard", "mlflow", "wandb"]] = ["tensorboard"]
     """Where losses and throughput are logged during a run; MLflow and Weights & Biases must be installed."""
+    price_per_hour: float | None = Field(None, ge=0)
+    """What all machines together cost in an hour, in any currency: `plan --estimate` then says money too."""
+    hardware: Hardware | None = None
+    """What the machines are, for an estimate where they are not here. Null measures those that are."""
     retries: int = 3
     """How often a training starts again after a worker has died, before the step fails."""
 

@@ -10,6 +10,7 @@ from workflows.distributed.cluster import Cluster, ray_session
 from workflows.running.executor import execute
 from workflows.running.tracking import Tracker, track_step
 from workflows.store.dag import Step
+from workflows.store.forecast import Forecast
 from workflows.store.progress import ProgressView
 from workflows.store.store import Store
 
@@ -17,14 +18,17 @@ RunStep = Callable[[str, Step], bool]
 """Runs a step under a title; False if another driver finished it."""
 
 
-def run_steps(waiting: list[Step], store: Store, cluster: Cluster, tracker: Tracker | None = None) -> set[str]:
+def run_steps(
+    waiting: list[Step], store: Store, cluster: Cluster, tracker: Tracker | None = None,
+    forecast: Forecast | None = None,
+) -> set[str]:  # fmt: skip
     """Run the steps, inputs first; the fingerprints of those that this driver ran itself.
 
-    The tracker gets what they measure. After a failure no further step starts; steps that are running then are finished
-    before the error is raised.
+    The tracker gets what they measure; the forecast says how much time is left. After a failure no further step
+    starts; steps that are running then are finished before the error is raised.
     """
     began = time.monotonic()
-    with ProgressView() as view:
+    with ProgressView(forecast) as view:
 
         def run_step(title: str, node: Step) -> bool:
             def on_wait(holder: str) -> None:
@@ -36,7 +40,10 @@ def run_steps(waiting: list[Step], store: Store, cluster: Cluster, tracker: Trac
                 ours = execute(node, store, cluster, on_wait=on_wait)
             seconds, total_seconds = time.monotonic() - started, time.monotonic() - began
             done = "done" if ours else "done by another driver"
-            view.print(f"{title}: {done} in {seconds:.1f} s  ({_minutes(total_seconds)} since the start)")
+            if forecast is not None:
+                forecast.finish(node.name, seconds)
+            since, left = f"{_minutes(total_seconds)} since the start", view.time_left()
+            view.print(f"{title}: {done} in {seconds:.1f} s  ({since}{f', {left}' if left else ''})")
             if (note := (store.record(node) or {}).get("summary", {}).get("note")) is not None:
                 view.print(f"{title}: {note}")
             return ours

@@ -15,12 +15,18 @@ from components.evaluation import embedding_space
 from components.evaluation.embedding_space import EmbeddingSpaceConfig
 from components.files import write_json
 from workflows.distributed.cluster import Cluster
+from workflows.store.cost import Cost, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
 ANALYSIS = "analysis.json"
 
 
-@Description(part="evaluation", shows=(ANALYSIS,))
+def _cost(site: Any, *, data: Sizes, ranking: Ranking, **rest: Any) -> Cost:
+    """A sample of the vectors is read, whatever their number."""
+    return Cost(work=(Work("rows", 1e6 + ranking.rows),), makes=None, kept=1e6)
+
+
+@Description(part="evaluation", shows=(ANALYSIS,), cost=_cost)
 def analyse(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, vectors: Path, queries: Path, ranking: Path, split: str,
     config: EmbeddingSpaceConfig,

@@ -24,6 +24,7 @@ from components.neighbours.reranking import TRIALS, Ranked, list_scores
 from components.rng import keyed_int, keyed_rng
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import Shard, map_shards
+from workflows.store.cost import Cost, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
 Trial = dict[str, Any]
@@ -101,7 +102,16 @@ class ChooseConfig(TrialsConfig):
         return measure
 
 
-@Description(part="reranking by neighbours")
+def _cost(
+    site: Any, *, data: Sizes, vectors: Any, queries: list[Any], rankings: list[Ranking], split: str,
+    config: ChooseConfig,
+) -> Cost:  # fmt: skip
+    """Each trial reranks the queries that numbers are chosen on."""
+    trials, rows = len(config.drawn()), rankings[-1].rows
+    return Cost(work=(Work("rows", 20.0 * trials * rows, "map"),), makes=rankings[0], kept=rankings[0].bytes)
+
+
+@Description(part="reranking by neighbours", cost=_cost)
 def chosen(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: list[Path], rankings: list[Path], split: str,
     config: ChooseConfig,

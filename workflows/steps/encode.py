@@ -15,6 +15,8 @@ from components.data.vectors import SHARDS
 from components.files import remove, save_array, write_array, write_json
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import Shard, map_shards, row_shards
+from workflows.distributed.site import Site
+from workflows.store.cost import Cost, Made, ModelTask, Need, Sizes, Vectors, Work
 from workflows.store.dag import Description
 
 
@@ -29,7 +31,48 @@ class EncodeConfig(Config):
     """Of the vectors that are stored."""
 
 
-@Description(part="encoding", models="encoding", droppable=("documents-*.npy",))
+def _task(data: Sizes, retriever: Made, side: str, config: EncodeConfig) -> ModelTask:
+    """Texts of one side, as the retriever reads them."""
+    limit = getattr(retriever.config, f"{side}_tokens") or (32 if side == "query" else 128)
+    lengths = np.minimum((data.query_lengths if side == "query" else data.document_lengths) + 2, limit)
+    return ModelTask(
+        "encoding", retriever, data, retriever.shape.operations(lengths) / len(lengths), float(lengths.mean()),
+        {"side": side, "precision": config.precision},
+    )  # fmt: skip
+
+
+def _needs(site: Site, retriever: Made, pool: Literal["map", "score"] = "map") -> tuple[Need, ...]:
+    """A worker's weights in two precisions, and a layer's states of one pass."""
+    states = 4.0 * site.cluster.batch_tokens(cuda=site.cuda) * (4 * retriever.shape.width + retriever.shape.middle)
+    advice = f"in the profile (--cluster), fewer {pool}.workers or a lower max_tokens_per_pass"
+    return (Need("the model and one pass through it", 6.0 * retriever.shape.parameters + states, pool, advice, True),)
+
+
+def _documents_cost(site: Site, *, data: Sizes, tokens: Sizes, retriever: Made, config: EncodeConfig) -> Cost:
+    """Each document once."""
+    vectors = Vectors(
+        data.documents, getattr(retriever.config, "projection", None) or retriever.shape.width,
+        2 if config.vectors == "float16" else 4, config.shard,
+    )  # fmt: skip
+    shards = -(-data.documents // config.shard)
+    return Cost(
+        work=(Work("encoding", data.documents, "map", _task(data, retriever, "document", config)),), makes=vectors,
+        kept=vectors.bytes, objects=shards + 1, needs=_needs(site, retriever),
+    )  # fmt: skip
+
+
+def _queries_cost(site: Site, *, data: Sizes, tokens: Sizes, retriever: Made, split: str, config: EncodeConfig) -> Cost:
+    """Each query of the split once."""
+    count, item = data.asked(split), 2 if config.vectors == "float16" else 4
+    width = getattr(retriever.config, "projection", None) or retriever.shape.width
+    return Cost(
+        work=(Work("encoding", count, "map", _task(data, retriever, "query", config)),),
+        makes=Vectors(count, width, item, count), kept=float(count) * (width * item + 20), objects=2,
+        needs=_needs(site, retriever),
+    )  # fmt: skip
+
+
+@Description(part="encoding", models="encoding", droppable=("documents-*.npy",), cost=_documents_cost)
 def encode_documents(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, retriever: Path, config: EncodeConfig
 ) -> dict[str, Any]:
@@ -47,7 +90,7 @@ def encode_documents(
     return {"documents": documents, "width": width, "bytes": size, **counted}
 
 
-@Description(part="encoding", models="encoding", droppable=("queries.npy",))
+@Description(part="encoding", models="encoding", droppable=("queries.npy",), cost=_queries_cost)
 def encode_queries(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, retriever: Path, split: str, config: EncodeConfig
 ) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from components.evaluation.measures import (
 from components.evaluation.selection import leading
 from components.evaluation.significance import compare, corrected
 from components.files import replacing, write_json
+from workflows.store.cost import Cost, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
 
@@ -36,7 +37,22 @@ class EntropyConfig(Config):
     """What the scores are divided by before the softmax."""
 
 
-@Description(part="evaluation")
+def _cost(
+    site: Any, *, data: Sizes, ranking: Ranking, split: str, measures: list[str], entropy: Any = None,
+    queries: int | None = None,
+) -> Cost:  # fmt: skip
+    """Every row of the ranking, for every measure."""
+    return Cost(work=(Work("rows", 0.3 * (1 + len(measures)) * ranking.rows),), makes=ranking.queries, kept=1e5)
+
+
+def _results_cost(site: Any, *, systems: list[dict[str, Any]], comparisons: list[Any], **rest: Any) -> Cost:
+    """Each comparison draws so many permutations of its queries, on each split and for each measure."""
+    counts = [one["metrics"] for one in systems if isinstance(one["metrics"], int)]
+    mean = sum(counts) / len(counts) if counts else 0.0
+    return Cost(work=(Work("draws", len(comparisons) * rest.get("rounds", 10_000) * mean),), makes=None, kept=1e6)
+
+
+@Description(part="evaluation", cost=_cost)
 def evaluate(
     out: Path,
     cluster: Any,
@@ -107,7 +123,7 @@ def _with_answers(data: Path, split: str) -> pa.Table:
     return answerable
 
 
-@Description(part="evaluation", version=2)
+@Description(part="evaluation", version=2, cost=_results_cost)
 def results(
     out: Path, cluster: Any, *, systems: list[dict[str, Any]], comparisons: list[dict[str, str]], seed: int = 0,
     rounds: int = 10_000, selection: Path | str | None = None,
@@ -132,7 +148,7 @@ def results(
     return {"systems": len(systems), "comparisons": len(comparisons)}
 
 
-@Description(part="evaluation", version=2)
+@Description(part="evaluation", version=2, cost=_results_cost)
 def averages(
     out: Path, cluster: Any, *, systems: list[dict[str, Any]], comparisons: list[dict[str, str]],
     parts: dict[str, str | None], seed: int = 0, rounds: int = 10_000,

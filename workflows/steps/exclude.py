@@ -11,17 +11,24 @@ from components.data import row_runs
 from components.data.groups import ids_of, rows_of
 from components.data.tables import QRELS, RANKING, read, write
 from workflows.distributed.cluster import Cluster
+from workflows.store.cost import Cost, Ranking, Work
 from workflows.store.dag import Description
 
 
-@Description(part="search")
+def _cost(site: Any, *, ranking: Ranking, k: int, **rest: Any) -> Cost:
+    """Every row is looked at."""
+    made = Ranking(ranking.queries, min(k, ranking.k))
+    return Cost(work=(Work("rows", 2.0 * ranking.rows),), makes=made, kept=made.bytes)
+
+
+@Description(part="search", cost=_cost)
 def exclude(out: Path, cluster: Cluster, *, ranking: Path, k: int) -> dict[str, Any]:
     """Write the ranking without documents that have their query's id (BEIR: ArguAna and Quora), cut to `k` a query."""
     table = read(ranking / "ranking.parquet", RANKING)
     return _write(out, table, pc.not_equal(table["query_id"], table["doc_id"]), k)
 
 
-@Description(part="search")
+@Description(part="search", cost=_cost)
 def exclude_copies(out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path, k: int) -> dict[str, Any]:
     """Write the ranking without documents that have their query's id, or the same tokens as the document with that id,
     cut to `k` a query. A copy that is judged for the query stays, such as the same sentence in other letter case."""

@@ -13,6 +13,8 @@ from components.evaluation.measures import cutoff, means, per_query
 from components.files import write_json
 from components.retrieval.fusion import FITTED, FusionConfig, fuse
 from workflows.distributed.cluster import Cluster
+from workflows.distributed.site import Site
+from workflows.store.cost import Cost, Ranking, Sizes, Work
 from workflows.store.dag import Description
 from workflows.store.progress import Progress
 
@@ -21,7 +23,16 @@ CONSTANTS = (5.0, 20.0, 60.0, 180.0)
 QUERIES = 1000
 
 
-@Description(part="search")
+def _cost(
+    site: Site, *, data: Sizes, rankings: list[Ranking], split: str, measure: str, config: FusionConfig, **tried: Any
+) -> Cost:
+    """Each trial fuses and measures."""
+    rows = min(data.asked(split), tried.get("queries", QUERIES)) * sum(one.k for one in rankings)
+    return Cost(work=(Work("rows", 1.0 * len(_trials(config, tried["weights"], tried["constants"])) * rows),),
+                makes=None)  # fmt: skip
+
+
+@Description(part="search", cost=_cost)
 def fit_fusion(
     out: Path, cluster: Cluster, *, data: Path, rankings: list[Path], split: str, measure: str, config: FusionConfig,
     weights: Sequence[float] = WEIGHTS, constants: Sequence[float] = CONSTANTS, queries: int = QUERIES,

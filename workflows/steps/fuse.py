@@ -14,10 +14,19 @@ from components.expansion.expansions import FILE
 from components.retrieval import fusion
 from components.retrieval.fusion import FusionConfig
 from workflows.distributed.cluster import Cluster
+from workflows.distributed.site import Site
+from workflows.store.cost import Cost, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
 
-@Description(part="search")
+def _cost(site: Site, *, data: Sizes, rankings: list[Ranking], split: str, config: Any) -> Cost:
+    """Every row of every ranking."""
+    made = Ranking(data.asked(split), max(one.k for one in rankings))
+    rows = sum(made.queries * one.k for one in rankings)
+    return Cost(work=(Work("rows", float(rows)),), makes=made, kept=made.bytes)
+
+
+@Description(part="search", cost=_cost)
 def fuse(
     out: Path, cluster: Cluster, *, data: Path, rankings: list[Path], split: str, config: FusionConfig | Path
 ) -> dict[str, Any]:

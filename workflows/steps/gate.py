@@ -8,10 +8,17 @@ from components.data.groups import queries_of
 from components.data.tables import QRELS, RANKING, of_queries, read
 from components.evaluation.gate import GateConfig, decide, write_decision
 from workflows.distributed.cluster import Cluster
+from workflows.store.cost import Cost, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
 
-@Description(part="evaluation")
+def _cost(site: Any, *, data: Sizes, ranking: Ranking, reranked: Ranking, **rest: Any) -> Cost:
+    """Both rankings are measured and compared."""
+    return Cost(work=(Work("rows", 1.2 * (ranking.rows + reranked.rows)), Work("draws", 1e4 * ranking.queries)),
+                makes=None)  # fmt: skip
+
+
+@Description(part="evaluation", cost=_cost)
 def gate(
     out: Path, cluster: Cluster, *, data: Path, ranking: Path, reranked: Path, split: str, measure: str,
     config: GateConfig, advice: str,

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -27,6 +28,8 @@ from components.retrieval import lucene
 from components.retrieval.lucene import BM25Config, RM3Config
 from workflows.distributed.cluster import Cluster, Pool
 from workflows.distributed.shards import Shard, map_shards, row_shards
+from workflows.distributed.site import Site
+from workflows.store.cost import Cost, Need, Ranking, Sizes, Work
 from workflows.store.dag import Description
 from workflows.store.progress import Progress
 
@@ -52,7 +55,49 @@ class VectorIndexConfig(LuceneIndexConfig):
     """Term vectors are stored."""
 
 
-@Description(part="BM25")
+MOST_DOCUMENTS = 2**31 - 129
+"""What one Lucene index holds (`IndexWriter.MAX_DOCS`)."""
+HEAP = 1.0e9
+"""Bytes of a Java machine's heap, and of the child process around it."""
+
+
+def _index_cost(site: Site, *, data: Sizes, config: LuceneIndexConfig) -> Cost:
+    """One process on one machine writes the index. It stores texts too, which are half of it."""
+    threads = min(site.cores, (site.cluster.java.workers or site.cores) * site.cluster.java.threads)
+    tokens = data.documents * float(np.mean(data.document_lengths))
+    limits: tuple[str, ...] = ()
+    if data.documents > MOST_DOCUMENTS:
+        limits = (
+            f"bm25: a Lucene index holds {MOST_DOCUMENTS:,} documents, and there are {data.documents:,}; accepted: "
+            "a smaller collection, or a recipe without BM25",
+        )
+    advice = "a machine with more memory"
+    return Cost(
+        work=(Work("Java", 1), Work("BM25 indexing", tokens / threads, "one")), makes=data, objects=20,
+        kept=data.documents * (0.5 * data.characters + 30), scratch=0.5 * data.documents * data.characters,
+        needs=(Need("Java", HEAP, "one", advice),), limits=limits,
+    )  # fmt: skip
+
+
+def _search_cost(
+    site: Site, *, data: Sizes, index: Sizes, splits: list[str], k: int, config: BM25Config, rm3: Any = None
+) -> Cost:
+    """A query looks at a share of the documents."""
+    ranked = Ranking(sum(map(data.asked, splits)), min(k, data.documents))
+    looks = ranked.queries * (LOOK + data.documents / 1e6) * (1 if rm3 is None else 3)
+    advice = "java.workers in the profile: fewer workers, each has a Java machine"
+    return Cost(
+        work=(Work("Java", 1), Work("BM25 retrieval", looks, "java")), makes=ranked, kept=ranked.bytes, objects=1,
+        scratch=ranked.bytes, scratch_objects=-(-ranked.queries // QUERIES_A_SHARD),
+        needs=(Need("Java", HEAP, "java", advice),),
+    )  # fmt: skip
+
+
+LOOK = 0.25
+"""What a query costs beside its look at the documents, in looks at a million of them."""
+
+
+@Description(part="BM25", cost=_index_cost)
 def lucene_index(out: Path, cluster: Cluster, *, data: Path, config: LuceneIndexConfig) -> dict[str, Any]:
     """Write `index/`, a Lucene index of title and text that Pyserini opens."""
     lucene.runtime()
@@ -69,7 +114,7 @@ def lucene_index(out: Path, cluster: Cluster, *, data: Path, config: LuceneIndex
     return _about(out)
 
 
-@Description(part="BM25")
+@Description(part="BM25", cost=_search_cost)
 def lucene_search(
     out: Path, cluster: Cluster, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config
 ) -> dict[str, Any]:
@@ -80,7 +125,7 @@ def lucene_search(
     return _searched(out, cluster, data=data, index=index, splits=splits, k=k, config=config)
 
 
-@Description(part="BM25")
+@Description(part="BM25", cost=_search_cost)
 def lucene_feedback(
     out: Path, cluster: Cluster, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config,
     rm3: RM3Config,

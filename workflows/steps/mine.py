@@ -18,6 +18,8 @@ from components.evaluation.gate import is_open
 from components.files import replacing
 from components.rng import keyed_rng
 from workflows.distributed.cluster import Cluster
+from workflows.distributed.site import Site
+from workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work, id_memory
 from workflows.store.dag import Description
 from workflows.store.progress import Progress
 
@@ -59,7 +61,22 @@ class MineConfig(Config):
         return self
 
 
-@Description(part="groups and negatives", version=2)
+def _cost(
+    site: Site, *, data: Sizes, tokens: Sizes, ranking: Ranking | None, split: str, groups: int, seed: list[Any],
+    config: MineConfig, gate: Any = None,
+) -> Cost:  # fmt: skip
+    """Rows of the ranking are read, and each candidate of a group is drawn."""
+    made = Grouped(groups, 1 + config.negatives + config.random)
+    read = 0 if ranking is None else ranking.queries * min(ranking.k, config.depth + 1)
+    return Cost(
+        work=(Work("rows", 0.2 * read + 10.0 * groups + data.documents),), makes=made, needs=(
+            id_memory(data.documents, "ids of all documents"),
+            id_memory(read, "the ranking that negatives are drawn from"),
+        ), kept=groups * (16.0 * made.candidates + 30),
+    )  # fmt: skip
+
+
+@Description(part="groups and negatives", version=2, cost=_cost)
 def mine(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path | None, split: str, groups: int,
     seed: list[Any], config: MineConfig, gate: Path | None = None,

@@ -11,13 +11,19 @@ from components.neighbours.reciprocal import NeighboursConfig
 from components.neighbours.reranking import NeighboursRerankConfig, Ranked, best, list_scores
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import map_rows
+from workflows.store.cost import Cost, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
 QUERIES = 1024
 """In one shard; changes no result."""
 
 
-@Description(part="reranking by neighbours")
+def _cost(site: Any, *, data: Sizes, vectors: Any, queries: Any, ranking: Ranking, config: Any) -> Cost:
+    """Each query's context is compared with itself."""
+    return Cost(work=(Work("rows", 20.0 * ranking.rows, "map"),), makes=ranking, kept=ranking.bytes)
+
+
+@Description(part="reranking by neighbours", cost=_cost)
 def rerank_by_neighbours(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, ranking: Path,
     config: NeighboursRerankConfig | Path,

@@ -18,6 +18,7 @@ from components.evaluation.measures import mean_and_deviation
 from components.files import write_json
 from components.neighbours.reciprocal import NeighboursConfig, contexts_per_batch
 from workflows.distributed.cluster import Cluster
+from workflows.store.cost import Cost, Work
 from workflows.store.dag import Description
 
 PICTURES = "pictures.json"
@@ -33,7 +34,12 @@ class PicturesConfig(Config):
     """So many first ranks."""
 
 
-@Description(part="evaluation", shows=(PICTURES,), heading="Labels and what was learned from them")
+def _cost(site: Any, **inputs: Any) -> Cost:
+    """Of some queries, whatever their number."""
+    return Cost(work=(Work("rows", 1e6),), makes=None, kept=1e6)
+
+
+@Description(part="evaluation", shows=(PICTURES,), cost=_cost, heading="Labels and what was learned from them")
 def pictures(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, groups: Path, labels: Path | None,
     model: Path, trained: Path, similarity: NeighboursConfig, config: PicturesConfig,

@@ -17,6 +17,8 @@ from components.files import write_json
 from components.retrieval.prior import fit, scores_in
 from components.rng import keyed_int
 from workflows.distributed.cluster import Cluster
+from workflows.distributed.site import Site
+from workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
 WITHOUT_DEV = "hold some out (`data.hold_out: {dev: {share: 0.1}}`), or leave the prior out"
@@ -31,7 +33,23 @@ class Prior(TypedDict):
     ranking: Path
 
 
-@Description(part="scoring by the ranker")
+def _fit_cost(site: Site, *, data: Sizes, reranked: Ranking, priors: list[Any], split: str, depth: int) -> Cost:
+    """Rows are read, and weights fitted three times."""
+    return Cost(work=(Work("rows", 3.0 * reranked.rows),), makes=reranked, kept=reranked.bytes)
+
+
+def _add_cost(site: Site, *, reranked: Ranking, priors: list[Any], weights: Any, depth: int) -> Cost:
+    """Rows are read and written."""
+    return Cost(work=(Work("rows", 1.0 * reranked.rows),), makes=reranked, kept=reranked.bytes)
+
+
+def _teach_cost(site: Site, *, groups: Grouped, priors: list[Any], weights: Any) -> Cost:
+    """Pairs are looked up in the whole rankings."""
+    pairs, rows = groups.groups * groups.candidates, sum(one["ranking"].rows for one in priors)
+    return Cost(work=(Work("rows", 4.0 * pairs + rows),), makes=groups, kept=20.0 * pairs)
+
+
+@Description(part="scoring by the ranker", cost=_fit_cost)
 def fit_prior(
     out: Path, cluster: Cluster, *, data: Path, reranked: Path, priors: list[Prior], split: str, depth: int
 ) -> dict[str, Any]:
@@ -59,7 +77,7 @@ def fit_prior(
     return {"weights": {name: round(value, 3) for name, value in named.items()}, "queries": len(halves)}
 
 
-@Description(part="scoring by the ranker")
+@Description(part="scoring by the ranker", cost=_add_cost)
 def add_prior(
     out: Path, cluster: Cluster, *, reranked: Path, priors: list[Prior], weights: Path, depth: int
 ) -> dict[str, Any]:
@@ -70,7 +88,7 @@ def add_prior(
     return {"rows": len(table)}
 
 
-@Description(part="scoring by the ranker")
+@Description(part="scoring by the ranker", cost=_teach_cost)
 def teach_with_prior(
     out: Path, cluster: Cluster, *, groups: Path, priors: list[Prior], weights: Path
 ) -> dict[str, Any]:

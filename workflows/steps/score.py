@@ -15,6 +15,8 @@ from components.data.tables import RANKING, TEXT, of_queries, write
 from components.files import remove, save_array, write_array
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import map_rows
+from workflows.distributed.site import Site
+from workflows.store.cost import Cost, Grouped, Made, ModelTask, Need, Ranking, Sizes, Work, id_memory
 from workflows.store.dag import Description
 
 
@@ -36,7 +38,46 @@ class RerankConfig(ScoreConfig):
     """How many of the split's judged queries, the same ones for every ranking; null for all."""
 
 
-@Description(part="scoring by the ranker", models="scoring")
+def _scoring(site: Site, data: Sizes, ranker: Made, pairs: int, config: ScoreConfig) -> tuple[Work, Need]:
+    """Pairs, and what a worker needs for a pass of them."""
+    limit = getattr(ranker.config, "pair_tokens", None) or 160
+    lengths = np.minimum(np.resize(data.query_lengths, len(data.document_lengths)) + data.document_lengths + 3, limit)
+    task = ModelTask(
+        "scoring", ranker, data, ranker.shape.operations(lengths) / len(lengths), float(lengths.mean()),
+        {"precision": config.precision},
+    )  # fmt: skip
+    states = 4.0 * site.cluster.batch_tokens(cuda=site.cuda) * (4 * ranker.shape.width + ranker.shape.middle)
+    advice = "in the profile (--cluster), fewer score.workers or a lower max_tokens_per_pass"
+    need = Need("the model and one pass through it", 6.0 * ranker.shape.parameters + states, "score", advice, True)
+    return Work("scoring", pairs, "score", task), need
+
+
+def _groups_cost(site: Site, *, data: Sizes, tokens: Sizes, groups: Grouped, ranker: Made, config: ScoreConfig) -> Cost:
+    """Each candidate of each group."""
+    pairs = groups.groups * groups.candidates
+    work, need = _scoring(site, data, ranker, pairs, config)
+    ids = id_memory(data.documents, "ids of all documents")
+    return Cost(
+        work=(work, Work("rows", pairs)), needs=(need, ids), kept=20.0 * pairs, scratch=20.0 * pairs,
+        scratch_objects=-(-pairs // config.shard), makes=Grouped(groups.groups, groups.candidates, scored=True),
+    )  # fmt: skip
+
+
+def _rerank_cost(
+    site: Site, *, data: Sizes, tokens: Sizes, ranking: Ranking, split: str, ranker: Made, config: RerankConfig
+) -> Cost:
+    """The first documents of each measured query."""
+    queries = min(data.asked(split), config.queries or data.asked(split))
+    pairs, made = queries * min(config.depth, ranking.k), Ranking(queries, ranking.k)
+    work, need = _scoring(site, data, ranker, pairs, config)
+    ids = id_memory(data.documents, "ids of all documents")
+    return Cost(
+        work=(work, Work("rows", made.rows)), needs=(need, ids), kept=made.bytes, scratch=20.0 * pairs,
+        scratch_objects=-(-pairs // config.shard), makes=made,
+    )  # fmt: skip
+
+
+@Description(part="scoring by the ranker", models="scoring", cost=_groups_cost)
 def score_groups(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, groups: Path, ranker: Path, config: ScoreConfig
 ) -> dict[str, Any]:
@@ -49,7 +90,7 @@ def score_groups(
     return {"pairs": len(scores), **counted}
 
 
-@Description(part="scoring by the ranker", models="scoring")
+@Description(part="scoring by the ranker", models="scoring", cost=_rerank_cost)
 def rerank(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path, split: str, ranker: Path,
     config: RerankConfig,

@@ -17,6 +17,7 @@ from components.retrieval import screening
 from components.retrieval.screening import REASONS, RankingRows, ScreenConfig
 from components.rng import keyed_rng
 from workflows.distributed.cluster import Cluster
+from workflows.store.cost import Cost, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
 CASES = "cases.json"
@@ -27,7 +28,13 @@ ROWS = 1_000_000
 """Rows of the ranking in memory at once; changes no result."""
 
 
-@Description(part="groups and negatives", shows=(CASES,), version=2)
+def _cost(site: Any, *, data: Sizes, ranking: Ranking, split: str, **rest: Any) -> Cost:
+    """Every candidate is looked at."""
+    made = Ranking(data.asked(split), ranking.k)
+    return Cost(work=(Work("rows", 6.0 * made.rows),), makes=made, kept=made.bytes)
+
+
+@Description(part="groups and negatives", shows=(CASES,), version=2, cost=_cost)
 def screen(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path, split: str, votes: Path | None,
     vectors: Path | None, config: ScreenConfig,

@@ -12,10 +12,17 @@ from components.evaluation.measures import by_measure, per_query
 from components.evaluation.selection import FILE, selected
 from components.files import write_json
 from workflows.distributed.cluster import Cluster
+from workflows.store.cost import Cost, Sizes, Work
 from workflows.store.dag import Description
 
 
-@Description(part="evaluation")
+def _cost(site: Any, *, data: Sizes, split: str, measure: str, systems: list[dict[str, Any]]) -> Cost:
+    """Each system's ranking is measured."""
+    rows = sum(one["ranking"].rows for one in systems)
+    return Cost(work=(Work("rows", float(rows)),), makes=None, kept=1e4)
+
+
+@Description(part="evaluation", cost=_cost)
 def select(
     out: Path, cluster: Cluster, *, data: Path, split: str, measure: str, systems: list[dict[str, Any]]
 ) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from components.neighbours.reciprocal import contexts_per_batch
 from components.neighbours.smoothing import SmoothingConfig
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import map_rows
+from workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work, id_memory
 from workflows.store.dag import Description
 from workflows.store.progress import Progress
 
@@ -54,7 +55,24 @@ class SmoothConfig(SmoothingConfig):
     """
 
 
-@Description(part="soft labels")
+def _contexts_cost(
+    site: Any, *, data: Sizes, tokens: Sizes, ranking: Ranking, split: str, config: ContextConfig
+) -> Cost:
+    """Each query's first candidates."""
+    made = Grouped(min(config.queries or data.asked(split), ranking.queries), config.size)
+    pairs = made.groups * made.candidates
+    return Cost(work=(Work("rows", ranking.rows + 2.0 * pairs),), makes=made, kept=16.0 * pairs,
+                needs=(id_memory(data.documents, "ids of all documents"),))  # fmt: skip
+
+
+def _smooth_cost(site: Any, *, data: Sizes, groups: Grouped, config: SmoothConfig, **rest: Any) -> Cost:
+    """Similarities among each group's candidates."""
+    pairs = groups.groups * groups.candidates
+    return Cost(work=(Work("rows", 20.0 * pairs, "map"),), makes=groups, kept=20.0 * pairs,
+                needs=(id_memory(data.documents, "ids of all documents"),))  # fmt: skip
+
+
+@Description(part="soft labels", cost=_contexts_cost)
 def contexts(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path, split: str, config: ContextConfig
 ) -> dict[str, Any]:
@@ -113,7 +131,7 @@ def _ranked(ranking: Path, data: Path, size: int) -> dict[int, np.ndarray]:
     return dict(zip(queries[starts].tolist(), np.split(documents, starts[1:]), strict=True)) if len(queries) else {}
 
 
-@Description(part="soft labels")
+@Description(part="soft labels", cost=_smooth_cost)
 def smooth(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, groups: Path, config: SmoothConfig
 ) -> dict[str, Any]:  # fmt: skip

@@ -13,11 +13,21 @@ from components.models.configs import (
 )
 from components.models.generator_configs import GeneratorConfig
 from components.models.reader_configs import ReaderConfig
+from components.models.shape import shape_of
 from workflows.distributed.cluster import Cluster
+from workflows.distributed.site import Site
+from workflows.store.cost import Cost, Made, Work
 from workflows.store.dag import Description
 
 
-@Description(part="data", version=2)
+def _cost(site: Site, *, config: Any, encoder: Made | None = None) -> Cost:
+    """Four bytes a weight."""
+    made = Made(config, shape_of(config))
+    return Cost(work=(Work("loading", 4.0 * made.shape.parameters),), makes=made, objects=8,
+                kept=4.0 * made.shape.parameters)  # fmt: skip
+
+
+@Description(part="data", version=2, cost=_cost)
 def start(
     out: Path, cluster: Cluster, *,
     config: DualEncoderConfig | CrossEncoderConfig | GeneratorConfig | ReaderConfig | MaskedLanguageModelConfig,

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from components.compute.processor import configure_process
 from components.config import Config, UserError
 from components.rng import keyed_int
@@ -10,8 +12,10 @@ from components.timing import timed
 from components.training.config import TrainConfig
 from workflows.distributed import oom
 from workflows.distributed.cluster import Cluster
+from workflows.distributed.site import Site
 from workflows.distributed.worker_group import train_together
 from workflows.store import attempts, transfer
+from workflows.store.cost import Cost, Grouped, Made, ModelTask, Need, Sizes, Unknown, UnknownSize, Work
 from workflows.store.dag import Description
 from workflows.store.progress import Progress
 
@@ -19,8 +23,60 @@ SAVE_SECONDS = 60.0
 """How much training is lost at most when everything dies."""
 
 
+def _cost(
+    site: Site, *, objective: str, rows: Any, dev: Any, data: Sizes, tokens: Sizes, start: Made, seed: list[Any],
+    config: TrainConfig, **own: Any,
+) -> Cost:  # fmt: skip
+    """Updates: forward and backward through each row's texts or pairs, three times the arithmetic of encoding them.
+
+    In memory: 16 bytes a weight (itself, its gradient, Adam's two moments), and of each token 34 numbers a layer for
+    the backward pass (Korthikanti et al., 2023, section 4.1), of a batch or, with `recompute`, of one pass.
+    """
+    task = _task(objective, rows, data, start, config, own)
+    batch = config.batch // config.accumulate // site.workers("train")
+    at_once = site.cluster.batch_tokens(cuda=site.cuda) if site.cluster.recompute else task.tokens * max(1, batch)
+    weights, states = 16.0 * start.shape.parameters, 34.0 * at_once * start.shape.width * start.shape.layers
+    advice = (
+        "in the profile (--cluster), "
+        + ("a lower max_tokens_per_pass" if site.cluster.recompute else "recompute: true")
+        + "; or, for another result, a smaller batch"
+    )
+    looks = config.updates // config.validate_on_dev.every if config.validate_on_dev is not None else 0
+    validated = looks * config.validate_on_dev.queries / config.batch / 3 if config.validate_on_dev is not None else 0
+    return Cost(
+        work=(Work("training", config.updates + validated, "train", task),), makes=start, objects=14,
+        needs=(Need("weights, their moments and a batch's states", weights + states, "train", advice, True),),
+        kept=12.0 * start.shape.parameters, scratch=12.0 * start.shape.parameters,
+    )  # fmt: skip
+
+
+def _task(objective: str, rows: Any, data: Sizes, start: Made, config: TrainConfig, own: dict[str, Any]) -> ModelTask:
+    """One update. A ranker reads a pair for each candidate; a retriever a query and each candidate; what learns from
+    documents alone, a document."""
+    if isinstance(rows, Unknown):
+        raise UnknownSize("rows")
+    documents, queries = data.document_lengths, np.resize(data.query_lengths, len(data.document_lengths))
+    limits = {side: getattr(start.config, f"{side}_tokens", None) for side in ("query", "document", "pair")}
+    candidates = rows.candidates if isinstance(rows, Grouped) else 0
+    read = [np.minimum(documents + 2, limits["document"] or 128)] * max(1, candidates)
+    if "vectors" in own:  # the documents' vectors are made already, and do not change
+        read = []
+    if getattr(start.config, "kind", "") == "cross_encoder":
+        read = [np.minimum(queries + documents + 3, limits["pair"] or 160)] * max(1, candidates)
+    elif candidates:
+        read += [np.minimum(queries + 2, limits["query"] or 32)]
+    each = len(documents) / config.batch
+    return ModelTask(
+        "training", start, data, 3 * sum(map(start.shape.operations, read)) / each,
+        sum(float(one.mean()) for one in read),
+        {"objective": objective, "config": config, "candidates": candidates,
+         "scored": isinstance(rows, Grouped) and rows.scored, "own": sorted(own)},
+        measurable=isinstance(rows, Grouped) and not own,
+    )  # fmt: skip
+
+
 @Description(
-    part="training", modules=("objective",), models="training", carried=("state",),
+    part="training", modules=("objective",), models="training", carried=("state",), cost=_cost,
     carries={"start": lambda inputs: inputs["config"].carry == "all"},
 )  # fmt: skip
 def train(

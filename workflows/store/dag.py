@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from components import modules
 from components.config import FunctionRef, UserError
+from workflows.store.cost import Cost
 
 Function = Callable[..., dict[str, Any] | None]
 F = TypeVar("F", bound=Function)
@@ -53,6 +54,8 @@ class Description:
     given all its inputs. Whether it does or not, nothing needs them once the step is finished."""
     shows: tuple[str, ...] = ()
     """Files of the artifact that the report shows."""
+    cost: Callable[..., Cost] | None = None
+    """What the step costs: `cost(site, **inputs)` (`workflows.store.cost`); None where that is not known."""
     heading: str = ""
     """The report's heading over the charts of the artifact; `{x}` stands for the name of their horizontal axis."""
 

@@ -14,6 +14,8 @@ import yaml
 from tests.support import steps, tiny
 from tests.support.tiny import ROOT, Place, Said
 from workflows.commands import watch
+from workflows.distributed.cluster import Cluster
+from workflows.estimating import foreseen
 from workflows.running.executor import execute
 from workflows.stages import experiments
 from workflows.store.dag import step
@@ -61,6 +63,9 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
     (store.path(bad) / FAILURE).write_text("Traceback\nOSError: the disk is full\n")
     monkeypatch.setattr(store, "holders", lambda nodes: {busy.name: "process 7 on here"})
     assert "  data  (process 7 on here)" in watch.view(experiment, store, waiting).splitlines()
+    foreseen.write_estimate(experiment.run, Cluster(), {node.name: 60.0 for node in waiting})
+    first = watch.view(experiment, store, waiting).splitlines()[0]
+    assert first == f"tiny: 0 of {whole} steps done, {whole} to run, about {whole} min left"
     with Progress(store.path(busy), 200, "texts") as counted:
         counted.set_done(50, "loss 0.5")
     lines = watch.view(experiment, store, waiting).splitlines()

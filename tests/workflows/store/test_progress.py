@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from workflows.store import progress
-from workflows.store.progress import PROGRESS, Progress, ProgressView, bar, read_progress
+from workflows.store.forecast import Forecast
+from workflows.store.progress import PROGRESS, Progress, ProgressView, bar, line, read_progress
 
 
 def state(out: Path) -> dict[str, Any]:
@@ -110,13 +111,13 @@ def drawing(monkeypatch: pytest.MonkeyPatch, live: bool, looks: int, *titles: st
 def test_the_view_of_one_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], live: bool
 ) -> None:
-    """On a terminal one line that is redrawn and erased at the end; elsewhere a new line each time."""
+    """On a terminal one line that is redrawn and erased at the end; elsewhere a new line after 20 and 40 seconds."""
     view = drawing(monkeypatch, live, 3, "vectors", root=tmp_path)
     view._draw_until_stopped()
     view.print("vectors: done")
     said = capsys.readouterr().err
-    assert said.count("5/10") == 3
-    assert said.count("\n") == (1 if live else 4)
+    assert said.count("5/10") == (3 if live else 2)
+    assert said.count("\n") == (1 if live else 3)
     assert said.endswith("\r\033[Jvectors: done\n" if live else "\nvectors: done\n")
 
 
@@ -132,6 +133,39 @@ def test_the_view_of_two_steps(
     assert said.count("5/10") == 4
     assert said.count("\033[1A\r\033[J") == (2 if live else 0)
     assert said.count("\n") == (2 if live else 4)
+
+
+def test_a_log_has_no_control_characters_and_ever_fewer_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Looks every 20 seconds: lines after 20, 40, 80, 160 and 320 seconds."""
+    view = drawing(monkeypatch, False, 20, "vectors", root=tmp_path)
+    view._draw_until_stopped()
+    view._write("")
+    said = capsys.readouterr().err
+    assert said.count("\n") == 5
+    assert "\r" not in said
+    assert "\033" not in said
+    assert said.splitlines()[0].startswith("vectors: 5/10 texts")
+
+
+def test_the_whole_run_s_time_left_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    view = drawing(monkeypatch, True, 1, "vectors", root=tmp_path)
+    view._forecast = Forecast({"vectors": 100.0, "later": 600.0})
+    (tmp_path / "vectors" / PROGRESS).write_text(
+        json.dumps({"done": 5, "first": 0, "total": 10, "unit": "texts", "note": "", "seconds": 60.0})
+    )
+    view._draw_until_stopped()
+    assert capsys.readouterr().err.splitlines()[-1] == "whole run: about 11 min left"
+
+
+def test_a_step_in_plain_words() -> None:
+    about = {"done": 500, "first": 0, "total": 4950, "unit": "texts", "note": "loss 0.5", "seconds": 10.0}
+    assert line("[3/9] vectors", about, 11.0) == "[3/9] vectors: 500/4,950 texts, 50 texts/s, 01:29 left, loss 0.5"
+    assert line("x", None, 65.0) == "x: running for 01:05"
+    assert line("x", {**about, "total": None, "done": 0, "note": ""}, 1.0) == "x: 0 texts"
 
 
 def test_the_view_stops_with_its_block(tmp_path: Path) -> None:

@@ -1,0 +1,239 @@
+"""What a run would cost: the arithmetic, the refusals, the commands."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from components.config import UserError
+from components.models.shape import BASE, LARGE, ModelShape, shape_of
+from tests.support import tiny, toy
+from workflows.__main__ import main
+from workflows.distributed.cluster import Cluster, Hardware, read_cluster
+from workflows.distributed.site import GB, Site, site
+from workflows.estimating import foreseen, rates, trial
+from workflows.estimating.collection import assumptions
+from workflows.estimating.estimate import estimate
+from workflows.estimating.rates import Rates
+from workflows.estimating.trial import Trial
+from workflows.stages import experiments
+from workflows.steps.search import SearchConfig, index_shape
+from workflows.store.cost import Made, ModelTask, Sizes, Work
+from workflows.store.dag import graph
+from workflows.store.store import Store
+
+WIDTH, MIDDLE, LAYERS = (toy.SIZES[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
+HARDWARE = {
+    "nodes": 2, "cores": 64, "memory_gb": 512, "disk_gb": 50_000, "gpus": 8, "gpu_teraflops": 100, "share_of_peak": 0.5,
+}  # fmt: skip
+SIZES = Sizes(1000, {"train": 100}, np.array([10.0]), np.array([5.0]), 50.0)
+
+
+def profile(tmp_path: Path, **keys: Any) -> Path:
+    """A cluster profile."""
+    path = tmp_path / "cluster.yaml"
+    path.write_text(yaml.safe_dump({"mode": "inline", "device": "cpu", "map": {"workers": 1, "threads": 1}, **keys}))
+    return path
+
+
+def stated(tmp_path: Path, **hardware: Any) -> Path:
+    """The profile of a cluster that is not here."""
+    return profile(tmp_path, mode="ray", device="cuda", price_per_hour=30.0, hardware={**HARDWARE, **hardware})
+
+
+@pytest.fixture
+def config(tmp_path: Path, data: Path, encoder: Path) -> Path:
+    """DPR on a toy collection."""
+    beir = tiny.write_beir(tmp_path / "beir", data)
+    path = tmp_path / "dpr.yaml"
+    path.write_text(yaml.safe_dump(tiny.dpr(beir, encoder)))
+    return path
+
+
+@pytest.fixture
+def quick_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are tried in this process: another would import torch for seconds."""
+
+    def tried(site: Site, specs: Any, *, workers: int, threads: int) -> Any:
+        return [trial.measure(specs, threads=threads, batch_tokens=512, cuda=False)]
+
+    monkeypatch.setattr(rates, "_tried", tried)
+    monkeypatch.setattr(trial, "SECONDS", 0.01)
+
+
+def test_the_shape_of_a_model_is_read_from_its_folder(encoder: Path) -> None:
+    shape = shape_of(toy.retriever_config(encoder))
+    assert shape[:3] == (LAYERS, WIDTH, MIDDLE)
+    assert shape_of(toy.retriever_config(encoder, layers=1)).layers == 1
+    lengths = np.array([3, 17])
+    by_hand = sum(2 * LAYERS * (n * (4 * WIDTH**2 + 2 * WIDTH * MIDDLE) + 2 * n * n * WIDTH) for n in (3, 17))
+    assert shape.operations(lengths) == by_hand
+
+
+def test_a_model_that_is_not_here_is_as_large_as_its_name_says() -> None:
+    assert shape_of(toy.retriever_config("someone/new-large-model")) == LARGE
+    assert shape_of(toy.retriever_config("someone/new-model")) == BASE
+    assert 108e6 < BASE.parameters < 111e6
+
+
+@pytest.mark.parametrize(
+    ("factory", "bytes_of_one", "looks"),
+    [("Flat", 4 * 768, 1e6), ("IVF1024,Flat", 4 * 768 + 8, 1024 + 1e6 * 16 / 1024), ("IVF4096,PQ64", 72, None),
+     ("HNSW32", 4 * 768 + 264, 128 * 64), ("OPQ64_128,IVF4096,PQ64x4", 40, None), ("SQ8", 768, 1e6)],
+)  # fmt: skip
+def test_an_index_takes_the_bytes_of_its_kind(factory: str, bytes_of_one: float, looks: float | None) -> None:
+    shape = index_shape(factory, 1_000_000, 768, SearchConfig(index=factory))
+    assert shape.bytes == bytes_of_one
+    assert looks is None or shape.looks == looks
+
+
+def test_seconds_of_a_stated_cluster_are_operations_over_its_rate() -> None:
+    """1e15 operations at half of 100 teraflops on each of 16 GPUs: 1.25 s."""
+    site = Site(Cluster(device="cuda", hardware=Hardware(**HARDWARE)), 2, 64, 512 * GB, 1e15, 8, 80 * GB)
+    task = ModelTask("encoding", Made(toy.retriever_config("x/y"), ModelShape(1, 8, 16, 100)), SIZES, 1e12, 10.0)
+    assert rates.assumed(site).seconds(Work("encoding", 1000, "map", task)) == pytest.approx(1.25)
+
+
+def test_what_was_tried_is_scaled_by_units_and_shared_by_workers() -> None:
+    site = Site(Cluster(mode="inline", map={"workers": 2, "threads": 1}), 1, 2, 1e10, 1e12)
+    made = Made(toy.retriever_config("x/y"), BASE)
+    encoding = ModelTask("encoding", made, SIZES, 1e9, 10.0, {"side": "document", "precision": "fp32"})
+    training = ModelTask("training", made, SIZES, 1e9, 10.0, {"objective": "retriever"})
+    known = Rates(site, trials={encoding.key: Trial(0.1, own=0.5), training.key: Trial(2.0, 3.0)})
+    assert known.seconds(Work("encoding", 100, "map", encoding)) == pytest.approx(5.0)
+    assert known.seconds(Work("training", 10, "train", training)) == pytest.approx(20.0)
+    assert known.fixed(training) == 3.0
+    assert known.alone().seconds(Work("encoding", 100, "map", encoding)) == pytest.approx(2.5)
+    assert known.seconds(Work("rows", 1e6, "driver")) == pytest.approx(1.0)
+
+
+def test_assumptions_are_read_and_mistakes_named() -> None:
+    assert assumptions(["documents=1e9", "queries=5", "queries.test=7"]) == {
+        "documents": 1e9, "queries": 5, "queries.test": 7,
+    }  # fmt: skip
+    with pytest.raises(UserError, match=r"--assume docs=3: unknown key 'docs'; accepted: documents, queries"):
+        assumptions(["docs=3"])
+    with pytest.raises(UserError, match=r"--assume documents=many: got 'many'; accepted: a number"):
+        assumptions(["documents=many"])
+
+
+@pytest.mark.usefixtures("quick_trials")
+def test_plan_estimates_every_step_and_leaves_nothing_in_the_store(
+    config: Path, tmp_path: Path, said: tiny.Said
+) -> None:
+    store = tmp_path / "store"
+    words = ["--store", str(store), "--runs", str(tmp_path / "runs"), "plan", str(config), "--estimate",
+             "--cluster", str(profile(tmp_path, price_per_hour=3.6))]  # fmt: skip
+    assert main(words) == 0, said()
+    out, _ = said()
+    labels = [node.label for node in graph(experiments.read(config, [], tmp_path / "runs").wanted)]
+    lines = out.splitlines()
+    assert [line.partition("  ")[0] for line in lines[1 : len(labels) + 1]] == labels
+    assert lines[0].split("  ")[0] == "step"
+    assert "money" in lines[0]
+    assert lines[len(labels) + 1].startswith("in all")
+    assert "40 documents; queries: " in out
+    assert "could not be tried" not in out
+    assert "not estimated" not in out
+    assert not store.exists()
+
+
+@pytest.mark.usefixtures("quick_trials")
+def test_run_says_the_estimate_first_and_how_far_it_was_off(config: Path, tmp_path: Path, said: tiny.Said) -> None:
+    words = ["--store", str(tmp_path / "store"), "--runs", str(tmp_path / "runs")]
+    cluster = ["--cluster", str(profile(tmp_path))]
+    experiment = experiments.read(config, [], tmp_path / "runs")
+    nodes, store = graph(experiment.wanted), Store(tmp_path / "store")
+    inline = Cluster(mode="inline", device="cpu")
+    forecast = foreseen.foresee(experiment, nodes, store, inline)
+    assert forecast is not None
+    assert forecast.total > 0
+    assert f"for {len(nodes)} steps" in said()[1]
+    assert set(foreseen.read_estimate(experiment.run)) == {node.name for node in nodes}
+    assert main([*words, "plan", str(config), "--estimate", *cluster]) == 0
+    said()
+    kept = foreseen.foresee(
+        experiment, nodes, store, Cluster.model_validate(yaml.safe_load(Path(cluster[1]).read_text()))
+    )
+    assert kept is not None
+    assert "(plan --estimate)" in said()[1]
+    assert foreseen.how_far_off(100, 110) == "estimated 100 s, took 110 s: 10% longer than estimated"
+    assert foreseen.how_far_off(100, 100) == "estimated 100 s, took 100 s: as estimated"
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_billion_documents_on_a_cluster_that_is_not_here(config: Path, tmp_path: Path, said: tiny.Said) -> None:
+    """A flat index is refused with the key to change and an index that fits."""
+    words = ["--store", str(tmp_path / "store"), "--runs", str(tmp_path / "runs"), "plan", str(config), "--estimate",
+             "--cluster", str(stated(tmp_path)), "--assume", "documents=1e9", "--assume", "queries=500000"]  # fmt: skip
+    assert main([*words, "--set", "retriever.model=someone/model", "--set", "search.index=Flat"]) == 2
+    out, error = said()
+    assert "about 1,000,000,000 documents; queries: 500,000 train" in out
+    assert "breaks first: start index and " in out
+    assert "someone/model is not here: taken to be as large as BERT's base" in out
+    assert "error: this cannot fit: start index" in error
+    assert "an index Flat takes 3.1 TB on one machine, and there are 512.0 GB of memory" in error
+    assert "to change: search.index: IVF262144,PQ64 (72 GB)" in error
+    assert not (tmp_path / "runs").exists()
+    assert main([*words, "--set", "retriever.model=someone/model", "--set", "search.index='IVF262144,PQ64'"]) == 0, (
+        said()
+    )
+
+
+def test_what_no_machine_can_do_is_refused(config: Path, tmp_path: Path, said: tiny.Said) -> None:
+    words = ["plan", str(config), "--estimate", "--assume", "documents=3e9", "--cluster"]
+    large = stated(tmp_path, memory_gb=100_000, disk_gb=1e6)
+    assert main([*words, str(large)]) == 2
+    assert "a Lucene index holds 2,147,483,519 documents, and there are 3,000,000,000" in said()[1]
+
+
+@pytest.mark.parametrize(
+    ("hardware", "found"),
+    [({"disk_gb": 0.001}, r"disk: .* must be free, and there are 1.0 MB"),
+     ({"gpu_memory_gb": 0.0001}, r"on a GPU, and there are 100 kB of memory; to change: in the profile"),
+     ({"memory_gb": 1}, r"on one machine, and there are 1.0 GB of memory")],
+)  # fmt: skip
+def test_disk_and_memory_that_are_not_there_are_named(
+    config: Path, tmp_path: Path, hardware: dict[str, Any], found: str
+) -> None:
+    site_profile = read_cluster(stated(tmp_path, **hardware))
+    nodes = graph(experiments.read(config, [], tmp_path).wanted)
+    result = estimate(nodes, {node.fingerprint for node in nodes}, site(site_profile, tmp_path), Store(tmp_path / "s"),
+                      assumed={"documents": 1e5})  # fmt: skip
+    assert any(re.search(found, problem) for problem in result.problems), result.problems
+
+
+def test_without_the_source_its_size_is_asked_for(config: Path, tmp_path: Path, said: tiny.Said) -> None:
+    tree = yaml.safe_load(config.read_text())
+    tree["data"]["path"] = str(tmp_path / "nowhere")
+    config.write_text(yaml.safe_dump(tree))
+    assert main(["--store", str(tmp_path / "s"), "plan", str(config), "--estimate"]) == 2
+    assert "source missing" in (error := said()[1])
+    assert "--assume documents=1e6" in error
+
+
+def test_price_and_hardware_are_execution() -> None:
+    """Neither moves an artifact; both are in the record."""
+    assert json.loads(Cluster(price_per_hour=3.0).model_dump_json())["price_per_hour"] == 3.0
+    with pytest.raises(ValueError, match="price_per_hour"):
+        Cluster(price_per_hour=-1)
+
+
+def test_reading_takes_as_long_as_records_of_the_source_took(tmp_path: Path) -> None:
+    """1,000 documents and 100 queries that are read twice: 1,200 records of 10 ms, 1.3 times as long with writing; half
+    of it on the same machine without other programs."""
+    from workflows.estimating.estimate import WRITING, _seconds
+    from workflows.steps.ingest import ingest
+
+    known = replace(SIZES, read_seconds=0.01)
+    cost = ingest.description.cost(None, source=known)  # type: ignore[attr-defined]
+    busy = Rates(Site(Cluster(), 1, 2, 1e10, 1e12), slowness=16.0, own=0.5)
+    assert _seconds(cost.work[0], cost, busy) == pytest.approx(1200 * 0.01 * WRITING)
+    assert _seconds(cost.work[0], cost, busy.alone()) == pytest.approx(600 * 0.01 * WRITING)

@@ -1,0 +1,56 @@
+"""The time that is left of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from workflows.store.forecast import Forecast, about
+
+
+def test_what_finished_steps_took_corrects_the_estimate() -> None:
+    """Of 100 s the first 40 took 80; with the prior of 10 s, steps take (10 + 80) / (10 + 40) = 1.8 times as long."""
+    forecast = Forecast({"a": 40.0, "b": 30.0, "c": 30.0})
+    assert forecast.left({}) == 100
+    forecast.finish("a", 80.0)
+    assert forecast.factor == pytest.approx(1.8)
+    assert forecast.left({}) == pytest.approx(108)
+
+
+def test_one_estimate_that_was_far_off_says_little_about_others() -> None:
+    """100 times as long counts as three times: (10 + 30) / (10 + 10) = 2."""
+    forecast = Forecast({"a": 10.0, "b": 90.0})
+    forecast.finish("a", 1000.0)
+    assert forecast.factor == pytest.approx(2.0)
+    assert not forecast.over
+    forecast.finish("b", 90.0)
+    assert forecast.over
+
+
+def test_a_running_step_ends_by_its_rate_or_by_its_estimate() -> None:
+    forecast = Forecast({"a": 40.0, "b": 60.0})
+    progress = {"done": 30, "first": 10, "total": 100, "seconds": 10.0}
+    assert forecast.left({"a": (12.0, progress)}) == 35 + 60
+    assert forecast.left({"a": (12.0, None)}) == 28 + 60
+    assert forecast.left({"a": (500.0, {**progress, "done": 10})}) == 60
+    assert forecast.left({"unknown": (5.0, None)}) == 100
+
+
+def test_steps_at_once_share_the_time() -> None:
+    forecast = Forecast({"a": 40.0, "b": 60.0}, at_once=2)
+    assert forecast.left({}) == 50
+    assert forecast.left({"b": (0.0, None)}) == 60
+
+
+def test_nothing_estimated_leaves_nothing() -> None:
+    forecast = Forecast({})
+    forecast.finish("a", 3.0)
+    assert (forecast.total, forecast.left({})) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(1, "about 1 s"), (42, "about 40 s"), (100, "about 2 min"), (720, "about 12 min"), (12_000, "about 3 h 20 min"),
+     (864_000, "about 10.0 days")],
+)  # fmt: skip
+def test_times_in_words(seconds: float, words: str) -> None:
+    assert about(seconds) == words

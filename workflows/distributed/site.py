@@ -1,0 +1,112 @@
+"""The machines of a cluster profile as an estimate sees them: this one, those that were joined, or stated ones."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from workflows.distributed.cluster import Cluster, cores, ray_session
+from workflows.store.cost import Pool
+
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Site:
+    """What steps run on."""
+
+    cluster: Cluster
+    nodes: int
+    cores: int
+    """Of each machine."""
+    memory: float
+    """Bytes of each machine."""
+    disk: float
+    """Bytes that are free where the store lies; infinite where that is not known."""
+    gpus: int = 0
+    """Of each machine."""
+    gpu_memory: float = 0.0
+    """Bytes of each GPU."""
+
+    @property
+    def cuda(self) -> bool:
+        """Whether models run on GPUs."""
+        return self.gpus > 0 and self.cluster.device != "cpu"
+
+    def workers(self, pool: Pool, *, gpu: bool = True) -> int:
+        """Workers of a pool at once on all machines, however little work there is; `gpu` says whether they use GPUs
+        where there are any."""
+        if pool in ("driver", "one"):
+            return 1
+        profile = self.cluster
+        own = {"map": profile.map, "score": profile.scoring_pool(), "java": profile.java, "train": profile.train}[pool]
+        if own.workers is not None:
+            return max(1, own.workers)
+        if self.cuda and gpu and pool != "java":
+            return max(1, int(self.nodes * self.gpus / own.gpus))
+        return 1 if pool == "train" else max(1, self.nodes * self.cores // own.threads)
+
+    def workers_of_node(self, pool: Pool) -> int:
+        """Workers of a pool on the machine that has most of them."""
+        return -(-self.workers(pool) // self.nodes)
+
+    def threads(self, pool: Pool) -> int:
+        """Threads of one worker."""
+        if pool == "train":
+            return self.cluster.train.threads or max(1, self.cores // self.workers_of_node("train"))
+        return {"map": self.cluster.map, "score": self.cluster.scoring_pool(), "java": self.cluster.java}.get(
+            pool, self.cluster.map
+        ).threads  # fmt: skip
+
+
+def site(cluster: Cluster, store: Path) -> Site:
+    """The machines of a profile: those that its `hardware` states, those of the cluster that it joins, or this one."""
+    stated = cluster.hardware
+    if stated is not None:
+        return Site(
+            cluster, stated.nodes, stated.cores, stated.memory_gb * GB, stated.disk_gb * GB,
+            stated.gpus if cluster.device != "cpu" else 0, stated.gpu_memory_gb * GB,
+        )  # fmt: skip
+    if cluster.mode == "ray" and cluster.address:
+        return _joined(cluster, store)
+    gpus, gpu_memory = (0, 0.0) if cluster.device == "cpu" else _gpus()
+    return Site(cluster, 1, cores(), available_memory(), free(store), gpus, gpu_memory)
+
+
+def _joined(cluster: Cluster, store: Path) -> Site:
+    """The smallest machine of a cluster that was joined stands for all."""
+    nodes = [node["Resources"] for node in ray_session(cluster).nodes() if node["Alive"]]
+    nodes = [node for node in nodes if node.get("CPU")] or nodes
+    gpus = min(int(node.get("GPU", 0)) for node in nodes)
+    memory = min(float(node.get("memory", 0)) + float(node.get("object_store_memory", 0)) for node in nodes)
+    most = min(int(node.get("CPU", 1)) for node in nodes)
+    return Site(cluster, len(nodes), most, memory, free(store), gpus, _gpus()[1] or 80 * GB)
+
+
+def _gpus() -> tuple[int, float]:
+    """How many GPUs this machine has, and the memory of one."""
+    if not Path("/proc/driver/nvidia").exists():  # torch would have to be imported to learn that there are none
+        return 0, 0.0
+    import torch
+
+    count = torch.cuda.device_count()
+    return count, float(torch.cuda.get_device_properties(0).total_memory) if count else 0.0
+
+
+def available_memory() -> float:
+    """Bytes that this process and its children may use: the machine's, or those of its container."""
+    total = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            total = min(total, float(Path(name).read_text()))
+        except (OSError, ValueError):  # "max": no limit
+            continue
+    return total
+
+
+def free(store: Path) -> float:
+    """Bytes that are free where a store lies or will lie; infinite for one on an object store."""
+    if "://" in str(store) or str(store).startswith("s3:"):
+        return float("inf")
+    there = next(folder for folder in (store, *store.parents) if folder.exists())
+    return float(shutil.disk_usage(there).free)

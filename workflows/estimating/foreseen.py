@@ -1,0 +1,85 @@
+"""What `run` says of its time before it begins and afterwards, and the file that keeps an estimate for it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from components.files import write_json
+from workflows.distributed.cluster import Cluster
+from workflows.distributed.site import site
+from workflows.estimating.estimate import estimate, size
+from workflows.stages.experiments import Experiment
+from workflows.store.dag import Step, graph
+from workflows.store.forecast import Forecast, about
+from workflows.store.store import Store
+
+ESTIMATE = "estimate.json"
+"""In a run's folder: seconds of each step that was to run."""
+
+
+def foresee(experiment: Experiment, waiting: list[Step], store: Store, cluster: Cluster) -> Forecast | None:
+    """Say on stderr how long the waiting steps may take: as `plan --estimate` found on this machine with this profile,
+    else by rates that take no trial. None where nothing waits, or nothing is known."""
+    if not waiting:
+        return None
+    seconds = _kept(experiment.run, cluster, waiting)
+    if seconds is not None:
+        total = sum(seconds.values())
+        print(f"estimate: {about(total)} for {len(waiting)} steps (plan --estimate)", file=sys.stderr)
+    else:
+        here = site(cluster, store.root)
+        try:
+            names = {node.fingerprint for node in waiting}
+            found = estimate(graph(experiment.wanted), names, here, store, assumed={}, quick=True)
+        except Exception as error:  # whatever it is, it must not keep a run from beginning
+            print(f"estimate: none ({type(error).__name__}: {error})", file=sys.stderr)
+            return None
+        seconds = {row.node.name: row.seconds for row in found.waiting}
+        rough = "a rough guess; `plan --estimate` tries a few batches"
+        unknown = f", without {len(found.unknown)} steps of unknown cost" if found.unknown else ""
+        money = found.money(found.seconds)
+        price = "" if money is None else f", {money:,.2f} in money"
+        print(f"estimate: {about(found.seconds)} for {len(waiting)} steps{unknown}, {size(found.disk)} of disk, "
+              f"{size(found.memory)} of memory{price} ({rough})", file=sys.stderr)  # fmt: skip
+        for problem in found.problems:
+            print(f"estimate: may not fit: {problem}", file=sys.stderr)
+        write_estimate(experiment.run, cluster, seconds, tried=False)
+    return Forecast(seconds, at_once=cluster.parallel_steps)
+
+
+def how_far_off(estimated: float, took: float) -> str:
+    """What was estimated, beside what a run took."""
+    off = took / estimated - 1 if estimated else 0.0
+    word = "as estimated" if abs(off) < 0.005 else f"{abs(off):.0%} {'longer' if off > 0 else 'less'} than estimated"
+    return f"estimated {estimated:,.0f} s, took {took:,.0f} s: {word}"
+
+
+def write_estimate(run: Path, cluster: Cluster, seconds: Mapping[str, float], *, tried: bool = True) -> None:
+    """Keep the seconds of steps, by their artifacts' names, with the machine and the profile that they hold for."""
+    run.mkdir(parents=True, exist_ok=True)
+    kept = {"host": socket.gethostname(), "cluster": cluster.model_dump(mode="json"), "tried": tried}
+    write_json(run / ESTIMATE, {**kept, "seconds": {name: round(value, 2) for name, value in seconds.items()}})
+
+
+def read_estimate(run: Path) -> dict[str, float]:
+    """The seconds in a run's folder; empty where there are none."""
+    try:
+        seconds: dict[str, float] = json.loads((run / ESTIMATE).read_text())["seconds"]
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}
+    return seconds
+
+
+def _kept(run: Path, cluster: Cluster, waiting: list[Step]) -> dict[str, float] | None:
+    """The seconds of the waiting steps, if models were tried for all of them on this machine with this profile."""
+    try:
+        kept = json.loads((run / ESTIMATE).read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    here = (kept["host"], kept["cluster"]) == (socket.gethostname(), cluster.model_dump(mode="json"))
+    seconds = {node.name: kept["seconds"][node.name] for node in waiting if node.name in kept["seconds"]}
+    return seconds if kept["tried"] and here and len(seconds) == len(waiting) else None

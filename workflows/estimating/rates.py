@@ -1,0 +1,245 @@
+"""How long a unit of work takes: measured on these machines, or as a stated cluster's hardware says."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from workflows.distributed.cluster import ray_session
+from workflows.distributed.site import Site
+from workflows.estimating.trial import Spec, Trial, measure
+from workflows.store.cost import Cost, Kind, ModelTask, Work
+
+UNITS: dict[Kind, float] = {
+    "reading": 1e-4,
+    "tokenising": 2.5e-6,
+    "BM25 indexing": 1e-6,
+    "BM25 retrieval": 8e-3,
+    "Java": 2.0,
+    "scores": 2.5e-11,
+    "index": 2.5e-11,
+    "rows": 1e-6,
+    "bytes": 1e-9,
+    "loading": 3e-9,
+    "draws": 1.2e-8,
+}
+"""Seconds of a unit on one core of an Intel Xeon with AMX, from records of runs and from tests/benchmarks/RESULTS.md. A
+slower machine, or a busy one, takes longer by one factor, which is measured."""
+
+SHARES = {"encoding": 0.65, "scoring": 0.65, "training": 0.45}
+"""Where a task is not tried: the share of the rate of matrix products alone that a CPU reaches."""
+
+LOOP = 2.7e-3
+"""Seconds of `_loop` on the core that `UNITS` were measured on."""
+LOOPS = 40
+IMPORT = 2.2
+"""Seconds in which it imports torch and transformers."""
+RAY, JAVA, WORKER, GROUP, MAP, LATER = 1.5, 0.2, 3.0, 6.0, 0.5, 0.6
+"""Seconds of starting Ray; in imports of torch, the first map without a model, that with one, and the first training;
+seconds of every later map and training beside its work."""
+STEP = 0.05
+"""Seconds of any step beside its work: its record, its lock."""
+
+
+@dataclass
+class Rates:
+    """Seconds of units of work on a site."""
+
+    site: Site
+    slowness: float = 1.0
+    """Factor of `UNITS`."""
+    own: float = 1.0
+    """The share of the time that a process computes in; other programs take the rest."""
+    reading: float = 1.0
+    """Factor of the seconds in which records of the source were read."""
+    imported: float = IMPORT
+    """Seconds in which a process imports torch."""
+    trials: dict[str, Trial] = field(default_factory=dict)
+    """By the key of a task."""
+    products: float = 0.0
+    """Operations a second of one worker in matrix products alone; 0 where not measured."""
+    notes: list[str] = field(default_factory=list)
+    """What is assumed rather than measured."""
+
+    def alone(self) -> Rates:
+        """The rates of the same machines without other programs on them."""
+        trials = {key: Trial(one.unit * one.own, one.fixed * one.own) for key, one in self.trials.items()}
+        return replace(
+            self, slowness=self.slowness * self.own, imported=self.imported * self.own,
+            reading=self.reading * self.own, own=1.0, trials=trials,
+        )  # fmt: skip
+
+    def seconds(self, work: Work) -> float:
+        """Seconds that all workers together take for some work."""
+        if work.task is not None:
+            return self._of_model(work, work.task)
+        stated = self.site.cluster.hardware
+        if work.kind == "bytes" and stated is not None:
+            return work.amount / (stated.disk_gb_per_second * 1e9 * self.site.nodes)
+        if work.kind == "scores" and self.site.cuda and stated is not None:  # in fp32, a sixteenth of the rate in bf16
+            rate = stated.gpu_teraflops * 1e12 / 16 * stated.share_of_peak * self.site.gpus * self.site.nodes
+            return 2 * work.amount / rate
+        unit = UNITS[work.kind] * self.slowness
+        if work.kind == "Java":
+            return work.amount * unit
+        if work.pool in ("driver", "one"):
+            return work.amount * unit
+        return work.amount * unit / (self.site.workers(work.pool, gpu=False) * self.site.threads(work.pool) ** 0.9)
+
+    def fixed(self, task: ModelTask) -> float:
+        """Seconds of a training before its first update."""
+        trial = self.trials.get(task.key)
+        return trial.fixed if trial is not None else 2 * self.slowness
+
+    def _of_model(self, work: Work, task: ModelTask) -> float:
+        workers = self.site.workers(work.pool)
+        trial = self.trials.get(task.key)
+        if trial is not None:  # an update is all workers' together, each with its share of the batch
+            return work.amount * trial.unit / (1 if task.use == "training" else workers)
+        seconds = work.amount * task.operations / self.operations_per_second(task.use, workers)
+        stated = self.site.cluster.hardware
+        return seconds + (work.amount * stated.update_seconds if stated and task.use == "training" else 0.0)
+
+    def operations_per_second(self, use: str, workers: int) -> float:
+        """Of all workers in a kind of model work that was not tried."""
+        stated = self.site.cluster.hardware
+        if stated is not None and self.site.cuda:
+            gpus = min(self.site.gpus * self.site.nodes, workers)
+            return stated.gpu_teraflops * 1e12 * stated.share_of_peak * gpus
+        if stated is not None:
+            return stated.core_gigaflops * 1e9 * self.site.cores * self.site.nodes
+        return (self.products or 1e11) * SHARES[use] * workers
+
+
+def assumed(site: Site) -> Rates:
+    """The rates of a cluster that is not here, as its `hardware` states them."""
+    hardware = site.cluster.hardware
+    assert hardware is not None
+    kind = (
+        f"models run at {hardware.share_of_peak:.0%} of {hardware.gpu_teraflops:g} teraflops on each of "
+        f"{site.gpus * site.nodes} GPUs" if site.cuda
+        else f"models run at {hardware.core_gigaflops:g} gigaflops on each of {site.cores * site.nodes} cores"
+    )  # fmt: skip
+    return Rates(site, notes=[f"assumed, not measured (cluster: hardware): {kind}",
+                              f"each update of a training takes {hardware.update_seconds:g} s beside that",
+                              "other work takes as long as on a core of an Intel Xeon"])  # fmt: skip
+
+
+def measured(site: Site, tasks: Iterable[tuple[Work, ModelTask]]) -> Rates:
+    """Rates of these machines, by trying each task on a few batches: as many processes at once as the step will have
+    workers (on a cluster that was joined, one process on one of its machines)."""
+    slow, share = slowness()
+    rates = Rates(site, slowness=slow, own=share)
+    pools: dict[tuple[int, int], dict[str, ModelTask]] = {}
+    for work, task in tasks:
+        if task.measurable:
+            key = site.workers_of_node(work.pool), site.threads(work.pool)
+            pools.setdefault(key, {})[task.key] = task
+    for (workers, threads), wanted in pools.items():
+        specs = [_spec(site, task) for task in wanted.values()]
+        results = _tried(site, specs, workers=workers, threads=threads)
+        rates.imported = max(seconds for seconds, _ in results)
+        for key, *found in zip(wanted, *(trials for _, trials in results), strict=True):
+            good = [one for one in found if isinstance(one, Trial)]
+            if good:
+                rates.trials[key] = Trial(*np.mean(good, axis=0).tolist())
+            else:
+                rates.notes.append(f"{wanted[key].use} could not be tried ({found[0]})")
+    rates.products = _implied(rates, [task for wanted in pools.values() for task in wanted.values()])
+    return rates
+
+
+def _implied(rates: Rates, tasks: list[ModelTask]) -> float:
+    """Operations a second of matrix products as the tasks that were tried imply them, for those that were not."""
+    found = [
+        task.operations / rates.trials[task.key].unit / SHARES[task.use] for task in tasks if task.key in rates.trials
+    ]
+    return float(np.median(found)) if found else 0.0
+
+
+def _spec(site: Site, task: ModelTask) -> Spec:
+    options = dict(task.options)
+    if task.use == "training":
+        options |= {"recompute": site.cluster.recompute, "workers": site.workers("train")}
+    sizes, shape = task.sizes, task.model.shape
+    return Spec(
+        task.use, task.model.config, shape.vocabulary, [int(one) for one in sizes.document_lengths],
+        [int(one) for one in sizes.query_lengths], options, task.operations,
+    )  # fmt: skip
+
+
+def _tried(site: Site, specs: list[Spec], *, workers: int, threads: int) -> list[tuple[float, list[Trial | str]]]:
+    options: dict[str, Any] = {
+        "threads": threads,
+        "batch_tokens": site.cluster.batch_tokens(cuda=site.cuda),
+        "cuda": site.cuda,
+    }
+    if site.cluster.address:
+        ray = ray_session(site.cluster)
+        how = {"num_gpus": 1} if site.cuda else {"num_cpus": threads}
+        return [ray.get(ray.remote(**how)(measure).remote(specs, **options))]
+    if site.cuda:
+        workers = 1  # one GPU is as fast as another
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        waiting = [pool.submit(measure, specs, **options) for _ in range(workers)]
+        return [one.result() for one in waiting]
+
+
+def slowness() -> tuple[float, float]:
+    """How many times longer this machine takes, as busy as it is, than the core that `UNITS` were measured on; and the
+    share of that time that this process had."""
+    began, own = time.perf_counter(), time.thread_time()
+    for _ in range(LOOPS):
+        _loop()
+    took, computed = time.perf_counter() - began, time.thread_time() - own
+    return max(0.2, took / LOOPS / LOOP), min(1.0, computed / took)
+
+
+def _loop() -> int:
+    """Some Python and some NumPy."""
+    numbers = np.random.default_rng(0).integers(0, 1000, 40_000)
+    counts: dict[int, int] = {}
+    for number in np.sort(numbers).tolist():
+        counts[number] = counts.get(number, 0) + 1
+    return len(counts)
+
+
+def quick(site: Site) -> Rates:
+    """Rates that take no trial: the rate of this machine's matrix products, where torch is needed in this process
+    anyway, and shares of it."""
+    slow, share = slowness()
+    rates = Rates(site, slowness=slow, own=share)
+    rates.imported = IMPORT * rates.slowness
+    on_cores = OPERATIONS / rates.slowness * site.threads("map")
+    rates.products = GPU_OPERATIONS if site.cuda else on_cores
+    rates.notes.append("models were not tried")
+    return rates
+
+
+GPU_OPERATIONS = 1e14
+"""The same of a GPU: a third of an A100's peak, which no GPU here has confirmed."""
+OPERATIONS = 4.6e11
+"""Operations a second of a core's products in bf16 (an Intel Xeon with AMX)."""
+
+
+def learn(rates: Rates, finished: Iterable[tuple[Cost, dict[str, Any] | None]]) -> None:
+    """Take the rates of tasks that finished steps of the same graph did, as their records have them."""
+    times: dict[str, list[tuple[float, float]]] = {}
+    for cost, record in finished:
+        work = next((one for one in cost.work if one.task is not None), None)
+        seconds = (record or {}).get("summary", {}).get("model_seconds")
+        if work is None or not seconds or not work.amount:
+            continue
+        workers = 1 if work.task.use == "training" else rates.site.workers(work.pool)
+        own = seconds if work.task.use == "training" else seconds / workers  # workers add their seconds up
+        computed = (record or {})["time"]
+        beside = max(0.0, computed.get("compute", 0.0) + computed.get("files", 0.0) - seconds)
+        times.setdefault(work.task.key, []).append((own * workers / work.amount, beside))
+    for key, values in times.items():
+        rates.trials[key] = Trial(*np.mean(values, axis=0).tolist())

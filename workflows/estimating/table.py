@@ -1,0 +1,62 @@
+"""An estimate as text: a line for each step that costs something, totals, and what cannot fit."""
+
+from __future__ import annotations
+
+from workflows.estimating.estimate import Estimate, Row, size
+
+BUSY = 0.8
+"""A machine is busy where a process gets less than this share of the time that it asks for."""
+
+
+def estimate_text(found: Estimate) -> str:
+    """Every step to run with time, money, memory and disk; the whole; notes."""
+    priced = found.site.cluster.price_per_hour is not None
+    head = ["step", "time", *(["money"] if priced else []), "memory of a process", "of a machine", "disk", "objects"]
+    rows = [head, *(_cells(found, row, priced=priced) for row in found.waiting)]
+    rows.append(
+        ["in all", duration(found.seconds), *([f"{found.money(found.seconds):,.2f}"] if priced else []),
+         size(max((row.memory for row in found.waiting), default=0.0)), size(found.memory), size(found.kept),
+         f"{found.objects:,.0f}"]
+    )  # fmt: skip
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    lines = ["  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
+             for row in rows]  # fmt: skip
+    about = "" if found.exact else "about "
+    queries = ", ".join(f"{count:,} {split}" for split, count in found.queries.items() if split != "*")
+    lines += ["", f"{about}{found.documents:,} documents" + (f"; queries: {queries}" if queries else ""),
+              f"disk that must be free: {size(found.disk)}" + (
+                  f" (there are {size(found.site.disk)})" if found.site.disk != float("inf") else ""),
+              f"memory of a machine: {size(found.memory)} of {size(found.site.memory)}, {found.site.nodes} machines"
+              if found.site.nodes > 1 else f"memory: {size(found.memory)} of {size(found.site.memory)}"]  # fmt: skip
+    if found.rates.own < BUSY:
+        lines.append(
+            f"other programs take {1 - found.rates.own:.0%} of the processor's time now; without them it would be "
+            f"about {duration(found.alone().seconds)}"
+        )
+    if found.unknown:
+        lines.append(f"not estimated, and not in the sums: {', '.join(found.unknown)}")
+    lines += [f"note: {note}" for note in found.notes]
+    lines += [f"slow: {warning}" for warning in found.warnings]
+    lines += [f"{'breaks first' if at == 0 else 'then'}: {problem}" for at, problem in enumerate(found.problems)]
+    return "\n".join(lines)
+
+
+def _cells(found: Estimate, row: Row, *, priced: bool) -> list[str]:
+    cost = row.cost
+    if cost is None:
+        return [row.node.label, "?", *(["?"] if priced else []), "?", "?", "?", "?"]
+    return [
+        row.node.label, duration(row.seconds), *([f"{found.money(row.seconds):,.2f}"] if priced else []),
+        size(row.memory), size(row.node_memory), size(cost.kept), f"{1 + cost.objects:,.0f}",
+    ]  # fmt: skip
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: `0.4 s`, `12 s`, `3:05 min`, `2.5 h`, `3.1 days`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{int(seconds) // 60}:{int(seconds) % 60:02d} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:,.1f} days"
