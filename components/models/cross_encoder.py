@@ -88,7 +88,7 @@ class CrossEncoder(nn.Module):
             raise UserError(f"pooling: maxsim: the tokenizer of {config.model} has no token types, which tell the "
                             "texts of a pair apart; accepted: cls, first, mean")  # fmt: skip
         if whole.template is not None and "template" not in own:
-            special_tokens.read_pairs_by(tokenizer, whole.template)
+            tokenizer = special_tokens.reading_pairs_by(tokenizer, whole.template)
         special_tokens.check_pairs(tokenizer, config.model, whole.pair_tokens)
         return cls(whole, backbone, head, _token_ids(whole, tokenizer)), tokenizer
 

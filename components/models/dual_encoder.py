@@ -69,7 +69,7 @@ class DualEncoder(nn.Module):
         if len(found.encoders) > 1:
             _check_alike(whole, towers, tokenizers)
         if whole.end_token is not None:
-            special_tokens.end_with(tokenizers[0], whole.end_token)
+            tokenizers[0] = special_tokens.ended_by(tokenizers[0], whole.end_token)
         model = cls(whole, towers)
         for name, layer in model.projections.items():
             file = found.projections.get(name) or found.projections.get("shared")

@@ -10,6 +10,7 @@ from typing import Any
 
 from tokenizers.normalizers import Prepend, Sequence
 from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
 
 from components.config import UserError
 from components.data.template import Template
@@ -24,17 +25,17 @@ def pad_with_any(tokenizer: Any) -> None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
 
 
-def end_with(tokenizer: Any, token: str, *, key: str = "end_token") -> None:
-    """Have a tokenizer put a token behind every text; nothing changes where it does so already."""
-    number, own = token_id(tokenizer, token, key=key), Template.of(tokenizer)
+def ended_by(tokenizer: Any, token: str) -> Any:
+    """The tokenizer with a token behind every text; itself where it puts it there already."""
+    number, own = token_id(tokenizer, token, key="end_token"), Template.of(tokenizer)
     if own.after[-1:] == [number]:
-        return
+        return tokenizer
     after = [*own.after, number]
-    _put_around(tokenizer, own.before, after, (own.pair_before, own.pair_between, [*own.pair_after, number]))
+    return _with_around(tokenizer, own.before, after, (own.pair_before, own.pair_between, [*own.pair_after, number]))
 
 
-def read_pairs_by(tokenizer: Any, template: str) -> None:
-    """Have a tokenizer make of a pair what `template` says, behind what it puts before every text.
+def reading_pairs_by(tokenizer: Any, template: str) -> Any:
+    """The tokenizer with what `template` says for pairs, behind what it puts before every text.
 
     The tokens are those of the whole text read at once, but for what would grow together across the end of a text.
     Where the tokenizer takes a space before a word as a part of the word, so do texts behind a space in the template.
@@ -59,7 +60,7 @@ def read_pairs_by(tokenizer: Any, template: str) -> None:
         backend = tokenizer.backend_tokenizer
         first = [] if backend.normalizer is None else [backend.normalizer]
         backend.normalizer = Sequence([*first, Prepend(" ")])
-    _put_around(tokenizer, own.before, own.after, pair)
+    return _with_around(tokenizer, own.before, own.after, pair)
 
 
 def token_id(tokenizer: Any, token: str, *, key: str) -> int:
@@ -85,10 +86,14 @@ def check_pairs(tokenizer: Any, model: str, limit: int) -> None:
                         f"{special + 1}")  # fmt: skip
 
 
-def _put_around(
+def _with_around(
     tokenizer: Any, before: list[int], after: list[int], pair: tuple[list[int], list[int], list[int]]
-) -> None:
-    """Set the tokens before and after one text, and before, between and after a pair."""
+) -> Any:
+    """A tokenizer with these tokens before and after one text, and before, between and after a pair.
+
+    It is of the class that takes its file as it is: those of models (Qwen's, Llama's) put parts of their own in place
+    of the file's when they load it.
+    """
     runs = {"before": before, "after": after, **dict(zip(("first", "between", "last"), pair, strict=True))}
     special = [
         {"id": name, "ids": ids, "tokens": tokenizer.convert_ids_to_tokens(ids)} for name, ids in runs.items() if ids
@@ -100,4 +105,9 @@ def _put_around(
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
         single=rule("before:0", "$A:0", "after:0"), pair=rule("first:0", "$A:0", "between:0", "$B:1", "last:1"),
         special_tokens=special,
+    )  # fmt: skip
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer, model_max_length=tokenizer.model_max_length,
+        padding_side=tokenizer.padding_side, model_input_names=tokenizer.model_input_names,
+        clean_up_tokenization_spaces=False, **tokenizer.special_tokens_map,
     )  # fmt: skip

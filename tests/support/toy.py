@@ -61,7 +61,9 @@ def qwen_tokenizer() -> Any:
     from transformers import Qwen2Tokenizer
 
     pieces = [*sorted(ByteLevel.alphabet()), "<|endoftext|>", "<|im_end|>"]
-    return Qwen2Tokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[], model_max_length=512)
+    tokenizer = Qwen2Tokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[], model_max_length=512)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
+    return tokenizer
 
 
 def llama_tokenizer() -> Any:
