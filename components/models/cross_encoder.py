@@ -87,10 +87,11 @@ class CrossEncoder(nn.Module):
         if whole.pooling == "maxsim" and "token_type_ids" not in tokenizer.model_input_names:
             raise UserError(f"pooling: maxsim: the tokenizer of {config.model} has no token types, which tell the "
                             "texts of a pair apart; accepted: cls, first, mean")  # fmt: skip
+        tokens = _token_ids(whole, tokenizer)
         if whole.template is not None and "template" not in own:
             tokenizer = special_tokens.reading_pairs_by(tokenizer, whole.template)
         special_tokens.check_pairs(tokenizer, config.model, whole.pair_tokens)
-        return cls(whole, backbone, head, _token_ids(whole, tokenizer)), tokenizer
+        return cls(whole, backbone, head, tokens), tokenizer
 
     @classmethod
     def load(cls, folder: Path) -> Self:
