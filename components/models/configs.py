@@ -12,6 +12,8 @@ from components.config import Config, UserError
 
 MODULES = "modules.json"
 """The file in a folder of sentence-transformers that lists its modules."""
+PAIR = "query: {query} document: {document}"
+"""A template of pairs: RankLLaMA's (Ma et al., 2023, section 3.2)."""
 RANKER_CODE = "maxsim.py"
 """The code in the folder of a ranker with `pooling: maxsim`, for sentence-transformers: a copy of the module here."""
 

@@ -236,9 +236,7 @@ def _limit(source: Pretrained, folder: str, task: str, *, said: bool = False) ->
     known = {
         "transformer_task": (about.get("transformer_task", "feature-extraction"), task),
         "modality_config.text.method": (text.get("method", "forward"), "forward"),
-        "module_output_name": (
-            about.get("module_output_name", "token_embeddings"), _OUTPUTS[task]
-        ),
+        "module_output_name": (about.get("module_output_name", "token_embeddings"), _OUTPUTS[task]),
         "processing_kwargs": (about.get("processing_kwargs") or None, None),
         "query_length": (about.get("query_length"), None),
         "document_length": (about.get("document_length"), None),

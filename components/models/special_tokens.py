@@ -14,8 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from components.config import UserError
 from components.data.template import Template
-
-EXAMPLE = "query: {query} document: {document}"
+from components.models.configs import PAIR
 
 
 def pad_with_any(tokenizer: Any) -> None:
@@ -79,7 +78,7 @@ def check_pairs(tokenizer: Any, model: str, limit: int) -> None:
     own = Template.of(tokenizer)
     if not own.pair_between:
         raise UserError(f"template: the tokenizer of {model} puts nothing between the texts of a pair; accepted: a "
-                        f"template such as {EXAMPLE!r}")  # fmt: skip
+                        f"template such as {PAIR!r}")  # fmt: skip
     special = len(own.pair_before) + len(own.pair_between) + len(own.pair_after)
     if limit < special + 2:
         raise UserError(f"pair_tokens: {limit}: {special} are around the texts of a pair; accepted: more than "
