@@ -35,11 +35,12 @@ class Template(NamedTuple):
     def of(cls, tokenizer: Any, *, pairs: bool = True) -> Template:
         """The template of a Hugging Face tokenizer, read from what it makes of a text and of a pair.
 
-        With `pairs=False` the pair's template stays empty: a tokenizer that does not separate pairs is accepted.
+        With `pairs=False` the pair's template stays empty. A tokenizer that puts nothing between the texts of a pair
+        has nothing there in its template; whoever reads pairs must ask.
         """
-        count = len(tokenizer("a", add_special_tokens=False)["input_ids"])
         one = tokenizer("a", return_special_tokens_mask=True)
         two = tokenizer("a", "a", return_special_tokens_mask=True, return_token_type_ids=True)
+        count = one["special_tokens_mask"].count(0)
         single = _special_runs(one["input_ids"], one["special_tokens_mask"], [count])
         pair = _special_runs(two["input_ids"], two["special_tokens_mask"], [count, count]) if pairs else [[], [], []]
         if len(single) != 2 or len(pair) != 3:

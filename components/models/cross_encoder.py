@@ -73,12 +73,15 @@ class CrossEncoder(nn.Module):
             elif whole.pooling == "maxsim":
                 backbone = pretrained.encoder(config, folder)
             else:
-                backbone = pretrained.encoder(config, folder)
+                theirs = None
+                if whole.pooling == "last" and not found.projections and _is_classifier(about):
+                    theirs = pretrained.classifier(config, folder)
+                backbone = pretrained.encoder(config, folder) if theirs is None else theirs.base_model
                 head = nn.Linear(backbone.config.hidden_size, 1)
                 nn.init.normal_(head.weight, std=0.02)
                 nn.init.zeros_(head.bias)
-                if whole.pooling == "last" and not found.projections and _is_classifier(about):
-                    head.weight = pretrained.classifier(config, folder).score.weight
+                if theirs is not None:
+                    head.weight = theirs.score.weight
                 for file in found.projections.values():
                     if (weights := pretrained.file_of(config, file)) is not None:
                         pretrained.load_weights(head, weights, prefix="linear.")
