@@ -1,4 +1,4 @@
-"""What a pre-trained model can read, without loading it: how long texts are for it, how long it lets them be, 
+"""What a pre-trained model can read, without loading it: how long texts are for it, how long it lets them be,
 whether it tells the texts of a pair apart, whether it is a decoder."""
 
 from __future__ import annotations

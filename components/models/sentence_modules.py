@@ -145,7 +145,7 @@ def _token_ranker(source: CrossEncoderConfig, transformer: _Module, score: _Modu
     )  # fmt: skip
 
 
-def _saved_template(source: Pretrained) -> str | None:
+def _saved_template(source: CrossEncoderConfig) -> str | None:
     """The template of pairs that a ranker of ours has in its tokenizer."""
     saved = _json(source, MODEL_CONFIG) or {}
     return saved.get("template") if saved.get("kind") == source.kind else None

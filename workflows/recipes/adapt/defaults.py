@@ -144,11 +144,10 @@ class _Resolving:
             typed = has_token_types(self._config.model)
             causal = self._causal()
             why = f"the start model has {'' if typed else 'no '}token types"
-            pooling = "maxsim" if typed else "last" if causal else "mean"
+            how = "maxsim" if typed else "last" if causal else "mean"
             why = "the start model is a causal language model" if causal else why
-            update["ranker_pooling"] = self._note("ranker_pooling", pooling, why, of_collection=False)
-        pooling = update.get("ranker_pooling", self._config.ranker_pooling)
-        if pooling == "last" and self._config.ranker_template is None:
+            update["ranker_pooling"] = self._note("ranker_pooling", how, why, of_collection=False)
+        if update.get("ranker_pooling", self._config.ranker_pooling) == "last" and self._config.ranker_template is None:
             why = "a causal language model must be told where a query ends"
             update["ranker_template"] = self._note("ranker_template", PAIR, why, of_collection=False)
         return update
