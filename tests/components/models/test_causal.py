@@ -198,6 +198,23 @@ def test_instructions_are_a_prompt(models: dict[str, Path], tmp_path: Path) -> N
         DualEncoder.start(toy.retriever_config(folder))
 
 
+@pytest.mark.parametrize("kind", ["qwen3", "modernbert"])
+def test_more_than_512_tokens_are_read(models: dict[str, Path], tmp_path: Path, kind: str) -> None:
+    """Rotary positions have no table that ends: what the config says the model was made for is the limit."""
+    from sentence_transformers import SentenceTransformer
+
+    rng = np.random.default_rng(1)
+    text = toy.some_text(rng, 900 if kind == "modernbert" else 180)
+    model, folder = retriever(models, kind, tmp_path, pooling="mean", document_tokens=1000)
+    assert len(load_tokenizer(folder)(text)["input_ids"]) > 700
+    found = vectors(model, folder, [text])
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    assert theirs.max_seq_length == 1000
+    np.testing.assert_allclose(theirs.encode([text]), found.numpy(), rtol=0, atol=1e-5)
+    model.config = model.config.model_copy(update={"document_tokens": 512})
+    assert (vectors(model, folder, [text]) - found).abs().max() > 1e-3
+
+
 @EACH
 def test_a_retriever_is_asked_in_bf16(models: dict[str, Path], tmp_path: Path, kind: str) -> None:
     """By its own layers: the fused ones are BERT's."""
