@@ -185,6 +185,30 @@ def test_a_causal_token_sees_those_before_it_and_a_bidirectional_one_all(
         np.testing.assert_allclose(found, vectors(model, folder, TEXTS).numpy(), rtol=0, atol=1e-5)
 
 
+def test_a_retriever_that_sentence_transformers_made_comes_in(models: dict[str, Path], tmp_path: Path) -> None:
+    """And a ranker by the logits of tokens, which lacks what tells where a query ends."""
+    from sentence_transformers import CrossEncoder as TheirRanker
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Normalize, Transformer
+    from sentence_transformers.cross_encoder.modules import LogitScore
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    reads = Transformer(str(models["qwen3"]), max_seq_length=40)
+    theirs = SentenceTransformer(modules=[reads, Pooling(32, "lasttoken"), Normalize()], device="cpu")
+    theirs.save_pretrained(str(tmp_path / "theirs"))
+    source = toy.retriever_config(tmp_path / "theirs", document_tokens=None)
+    model, tokenizer = DualEncoder.start(source)
+    assert (model.config.pooling, model.config.similarity, model.config.document_tokens) == ("last", "cosine", 40)
+    found = vectors(model, exported(model, tokenizer, tmp_path), TEXTS)
+    np.testing.assert_allclose(theirs.encode(TEXTS), found.numpy(), rtol=0, atol=1e-5)
+
+    reads = Transformer(str(models["qwen3"]), transformer_task="text-generation", max_seq_length=300)
+    scoring = TheirRanker(modules=[reads, LogitScore(*reads.tokenizer.convert_tokens_to_ids(["y", "n"]))], device="cpu")
+    scoring.save_pretrained(str(tmp_path / "ranker"))
+    ours, tokenizer = CrossEncoder.start(toy.ranker_config(tmp_path / "ranker", template="{query}|{document}:"))
+    assert (ours.config.pooling, ours.config.true_token, ours.config.false_token) == ("token", "y", "n")
+
+
 def test_instructions_are_a_prompt(models: dict[str, Path], tmp_path: Path) -> None:
     """`encode_query` puts the task before a query, as our token store does."""
     from sentence_transformers import SentenceTransformer
