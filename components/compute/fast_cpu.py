@@ -33,10 +33,18 @@ def use_fast_cpu_ops(model: nn.Module) -> None:
     module: Any
     for module in model.modules():
         if hasattr(module, "set_attn_implementation"):
-            module.set_attn_implementation(NAME if module._supports_attention_backend else "eager")
+            module.set_attn_implementation(NAME if _is_plain(module) else "eager")
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
                 setattr(module, name, Dropout(child.p))
+
+
+def _is_plain(model: Any) -> bool:
+    """Whether a model's attention can be replaced, and is a softmax of products alone: neither capped (Gemma 2) nor
+    with sinks (gpt-oss)."""
+    capped = getattr(model.config, "attn_logit_softcapping", None) is not None
+    sinks = any(name.endswith("sinks") for name, _ in model.named_parameters())
+    return bool(model._supports_attention_backend) and not capped and not sinks
 
 
 def keep_mask(shape: torch.Size, p: float) -> Tensor:
@@ -67,9 +75,11 @@ def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *,
     scaling: float | None = None, dropout: float = 0.0, **_: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """Attention with the interface that transformers asks for: (N, H, L, d) inputs and an additive mask to
-    (N, L, H, d)."""
+    """Attention with the interface that transformers asks for: (N, H, L, d) inputs, of keys and values
+    perhaps with fewer heads, and an additive mask to (N, L, H, d)."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if (shared := query.shape[1] // key.shape[1]) > 1:  # heads that share keys and values (grouped-query attention)
+        key, value = (part.repeat_interleave(shared, 1) for part in (key, value))
     output: Tensor = _Attention.apply(query, key, value, attention_mask, scale, dropout)
     return output.transpose(1, 2), None
 

@@ -33,6 +33,8 @@ class MatrixProducts:
         linear = {id(part): part for layers in lists for part in layers.modules() if isinstance(part, nn.Linear)}
         self._shapes = tuple((part.in_features, part.out_features) for part in linear.values())
         layers, self._width = encoder.config.num_hidden_layers, encoder.config.hidden_size
+        size = getattr(encoder.config, "head_dim", None)  # Qwen3's heads together are wider than its states
+        self._heads = self._width if size is None else size * encoder.config.num_attention_heads
         per_token = sum(2.0 * rows * columns for rows, columns in self._shapes)
         self._full_layers = layers - 1 if first_only else layers
         self._per_layer, self._keys_and_values = per_token / layers, 4.0 * self._width**2 if first_only else 0.0
@@ -40,9 +42,9 @@ class MatrixProducts:
     def operations(self, lengths: np.ndarray) -> float:
         """Floating-point operations of a forward pass over texts of these lengths, without padding."""
         tokens, squares = lengths.sum(), np.square(lengths, dtype=np.float64).sum()
-        total = self._full_layers * (self._per_layer * tokens + 4.0 * self._width * squares)
+        total = self._full_layers * (self._per_layer * tokens + 4.0 * self._heads * squares)
         if self._keys_and_values:
-            first = (self._per_layer - self._keys_and_values) * len(lengths) + 4.0 * self._width * tokens
+            first = (self._per_layer - self._keys_and_values) * len(lengths) + 4.0 * self._heads * tokens
             total += self._keys_and_values * tokens + first
         return float(total)
 

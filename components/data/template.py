@@ -35,12 +35,14 @@ class Template(NamedTuple):
     def of(cls, tokenizer: Any, *, pairs: bool = True) -> Template:
         """The template of a Hugging Face tokenizer, read from what it makes of a text and of a pair.
 
-        With `pairs=False` the pair's template stays empty: a tokenizer that does not separate pairs is accepted.
+        With `pairs=False` the pair's template stays empty. A tokenizer that puts nothing between the texts of a pair
+        has nothing there in its template; whoever reads pairs must ask.
         """
         one = tokenizer("a", return_special_tokens_mask=True)
         two = tokenizer("a", "a", return_special_tokens_mask=True, return_token_type_ids=True)
-        single = _special_runs(one["input_ids"], one["special_tokens_mask"])
-        pair = _special_runs(two["input_ids"], two["special_tokens_mask"]) if pairs else [[], [], []]
+        count = one["special_tokens_mask"].count(0)
+        single = _special_runs(one["input_ids"], one["special_tokens_mask"], [count])
+        pair = _special_runs(two["input_ids"], two["special_tokens_mask"], [count, count]) if pairs else [[], [], []]
         if len(single) != 2 or len(pair) != 3:
             raise ValueError(
                 f"the tokenizer does not put special tokens around texts as expected: {one['input_ids']} for one text, "
@@ -145,12 +147,17 @@ def longest_first(first: np.ndarray, second: np.ndarray, budget: int) -> tuple[n
     return np.where(fits, first, a), np.where(fits, second, b)
 
 
-def _special_runs(ids: list[int], special: list[int]) -> list[list[int]]:
-    """The runs of special tokens before, between and after the texts."""
+def _special_runs(ids: list[int], special: list[int], lengths: list[int]) -> list[list[int]]:
+    """The runs of special tokens before, between and after texts of these lengths; one between two texts may be
+    empty."""
     runs: list[list[int]] = [[]]
+    left = lengths[0]
     for token, is_special in zip(ids, special, strict=True):
         if is_special:
             runs[-1].append(token)
-        elif runs[-1] or len(runs) == 1:
+            continue
+        left -= 1
+        if left == 0:
             runs.append([])
+            left = lengths[min(len(runs), len(lengths)) - 1]
     return runs

@@ -1,5 +1,5 @@
-"""What a pre-trained model can read, without loading it: how long texts are for it, how long it lets them be, and
-whether it tells the texts of a pair apart."""
+"""What a pre-trained model can read, without loading it: how long texts are for it, how long it lets them be,
+whether it tells the texts of a pair apart, whether it is a decoder."""
 
 from __future__ import annotations
 
@@ -61,6 +61,17 @@ def has_token_types(source: Pretrained) -> bool:
     if _json(folder / "config.json").get("type_vocab_size", 0) < 2 or not (folder / "tokenizer.json").is_file():
         return False
     return 1 in Tokenizer.from_file(str(folder / "tokenizer.json")).encode("a", "b").type_ids
+
+
+def is_decoder(source: Pretrained) -> bool:
+    """Whether a model in a folder is a decoder without an encoder, as causal language models are; False for one of a
+    hub."""
+    from transformers.models.auto import modeling_auto  # heavy
+
+    config = _json(Path(locate_model(source.model)) / "config.json")
+    kind = config.get("model_type")
+    masked = kind in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not masked
 
 
 def _json(path: Path) -> dict[str, Any]:

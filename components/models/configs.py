@@ -2,6 +2,7 @@
 does not import torch."""
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Literal, Self
 
@@ -11,6 +12,8 @@ from components.config import Config, UserError
 
 MODULES = "modules.json"
 """The file in a folder of sentence-transformers that lists its modules."""
+PAIR = "query: {query} document: {document}"
+"""A template of pairs: RankLLaMA's (Ma et al., 2023, section 3.2)."""
 RANKER_CODE = "maxsim.py"
 """The code in the folder of a ranker with `pooling: maxsim`, for sentence-transformers: a copy of the module here."""
 
@@ -72,8 +75,16 @@ class DualEncoderConfig(Pretrained):
     towers: Literal["shared", "separate"] | None = None
     """`shared`: one encoder for queries and documents. `separate`: one encoder each, with the same initial weights
     unless the folder has two."""
-    pooling: Literal["cls", "mean"] | None = None
-    """The vector of a text: `cls` takes its first token's, `mean` the mean over its tokens."""
+    pooling: Literal["cls", "mean", "last"] | None = None
+    """The vector of a text: `cls` takes its first token's, `mean` the mean over its tokens, `last` its last token's. Of
+    a causal language model, whose tokens see only those before them, null is `last` and `cls` is refused."""
+    attention: Literal["causal", "bidirectional"] | None = Field(None, exclude_if=lambda attention: attention is None)
+    """Which tokens a token of a causal language model sees: those before it, or all (BehnamGhader et al., 2024,
+    LLM2Vec, section 2.1; null `pooling` is then `mean`). Null for what the model's own config says."""
+    end_token: str | None = Field(None, exclude_if=lambda token: token is None)
+    """A token of the vocabulary put behind every text, whose state `last` then takes: `</s>` for RepLLaMA (Ma et al.,
+    2023, section 3.1), `<|endoftext|>` for Qwen3-Embedding, whose tokenizer puts it there already. Null for none but
+    the tokenizer's own."""
     similarity: Literal["dot", "cosine"] | None = None
     """How vectors are compared; `cosine` normalizes them to length 1."""
     query_tokens: int | None = Field(None, ge=3)
@@ -81,8 +92,8 @@ class DualEncoderConfig(Pretrained):
     document_tokens: int | None = Field(None, ge=3)
     """Maximum length of a document in tokens, special tokens included."""
     query_prompt: str = ""
-    """Text put before every query (its tokens count): `"query: "` for the E5 models. Must be given where the folder has
-    one: models with other prompts need other token stores."""
+    """Text put before every query (its tokens count): `"query: "` for the E5 models, `"Instruct: TASK\\nQuery:"` for
+    Qwen3-Embedding. Must be given where the folder has one: models with other prompts need other token stores."""
     document_prompt: str = ""
     """Text put before every document (its tokens count): `"passage: "` for the E5 models. Must be given where the
     folder has one."""
@@ -122,7 +133,7 @@ class ResolvedDualEncoderConfig(DualEncoderConfig):
     """A retriever's config with a value for whatever was null, as it lies in the retriever's folder."""
 
     towers: Literal["shared", "separate"] = "shared"
-    pooling: Literal["cls", "mean"] = "cls"
+    pooling: Literal["cls", "mean", "last"] = "cls"
     similarity: Literal["dot", "cosine"] = "dot"
     query_tokens: int = Field(32, ge=3)
     document_tokens: int = Field(128, ge=3)
@@ -136,22 +147,47 @@ class CrossEncoderConfig(Pretrained):
     """
 
     kind: Literal["cross_encoder"] = "cross_encoder"
-    pooling: Literal["cls", "first", "mean", "maxsim"] | None = None
+    pooling: Literal["cls", "first", "mean", "last", "token", "maxsim"] | None = None
     """What the score is made of. `cls`: the first token's last state, through the model's own classification head
     (BERT's, DeBERTa's and others' have a dense layer before the linear one). `first`: the same state, through a linear
-    layer alone. `mean`: the mean over the tokens, through a linear layer. `maxsim`: the mean over the query's tokens of
-    the highest cosine with a token of the document (Khattab and Zaharia, 2020, but query and document are read
-    together); a retriever's encoder scores well so before it has learnt anything as a ranker."""
+    layer alone. `mean`: the mean over the tokens, through a linear layer. `last`: the last token's state, through a
+    linear layer, for causal language models (RankLLaMA; Ma et al., 2023, section 3.2). `token`: how much a causal
+    language model expects `true_token` as the next one. `maxsim`: the mean over the query's tokens of the highest
+    cosine with a token of the document (Khattab and Zaharia, 2020, but query and document are read together); a
+    retriever's encoder scores well so before it has learnt anything as a ranker. Null is `last` for a causal language
+    model."""
+    true_token: str | None = Field(None, exclude_if=lambda token: token is None)
+    """With `pooling: token`, the token whose logit is the score: "yes" for Qwen3-Reranker (its model card), "true" for
+    monoT5 (Nogueira et al., 2020)."""
+    false_token: str | None = Field(None, exclude_if=lambda token: token is None)
+    """With `pooling: token`, the token whose logit is subtracted: "no", "false"; null for none. The difference is the
+    log-odds between the two, whose softmax those papers rank by."""
+    template: str | None = Field(None, exclude_if=lambda template: template is None)
+    """What the model reads of a pair, special tokens written out: `"query: {query} document: {document}</s>"` for
+    RankLLaMA. What the tokenizer puts before every text comes before it. Null for the pairs of the tokenizer; those of
+    causal language models say nothing of where a query ends."""
     pair_tokens: int | None = Field(None, ge=6)
-    """Maximum length of a query with its document in tokens, special tokens included."""
+    """Maximum length of a query with its document in tokens, special tokens and the template's included."""
     seed: int = 0
     """Random seed of a new head's weights."""
+
+    @model_validator(mode="after")
+    def _token_and_template(self) -> Self:
+        if self.pooling == "token" and self.true_token is None:
+            raise ValueError("true_token: the token whose logit is the score must be named with `pooling: token`")
+        if self.pooling not in ("token", None) and (self.true_token or self.false_token) is not None:
+            raise ValueError("true_token, false_token: accepted only with `pooling: token`")
+        fields = re.findall(r"\{\w*\}", self.template or "{query}{document}")
+        if fields != ["{query}", "{document}"]:
+            raise ValueError(f"template: {self.template!r}; accepted: a text with one {{query}} and then one "
+                             "{document}")  # fmt: skip
+        return self
 
 
 class ResolvedCrossEncoderConfig(CrossEncoderConfig):
     """A ranker's config with a value for whatever was null, as it lies in the ranker's folder."""
 
-    pooling: Literal["cls", "first", "mean", "maxsim"] = "cls"
+    pooling: Literal["cls", "first", "mean", "last", "token", "maxsim"] = "cls"
     pair_tokens: int = Field(160, ge=6)
 
 

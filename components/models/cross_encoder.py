@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from pathlib import Path
 from typing import Any, Self
@@ -12,9 +13,9 @@ from torch.nn import functional
 
 from components.config import UserError
 from components.data.batches import Batch
-from components.data.tokenizers import MODEL_CONFIG
+from components.data.tokenizers import MODEL_CONFIG, load_tokenizer
 from components.files import write_json
-from components.models import pretrained, sentence_modules
+from components.models import pretrained, sentence_modules, special_tokens
 from components.models.configs import CrossEncoderConfig, ResolvedCrossEncoderConfig
 from components.models.dual_encoder import pool
 from components.models.maxsim import CODE, MODULE, maxsim
@@ -22,14 +23,21 @@ from components.models.sentence_modules import WEIGHTS, Found
 
 
 class CrossEncoder(nn.Module):
-    """A sequence classifier with one label, an encoder with a linear layer on its first token's last state or on the
-    mean of all, or an encoder whose score is a similarity of the last states of both texts."""
+    """A sequence classifier with one label; an encoder with a linear layer on the last state of its first or last token
+    or on the mean of all; a causal language model whose score is how much it expects a token next; or an encoder whose
+    score is a similarity of the last states of both texts."""
 
-    def __init__(self, config: ResolvedCrossEncoderConfig, backbone: Any, head: nn.Linear | None) -> None:
+    def __init__(
+        self, config: ResolvedCrossEncoderConfig, backbone: Any, head: nn.Linear | None, tokens: list[int] | None = None
+    ) -> None:
+        """`tokens` are, with `pooling: token`, the ids of the token whose logit counts and of the one whose is
+        subtracted, if there is one."""
         super().__init__()
         self.config = config
         self.backbone = backbone
         self.head = head
+        self._tokens = tokens
+        self._typed = "token_type_ids" in inspect.signature(backbone.forward).parameters
 
     @classmethod
     def start(cls, config: CrossEncoderConfig) -> tuple[Self, Any]:
@@ -41,22 +49,39 @@ class CrossEncoder(nn.Module):
         found = sentence_modules.ranker(config) or Found({"shared": ""}, {}, {})
         own = {key: value for key, value in found.values.items() if value is not None}
         stated = {key: value for key, value in config.model_dump().items() if value is not None}
-        whole = ResolvedCrossEncoderConfig.model_validate({**own, **stated})
-        if whole.pooling != own.get("pooling", whole.pooling):
-            raise UserError(f"pooling: {whole.pooling}: the ranker in {config.model} has {own['pooling']}; accepted: "
-                            f"{own['pooling']}, or null")  # fmt: skip
         folder = found.encoders["shared"]
+        about = pretrained.huggingface_config(config, folder)
+        if pretrained.is_decoder(about):
+            if own.get("pooling") == "cls":  # a decoder's own head is on its last token
+                own["pooling"] = "last"
+            usual = "last" if config.true_token is None else "token"
+            stated = {"pooling": usual, **own, **stated}
+        whole = ResolvedCrossEncoderConfig.model_validate({**own, **stated})
+        if pretrained.is_decoder(about) and whole.pooling in ("cls", "first"):
+            raise UserError(f"pooling: {whole.pooling}: the first token of {config.model} sees no other; accepted: "
+                            "last, token, mean")  # fmt: skip
+        for key in ("pooling", "template"):
+            if getattr(whole, key) != own.get(key, getattr(whole, key)):
+                raise UserError(f"{key}: {getattr(whole, key)}: the ranker in {config.model} has {own[key]}; accepted: "
+                                f"{own[key]}, or null")  # fmt: skip
         with pretrained.seeded(config.seed):
             head = None
             if whole.pooling == "cls":
                 backbone = pretrained.classifier(config, folder)
+            elif whole.pooling == "token":
+                backbone = pretrained.causal_language_model(config, folder)
             elif whole.pooling == "maxsim":
                 backbone = pretrained.encoder(config, folder)
             else:
-                backbone = pretrained.encoder(config, folder)
+                theirs = None
+                if whole.pooling == "last" and not found.projections and _is_classifier(about):
+                    theirs = pretrained.classifier(config, folder)
+                backbone = pretrained.encoder(config, folder) if theirs is None else theirs.base_model
                 head = nn.Linear(backbone.config.hidden_size, 1)
                 nn.init.normal_(head.weight, std=0.02)
                 nn.init.zeros_(head.bias)
+                if theirs is not None:
+                    head.weight = theirs.score.weight
                 for file in found.projections.values():
                     if (weights := pretrained.file_of(config, file)) is not None:
                         pretrained.load_weights(head, weights, prefix="linear.")
@@ -65,7 +90,11 @@ class CrossEncoder(nn.Module):
         if whole.pooling == "maxsim" and "token_type_ids" not in tokenizer.model_input_names:
             raise UserError(f"pooling: maxsim: the tokenizer of {config.model} has no token types, which tell the "
                             "texts of a pair apart; accepted: cls, first, mean")  # fmt: skip
-        return cls(whole, backbone, head), tokenizer
+        tokens = _token_ids(whole, tokenizer)
+        if whole.template is not None and "template" not in own:
+            tokenizer = special_tokens.reading_pairs_by(tokenizer, whole.template)
+        special_tokens.check_pairs(tokenizer, config.model, whole.pair_tokens)
+        return cls(whole, backbone, head, tokens), tokenizer
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -73,6 +102,9 @@ class CrossEncoder(nn.Module):
         config = ResolvedCrossEncoderConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
         if config.pooling == "cls":
             return cls(config, pretrained.load_classifier(folder), None)
+        if config.pooling == "token":
+            tokens = _token_ids(config, load_tokenizer(folder))
+            return cls(config, pretrained.load_causal_language_model(folder), None, tokens)
         backbone = pretrained.load_encoder(folder)
         if config.pooling == "maxsim":
             return cls(config, backbone, None)
@@ -83,16 +115,27 @@ class CrossEncoder(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """(N,) fp32 scores for a batch of pairs."""
         inputs = {"input_ids": batch.ids, "attention_mask": batch.mask}
-        if batch.segments is not None:
+        if batch.segments is not None and self._typed:
             inputs["token_type_ids"] = batch.segments
         if self.config.pooling == "cls":
             return self.backbone(**inputs).logits.float().squeeze(-1)
+        if self.config.pooling == "token":
+            return self._token_scores(pool(self.base_model(**inputs).last_hidden_state, batch.mask, "last"))
         states = self.backbone(**inputs).last_hidden_state
         if self.head is None:
             assert batch.segments is not None  # or `start` had refused the tokenizer
             return maxsim(states, batch.mask, batch.segments)
         vectors = pool(states, batch.mask, _POOLING[self.config.pooling])
         return functional.linear(vectors, self.head.weight, self.head.bias).float().squeeze(-1)
+
+    def _token_scores(self, states: Tensor) -> Tensor:
+        """(N,) fp32 scores of the last tokens' states (N, h): the logit of a token, less that of the other. The logits
+        of all other tokens are never made."""
+        head = self.backbone.get_output_embeddings()
+        with torch.autocast(states.device.type, enabled=False):
+            bias = None if head.bias is None else head.bias[self._tokens].float()
+            logits = functional.linear(states, head.weight[self._tokens].float(), bias)
+        return logits[:, 0] - logits[:, 1] if logits.shape[1] == 2 else logits[:, 0]
 
     @property
     def base_model(self) -> Any:
@@ -121,17 +164,24 @@ class CrossEncoder(nn.Module):
             self.backbone.config.num_labels = 1  # where sentence-transformers looks
         pretrained.save_tower(self.backbone, folder, tokenizer_from, self.config.pair_tokens)
         modules = [("", "sentence_transformers.base.modules.transformer.Transformer")]
+        limit = {"max_seq_length": self.config.pair_tokens}
         if self.config.pooling == "maxsim":
             shutil.copyfile(CODE, folder / CODE.name)
             modules.append(("1_MaxSim", MODULE))
+        elif self._tokens is not None:
+            write_json(folder / "sentence_bert_config.json", {**limit, **_LANGUAGE_MODEL})
+            (folder / "1_LogitScore").mkdir(exist_ok=True)
+            names = zip(("true_token_id", "false_token_id"), [*self._tokens, None], strict=False)
+            write_json(folder / "1_LogitScore" / "config.json", {**dict(names), "module_input_name": "causal_logits"})
+            modules.append(("1_LogitScore", "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"))
         elif self.head is None:
-            write_json(folder / "sentence_bert_config.json", {"max_seq_length": self.config.pair_tokens, **_CLASSIFIER})
+            write_json(folder / "sentence_bert_config.json", {**limit, **_CLASSIFIER})
         else:
             width = self.head.in_features
             (folder / "1_Pooling").mkdir(exist_ok=True)
             write_json(
                 folder / "1_Pooling" / "config.json",
-                {"embedding_dimension": width, "pooling_mode": _POOLING[self.config.pooling], "include_prompt": True},
+                {"embedding_dimension": width, "pooling_mode": _THEIRS[self.config.pooling], "include_prompt": True},
             )
             (folder / "2_Dense").mkdir(exist_ok=True)
             pretrained.save_weights(self.head, folder / "2_Dense" / WEIGHTS, prefix="linear.")
@@ -154,8 +204,10 @@ class CrossEncoder(nn.Module):
         pretrained.save_modules(folder, modules, about, self.config)
 
 
-_POOLING = {"first": "cls", "mean": "mean"}
-"""What retrievers and sentence-transformers call the pooling before a linear layer."""
+_POOLING = {"first": "cls", "mean": "mean", "last": "last"}
+"""What retrievers call the pooling before a linear layer."""
+_THEIRS = {"first": "cls", "mean": "mean", "last": "lasttoken"}
+"""What sentence-transformers calls it."""
 
 _CLASSIFIER = {
     "transformer_task": "sequence-classification",
@@ -163,3 +215,24 @@ _CLASSIFIER = {
     "module_output_name": "scores",
 }
 """Without this, sentence-transformers would not cut at the right length or take the scores as logits."""
+
+_LANGUAGE_MODEL = {
+    "transformer_task": "text-generation",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+    "module_output_name": "causal_logits",
+}
+"""The same for a causal language model: of the text as our tokenizer makes it, without a chat template."""
+
+
+def _token_ids(config: ResolvedCrossEncoderConfig, tokenizer: Any) -> list[int] | None:
+    """The ids of the tokens whose logits make the score, if they do."""
+    if config.pooling != "token":
+        return None
+    named = {"true_token": config.true_token, "false_token": config.false_token}
+    return [special_tokens.token_id(tokenizer, token, key=key) for key, token in named.items() if token is not None]
+
+
+def _is_classifier(config: Any) -> bool:
+    """Whether a Hugging Face config is that of a sequence classifier with one score."""
+    names = getattr(config, "architectures", None) or []
+    return config.num_labels == 1 and any(name.endswith("ForSequenceClassification") for name in names)

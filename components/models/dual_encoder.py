@@ -16,7 +16,7 @@ from components.config import UserError
 from components.data.batches import Batch
 from components.data.tokenizers import MODEL_CONFIG
 from components.files import write_json
-from components.models import pretrained, sentence_modules
+from components.models import pretrained, sentence_modules, special_tokens
 from components.models.configs import DualEncoderConfig, ResolvedDualEncoderConfig
 from components.models.sentence_modules import SIDES, WEIGHTS, Found
 
@@ -61,7 +61,7 @@ class DualEncoder(nn.Module):
         UserError if the folder holds another model than the config describes, or one that is none of ours.
         """
         found = sentence_modules.retriever(config) or Found({"shared": ""}, {}, {})
-        whole = _resolved(config, found)
+        whole = _resolved(config, found, pretrained.huggingface_config(config, next(iter(found.encoders.values()))))
         towers = {
             side: pretrained.encoder(config, found.encoders.get(side) or found.encoders.get("shared", ""))
             for side in (["shared"] if whole.towers == "shared" else SIDES)
@@ -71,6 +71,8 @@ class DualEncoder(nn.Module):
         tokenizers = [pretrained.tokenizer(config, folder) for folder in found.encoders.values()]
         if len(found.encoders) > 1:
             _check_alike(whole, towers, tokenizers)
+        if whole.end_token is not None:
+            tokenizers[0] = special_tokens.ended_by(tokenizers[0], whole.end_token)
         model = cls(whole, towers)
         for name, layer in model.projections.items():
             file = found.projections.get(name) or found.projections.get("shared")
@@ -193,10 +195,15 @@ class DualEncoder(nn.Module):
         return "2_Dense" if self.config.towers == "shared" else "1_Dense"
 
 
-def _resolved(config: DualEncoderConfig, found: Found) -> ResolvedDualEncoderConfig:
-    """The config with the folder's values for those that it leaves open."""
+def _resolved(config: DualEncoderConfig, found: Found, encoder: Any) -> ResolvedDualEncoderConfig:
+    """The config with the folder's values for those that it leaves open. `encoder` is the Hugging Face config."""
     own = {key: value for key, value in found.values.items() if value is not None}
     stated = {key: value for key, value in config.model_dump().items() if value is not None}
+    causal = pretrained.is_causal(encoder) if config.attention is None else config.attention == "causal"
+    if pretrained.is_decoder(encoder) and "pooling" not in own | stated:
+        stated["pooling"] = "last" if causal else "mean"
+    if pretrained.is_decoder(encoder) and causal and (own | stated)["pooling"] == "cls":
+        raise UserError(f"pooling: cls: the first token of {config.model} sees no other; accepted: last, mean")
     for key in ("towers", "projection"):
         # One encoder makes two that begin alike; two cannot become one, nor a projection another.
         if key in own and own[key] != "shared" and stated.get(key, own[key]) != own[key]:
@@ -238,7 +245,11 @@ def _router(*, dense: bool) -> dict[str, Any]:
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
-    """(N, L, h) token states to (N, h) fp32 vectors: the first token's, or the mean over all but padding."""
+    """(N, L, h) token states to (N, h) fp32 vectors: the first token's, the last one's that is no padding, wherever
+    padding is, or the mean over all but padding."""
+    if pooling == "last":
+        place = torch.arange(mask.shape[1], device=mask.device)
+        return hidden[torch.arange(len(mask), device=mask.device), (mask * place).argmax(-1)].float()
     hidden = hidden.float()
     if pooling == "cls":
         return hidden[:, 0]
@@ -254,6 +265,7 @@ def _save_pooling(folder: Path, width: int, pooling: str) -> None:
             "word_embedding_dimension": width,
             "pooling_mode_cls_token": pooling == "cls",
             "pooling_mode_mean_tokens": pooling == "mean",
+            "pooling_mode_lasttoken": pooling == "last",
         },
     )
 

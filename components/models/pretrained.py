@@ -13,6 +13,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     MODEL_FOR_TEXT_ENCODING_MAPPING,
     AutoConfig,
@@ -32,12 +34,17 @@ from components.config import UserError
 from components.data.tokenizers import MODEL_CONFIG, tokenizer_file
 from components.files import write_json
 from components.models.configs import MODULES, DualEncoderConfig, MaskedLanguageModelConfig, Pretrained, locate_model
+from components.models.special_tokens import pad_with_any
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
-DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_rate")
-"""The names of dropout in Hugging Face configs: two in BERT's and its relatives', one in T5's."""
+DROPOUTS = (
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_rate", "dropout", "attention_dropout",
+    "embedding_dropout", "mlp_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop",
+)  # fmt: skip
+"""The names of dropout in Hugging Face configs: two in BERT's and its relatives', one in T5's, two in DistilBERT's, the
+attention's alone in Qwen3's and Llama's, which have no other, three in ModernBERT's and in GPT-2's."""
 
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt",
@@ -52,24 +59,95 @@ def encoder(source: Pretrained, folder: str = "") -> Any:
     `folder` is where it lies inside the model.
     """
     model = keep_layers(_read(AutoModel, source, folder, add_pooling_layer=False), source.layers)
-    if not isinstance(source, DualEncoderConfig) or source.weights == "pretrained":
+    if not isinstance(source, DualEncoderConfig):
+        return for_reading(model)
+    if source.weights == "random":
+        with seeded(source.seed):
+            try:
+                model = type(model)(model.config, add_pooling_layer=False)
+            except TypeError:  # DistilBERT and T5 have none
+                model = type(model)(model.config)
+    return with_attention(for_reading(model), source)
+
+
+def for_reading(model: Any) -> Any:
+    """The model, to read texts and not to write them: a causal one keeps no keys and values for the next token."""
+    if is_decoder(model.config):
+        model.config.use_cache = False
+        _tell_attention(model)
+    return model
+
+
+def with_attention(model: Any, source: DualEncoderConfig) -> Any:
+    """The model, whose tokens see what `source.attention` says. UserError if that cannot be chosen."""
+    if source.attention is None:
         return model
-    with seeded(source.seed):
-        try:
-            return type(model)(model.config, add_pooling_layer=False)
-        except TypeError:  # DistilBERT and T5 have none
-            return type(model)(model.config)
+    if not is_decoder(model.config):
+        raise UserError(f"attention: {source.attention}: {source.model} is no causal language model; accepted: null")
+    model.config.is_causal = source.attention == "causal"
+    _tell_attention(model)
+    ids = torch.tensor([[1, 2], [1, 3]])
+    was, _ = model.training, model.eval()
+    with torch.no_grad():
+        one, other = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[:, 0]
+    model.train(was)
+    if torch.allclose(one, other, rtol=1e-4, atol=1e-5) != model.config.is_causal:
+        raise UserError(f"attention: {source.attention}: a {model.config.model_type} model has no such attention; "
+                        "accepted: null")  # fmt: skip
+    return model
+
+
+def _tell_attention(model: Any) -> None:
+    """Tell a model's layers what its config says of the mask: flash attention asks them, and has no mask."""
+    if hasattr(model.config, "is_causal"):
+        for module in model.modules():
+            if hasattr(module, "is_causal"):
+                module.is_causal = model.config.is_causal
+
+
+def is_decoder(config: Any) -> bool:
+    """Whether a Hugging Face config is that of a decoder without an encoder: Qwen3's, Mistral's, Llama's."""
+    kind = type(config)
+    masked = kind in MODEL_FOR_MASKED_LM_MAPPING
+    return kind in MODEL_FOR_CAUSAL_LM_MAPPING and not masked and not getattr(config, "is_encoder_decoder", False)
+
+
+def is_causal(config: Any) -> bool:
+    """Whether tokens see only those before them."""
+    both_ways = getattr(config, "use_bidirectional_attention", None) is True or not getattr(config, "is_causal", True)
+    return is_decoder(config) and not both_ways
+
+
+def causal_language_model(source: Pretrained, folder: str = "") -> Any:
+    """A causal language model with its head, with the layers in `source`. UserError if it is none, if it has no head
+    of its own, or one that is more than a linear layer."""
+    config = huggingface_config(source, folder)
+    if not is_decoder(config):
+        raise UserError(f"pooling: token: {source.model} is no causal language model; accepted: cls, first, mean")
+    changed = [key for key in ("final_logit_softcapping", "logits_scaling", "logit_scale")
+               if getattr(config, key, None) not in (None, 1)]  # fmt: skip
+    if changed:
+        raise UserError(f"pooling: token: the logits of {source.model} have {changed[0]}; accepted: last, mean")
+    model, about = _read(AutoModelForCausalLM, source, folder, output_loading_info=True)
+    if about["missing_keys"]:
+        raise UserError(f"pooling: token: {source.model} has no head of a language model "
+                        f"({', '.join(sorted(about['missing_keys']))} is missing); accepted: last, mean")  # fmt: skip
+    return for_reading(keep_layers(model, source.layers))
 
 
 def classifier(source: Pretrained, folder: str = "") -> Any:
     """A pre-trained encoder with a classification head of one label, new if there is none, with the layers in
     `source`."""
-    return keep_layers(_read(AutoModelForSequenceClassification, source, folder, num_labels=1), source.layers)
+    model = _read(AutoModelForSequenceClassification, source, folder, num_labels=1)
+    return for_reading(keep_layers(model, source.layers))
 
 
 def masked_language_model(source: MaskedLanguageModelConfig) -> Any:
     """A pre-trained encoder with the head of masked language modelling, new if there is none, with the layers in
     `source`."""
+    if is_decoder(config := huggingface_config(source)):
+        raise UserError(f"model: {source.model}: a {config.model_type} model predicts no masked tokens; accepted: an "
+                        "encoder, such as BERT")  # fmt: skip
     with seeded(source.seed):
         model = keep_layers(_read(AutoModelForMaskedLM, source), source.layers)
         return AutoModelForMaskedLM.from_config(model.config) if source.weights == "random" else model
@@ -139,7 +217,7 @@ def _load(auto: Any, where: str, **options: Any) -> Any:
     try:
         return auto.from_pretrained(where, **options)
     except TypeError:
-        options.pop("add_pooling_layer", None)  # DistilBERT and T5 have none
+        options.pop("add_pooling_layer", None)  # DistilBERT, T5 and all decoders have none
         return auto.from_pretrained(where, **options)
 
 
@@ -156,10 +234,15 @@ def keep_layers(model: Any, layers: int | list[int] | None) -> Any:
     if keep[0] != 0 and hasattr(model.config, "relative_attention_num_buckets"):
         raise UserError(f"layers: {layers}: the first layer of a {model.config.model_type} model holds the position "
                         "biases of all layers; accepted: lists that begin with 0")  # fmt: skip
+    if keep[0] != 0 and model.config.model_type == "modernbert":
+        raise UserError(f"layers: {layers}: the first layer of a modernbert model has one norm less than the others; "
+                        "accepted: lists that begin with 0")  # fmt: skip
     for module in model.modules():
         for name, child in module.named_children():
             if isinstance(child, nn.ModuleList) and len(child) == count:
                 setattr(module, name, nn.ModuleList([child[i] for i in keep]))
+                if getattr(model.config, "layer_types", None):  # which layers look at the whole text
+                    model.config.layer_types = [model.config.layer_types[i] for i in keep]
                 model.config.num_hidden_layers = len(keep)
                 return model
     raise UserError(f"layers: {layers}: there is no list of {count} layers in a {model.config.model_type} model")
@@ -168,7 +251,9 @@ def keep_layers(model: Any, layers: int | list[int] | None) -> Any:
 def tokenizer(source: Pretrained, folder: str = "") -> Any:
     """The tokenizer of a pre-trained model, which lies in `folder` inside it."""
     try:
-        return AutoTokenizer.from_pretrained(locate_model(source.model), revision=source.revision, subfolder=folder)
+        made = AutoTokenizer.from_pretrained(locate_model(source.model), revision=source.revision, subfolder=folder)
+        pad_with_any(made)
+        return made
     except OSError as error:
         raise UserError(f"model: {source.model}: no tokenizer: {str(error).splitlines()[0]}") from None
 
@@ -199,24 +284,33 @@ def use_gradient_checkpointing(module: nn.Module) -> None:
 
 
 def check_length(model: nn.Module, source: Pretrained, *keys: str) -> None:
-    """UserError if a limit in `source`, named by one of `keys`, exceeds the positions that the model has learnt."""
+    """UserError if a limit in `source`, named by one of `keys`, exceeds the positions that the model has learnt: those
+    of its table, or, of a model with rotary ones (RoPE), those that its config says it was made for."""
+    config: Any = getattr(model, "config", None)
+    limits = [config.max_position_embeddings] if getattr(config, "rope_parameters", None) else []
     for name, module in model.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+        if name.endswith(("position_embeddings", "wpe")) and isinstance(module, nn.Embedding):
             unused = 0 if module.padding_idx is None else module.padding_idx + 1  # RoBERTa starts after it
-            limit = module.num_embeddings - unused
-            for key in keys:
-                if getattr(source, key) > limit:
-                    raise UserError(f"{key}: {getattr(source, key)}: {source.model} reads at most {limit} tokens")
+            limits.append(module.num_embeddings - unused)
+    for limit in limits:
+        for key in keys:
+            if getattr(source, key) > limit:
+                raise UserError(f"{key}: {getattr(source, key)}: {source.model} reads at most {limit} tokens")
 
 
 def load_encoder(folder: Path) -> Any:
     """An encoder that `save_tower` wrote."""
-    return _load(AutoModel, str(folder), add_pooling_layer=False)
+    return for_reading(_load(AutoModel, str(folder), add_pooling_layer=False))
 
 
 def load_classifier(folder: Path) -> Any:
     """A sequence classifier that `save_tower` wrote."""
     return _load(AutoModelForSequenceClassification, str(folder))
+
+
+def load_causal_language_model(folder: Path) -> Any:
+    """A causal language model that `save_tower` wrote."""
+    return _load(AutoModelForCausalLM, str(folder))
 
 
 def load_masked_language_model(folder: Path) -> Any:

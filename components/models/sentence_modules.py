@@ -31,7 +31,9 @@ _TRANSFORMER_CONFIGS = [
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
-_POOLING_OF_RANKERS = {"cls": "first", "mean": "mean"}
+_POOLINGS = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
+"""What our configs call theirs."""
+_POOLING_OF_RANKERS = {"cls": "first", "mean": "mean", "last": "last"}
 """What our configs call the pooling before a linear layer."""
 _NO_LIMIT = 10**6
 """A tokenizer whose limit is not known has a far greater number."""
@@ -113,20 +115,43 @@ def ranker(source: CrossEncoderConfig) -> Found | None:
             _refuse(source, f"the ranker gives {labels} scores", "one score")
         limit = _limit(source, modules[0].path, "sequence-classification")
         return Found({"shared": modules[0].path}, {}, {"pooling": "cls", "pair_tokens": limit})
+    if [module.kind for module in modules] == ["Transformer", "LogitScore"]:
+        return _token_ranker(source, *modules)
     if [module.kind for module in modules] == ["Transformer", "MaxSim"]:
         limit = _limit(source, modules[0].path, "feature-extraction")
         return Found({"shared": modules[0].path}, {}, {"pooling": "maxsim", "pair_tokens": limit})
     if [module.kind for module in modules] != ["Transformer", "Pooling", "Dense"]:
         _refuse(source, f"the modules {listing(module.kind for module in modules)}",
-                "a sequence classifier, or Transformer, Pooling, Dense")  # fmt: skip
+                "a sequence classifier, or Transformer, LogitScore, or Transformer, Pooling, Dense")  # fmt: skip
     transformer, pooling, head = modules
     limit = _limit(source, transformer.path, "feature-extraction")
     how = _POOLING_OF_RANKERS[_pooling(source, pooling, prompted=False)]
     if (outputs := _dense(source, head.path, bias=True)["out_features"]) != 1:
         _refuse(source, f"{head.path} gives {outputs} scores", "one score")
+    values = {"pooling": how, "pair_tokens": limit, "template": _saved_template(source)}
+    return Found({"shared": transformer.path}, {"shared": f"{head.path}/{WEIGHTS}"}, values)
+
+
+def _token_ranker(source: CrossEncoderConfig, transformer: _Module, score: _Module) -> Found:
+    """The ranker of a causal language model and the logits of one or two tokens. UserError if it reads pairs by a chat
+    template and the config has no `template`, or if the config has other tokens."""
+    limit = _limit(source, transformer.path, "text-generation", said=source.template is not None)
+    about, tokenizer = _json(source, f"{score.path}/config.json") or {}, pretrained.tokenizer(source, transformer.path)
+    numbers = {key: about.get(f"{key}_id") for key in ("true_token", "false_token")}
+    named = {key: tokenizer.convert_ids_to_tokens(one) for key, one in numbers.items() if one is not None}
+    for key, token in named.items():
+        if getattr(source, key) not in (None, token):
+            _refuse(source, f"{key}: {getattr(source, key)}: the ranker has {token!r}", f"{token!r}, or null")
     return Found(
-        {"shared": transformer.path}, {"shared": f"{head.path}/{WEIGHTS}"}, {"pooling": how, "pair_tokens": limit}
-    )
+        {"shared": transformer.path}, {},
+        {"pooling": "token", **named, "pair_tokens": limit, "template": _saved_template(source)},
+    )  # fmt: skip
+
+
+def _saved_template(source: CrossEncoderConfig) -> str | None:
+    """The template of pairs that a ranker of ours has in its tokenizer."""
+    saved = _json(source, MODEL_CONFIG) or {}
+    return saved.get("template") if saved.get("kind") == source.kind else None
 
 
 _ABOUT = "config_sentence_transformers.json"
@@ -196,19 +221,25 @@ def _same(source: Pretrained, kind: str, values: list[Any]) -> Any:
     return values[0]
 
 
-def _limit(source: Pretrained, folder: str, task: str) -> int | None:
-    """The length at which a Transformer cuts a text; None if nothing says it."""
+_OUTPUTS = {
+    "feature-extraction": "token_embeddings", "sequence-classification": "scores", "text-generation": "causal_logits",
+}  # fmt: skip
+"""What sentence-transformers calls what a Transformer makes."""
+
+
+def _limit(source: Pretrained, folder: str, task: str, *, said: bool = False) -> int | None:
+    """The length at which a Transformer cuts a text; None if nothing says it. `said`: the config has the template that
+    the folder may have as a chat's."""
     inside = f"{folder}/" if folder else ""
     about: dict[str, Any] = next(filter(None, (_json(source, inside + name) for name in _TRANSFORMER_CONFIGS)), {})
     modes = about.get("modality_config", {"text": {}})
+    if task == "text-generation" and "message" in modes and not said:
+        _refuse(source, "the ranker reads pairs by a chat template", "what it makes of a pair as `template` here")
     text = modes.get("text", {"method": f"none for texts, but for {listing(modes)}"})
     known = {
         "transformer_task": (about.get("transformer_task", "feature-extraction"), task),
         "modality_config.text.method": (text.get("method", "forward"), "forward"),
-        "module_output_name": (
-            about.get("module_output_name", "token_embeddings"),
-            "token_embeddings" if task == "feature-extraction" else "scores",
-        ),
+        "module_output_name": (about.get("module_output_name", "token_embeddings"), _OUTPUTS[task]),
         "processing_kwargs": (about.get("processing_kwargs") or None, None),
         "query_length": (about.get("query_length"), None),
         "document_length": (about.get("document_length"), None),
@@ -232,11 +263,11 @@ def _pooling(source: Pretrained, module: _Module, prompted: bool) -> str:
     about = _json(source, f"{module.path}/config.json") or {}
     modes = about.get("pooling_mode") or [mode for key, mode in _POOLING_MODES.items() if about.get(key)] or "mean"
     modes = [modes] if isinstance(modes, str) else modes
-    if modes not in (["cls"], ["mean"]):
-        _refuse(source, f"{module.path} pools by {listing(modes)}", "cls or mean")
+    if len(modes) != 1 or modes[0] not in _POOLINGS:
+        _refuse(source, f"{module.path} pools by {listing(modes)}", "cls, mean or lasttoken")
     if prompted and not about.get("include_prompt", True):
         _refuse(source, f"{module.path} leaves out the prompt", "a Pooling over all tokens, or no prompts")
-    return str(modes[0])
+    return _POOLINGS[modes[0]]
 
 
 def _dense(source: Pretrained, path: str, *, bias: bool) -> dict[str, Any]:

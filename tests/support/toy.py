@@ -55,7 +55,44 @@ def t5_tokenizer() -> Any:
     return T5Tokenizer(vocab=pieces, extra_ids=0, model_max_length=64)
 
 
-TOKENIZERS = {"roberta": roberta_tokenizer, "t5": t5_tokenizer}
+def qwen_tokenizer() -> Any:
+    """Byte-level BPE without a merge: a token a byte. It puts nothing around texts."""
+    from tokenizers.pre_tokenizers import ByteLevel
+    from transformers import Qwen2Tokenizer
+
+    pieces = [*sorted(ByteLevel.alphabet()), "<|endoftext|>", "<|im_end|>"]
+    tokenizer = Qwen2Tokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[], model_max_length=512)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
+    return tokenizer
+
+
+def llama_tokenizer() -> Any:
+    """Letters, and a mark where a word begins. As Llama's and Mistral's, it begins texts by `<s>`, ends none, and has
+    no padding."""
+    from tokenizers.processors import TemplateProcessing
+    from transformers import LlamaTokenizer
+
+    pieces = ["<unk>", "<s>", "</s>", "\u2581", *LETTERS, ":", "?"]
+    tokenizer = LlamaTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[], model_max_length=512)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s>:1 $B:1", special_tokens=[("<s>", 1)]
+    )
+    return tokenizer
+
+
+def modernbert_tokenizer() -> Any:
+    """As BERT's, but without token types."""
+    tokenizer = bert_tokenizer()
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    return tokenizer
+
+
+TOKENIZERS = {
+    "roberta": roberta_tokenizer, "t5": t5_tokenizer, "qwen3": qwen_tokenizer, "llama": llama_tokenizer,
+    "mistral": llama_tokenizer, "modernbert": modernbert_tokenizer,
+}  # fmt: skip
+CAUSAL = {"qwen3": "Qwen3", "llama": "Llama", "mistral": "Mistral"}
+"""Causal language models, and what their classes are called."""
 
 SIZES = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48,
@@ -64,9 +101,10 @@ SIZES = {
 
 
 def write_encoder(
-    folder: Path, kind: str = "bert", *, seed: int = 0, tokenizer: Any | None = None, **sizes: Any
+    folder: Path, kind: str = "bert", *, seed: int = 0, tokenizer: Any | None = None, head: bool = False, **sizes: Any
 ) -> Path:
-    """A pre-trained encoder as one finds them: weights, config and tokenizer in a directory."""
+    """A pre-trained encoder as one finds them: weights, config and tokenizer in a directory. With `head`, a causal
+    language model with the head that predicts tokens."""
     import torch
     import transformers
 
@@ -83,18 +121,32 @@ def write_encoder(
         config = transformers.T5Config(
             d_model=32, d_kv=16, d_ff=48, num_layers=2, num_heads=2, vocab_size=len(tokenizer), decoder_start_token_id=0
         )
+    elif kind in CAUSAL:  # two heads share the keys and values of one
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            del options[name]
+        sharing = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 1024}
+        # Mistral's windows are shorter than texts here.
+        sharing |= {"sliding_window": 8} if kind == "mistral" else {}
+        config = getattr(transformers, f"{CAUSAL[kind]}Config")(**{**options, **sharing, **sizes}, eos_token_id=None)
+    elif kind == "modernbert":
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            del options[name]
+        config = transformers.ModernBertConfig(
+            **{**options, "max_position_embeddings": 1024, **sizes}, local_attention=16, global_attn_every_n_layers=2,
+            cls_token_id=2, sep_token_id=3, bos_token_id=2, eos_token_id=3,
+        )  # fmt: skip
     elif kind == "electra":
         config = transformers.ElectraConfig(**options, embedding_size=16)
     else:
         config = transformers.BertConfig(**options)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = transformers.AutoModel.from_config(config)
+        model = (transformers.AutoModelForCausalLM if head else transformers.AutoModel).from_config(config)
         for name, value in model.named_parameters():  # so that no two texts look alike to it
             if value.ndim >= 2:
                 torch.nn.init.normal_(value, std=0.15)
-            elif name.endswith("bias"):
-                torch.nn.init.normal_(value, std=0.05)
+            elif name.endswith("bias") or kind in CAUSAL:
+                torch.nn.init.normal_(value, mean=float(kind in CAUSAL), std=0.05)
     model.save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))
     return folder

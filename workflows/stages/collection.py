@@ -51,7 +51,9 @@ class Collection:
         """A model before any training here, or with another's encoder. Models with the same tokenizer and prompts share
         a token store."""
         check_lengths({key: getattr(config, key, None) for key in TOKEN_LIMITS}, self._config.tokens)
-        prompts = [getattr(config, key, "") for key in ("query_prompt", "document_prompt")]
+        # A template or an end token changes the tokenizer.
+        keys = ("query_prompt", "document_prompt", "end_token", "template")
+        prompts = [getattr(config, key, None) or "" for key in keys]
         made = step(label, start, config=config, encoder=None if encoder is None else encoder.step)
         return self._model(made, objective, (config.model, config.revision, *prompts))
 

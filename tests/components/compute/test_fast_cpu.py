@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from components.compute.fast_cpu import Dropout, _Attention, keep_mask, use_fast_cpu_ops
+from components.compute.fast_cpu import NAME, Dropout, _Attention, keep_mask, use_fast_cpu_ops
 from components.data.batches import Batch
 from components.models.dual_encoder import DualEncoder
 from tests.support import toy
@@ -117,3 +117,38 @@ def test_under_autocast_a_step_is_close_to_fp32(encoder: Path) -> None:
         vectors.pow(2).sum().backward()
         found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     assert float(functional.cosine_similarity(found[0], found[1], dim=0)) > 0.999
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "mistral", "modernbert"])
+@pytest.mark.parametrize("attention", ["usual", "bidirectional"])
+def test_attention_of_other_families_is_theirs(toys: Path, kind: str, attention: str) -> None:
+    """Heads that share keys and values, windows that are shorter than the text, and masks of every kind; so are the
+    gradients."""
+    folder = toy.write_encoder(toys / f"attention {kind} {attention}", kind)
+    own = {"attention": attention} if attention != "usual" and kind != "modernbert" else {}
+    plain = DualEncoder.start(toy.retriever_config(folder, pooling="mean", **own))[0]
+    fast = copy.deepcopy(plain)
+    use_fast_cpu_ops(fast)
+    assert fast.tower("query").config._attn_implementation == NAME
+    rng = torch.Generator().manual_seed(0)
+    width = torch.arange(40)
+    batch = Batch(torch.randint(5, 40, (3, 40), generator=rng), (width < torch.tensor([[40], [12], [30]])).long())
+    vectors = [model(batch, "query") for model in (plain, fast)]
+    torch.testing.assert_close(vectors[1], vectors[0], rtol=0, atol=1e-5)
+    for found in vectors:
+        found.square().sum().backward()
+    for one, other in zip(plain.parameters(), fast.parameters(), strict=True):
+        torch.testing.assert_close(other.grad, one.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_attention_with_more_than_a_softmax_is_left_alone(toys: Path) -> None:
+    """Gemma 2 caps its scores."""
+    import transformers
+
+    config = transformers.Gemma2Config(
+        vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+        intermediate_size=16,
+    )  # fmt: skip
+    model = transformers.AutoModel.from_config(config)
+    use_fast_cpu_ops(model)
+    assert model.config._attn_implementation == "eager"

@@ -139,16 +139,12 @@ def test_a_tokenizer_whose_single_letter_falls_to_pieces_has_the_same_template()
     assert unpadded(batch.segments, batch) == [[0, 0, 0, 0, 1, 1]]
 
 
-def test_a_tokenizer_without_a_wrapping_is_refused() -> None:
-    def bare(*words: str, **_: Any) -> dict[str, list[int]]:
-        return {
-            "input_ids": [7] * len(words),
-            "special_tokens_mask": [0] * len(words),
-            "token_type_ids": [0] * len(words),
-        }
+def test_a_tokenizer_that_reads_no_pairs_is_refused() -> None:
+    def alone(*_: str, **__: Any) -> dict[str, list[int]]:
+        return {"input_ids": [7], "special_tokens_mask": [0], "token_type_ids": [0]}
 
     with pytest.raises(ValueError, match="does not put special tokens around texts"):
-        Template.of(bare)
+        Template.of(alone)
 
 
 def test_padding_keeps_every_token_and_masks_the_rest() -> None:
@@ -170,7 +166,7 @@ def test_a_pair_is_padded_with_the_models_own_token_and_no_segment() -> None:
 
 
 def test_a_tokenizer_without_special_tokens() -> None:
-    """GPT-2's has nothing before or after a text: read alone it may be, as one of a pair not."""
+    """GPT-2's has nothing before or after a text, nor between those of a pair."""
     from tokenizers.pre_tokenizers import ByteLevel
     from transformers import GPT2Tokenizer
 
@@ -178,6 +174,10 @@ def test_a_tokenizer_without_special_tokens() -> None:
     template = Template.of(GPT2Tokenizer(vocab=vocab, merges=[]), pairs=False)
     assert (template.before, template.after, template.mask) == ([], [], None)
     assert template.texts(Tokens.of([[5, 6]]), np.array([0]), 8).ids[0, :2].tolist() == [5, 6]
+    template = Template.of(GPT2Tokenizer(vocab=vocab, merges=[]))
+    assert (template.pair_before, template.pair_between, template.pair_after) == ([], [], [])
+    pair = template.pairs(Tokens.of([[5, 6]]), Tokens.of([[7]]), np.array([[0, 0]]), 8)
+    assert unpadded(pair.ids, pair) == [[5, 6, 7]]
 
 
 @KIND

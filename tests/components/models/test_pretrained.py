@@ -110,7 +110,7 @@ def test_of_t5_the_encoder_alone_is_read(tmp_path: Path) -> None:
         pretrained.encoder(config(folder, layers=[1]))
 
 
-def test_dropout_is_set_or_left(encoder: Path, tmp_path: Path) -> None:
+def test_dropout_is_set_or_left(encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def found(**options: Any) -> set[float]:
         model = pretrained.encoder(config(encoder, **options))
         return {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)}
@@ -120,8 +120,11 @@ def test_dropout_is_set_or_left(encoder: Path, tmp_path: Path) -> None:
     assert found(dropout=0.3) == {0.3}
     assert pretrained.encoder(config(encoder, dropout=0.3)).config.attention_probs_dropout_prob == 0.3
     other = toy.write_encoder(tmp_path / "distilbert", "distilbert")
+    distilled = pretrained.encoder(config(other, dropout=0.3)).config
+    assert (distilled.dropout, distilled.attention_dropout) == (0.3, 0.3)
     t5 = pretrained.encoder(config(toy.write_encoder(tmp_path / "t5", "t5"), dropout=0.3))
     assert {module.p for module in t5.modules() if isinstance(module, torch.nn.Dropout)} == {0.3}
+    monkeypatch.setattr(pretrained, "DROPOUTS", ("hidden_dropout_prob",))
     with pytest.raises(UserError, match="dropout cannot be set for a distilbert model"):
         pretrained.encoder(config(other, dropout=0.0))
 

@@ -155,7 +155,11 @@ def test_what_is_stated_holds(tmp_path: Path) -> None:
 
 ABOUT = "config_sentence_transformers.json"
 MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
-    "pooling": ("1_Pooling/config.json", {"pooling_mode": "max"}, "1_Pooling pools by max; accepted: cls or mean"),
+    "pooling": (
+        "1_Pooling/config.json",
+        {"pooling_mode": "max"},
+        "1_Pooling pools by max; accepted: cls, mean or",
+    ),
     "two poolings": ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, "1_Pooling pools by cls, mean"),
     "bias": ("2_Dense/config.json", {"bias": True}, r"2_Dense \(Dense\) has bias: True; accepted: False"),
     "tanh": ("2_Dense/config.json", {"activation_function": "torch.nn.modules.activation.Tanh"}, "has activation_func"),

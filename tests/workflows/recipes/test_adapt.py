@@ -13,10 +13,11 @@ import yaml
 from components.config import UserError
 from components.evaluation.selection import cheapest_of_the_best, selected
 from components.sources.survey import Survey
-from tests.support import tiny
+from tests.support import tiny, toy
 from workflows.recipes.adapt import Config, build, resolve
 from workflows.recipes.adapt.defaults import _found
 from workflows.stages import experiments
+from workflows.store.dag import graph
 
 
 @pytest.fixture
@@ -54,6 +55,15 @@ def test_lengths_are_those_of_the_collection(tmp_path: Path, tree: dict[str, Any
     assert config.k == 40  # all documents
     tree["model"] = {"model": tree["model"]}
     assert read(tmp_path, tree, "model.query_tokens=5").config.model.query_tokens == 5
+
+
+def test_a_causal_language_model_is_read_by_its_last_token(tmp_path: Path, tree: dict[str, Any]) -> None:
+    tree["model"] = str(toy.write_encoder(tmp_path / "qwen3", "qwen3"))
+    made = read(tmp_path, tree)
+    config = made.config
+    model = next(node for node in graph(made.wanted) if node.label == "start ranker").inputs["config"]
+    assert (config.model.pooling, config.ranker_pooling) == ("last", "last")
+    assert config.ranker_template == model.template == "query: {query} document: {document}"
 
 
 def test_a_resolved_config_is_resolved_to_itself(tmp_path: Path, tree: dict[str, Any]) -> None:

@@ -101,8 +101,12 @@ class Config(RetrievalConfig):
     Lengths that are left out are those that 95 % of the collection's texts have at most."""
     pair_tokens: int | None = Field(None, ge=6)
     """Maximum length of a query with its document for the ranker. Null for the two lengths together."""
-    ranker_pooling: Literal["maxsim", "mean"] | None = None
-    """What the ranker's score is made of. Null for `maxsim` where the start model has token types, else `mean`."""
+    ranker_pooling: Literal["maxsim", "mean", "last"] | None = None
+    """What the ranker's score is made of. Null for `maxsim` where the start model has token types, for `last` where it
+    is a causal language model in a folder, else `mean`."""
+    ranker_template: str | None = Field(None, exclude_if=lambda template: template is None)
+    """What the ranker reads of a pair. Null for the pairs of the tokenizer, or, with `ranker_pooling: last`, for
+    RankLLaMA's (Ma et al., 2023, section 3.2): `"query: {query} document: {document}"`."""
     train: Trainings | Literal[False] = Trainings()
     """False to compare only what needs no training, which is all that can be done without training queries."""
     rounds: int = Field(1, ge=1)

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from components.config import UserError, listing
 from components.data.tables import DEV
-from components.models.capabilities import has_token_types, longest, token_counter
-from components.models.configs import MODULES, locate_model
+from components.models.capabilities import has_token_types, is_decoder, longest, token_counter
+from components.models.configs import MODULES, PAIR, locate_model
 from components.sources.base import HoldOut
 from components.sources.survey import Survey, survey
 from workflows.recipes.adapt.config import PAIRS, Config, Length, Pairs, Trainings
@@ -142,11 +142,19 @@ class _Resolving:
             )
         if self._config.ranker_pooling is None:
             typed = has_token_types(self._config.model)
+            causal = self._causal()
             why = f"the start model has {'' if typed else 'no '}token types"
-            update["ranker_pooling"] = self._note(
-                "ranker_pooling", "maxsim" if typed else "mean", why, of_collection=False
-            )
+            how = "maxsim" if typed else "last" if causal else "mean"
+            why = "the start model is a causal language model" if causal else why
+            update["ranker_pooling"] = self._note("ranker_pooling", how, why, of_collection=False)
+        if update.get("ranker_pooling", self._config.ranker_pooling) == "last" and self._config.ranker_template is None:
+            why = "a causal language model must be told where a query ends"
+            update["ranker_template"] = self._note("ranker_template", PAIR, why, of_collection=False)
         return update
+
+    def _causal(self) -> bool:
+        """Whether the start model is a causal language model. Such have no token types, which is known sooner."""
+        return not has_token_types(self._config.model) and is_decoder(self._config.model)
 
     def _note(self, key: str, value: Any, why: str, *, of_collection: bool = True) -> Any:
         """The value, which is noted with why."""
@@ -213,7 +221,8 @@ class _Resolving:
             update[key] = self._note(f"model.{key}", min(wanted, limit), why)
         folder = Path(locate_model(model.model))
         if folder.is_dir() and not (folder / MODULES).exists():
-            for key, value in {"pooling": "mean", "similarity": "cosine"}.items():
+            pooling = "last" if self._causal() else "mean"
+            for key, value in {"pooling": pooling, "similarity": "cosine"}.items():
                 if getattr(model, key) is None:
                     update[key] = self._note(f"model.{key}", value, "an encoder alone", of_collection=False)
         return model.model_copy(update=update)

@@ -139,7 +139,12 @@ def ar2(config: Config, train: Trainings) -> dict[str, Any]:
             ),
         },
         "ranker": {
-            "model": {**shared, "pooling": config.ranker_pooling, "pair_tokens": config.pair_tokens},
+            "model": {
+                **shared,
+                "pooling": config.ranker_pooling,
+                "pair_tokens": config.pair_tokens,
+                "template": config.ranker_template,
+            },
             "encoder": "model" if config.model.towers == "separate" else WARM,
             "prior": own["prior"],
             "warm": _phase(train.ranker, [_cross_entropy()]),

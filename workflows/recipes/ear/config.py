@@ -86,10 +86,11 @@ class Generator(Part):
 class RerankerModel(CrossEncoderConfig):
     """The model of a query reranker."""
 
-    pooling: Literal["first", "cls", "mean"] = "first"
+    pooling: Literal["first", "cls", "mean", "last"] = "first"
     """What the score is made of. `first`, as in the public code: the first token's last state, through one linear
     layer. `cls`: the same, through the model's own classification head (DeBERTa's has a dense layer before the linear
-    one). `mean`: the mean over the tokens, through a linear layer."""
+    one). `mean`: the mean over the tokens, through a linear layer. `last`: the last token's state likewise, for causal
+    language models."""
 
 
 class RerankerValidation(Validation):

@@ -1,0 +1,112 @@
+"""What a tokenizer puts around texts, where a model's recipe wants other than the tokenizer's own.
+
+It goes into the tokenizer itself, so that the token store, the template of special tokens and every library that loads
+an exported model see the same: nothing is appended twice or forgotten.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenizers.normalizers import Prepend, Sequence
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
+
+from components.config import UserError
+from components.data.template import Template
+from components.models.configs import PAIR
+
+
+def pad_with_any(tokenizer: Any) -> None:
+    """Give a tokenizer without a padding token one: the end of a text, as RepLLaMA's code has it (Llama and Mistral
+    have none). Which one it is does not matter, since padding is masked."""
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
+
+
+def ended_by(tokenizer: Any, token: str) -> Any:
+    """The tokenizer with a token behind every text; itself where it puts it there already."""
+    number, own = token_id(tokenizer, token, key="end_token"), Template.of(tokenizer)
+    if own.after[-1:] == [number]:
+        return tokenizer
+    after = [*own.after, number]
+    return _with_around(tokenizer, own.before, after, (own.pair_before, own.pair_between, [*own.pair_after, number]))
+
+
+def reading_pairs_by(tokenizer: Any, template: str) -> Any:
+    """The tokenizer with what `template` says for pairs, behind what it puts before every text.
+
+    The tokens are those of the whole text read at once, but for what would grow together across the end of a text.
+    Where the tokenizer takes a space before a word as a part of the word, so do texts behind a space in the template.
+    """
+    own = Template.of(tokenizer)
+    before, _, rest = template.partition("{query}")
+    between, _, after = rest.partition("{document}")
+
+    def ids(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def behind_a_word(text: str) -> list[int]:
+        word = ids("a")
+        joined = ids("a" + text)
+        return joined[len(word) :] if joined[: len(word)] == word else ids(text)
+
+    marks_words, spaced = behind_a_word(" a") == ids("a"), before.endswith(" ") and between.endswith(" ")
+    if marks_words or spaced:
+        before, between = before.removesuffix(" "), between.removesuffix(" ")
+    pair = ([*own.before, *ids(before)], behind_a_word(between), behind_a_word(after))
+    if spaced and not marks_words:
+        backend = tokenizer.backend_tokenizer
+        first = [] if backend.normalizer is None else [backend.normalizer]
+        backend.normalizer = Sequence([*first, Prepend(" ")])
+    return _with_around(tokenizer, own.before, own.after, pair)
+
+
+def token_id(tokenizer: Any, token: str, *, key: str) -> int:
+    """The id of a token. UserError, which names the config's `key`, if the vocabulary has no such token."""
+    number = tokenizer.get_vocab().get(token)
+    if number is None:
+        parts = tokenizer.convert_ids_to_tokens(tokenizer(token, add_special_tokens=False)["input_ids"])
+        raise UserError(f"{key}: {token!r} is no single token of the model's vocabulary, but {' '.join(parts)}; "
+                        "accepted: one token as the vocabulary has it")  # fmt: skip
+    return int(number)
+
+
+def check_pairs(tokenizer: Any, model: str, limit: int) -> None:
+    """UserError if a tokenizer does not tell the texts of a pair apart, or leaves no place for them in `limit`
+    tokens."""
+    own = Template.of(tokenizer)
+    if not own.pair_between:
+        raise UserError(f"template: the tokenizer of {model} puts nothing between the texts of a pair; accepted: a "
+                        f"template such as {PAIR!r}")  # fmt: skip
+    special = len(own.pair_before) + len(own.pair_between) + len(own.pair_after)
+    if limit < special + 2:
+        raise UserError(f"pair_tokens: {limit}: {special} are around the texts of a pair; accepted: more than "
+                        f"{special + 1}")  # fmt: skip
+
+
+def _with_around(
+    tokenizer: Any, before: list[int], after: list[int], pair: tuple[list[int], list[int], list[int]]
+) -> Any:
+    """A tokenizer with these tokens before and after one text, and before, between and after a pair.
+
+    It is of the class that takes its file as it is: those of models (Qwen's, Llama's) put parts of their own in place
+    of the file's when they load it.
+    """
+    runs = {"before": before, "after": after, **dict(zip(("first", "between", "last"), pair, strict=True))}
+    special = [
+        {"id": name, "ids": ids, "tokens": tokenizer.convert_ids_to_tokens(ids)} for name, ids in runs.items() if ids
+    ]
+
+    def rule(*parts: str) -> list[str]:
+        return [part for part in parts if part[0] == "$" or runs[part.partition(":")[0]]]
+
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=rule("before:0", "$A:0", "after:0"), pair=rule("first:0", "$A:0", "between:0", "$B:1", "last:1"),
+        special_tokens=special,
+    )  # fmt: skip
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer, model_max_length=tokenizer.model_max_length,
+        padding_side=tokenizer.padding_side, model_input_names=tokenizer.model_input_names,
+        clean_up_tokenization_spaces=False, **tokenizer.special_tokens_map,
+    )  # fmt: skip
