@@ -21,7 +21,7 @@ from components.sources.records import Bad, Document, Judgement, Query
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
-_FORMAT = re.compile(r"^class Source\((base\.Source|labelled\.LabelledSource)\)", re.M)
+_FORMAT = re.compile(r"^class Source\((base\.Source|labelled\.LabelledSource|parquet\.Source)\)", re.M)
 
 Splits = list[str] | dict[str, str] | None
 """Which splits are read: all (null), a list of names, or a mapping from new names to the collection's."""
