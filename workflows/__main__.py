@@ -35,6 +35,7 @@ if __name__ == "__main__" and (reason := shadowed()):
 from components.config import UserError
 from workflows.commands import (
     clean,
+    completion,
     doctor,
     evaluate,
     export,
@@ -51,7 +52,7 @@ from workflows.commands import (
 from workflows.program import program
 from workflows.store.dag import StepFailed
 
-COMMANDS = (init, plan, run, submit, tune, show, report, search, export, clean, evaluate, doctor)
+COMMANDS = (init, plan, run, submit, tune, show, report, search, export, clean, evaluate, doctor, completion)
 """A module each, named as the command: its docstring is the help, `add_arguments` takes a parser, `call` what it
 read."""
 
@@ -126,7 +127,7 @@ def parser() -> argparse.ArgumentParser:
         name, sentence = module.__name__.rpartition(".")[2], about.partition(". ")[0].rstrip(".")
         sub = commands.add_parser(name, help=sentence, description=about)
         module.add_arguments(sub)
-        sub.set_defaults(call=module.call)
+        sub.set_defaults(call=module.call, parser=top)
     return top
 
 

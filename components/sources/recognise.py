@@ -217,8 +217,8 @@ def _of(tables: list[Table], role: str) -> Table | None:
     """The only table of a role; UserError where there are several."""
     found = [table for table in tables if _role(table) == role]
     if len(found) > 1:
-        raise UserError(f"several tables of {role}: {listing(one.name for one in found)}; accepted: one, or a folder of "
-                        f"its own for the parts of one")  # fmt: skip
+        raise UserError(f"several tables of {role}: {listing(one.name for one in found)}; accepted: one, or a folder "
+                        "of its own for the parts of one")  # fmt: skip
     return found[0] if found else None
 
 
@@ -237,8 +237,8 @@ def _three_tables(folder: Path, tables: list[Table]) -> Keys | None:
         if qrels else {},
     }  # fmt: skip
     if qrels is not None and qrels.named("relevance") is None:
-        raise UserError(f"{qrels.name}: columns {listing(qrels.columns)}, and none of a relevance; accepted: relevance, "
-                        "such as 1")  # fmt: skip
+        raise UserError(f"{qrels.name}: columns {listing(qrels.columns)}, and none of a relevance; accepted: "
+                        "relevance, such as 1")  # fmt: skip
     unsplit = queries is not None and qrels is not None and not (queries.named("split") or qrels.named("split"))
     parquet = all(kind_of(one.name) == ".parquet" for one in used.values() if one is not None)
     keys: Keys = {"format": "parquet" if parquet and documents.named("doc_id", "id") else "tables", "path": str(folder)}

@@ -85,10 +85,11 @@ def config_text(keys: Keys, found: Inspection, file: Path) -> str:
     """The config: two keys, and what a reader may want to know or change, as comments."""
     splits = ", ".join(f"{count:,} {split}" for split, count in found.by_split.items())
     holds = f"{found.documents.count:,} documents; queries: {splits or 'none'}"
+    plan, run = _next(file)
     lines = [
         *textwrap.wrap(f"Written by `{program()} init`. {_layout(keys)}: {holds}.", 110),
-        f"    {program()} plan {shlex.quote(str(file))}     every step, and the numbers chosen for this collection, with why",
-        f"    {program()} run {shlex.quote(str(file))}      ends with the system to deploy, and how good it is",
+        f"    {plan}     every step, and the numbers chosen for this collection, with why",
+        f"    {run}      ends with the system to deploy, and how good it is",
     ]
     text = "".join(f"# {line}\n" for line in lines) + "recipe: adapt\ndata:\n"
     for key, value in keys.items():
@@ -119,6 +120,11 @@ LAYOUTS = {
     "beir": "BEIR's layout", "msmarco": "MS MARCO's layout", "dpr": "DPR's files", "parquet": "Parquet tables",
     "lines": "a text file, a document a line",
 }  # fmt: skip
+
+
+def _next(file: Path) -> tuple[str, str]:
+    """The commands that come next."""
+    return f"{program()} plan {shlex.quote(str(file))}", f"{program()} run {shlex.quote(str(file))}"
 
 
 def _layout(keys: Keys) -> str:

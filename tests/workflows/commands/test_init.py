@@ -141,7 +141,7 @@ def test_texts_alone_and_queries_without_judgements(
     assert main(["init", "notes.v2.txt"]) == 0
     assert "0 queries" in said()[0]
     assert yaml.safe_load(Path("notes.yaml").read_text())["data"] == {"format": "lines", "path": "notes.v2.txt"}
-    assert "nothing can be measured" in Path("notes.yaml").read_text()
+    assert "Nothing can be measured" in Path("notes.yaml").read_text()
     lines(tmp_path / "unequal")
     write(tmp_path / "unequal" / "questions.txt", "what?", "who?")
     assert main(["init", "unequal"]) == 0
@@ -175,9 +175,7 @@ def test_what_is_wrong_is_counted_with_its_place(tmp_path: Path, monkeypatch: py
     assert main(["plan", "mine.yaml"]) == 0
 
 
-def test_nothing_is_overwritten_without_being_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
-) -> None:
+def test_nothing_is_overwritten_unless_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
     monkeypatch.chdir(tmp_path)
     folder = sources.beir(tmp_path / "mine")
     Path("mine.yaml").write_text("precious")
