@@ -5,8 +5,8 @@ As with `format: parquet` there is a table of documents, one of queries and one 
 columns are what. `paired: true` is for a list of questions with their texts: the document of each row is relevant to
 the query of that row, and one file may hold both. What has no column of ids is called by the number of its row.
 
-In .tsv files quotes are part of the text, and a row is a line. A row that cannot be read at all, such as one with too many
-cells, stops the run with `on_bad: drop` too: nobody could say any more which rows belong together.
+In .tsv files quotes are part of the text, and a row is a line. A row that cannot be read at all, such as one with too
+many cells, stops the run with `on_bad: drop` too: nobody could say any more which rows belong together.
 """
 
 import hashlib

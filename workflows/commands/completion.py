@@ -100,7 +100,7 @@ _{NAME}_find() {{ # configs of the user and of the checkout, or files
 }}
 
 _{NAME}() {{
-    local word=${{COMP_WORDS[COMP_CWORD]//\\/}} before=${{COMP_WORDS[COMP_CWORD-1]}} command= options i
+    local word=${{COMP_WORDS[COMP_CWORD]//\\\\/}} before=${{COMP_WORDS[COMP_CWORD-1]}} command= options i
     for ((i = 1; i < COMP_CWORD; i++)); do
         case ${{COMP_WORDS[i]}} in
             {valued}) ((i++)) ;;
@@ -133,9 +133,17 @@ def _bash_case(command: Command) -> str:
     first = command.arguments[0] if command.arguments else ""
     rest = "files" if "files" in command.arguments[1:] else ""
     behind = f"if [[ $before == {command.name} ]]; then {_bash_value(first)}; else {_bash_value(rest or first)}; fi"
-    lines += ["            if [[ $word == -* ]]; then", '                mapfile -t COMPREPLY < <(compgen -W "$options" '
-              '-- "$word")', "            else", f"                {behind}", "            fi", "            ;;"]  # fmt: skip
-    return "".join(f"{line}\n" for line in lines)
+    return (
+        "".join(f"{line}\n" for line in lines)
+        + f"""\
+            if [[ $word == -* ]]; then
+                mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
+            else
+                {behind}
+            fi
+            ;;
+"""
+    )
 
 
 def _bash_value(kind: str) -> str:

@@ -46,9 +46,8 @@ def call(arguments: argparse.Namespace) -> None:
         print(line)
     with replacing(file) as temporary:
         temporary.write_text(config_text(keys, found, file), encoding="utf-8")
-    print(
-        f"\nwrote {file}\nnext:  {program()} plan {shlex.quote(str(file))}\n       {program()} run {shlex.quote(str(file))}"
-    )
+    plan, run = _next(file)
+    print(f"\nwrote {file}\nnext:  {plan}\n       {run}")
 
 
 def summary(found: Inspection) -> list[str]:

@@ -11,8 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from components.config import UserError
-from components.sources.records import Bad
 from components.sources.reading import read_csv
+from components.sources.records import Bad
 from tests.support.sources import source, without_place, write
 
 NAMED: dict[str, Any] = {"documents": {"text": "answer"}, "queries": {"text": "question"}}
