@@ -42,6 +42,7 @@ from workflows.commands import (
     init,
     opening,
     plan,
+    push,
     report,
     run,
     search,
@@ -52,7 +53,7 @@ from workflows.commands import (
 from workflows.program import program
 from workflows.store.dag import StepFailed
 
-COMMANDS = (init, plan, run, submit, tune, show, report, search, export, clean, evaluate, doctor, completion)
+COMMANDS = (init, plan, run, submit, tune, show, report, search, export, push, clean, evaluate, doctor, completion)
 """A module each, named as the command: its docstring is the help, `add_arguments` takes a parser, `call` what it
 read."""
 

@@ -22,12 +22,11 @@ from components.data import trec
 from components.data.tables import RANKING, of_queries
 from components.files import replacing
 from components.models.configs import RANKER_CODE
-from workflows.commands import system_folder
+from workflows.commands import cards, system_folder
 from workflows.commands.opening import add_config, finished, opened
 from workflows.program import program
 from workflows.stages import systems
 from workflows.stages.experiments import Experiment
-from workflows.stages.results import Outcome
 from workflows.steps.search import INDEX
 from workflows.store.store import Store
 
@@ -69,7 +68,7 @@ def write(experiment: Experiment, store: Store, to: Path, *, system: str | None,
         raise UserError(f"{to}: exists and is not empty; accepted: a directory that does not exist, or an empty one")
     outcome = experiment.outcome
     if outcome.unmeasured:
-        yield from _retriever_alone(outcome, store, to)
+        yield from _retriever_alone(experiment, store, to, command)
         return
     deployed = systems.chosen(outcome, system or systems.recommended(outcome, store))
     stages = systems.stages(deployed)
@@ -82,9 +81,10 @@ def write(experiment: Experiment, store: Store, to: Path, *, system: str | None,
     store.fetch(outcome.rankings.values(), "ranking.parquet")
     with replacing(to) as folder:
         folder.mkdir(parents=True)
-        yield _retriever(outcome, store, folder, to)
+        yield _retriever(experiment, store, folder, to, command)
         if outcome.ranker is not None:
             shutil.copytree(store.path(outcome.ranker) / "model", folder / "ranker")
+            cards.write(folder / "ranker", outcome.ranker, experiment, store, command)
             code = ", trust_remote_code=True" if (folder / "ranker" / RANKER_CODE).exists() else ""
             yield f'{to}/ranker: CrossEncoder("{to}/ranker"{code})'
         (folder / "rankings").mkdir()
@@ -105,22 +105,27 @@ def write(experiment: Experiment, store: Store, to: Path, *, system: str | None,
             yield f'{to}/{INDEX}: faiss.read_index("{to}/{INDEX}")'
         measured = system_folder.measures(outcome, deployed, stages, store, command)
         system_folder.write(folder / "system", config, deployed, stages, store, measured)
+        for name, model in system_folder.models(config, stages).items():
+            cards.write(folder / "system" / name, model, experiment, store, command)
         yield f'{to}/system ({deployed.name}): {program()} search {to}/system "QUERY"'
 
 
-def _retriever_alone(outcome: Outcome, store: Store, to: Path) -> Iterator[str]:
+def _retriever_alone(experiment: Experiment, store: Store, to: Path, command: str) -> Iterator[str]:
     """What there is of a run that measured nothing."""
+    outcome = experiment.outcome
     finished(store, outcome.retrieval.retriever)
     store.fetch([outcome.retrieval.retriever], "model")
     with replacing(to) as folder:
         folder.mkdir(parents=True)
-        yield _retriever(outcome, store, folder, to)
+        yield _retriever(experiment, store, folder, to, command)
 
 
-def _retriever(outcome: Outcome, store: Store, folder: Path, to: Path) -> str:
+def _retriever(experiment: Experiment, store: Store, folder: Path, to: Path, command: str) -> str:
     """Copy the last retriever to `folder/retriever`; a line that says how to use it in `to`."""
-    shutil.copytree(store.path(outcome.retrieval.retriever) / "model", folder / "retriever")
+    retriever = experiment.outcome.retrieval.retriever
+    shutil.copytree(store.path(retriever) / "model", folder / "retriever")
     _compare(folder / "retriever")
+    cards.write(folder / "retriever", retriever, experiment, store, command)
     return f'{to}/retriever: SentenceTransformer("{to}/retriever")'
 
 

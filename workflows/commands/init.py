@@ -101,7 +101,7 @@ def config_text(keys: Keys, found: Inspection, file: Path) -> str:
         text += f"  # on_bad: drop  # would leave out: {reasons}\n"
     if not found.judged_by_split:
         text += (
-            "# Without queries whose relevant documents are known nothing can be measured. `plan` says what is done.\n"
+            "# Nothing can be measured without queries whose relevant documents are known; `plan` says what is done.\n"
         )
     return text + (
         "# Every other number is chosen for the collection. Any can be set here, or by --set, such as:\n"
