@@ -40,6 +40,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(401, {"error": "Invalid credentials"})
         elif name not in self.server.repositories:
             self._answer(404, {"error": "no such repository"}, code="RepoNotFound")
+        elif found[2] is None:
+            self._answer(200, {"id": name})
         elif branch not in self.server.repositories[name]:
             self._answer(404, {"error": "no such revision"}, code="RevisionNotFound")
         else:

@@ -45,30 +45,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the system for the folder `system`, as the run's table calls it (default: what the run chose to deploy, "
         "else the last retriever, with the last ranker over it where that was measured)",
     )  # fmt: skip
+    parser.add_argument(
+        "--onnx", action="store_true",
+        help="write the retriever's and the ranker's encoders as ONNX files too, and compare what they give with ours",
+    )  # fmt: skip
 
 
 def call(arguments: argparse.Namespace) -> None:
     """Export, and print a line for each thing that was written: how to use it."""
+    if arguments.onnx:
+        from components.models import onnx_export  # imports torch
+
+        onnx_export.check_packages()
     experiment, store = opened(arguments)
     finished(store, experiment.outcome.results)
     words = [*(word for one in arguments.assignments for word in ("--set", one))]
     command = shlex.join([*program().split(), "run", str(arguments.config), *words])
     with _disk_full_named(arguments.directory):
-        for line in write(experiment, store, arguments.directory, system=arguments.system, command=command):
+        to, system, onnx = arguments.directory, arguments.system, arguments.onnx
+        for line in write(experiment, store, to, system=system, command=command, onnx=onnx):
             print(line)
 
 
-def write(experiment: Experiment, store: Store, to: Path, *, system: str | None, command: str) -> Iterator[str]:
+def write(
+    experiment: Experiment, store: Store, to: Path, *, system: str | None, command: str, onnx: bool = False
+) -> Iterator[str]:
     """Write `retriever/`, `ranker/`, `rankings/*.trec`, `qrels.trec`, an index, `system/`; yield a line for each.
 
-    `system` names one of the run's table, None for the one to deploy or the last; `command` is what made the run.
-    Nothing is overwritten.
+    `system` names one of the run's table, None for the one to deploy or the last; `command` is what made the run;
+    `onnx` adds encoders for ONNX Runtime to both models. Nothing is overwritten.
     """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to}: exists and is not empty; accepted: a directory that does not exist, or an empty one")
     outcome = experiment.outcome
     if outcome.unmeasured:
-        yield from _retriever_alone(experiment, store, to, command)
+        yield from _retriever_alone(experiment, store, to, command, onnx=onnx)
         return
     deployed = systems.chosen(outcome, system or systems.recommended(outcome, store))
     stages = systems.stages(deployed)
@@ -81,12 +92,13 @@ def write(experiment: Experiment, store: Store, to: Path, *, system: str | None,
     store.fetch(outcome.rankings.values(), "ranking.parquet")
     with replacing(to) as folder:
         folder.mkdir(parents=True)
-        yield _retriever(experiment, store, folder, to, command)
+        yield from _retriever(experiment, store, folder, to, command, onnx=onnx)
         if outcome.ranker is not None:
             shutil.copytree(store.path(outcome.ranker) / "model", folder / "ranker")
+            told = [_as_onnx(folder / "ranker", to)] if onnx else []
             cards.write(folder / "ranker", outcome.ranker, experiment, store, command)
             code = ", trust_remote_code=True" if (folder / "ranker" / RANKER_CODE).exists() else ""
-            yield f'{to}/ranker: CrossEncoder("{to}/ranker"{code})'
+            yield from [f'{to}/ranker: CrossEncoder("{to}/ranker"{code})', *told]
         (folder / "rankings").mkdir()
         queries = pq.read_table(store.path(outcome.data) / "queries.parquet", columns=["query_id", "split"])
         wanted = queries["query_id"].filter(pc.equal(queries["split"], outcome.split)).combine_chunks()
@@ -110,23 +122,37 @@ def write(experiment: Experiment, store: Store, to: Path, *, system: str | None,
         yield f'{to}/system ({deployed.name}): {program()} search {to}/system "QUERY"'
 
 
-def _retriever_alone(experiment: Experiment, store: Store, to: Path, command: str) -> Iterator[str]:
+def _retriever_alone(experiment: Experiment, store: Store, to: Path, command: str, *, onnx: bool) -> Iterator[str]:
     """What there is of a run that measured nothing."""
     outcome = experiment.outcome
     finished(store, outcome.retrieval.retriever)
     store.fetch([outcome.retrieval.retriever], "model")
     with replacing(to) as folder:
         folder.mkdir(parents=True)
-        yield _retriever(experiment, store, folder, to, command)
+        yield from _retriever(experiment, store, folder, to, command, onnx=onnx)
 
 
-def _retriever(experiment: Experiment, store: Store, folder: Path, to: Path, command: str) -> str:
-    """Copy the last retriever to `folder/retriever`; a line that says how to use it in `to`."""
+def _retriever(
+    experiment: Experiment, store: Store, folder: Path, to: Path, command: str, *, onnx: bool
+) -> list[str]:  # fmt: skip
+    """Copy the last retriever to `folder/retriever`; lines that say how to use it in `to`."""
     retriever = experiment.outcome.retrieval.retriever
     shutil.copytree(store.path(retriever) / "model", folder / "retriever")
     _compare(folder / "retriever")
+    told = [_as_onnx(folder / "retriever", to)] if onnx else []
     cards.write(folder / "retriever", retriever, experiment, store, command)
-    return f'{to}/retriever: SentenceTransformer("{to}/retriever")'
+    return [f'{to}/retriever: SentenceTransformer("{to}/retriever")', *told]
+
+
+def _as_onnx(folder: Path, to: Path) -> str:
+    """Write a model's encoders for ONNX Runtime; a line that says how well they fit."""
+    from components.models import onnx_export
+
+    ranks = folder.name == "ranker"
+    apart = onnx_export.export_ranker(folder) if ranks else onnx_export.export_retriever(folder)
+    files = ", ".join(str(to / folder.name / file.relative_to(folder)) for file in sorted(folder.rglob("model.onnx")))
+    return (f"{files}: for ONNX Runtime; its {'scores' if ranks else 'vectors'} differ from ours by {apart:.1g} at most "
+            f"(accepted: {onnx_export.TOLERANCE:g})")  # fmt: skip
 
 
 @contextmanager

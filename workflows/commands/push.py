@@ -70,12 +70,12 @@ def _check_folder(folder: Path) -> None:
 def _content(api: Any, name: str, revision: str | None) -> set[str]:
     """The files of a repository's branch; none where there is no such repository. UserError where they are not what
     this command has put there."""
-    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import RevisionNotFoundError
 
+    if not api.repo_exists(name):  # asks once, where a listing asks a hub that is not there six times
+        return set()
     try:
         files = set(api.list_repo_files(name, revision=revision))
-    except RepositoryNotFoundError:
-        return set()
     except RevisionNotFoundError:  # it will branch off main, whose files it then has
         files = set(api.list_repo_files(name))
     if files - EMPTY and not files & set(OURS):
