@@ -129,10 +129,14 @@ def _write(model: Any, folder: Path, output: str, *, segments: bool) -> None:
     free = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
     size = sum(value.nbytes for value in model.state_dict().values())
     with _silent():
-        program: Any = torch.onnx.export(
-            _Encoder(model, output).eval(), example, dynamo=True, input_names=list(names), output_names=[output],
-            dynamic_shapes=(tuple(free for _ in names),), verbose=False,
-        )  # fmt: skip
+        try:
+            program: Any = torch.onnx.export(
+                _Encoder(model, output).eval(), example, dynamo=True, input_names=list(names), output_names=[output],
+                dynamic_shapes=(tuple(free for _ in names),), verbose=False,
+            )  # fmt: skip
+        except torch.onnx.OnnxExporterError as error:
+            why = str(error.__cause__ or error).strip().splitlines()[0]
+            raise UserError(f"--onnx: torch cannot write a {model.config.model_type} model as ONNX: {why}") from error
         program.save(str(folder / FILE), external_data=size > LARGEST)
 
 

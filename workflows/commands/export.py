@@ -151,8 +151,11 @@ def _as_onnx(folder: Path, to: Path) -> str:
     ranks = folder.name == "ranker"
     apart = onnx_export.export_ranker(folder) if ranks else onnx_export.export_retriever(folder)
     files = ", ".join(str(to / folder.name / file.relative_to(folder)) for file in sorted(folder.rglob("model.onnx")))
-    return (f"{files}: for ONNX Runtime; its {'scores' if ranks else 'vectors'} differ from ours by {apart:.1g} at most "
-            f"(accepted: {onnx_export.TOLERANCE:g})")  # fmt: skip
+    what = "scores" if ranks else "vectors"
+    return (
+        f"{files}: for ONNX Runtime; its {what} differ from ours by {apart:.1g} at most (accepted: "
+        f"{onnx_export.TOLERANCE:g})"
+    )
 
 
 @contextmanager
