@@ -52,20 +52,26 @@ def export_retriever(folder: Path) -> float:
     """
     model = DualEncoder.load(folder).eval()
     tokenizer = load_tokenizer(folder)
-    texts, apart, sides = Template.of(tokenizer), 0.0, get_args(Side)
-    for side in sides if model.config.towers == "separate" else ["document"]:
-        inside = folder / side if model.config.towers == "separate" else folder
-        _write(model.tower(side), inside, "last_hidden_state", segments=texts.segments)
+    texts, apart = Template.of(tokenizer), 0.0
+    for name, tower in model.towers.items():
+        _write(tower, _place(folder, name), "last_hidden_state", segments=texts.segments)
+    sides: tuple[Side, ...] = get_args(Side)
     for side in sides:
-        inside = folder / side if model.config.towers == "separate" else folder
         prompt = getattr(model.config, f"{side}_prompt")
         tokens = Tokens.of(tokenizer([prompt + text for text in TEXTS], add_special_tokens=False)["input_ids"])
         batch = texts.texts(tokens, np.arange(len(TEXTS)), model.max_tokens(side))
         with torch.inference_mode():
             ours = model(batch, side)
-            model.towers["shared" if "shared" in model.towers else side] = _Runtime(inside)
+            own = "shared" if "shared" in model.towers else side
+            encoder, model.towers[own] = model.towers[own], _Runtime(_place(folder, own))
             apart = max(apart, _apart(model(batch, side), ours, f"of a {side}"))
+            model.towers[own] = encoder
     return apart
+
+
+def _place(folder: Path, tower: str) -> Path:
+    """Where a tower's encoder lies."""
+    return folder if tower == "shared" else folder / tower
 
 
 def export_ranker(folder: Path) -> float:

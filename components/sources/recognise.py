@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from components.config import UserError, listing
-from components.sources.reading import Item, fields, read_array, read_csv, read_lines, read_objects
+from components.sources.reading import Item, Line, fields, read_array, read_csv, read_lines, read_objects
 from components.sources.tables import KINDS, kind_of
 
 Keys = dict[str, Any]
@@ -100,8 +100,8 @@ def _msmarco(folder: Path, names: list[str]) -> Keys | None:
     if file is None or not any(re.fullmatch(r"queries\..+\.tsv(\.gz)?", name) for name in names):
         return None
     keys = {"format": "msmarco", "path": str(folder)}
-    first = next((line.text for line in read_lines(folder / file) if hasattr(line, "text")), "")
-    columns = {3: ["doc_id", "title", "text"], 4: ["doc_id", "url", "title", "text"]}.get(first.count("\t") + 1)
+    cells = _head(folder / file).count("\t") + 1
+    columns = {3: ["doc_id", "title", "text"], 4: ["doc_id", "url", "title", "text"]}.get(cells)
     return {**keys, "columns": columns} if columns else keys
 
 
@@ -116,8 +116,7 @@ def _dpr(folder: Path, names: list[str]) -> Keys | None:
             if first is not None and {"question", "positive_ctxs"} <= first.keys():
                 retriever[_split_of(name)] = name.removesuffix(".gz")
         elif kind in (".tsv", ".csv"):
-            head = next((line.text for line in read_lines(folder / name) if hasattr(line, "text")), "")
-            cells = fields(head)
+            cells = fields(_head(folder / name))
             if cells == ["id", "text", "title"]:
                 documents = name.removesuffix(".gz")
             elif len(cells) == 2 and re.fullmatch(r"\s*\[.*\]\s*", cells[1]):
@@ -127,6 +126,11 @@ def _dpr(folder: Path, names: list[str]) -> Keys | None:
     keys = {"format": "dpr", "path": str(folder), "documents": documents, "retriever": retriever}
     both = {split: name for split, name in questions.items() if split not in retriever}
     return {**keys, "questions": both} if both else keys
+
+
+def _head(path: Path) -> str:
+    """The first line of a file that is text; empty where there is none."""
+    return next((line.text for line in read_lines(path) if isinstance(line, Line)), "")
 
 
 def _first(path: Path) -> Keys | None:
@@ -193,8 +197,7 @@ def _columns(path: Path) -> list[str]:
     if kind == ".csv":
         row = next(read_csv(path), None)
         return [] if row is None else [cell.strip() for cell in row.cells]
-    line = next(read_lines(path), None)
-    return line.text.split("\t") if hasattr(line, "text") else []
+    return _head(path).split("\t")
 
 
 def _role(table: Table) -> str | None:
