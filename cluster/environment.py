@@ -101,7 +101,7 @@ def lock(upgrade: bool) -> None:
         kept = {} if upgrade else _pins(RUNTIME)
         extras = project["optional-dependencies"]
         # Nor may a package of an extra change the version of a package that runs.
-        wide = _resolve(python, project["dependencies"] + extras["s3"], kept)
+        wide = _resolve(python, project["dependencies"] + extras["s3"] + extras["onnx"], kept)
         runtime = _resolve(python, project["dependencies"], wide)
         # The development tools must agree with the packages that run, and never change their versions.
         kept = runtime if upgrade else _pins(DEVELOPMENT) | runtime

@@ -35,11 +35,14 @@ if __name__ == "__main__" and (reason := shadowed()):
 from components.config import UserError
 from workflows.commands import (
     clean,
+    completion,
     doctor,
     evaluate,
     export,
+    init,
     opening,
     plan,
+    push,
     report,
     run,
     search,
@@ -50,7 +53,7 @@ from workflows.commands import (
 from workflows.program import program
 from workflows.store.dag import StepFailed
 
-COMMANDS = (plan, run, submit, tune, show, report, search, export, clean, evaluate, doctor)
+COMMANDS = (init, plan, run, submit, tune, show, report, search, export, push, clean, evaluate, doctor, completion)
 """A module each, named as the command: its docstring is the help, `add_arguments` takes a parser, `call` what it
 read."""
 
@@ -62,11 +65,10 @@ To begin:
   {program} run configs/demo.yaml              a whole round in minutes, on documentation that is here already
   {program} search configs/demo.yaml "QUESTION" --rank
                                                ask what it has trained
-Your own collection, a folder in BEIR's layout, in a file my.yaml of two lines:
-  recipe: adapt
-  data: {{format: beir, path: MY-FOLDER}}
-  {program} plan my.yaml                       what it would do, and the numbers it chose for the collection
-  {program} run my.yaml                        ends with the system to deploy, and how good it is
+Your own collection, a folder or a file (BEIR, MS MARCO, DPR, CSV, TSV, JSON lines, Parquet, lists of texts):
+  {program} init MY-FOLDER                     what it holds; writes a config of a few lines, MY-FOLDER.yaml
+  {program} plan MY-FOLDER.yaml                what it would do, and the numbers it chose for the collection
+  {program} run MY-FOLDER.yaml                 ends with the system to deploy, and how good it is
 
 """
 """What the command says where it is given nothing."""
@@ -126,7 +128,7 @@ def parser() -> argparse.ArgumentParser:
         name, sentence = module.__name__.rpartition(".")[2], about.partition(". ")[0].rstrip(".")
         sub = commands.add_parser(name, help=sentence, description=about)
         module.add_arguments(sub)
-        sub.set_defaults(call=module.call)
+        sub.set_defaults(call=module.call, parser=top)
     return top
 
 

@@ -1,7 +1,8 @@
-"""What a model's card, the README.md beside its weights, says of its training data."""
+"""What a model's card, the README.md beside its weights, says of its training data and its licence."""
 
 import re
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -21,27 +22,41 @@ def datasets(model: str) -> list[str]:
     card's text is more complete, and easier to read, than the ids in the card's metadata, which serve where there is
     none.
     """
+    text = _text(model)
+    named = _metadata(text).get("datasets")
+    named = [named] if isinstance(named, str) else named
+    listed = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    return _in_table(text) or listed
+
+
+def licence(model: str) -> str | None:
+    """The licence of a model that lies here, as its card's metadata has it; None where nothing says so."""
+    named = _metadata(_text(model)).get("license")
+    return named if isinstance(named, str) else None
+
+
+def _text(model: str) -> str:
+    """The card of a model that lies here; empty where it has none that can be read."""
     try:
-        text = (Path(locate_model(model)) / CARD).read_text(encoding="utf-8")
+        return (Path(locate_model(model)) / CARD).read_text(encoding="utf-8")
     except (UserError, OSError, UnicodeDecodeError):
-        return []
-    return _in_table(text) or _in_metadata(text)
+        return ""
 
 
 def _in_table(text: str) -> list[str]:
-    """The linked names in the first column of a table with the heading `Dataset`."""
+    """The names in the first column of a table with the heading `Dataset`: those of links, or else a cell's text. A
+    line in bold type is a sum."""
     table = _TABLE.search(text)
-    cells = [row.split("|")[1] for row in table[1].splitlines()] if table else []
-    return list(dict.fromkeys(name for cell in cells for name in _LINK.findall(cell)))
+    cells = [row.split("|")[1].strip() for row in table[1].splitlines()] if table else []
+    cells = [cell for cell in cells if cell.strip("-: ") and not cell.startswith("**")]
+    return list(dict.fromkeys(name for cell in cells for name in _LINK.findall(cell) or [cell]))
 
 
-def _in_metadata(text: str) -> list[str]:
-    """The key `datasets` of the YAML between the first two lines of dashes, as model hubs read it."""
+def _metadata(text: str) -> dict[str, Any]:
+    """The YAML between the first two lines of dashes, as model hubs read it."""
     block = _METADATA.match(text)
     try:
         metadata = yaml.safe_load(block[1]) if block else None
     except yaml.YAMLError:
-        return []
-    named = metadata.get("datasets") if isinstance(metadata, dict) else None
-    named = [named] if isinstance(named, str) else named
-    return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+        return {}
+    return metadata if isinstance(metadata, dict) else {}

@@ -21,7 +21,8 @@ from components.sources.records import Bad, Document, Judgement, Query
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
-_FORMAT = re.compile(r"^class Source\((base\.Source|labelled\.LabelledSource|training_groups\.GroupSource)\)", re.M)
+_KINDS = r"base\.Source|labelled\.LabelledSource|training_groups\.GroupSource|parquet\.Source"
+_FORMAT = re.compile(rf"^class Source\(({_KINDS})\)", re.M)
 
 Splits = list[str] | dict[str, str] | None
 """Which splits are read: all (null), a list of names, or a mapping from new names to the collection's."""

@@ -1,6 +1,7 @@
 """Parquet files: this project's own tables, or others with names of columns.
 
-If neither queries nor qrels have a column `split`, the key `split` names the split of all.
+If only one of queries and qrels has a column `split`, it holds for the other too. If neither has, the key `split` names
+the split of all.
 """
 
 from collections.abc import Iterator
@@ -43,10 +44,10 @@ class Source(base.Source):
     """The folder. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
     documents: str = "documents.parquet"
     """The file inside the folder, or a pattern such as `documents/*.parquet`."""
-    queries: str = "queries.parquet"
-    """The file inside the folder, or a pattern."""
-    qrels: str = "qrels.parquet"
-    """The file inside the folder, or a pattern."""
+    queries: str | None = "queries.parquet"
+    """The file inside the folder, or a pattern. Null for none: documents alone."""
+    qrels: str | None = "qrels.parquet"
+    """The file inside the folder, or a pattern. Null for none: nobody has said what is relevant."""
     columns: Columns = Columns()
     """The tables' names of columns that they call differently."""
     split: str | None = None
@@ -57,7 +58,8 @@ class Source(base.Source):
     def files(self) -> dict[str, Path]:
         """Every file of the three tables."""
         folder = base.locate(self.path)
-        paths = [path for pattern in (self.documents, self.queries, self.qrels) for path in self._paths(pattern)]
+        patterns = dict.fromkeys(pattern for pattern in (self.documents, self.queries, self.qrels) if pattern)
+        paths = [path for pattern in patterns for path in self._paths(pattern)]
         return {path.relative_to(folder).as_posix(): path for path in paths}
 
     def read_documents(self) -> Iterator[Document | Bad]:
@@ -83,25 +85,35 @@ class Source(base.Source):
         """The rows of the qrels, of the chosen splits."""
         ours = {theirs: ours for ours, theirs in base.chosen(self.splits, []).items()}
         names = ["query_id", "doc_id", "relevance"]
+        asked: dict[str, str] | None = None
         for row, place in self._rows(self.qrels, names, ["split"], self.columns.qrels):
             split = row["split"] or self.split
+            if split is None:
+                asked = self._asked_in() if asked is None else asked
+                split = asked.get(str(row["query_id"]), UNJUDGED) if asked else None
             if split is None:
                 raise UserError(f"{place}: no split; give the table a column `split`, or the source the key `split`")
             if self.splits is None or split in ours:
                 yield judgement(row["query_id"], row["doc_id"], row["relevance"], ours.get(split, split), place)
+
+    def _asked_in(self) -> dict[str, str]:
+        """The split of each query whose row names one."""
+        columns = {ours: theirs for ours, theirs in self.columns.queries.items() if ours != "answers"}
+        rows = self._rows(self.queries, ["query_id", "text"], ["split"], columns)
+        return {str(row["query_id"]): row["split"] for row, _ in rows if row["split"]}
 
     def _paths(self, pattern: str) -> list[Path]:
         folder = base.locate(self.path)
         return sorted(folder.glob(pattern)) or [folder / pattern]
 
     def _rows(
-        self, pattern: str, needed: list[str], optional: list[str], columns: dict[str, str]
+        self, pattern: str | None, needed: list[str], optional: list[str], columns: dict[str, str]
     ) -> Iterator[tuple[dict[str, Any], str]]:
-        for path in self._paths(pattern):
-            yield from _read_rows(path, needed, optional, columns)
+        for path in self._paths(pattern) if pattern else ():
+            yield from read_rows(path, needed, optional, columns)
 
 
-def _read_rows(
+def read_rows(
     path: Path, needed: list[str], optional: list[str], columns: dict[str, str]
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """Rows with our names of the columns, and the place of each; a missing optional column is None."""

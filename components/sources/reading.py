@@ -3,6 +3,7 @@
 import codecs
 import csv
 import gzip
+import itertools
 import json
 import zlib
 from collections.abc import Iterator
@@ -89,6 +90,40 @@ def read_array(path: Path, *, chunk_chars: int = 1 << 22) -> Iterator[Item | Bad
             if separator != ",":
                 raise UserError(f"{buffer.place}: not JSON: expected , or ] after an object")
             buffer.skip()
+
+
+class Row(NamedTuple):
+    """The cells of a row."""
+
+    cells: list[str]
+    place: str
+
+
+CELL_CHARS = 1 << 24
+"""The longest cell of a .csv file: a longer one is a quote that is never closed."""
+
+
+def read_csv(path: Path) -> Iterator[Row]:
+    """The rows of a .csv file, its header first; without blank ones. Cells are divided by commas, or by semicolons
+    where the header has more of these, and may be quoted, also over several lines. What is not UTF-8 becomes lone
+    surrogates, which the records refuse."""
+    csv.field_size_limit(max(csv.field_size_limit(), CELL_CHARS))
+    with _open(path) as raw:
+        lines = (line.decode("utf-8", "surrogateescape") for line in _guarded(raw, path))
+        header = next(lines, "").removeprefix("\ufeff")
+        delimiter = ";" if header.count(";") > header.count(",") else ","
+        rows = csv.reader(itertools.chain([header], lines), delimiter=delimiter, strict=True)
+        line = 1
+        while True:
+            try:
+                cells = next(rows, None)
+            except csv.Error as error:
+                raise UserError(f"{path}:{line}: not CSV: {error}") from None
+            if cells is None:
+                return
+            if any(cells):
+                yield Row(cells, f"{path}:{line}")
+            line = rows.line_num + 1
 
 
 def fields(text: str, *, delimiter: str = "\t") -> list[str]:

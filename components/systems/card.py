@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from components.models.model_card import Row, metadata
 from components.systems.config import SystemConfig
 
 CARD = "README.md"
@@ -16,8 +17,8 @@ class Measured(NamedTuple):
     commit: str | None
     collection: str
     split: str
-    rows: list[tuple[str, float, int]]
-    """Measures with values and the number of queries."""
+    rows: list[Row]
+    """Its measures."""
     sampled: bool
     """Whether the queries are a sample of the split's."""
     note: str
@@ -27,7 +28,7 @@ class Measured(NamedTuple):
 def card(config: SystemConfig, measured: Measured) -> str:
     """The text."""
     at = f" at commit {measured.commit[:12]}" if measured.commit else ""
-    queries = f"{max((count for _, _, count in measured.rows), default=0):,} queries"
+    queries = f"{max((row.queries for row in measured.rows), default=0):,} queries"
     queries = f"a sample of {queries}" if measured.sampled else queries
     lines = [
         f"# {config.name}", "",
@@ -35,19 +36,24 @@ def card(config: SystemConfig, measured: Measured) -> str:
         *(f"{number}. {stage}" for number, stage in enumerate(_stages(config), 1)), "",
         "## Measures", "",
         f"On {queries} of the split {measured.split}; {measured.date}, by `{measured.command}`{at}.", "",
-        "| measure | value |", "|---|---|",
-        *(f"| {name} | {value:.4f} |" for name, value, _ in measured.rows), "",
+        "| measure | value | 95 % interval |", "|---|---|---|",
+        *(f"| {row.measure} | {row.value:.4f} | {_interval(row)} |" for row in measured.rows), "",
         *(["## Training data", "", f"{measured.note} Any further training was on {measured.collection}.", ""]
           if config.dense is not None or config.ranker is not None else []),
         "## Use", "",
-        "With Sparring, from its root (FOLDER is this one):", "",
-        "```", 'python -m workflows search FOLDER "QUERY" -k 5', "```", "",
+        "With Sparring (FOLDER is this one):", "",
+        "```", 'sparring search FOLDER "QUERY" -k 5', "```", "",
         "Without it, in this folder, `example.py` is the whole program:", "",
         "```", 'python example.py "QUERY" 5', "```", "",
         "| file | what it is |", "|---|---|",
         *(f"| `{name}` | {what} |" for name, what in _files(config).items()), "",
     ]  # fmt: skip
-    return "\n".join(lines)
+    head = metadata("system", [], config.name, measured.collection, measured.split, measured.rows)
+    return head + "\n".join(lines)
+
+
+def _interval(row: Row) -> str:
+    return "" if row.low is None else f"{row.low:.4f} to {row.high:.4f}"
 
 
 def _stages(config: SystemConfig) -> list[str]:

@@ -86,6 +86,50 @@ def test_a_run_lies_where_the_user_is(folder: Folder) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own")
+def test_every_command_works_there(folder: Folder, own: dict[str, Any]) -> None:
+    """On the run, on what was exported, and with trials; a folder is recognised, and nothing else is left behind."""
+    tuned = {"base": "mine.yaml", "tune": {"measure": "RR@10", "split": "dev", "trials": 1,
+             "space": {"train.learning_rate": {"choice": [1e-3]}}}}  # fmt: skip
+    tiny.write(folder.path / "tuned.yaml", tuned)
+    assert folder("run", "mine.yaml", "--cluster", "inline.yaml").returncode == 0
+    for words, says in {
+        ("report", "mine.yaml"): "runs/mine/report.html\n",
+        ("export", "mine.yaml", "my out"): 'sparring search my out/system "QUERY"',
+        ("search", "my out/system", "bara", "--cluster", "inline.yaml"): "1. ",
+        ("evaluate", "my out/rankings/BM25.trec", "my out/qrels.trec"): "RR@10\t",
+        ("clean", "mine.yaml", "--dry-run"): "",
+        ("init", own["data"]["path"], "-o", "found.yaml"): "wrote found.yaml",
+        ("tune", "tuned.yaml", "--cluster", "inline.yaml"): "sparring search runs/tuned/tuned-best.yaml",
+    }.items():
+        done = folder(*words)
+        assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), (words, done.stderr)
+        assert says in done.stdout, (words, done.stdout)
+    there = {"store", "runs", "my out", "mine.yaml", "found.yaml", "tuned.yaml", "inline.yaml", "own_loss.py"}
+    assert {path.name for path in folder.path.iterdir()} - {"__pycache__"} == there
+
+
+@pytest.mark.usefixtures("own")
+def test_a_job_is_refused_before_anything_is_sent(folder: Folder) -> None:
+    before = sorted(folder.path.iterdir())
+    words = ["submit", "mine.yaml", "--address", "http://127.0.0.1:9"]
+    done = folder("--store", "store", *words)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --store store: is a place on this machine, and the job runs on the cluster; ")
+    done = folder("--store", "/shared/store", *words)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --address http://127.0.0.1:9: ")
+    assert sorted(folder.path.iterdir()) == before
+
+
+def test_a_link_to_the_command_is_the_command(folder: Folder) -> None:
+    link = folder.path / "a link"
+    link.symlink_to(folder.path.parent / "sparring")
+    done = subprocess.run([link, "completion", "bash"], cwd=folder.path, capture_output=True, text=True, check=True)
+    assert "complete -F _sparring sparring" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own")
 def test_rays_workers_find_the_checkout_and_the_users_modules(folder: Folder) -> None:
     done = folder("run", "mine.yaml")
     assert done.returncode == 0, done.stderr

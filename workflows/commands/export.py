@@ -9,6 +9,7 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import get_args
@@ -22,12 +23,11 @@ from components.data import trec
 from components.data.tables import RANKING, of_queries
 from components.files import replacing
 from components.models.configs import RANKER_CODE
-from workflows.commands import group_files, system_folder
+from workflows.commands import cards, group_files, system_folder
 from workflows.commands.opening import add_config, finished, opened
 from workflows.program import program
 from workflows.stages import systems
 from workflows.stages.experiments import Experiment
-from workflows.stages.results import Outcome
 from workflows.steps.search import INDEX
 from workflows.store.dag import Step
 from workflows.store.store import Store
@@ -51,53 +51,110 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--groups", choices=list(group_files.FORMATS), metavar="FORMAT",
         help="write the run's groups too, as training data of another project: " + ", ".join(group_files.FORMATS),
     )  # fmt: skip
+    parser.add_argument(
+        "--onnx", action="store_true",
+        help="write the retriever's and the ranker's encoders as ONNX files too, and compare what they give with ours",
+    )  # fmt: skip
 
 
 def call(arguments: argparse.Namespace) -> None:
     """Export, and print a line for each thing that was written: how to use it."""
+    if arguments.onnx:
+        from components.models import onnx_export  # imports torch
+
+        onnx_export.check_packages()
     experiment, store = opened(arguments)
     finished(store, experiment.outcome.results)
     words = [*(word for one in arguments.assignments for word in ("--set", one))]
     command = shlex.join([*program().split(), "run", str(arguments.config), *words])
+    options = {key: getattr(arguments, key) for key in ("system", "groups", "onnx")}
     with _disk_full_named(arguments.directory):
-        for line in write(
-            experiment, store, arguments.directory, system=arguments.system, command=command, groups=arguments.groups
-        ):  # fmt: skip
+        for line in Export(experiment, store, arguments.directory, command, **options).write():
             print(line)
 
 
-def write(
-    experiment: Experiment, store: Store, to: Path, *, system: str | None, command: str, groups: str | None = None
-) -> Iterator[str]:
-    """Write `retriever/`, `ranker/`, `rankings/*.trec`, `qrels.trec`, an index, `system/`; yield a line for each.
+@dataclass(frozen=True)
+class Export:
+    """What of a run is exported, and to where. Nothing is overwritten."""
 
-    `system` names one of the run's table, None for the one to deploy or the last; `command` is what made the run.
-    `groups` is the format that the run's groups are written in, into `groups/`; None writes none.
-    Nothing is overwritten.
-    """
-    if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise UserError(f"{to}: exists and is not empty; accepted: a directory that does not exist, or an empty one")
-    outcome = experiment.outcome
-    mined = group_files.made(experiment, store) if groups is not None else []
-    if outcome.unmeasured:
-        yield from _retriever_alone(outcome, store, to, mined, groups)
-        return
-    deployed = systems.chosen(outcome, system or systems.recommended(outcome, store))
-    stages = systems.stages(deployed)
-    config = system_folder.fetch(deployed, stages, store)
-    for step in (outcome.data, outcome.retrieval.retriever, outcome.ranker, *outcome.rankings.values()):
-        if step is not None:
-            finished(store, step)
-    store.fetch([step for step in (outcome.retrieval.retriever, outcome.ranker) if step is not None], "model")
-    store.fetch([outcome.data], "queries.parquet", "qrels.parquet")
-    store.fetch(outcome.rankings.values(), "ranking.parquet")
-    with replacing(to) as folder:
-        folder.mkdir(parents=True)
-        yield _retriever(outcome, store, folder, to)
-        if outcome.ranker is not None:
-            shutil.copytree(store.path(outcome.ranker) / "model", folder / "ranker")
-            code = ", trust_remote_code=True" if (folder / "ranker" / RANKER_CODE).exists() else ""
-            yield f'{to}/ranker: CrossEncoder("{to}/ranker"{code})'
+    experiment: Experiment
+    store: Store
+    to: Path
+    command: str
+    """What made the run."""
+    system: str | None = None
+    """One of the run's table. None for the one to deploy, or the last."""
+    groups: str | None = None
+    """The format that the run's groups are written in, into `groups/`. None writes none."""
+    onnx: bool = False
+    """Adds encoders for ONNX Runtime to both models."""
+
+    def write(self) -> Iterator[str]:
+        """Write `retriever/`, `ranker/`, `rankings/*.trec`, `qrels.trec`, an index, `system/`; yield a line for each:
+        how to use it. Of a run that measured nothing, write the retriever."""
+        to, store, outcome = self.to, self.store, self.experiment.outcome
+        if to.exists() and (not to.is_dir() or any(to.iterdir())):
+            raise UserError(
+                f"{to}: exists and is not empty; accepted: a directory that does not exist, or an empty one"
+            )
+        mined = group_files.made(self.experiment, store) if self.groups is not None else []
+        if outcome.unmeasured:
+            finished(store, outcome.retrieval.retriever)
+            store.fetch([outcome.retrieval.retriever], "model")
+            with replacing(to) as folder:
+                folder.mkdir(parents=True)
+                yield from self._retriever(folder)
+                yield from self._groups(folder, mined)
+            return
+        deployed = systems.chosen(outcome, self.system or systems.recommended(outcome, store))
+        stages = systems.stages(deployed)
+        config = system_folder.fetch(deployed, stages, store)
+        for step in (outcome.data, outcome.retrieval.retriever, outcome.ranker, *outcome.rankings.values()):
+            if step is not None:
+                finished(store, step)
+        store.fetch([step for step in (outcome.retrieval.retriever, outcome.ranker) if step is not None], "model")
+        with replacing(to) as folder:
+            folder.mkdir(parents=True)
+            yield from self._retriever(folder)
+            yield from self._ranker(folder)
+            yield from self._rankings(folder)
+            yield from self._index(folder)
+            yield from self._groups(folder, mined)
+            measured = system_folder.measures(outcome, deployed, stages, store, self.command)
+            system_folder.write(folder / "system", config, deployed, stages, store, measured)
+            for name, model in system_folder.models(config, stages).items():
+                cards.write(folder / "system" / name, model, self.experiment, store, self.command)
+            yield f'{to}/system ({deployed.name}): {program()} search {to}/system "QUERY"'
+
+    def _retriever(self, folder: Path) -> Iterator[str]:
+        """The last retriever."""
+        retriever = self.experiment.outcome.retrieval.retriever
+        shutil.copytree(self.store.path(retriever) / "model", folder / "retriever")
+        _compare(folder / "retriever")
+        yield f'{self.to}/retriever: SentenceTransformer("{self.to}/retriever")'
+        yield from self._finished_model(folder / "retriever", retriever)
+
+    def _ranker(self, folder: Path) -> Iterator[str]:
+        """The last ranker, where there is one."""
+        ranker = self.experiment.outcome.ranker
+        if ranker is None:
+            return
+        shutil.copytree(self.store.path(ranker) / "model", folder / "ranker")
+        code = ", trust_remote_code=True" if (folder / "ranker" / RANKER_CODE).exists() else ""
+        yield f'{self.to}/ranker: CrossEncoder("{self.to}/ranker"{code})'
+        yield from self._finished_model(folder / "ranker", ranker)
+
+    def _finished_model(self, folder: Path, model: Step) -> Iterator[str]:
+        """A model's ONNX files, where they are asked for, and its card."""
+        if self.onnx:
+            yield _as_onnx(folder, self.to)
+        cards.write(folder, model, self.experiment, self.store, self.command)
+
+    def _rankings(self, folder: Path) -> Iterator[str]:
+        """Every system's ranking, and the qrels."""
+        outcome, store, to = self.experiment.outcome, self.store, self.to
+        store.fetch([outcome.data], "queries.parquet", "qrels.parquet")
+        store.fetch(outcome.rankings.values(), "ranking.parquet")
         (folder / "rankings").mkdir()
         queries = pq.read_table(store.path(outcome.data) / "queries.parquet", columns=["query_id", "split"])
         wanted = queries["query_id"].filter(pc.equal(queries["split"], outcome.split)).combine_chunks()
@@ -109,39 +166,34 @@ def write(
         qrels = pq.read_table(store.path(outcome.data) / "qrels.parquet")
         trec.write_qrels(qrels, folder / "qrels.trec", outcome.split)
         yield f"{to}/qrels.trec: {program()} evaluate {to}/rankings/NAME.trec {to}/qrels.trec"
-        index = outcome.retrieval.index
-        if index is not None and store.is_complete(index):
-            store.fetch([index], INDEX)
-            shutil.copyfile(store.path(index) / INDEX, folder / INDEX)
-            yield f'{to}/{INDEX}: faiss.read_index("{to}/{INDEX}")'
-        measured = system_folder.measures(outcome, deployed, stages, store, command)
-        system_folder.write(folder / "system", config, deployed, stages, store, measured)
-        yield from _groups(mined, store, folder, to, groups)
-        yield f'{to}/system ({deployed.name}): {program()} search {to}/system "QUERY"'
+
+    def _index(self, folder: Path) -> Iterator[str]:
+        """The run's FAISS index, where there is one."""
+        index = self.experiment.outcome.retrieval.index
+        if index is not None and self.store.is_complete(index):
+            self.store.fetch([index], INDEX)
+            shutil.copyfile(self.store.path(index) / INDEX, folder / INDEX)
+            yield f'{self.to}/{INDEX}: faiss.read_index("{self.to}/{INDEX}")'
+
+    def _groups(self, folder: Path, mined: list[Step]) -> Iterator[str]:
+        """The run's groups, where a format is asked for."""
+        if self.groups is not None:
+            written = list(group_files.write(mined, self.store, folder / "groups", self.groups))
+            yield f"{self.to}/groups: {len(written)} files of training data, in the format {self.groups}"
 
 
-def _retriever_alone(outcome: Outcome, store: Store, to: Path, mined: list[Step], groups: str | None) -> Iterator[str]:
-    """What there is of a run that measured nothing."""
-    finished(store, outcome.retrieval.retriever)
-    store.fetch([outcome.retrieval.retriever], "model")
-    with replacing(to) as folder:
-        folder.mkdir(parents=True)
-        yield _retriever(outcome, store, folder, to)
-        yield from _groups(mined, store, folder, to, groups)
+def _as_onnx(folder: Path, to: Path) -> str:
+    """Write a model's encoders for ONNX Runtime; a line that says how well they fit."""
+    from components.models import onnx_export
 
-
-def _groups(mined: list[Step], store: Store, folder: Path, to: Path, kind: str | None) -> Iterator[str]:
-    """Write the run's groups to `folder/groups`, where a format is asked for."""
-    if kind is not None:
-        written = list(group_files.write(mined, store, folder / "groups", kind))
-        yield f"{to}/groups: {len(written)} files of training data, in the format {kind}"
-
-
-def _retriever(outcome: Outcome, store: Store, folder: Path, to: Path) -> str:
-    """Copy the last retriever to `folder/retriever`; a line that says how to use it in `to`."""
-    shutil.copytree(store.path(outcome.retrieval.retriever) / "model", folder / "retriever")
-    _compare(folder / "retriever")
-    return f'{to}/retriever: SentenceTransformer("{to}/retriever")'
+    ranks = folder.name == "ranker"
+    apart = onnx_export.export_ranker(folder) if ranks else onnx_export.export_retriever(folder)
+    files = ", ".join(str(to / folder.name / file.relative_to(folder)) for file in sorted(folder.rglob("model.onnx")))
+    what = "scores" if ranks else "vectors"
+    return (
+        f"{files}: for ONNX Runtime; its {what} differ from ours by {apart:.1g} at most (accepted: "
+        f"{onnx_export.TOLERANCE:g})"
+    )
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from components.data.vectors import document_shards
 from components.files import write_json
+from components.models.model_card import Row
 from components.retrieval import smaller
 from components.systems import documents, example
 from components.systems.card import CARD, Measured, card
@@ -58,6 +59,12 @@ def write(
     write_json(folder / SYSTEM, config.model_dump(mode="json"))
 
 
+def models(config: SystemConfig, steps: Stages) -> dict[str, Step]:
+    """The steps that made a system's models, by the models' folders."""
+    made = {} if config.dense is None else {config.dense.retriever: retriever_of(steps["dense"])}
+    return made if config.ranker is None else {**made, config.ranker.folder: steps["ranker"].inputs["ranker"]}
+
+
 def _write_index(to: Path, stage: Step, store: Store) -> None:
     """The run's own index with the numbers that it was searched with, or all vectors as they are."""
     from components.retrieval import index
@@ -76,13 +83,19 @@ def measures(outcome: Outcome, system: System, steps: Stages, store: Store, comm
     """What was measured of a system, when, and by what command."""
     record = finished(store, outcome.results)
     store.fetch([outcome.results], METRICS)
-    table = json.loads((store.path(outcome.results) / METRICS).read_text())["rows"]
-    key = {"system": system.name, "collection": system.collection, "split": system.split, "seed": system.seed}
-    rows = [row for row in table if key.items() <= row.items()]
+    table = json.loads((store.path(outcome.results) / METRICS).read_text())
+    place = {"system": system.name, "collection": system.collection, "split": system.split}
+    rows = [row for row in table["rows"] if (place | {"seed": system.seed}).items() <= row.items()]
+    # Of several seeds the interval is that of the mean over them, not of this one.
+    ends = {one["measure"]: (one["low"], one["high"]) for one in table["means"]
+            if place.items() <= one.items() and one["seeds"] == [system.seed]}  # fmt: skip
     return Measured(
         command=command,
         date=str(datetime.fromtimestamp(record["started"] + record["seconds"], UTC).date()),
         commit=record["code"].get("commit"), collection=system.collection, split=system.split,
-        rows=[(row["measure"], row["value"], row["queries"]) for row in rows],
+        rows=[
+            Row(system.name, row["measure"], row["value"], *ends.get(row["measure"], (None, None)), row["queries"])
+            for row in rows
+        ],
         sampled="ranker" in steps and steps["ranker"].inputs["config"].queries is not None, note=outcome.note,
     )  # fmt: skip

@@ -30,6 +30,7 @@ def test_a_format_is_a_file() -> None:
         "parquet",
         "sentences",
         "senteval",
+        "tables",
         "tripclick",
         "tsv",
     ]

@@ -79,3 +79,15 @@ def test_parquet_text_that_is_not_utf8(tmp_path: Path) -> None:
     assert not isinstance(good, Bad)
     assert isinstance(bad, Bad)
     assert (bad.reason, bad.id) == ("text that is not UTF-8", "b")
+
+
+def test_the_queries_splits_hold_for_the_qrels_and_neither_need_be_there(tmp_path: Path) -> None:
+    pq.write_table(table(DOCUMENTS), tmp_path / "documents.parquet")
+    pq.write_table(table(QUERIES), tmp_path / "queries.parquet")
+    judged = {**QRELS, "query_id": ["p", "x"]}
+    pq.write_table(table(judged, without="split"), tmp_path / "qrels.parquet")
+    found = source(format="parquet", path=str(tmp_path))
+    assert without_place(found.read_qrels()) == [("p", "a", 1, "train"), ("x", "b", 2, "unjudged")]
+    alone = source(format="parquet", path=str(tmp_path), queries=None, qrels=None)
+    assert list(alone.files()) == ["documents.parquet"]
+    assert list(alone.read_queries()) == list(alone.read_qrels()) == []

@@ -1,0 +1,207 @@
+"""Writes the card, README.md, of a model that was trained here: data, recipe, measures, start model, how to load it."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from components.config import yaml_text
+from components.models.configs import ResolvedCrossEncoderConfig, ResolvedDualEncoderConfig
+
+HUB = re.compile(r"[\w.-]+/[\w.-]+")
+"""The id of a model on a hub, unless it is a folder here."""
+
+
+class Row(NamedTuple):
+    """A measure of a system: its mean over the queries, with the ends of the 95 % interval."""
+
+    system: str
+    measure: str
+    value: float
+    low: float | None
+    high: float | None
+    queries: int
+    seeds: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.value:.4f}" + ("" if self.low is None else f" ({self.low:.4f} to {self.high:.4f})")
+
+
+class StartModel(NamedTuple):
+    """What a model begins from."""
+
+    name: str
+    licence: str | None
+    """As its card has it; None where that does not say."""
+    datasets: Sequence[str]
+    """What its card says that it was trained on."""
+
+
+class Origin(NamedTuple):
+    """Where a model comes from."""
+
+    recipe: str
+    command: str
+    """What trained and measured it."""
+    date: str
+    commit: str | None
+    collection: str
+    data: Sequence[str]
+    """What the collection holds, a line each."""
+    trainings: Sequence[str]
+    """The trainings that it comes from, a line each, in their order."""
+    starts: Sequence[StartModel]
+    split: str
+    """The split that was measured."""
+    rows: Sequence[Row]
+    """Its own measures first, then those of what it is to be compared with."""
+
+
+def metadata(
+    kind: Literal["retriever", "ranker", "system"], bases: Sequence[str], name: str, collection: str, split: str,
+    rows: Sequence[Row],
+) -> str:  # fmt: skip
+    """The YAML at the head of a card, as model hubs read it; `bases` are the models that it was made from."""
+    tree: dict[str, Any] = {
+        "retriever": {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"},
+        "ranker": {"library_name": "sentence-transformers", "pipeline_tag": "text-ranking"},
+    }.get(kind, {})
+    libraries = ["sentence-transformers"] if tree else []
+    kinds = {"retriever": ["feature-extraction", "dense-retrieval"], "ranker": ["cross-encoder", "reranker"]}
+    tree = {**tree, "tags": [*libraries, *kinds.get(kind, ["retrieval"]), "sparring"]}
+    # A path of this machine and a package are no ids of a hub.
+    if named := [base for base in bases if HUB.fullmatch(base) and not Path(base).exists()]:
+        tree["base_model"] = named
+    if rows:
+        tree["model-index"] = [{
+            "name": name,
+            "results": [{
+                "task": {"type": "information-retrieval", "name": "Information Retrieval"},
+                "dataset": {"type": re.sub(r"[^\w.-]+", "-", collection), "name": collection, "split": split},
+                "metrics": [{"type": one.measure, "name": one.measure, "value": round(one.value, 4)} for one in rows],
+            }],
+        }]  # fmt: skip
+    return f"---\n{yaml_text(tree)}---\n"
+
+
+def retriever_card(config: ResolvedDualEncoderConfig, origin: Origin, *, onnx: bool = False) -> str:
+    """The card of a retriever."""
+    how = "towers of its own for queries and documents" if config.towers == "separate" else "one tower"
+    about = (
+        f"A dense retriever for search in {origin.collection}, trained with Sparring. It has {how}, "
+        f"{'mean' if config.pooling == 'mean' else '[CLS]'} pooling, and compares vectors by "
+        f"{'cosine' if config.similarity == 'cosine' else 'inner product'}. A query is cut at {config.query_tokens} "
+        f"tokens, a document at {config.document_tokens}."
+    )
+    tower = "FOLDER/query" if config.towers == "separate" else "FOLDER"
+    text = "hidden[:, 0]" if config.pooling == "cls" else (
+        '(hidden * batch["attention_mask"][:, :, None]).sum(1) / batch["attention_mask"].sum(1, keepdim=True)'
+    )  # fmt: skip
+    prompts = [f"`{prompt}` before every {side}" for side, prompt in
+               {"query": config.query_prompt, "document": config.document_prompt}.items() if prompt]  # fmt: skip
+    use = [
+        "FOLDER is this folder, or its id on a hub. A document is its title, a space, and its text.", "",
+        "```python", "from sentence_transformers import SentenceTransformer", "",
+        'retriever = SentenceTransformer("FOLDER")',
+        'queries = retriever.encode_query(["a question"])',
+        'documents = retriever.encode_document(["A title and the text"])',
+        "scores = retriever.similarity(queries, documents)", "```", "",
+        *([f"sentence-transformers cuts queries at {config.document_tokens} tokens too: longer ones get other vectors "
+           "there.", ""] if config.towers == "shared" and config.query_tokens != config.document_tokens else []),
+        "With transformers alone" + (", here for queries (documents: `FOLDER/document`)" if tower != "FOLDER" else "")
+        + ":", "",
+        "```python", "from transformers import AutoModel, AutoTokenizer", "",
+        f'tokenizer, encoder = AutoTokenizer.from_pretrained("{tower}"), AutoModel.from_pretrained("{tower}")',
+        f'batch = tokenizer(["a question"], truncation=True, max_length={config.query_tokens}, padding=True, '
+        'return_tensors="pt")',
+        "hidden = encoder(**batch).last_hidden_state", f"vectors = {text}",
+        *(["vectors = vectors / vectors.norm(dim=-1, keepdim=True)"] if config.similarity == "cosine"
+          and config.projection is None else []), "```", "",
+        *(["The projection that follows is in sentence-transformers' modules alone.", ""]
+          if config.projection is not None else []),
+        *([f"Prompts: {', '.join(prompts)}; sentence-transformers puts them there itself.", ""] if prompts else []),
+        *(_onnx('SentenceTransformer("FOLDER", backend="onnx")') if onnx else []),
+    ]  # fmt: skip
+    return _card("retriever", f"{origin.collection}: retriever", about, origin, use)
+
+
+def ranker_card(config: ResolvedCrossEncoderConfig, origin: Origin, *, code: bool, onnx: bool = False) -> str:
+    """The card of a ranker; `code` says whether its folder has code of its own."""
+    score = {
+        "cls": "the classification head's score", "first": "a linear layer on the first token's state",
+        "mean": "a linear layer on the mean of the tokens' states",
+        "maxsim": "the mean over the query's tokens of the highest cosine with a token of the document",
+    }[config.pooling]  # fmt: skip
+    about = (
+        f"A ranker (cross encoder) for search in {origin.collection}, trained with Sparring. It reads a query and a "
+        f"document together, {config.pair_tokens} tokens at most; its score is {score}."
+    )
+    trusted = ", trust_remote_code=True" if code else ""
+    use = [
+        "FOLDER is this folder, or its id on a hub. A document is its title, a space, and its text.", "",
+        "```python", "from sentence_transformers import CrossEncoder", "",
+        f'ranker = CrossEncoder("FOLDER"{trusted})  # scores are logits',
+        'scores = ranker.predict([("a question", "A title and the text")])', "```", "",
+        *(["The score is code in the folder, `maxsim.py`; `trust_remote_code=True` lets it run.", ""] if code else []),
+        *(["With transformers alone: `AutoModelForSequenceClassification.from_pretrained(\"FOLDER\")`.", ""]
+          if config.pooling == "cls" else []),
+        *(_onnx(f'CrossEncoder("FOLDER", backend="onnx"{trusted})') if onnx else []),
+    ]  # fmt: skip
+    return _card("ranker", f"{origin.collection}: ranker", about, origin, use)
+
+
+def _onnx(call: str) -> list[str]:
+    return [f"`onnx/model.onnx` is the encoder for ONNX Runtime: `{call}` (with `optimum-onnx`).", ""]
+
+
+def _card(kind: Literal["retriever", "ranker"], title: str, about: str, origin: Origin, use: Sequence[str]) -> str:
+    own = origin.rows[0].system if origin.rows else None
+    at = f" at commit {origin.commit[:12]}" if origin.commit else ""
+    lines = [
+        f"# {title}", "", about, "",
+        "## Use", "", *use,
+        "## Data", "", f"The collection {origin.collection}:", "", *(f"- {line}" for line in origin.data), "",
+        "## Recipe", "",
+        f"Recipe `{origin.recipe}` of Sparring, {origin.date}, by `{origin.command}`{at}.", "",
+        *([*(f"{number}. {line}" for number, line in enumerate(origin.trainings, 1)), ""] if origin.trainings else
+          ["Nothing was trained: this is the start model.", ""]),
+        "## Measures", "", *measures(origin), "",
+        "## Training data", "", *training_data(origin), "",
+    ]  # fmt: skip
+    rows, bases = [row for row in origin.rows if row.system == own], [one.name for one in origin.starts]
+    return metadata(kind, bases, title, origin.collection, origin.split, rows) + "\n".join(lines)
+
+
+def measures(origin: Origin) -> list[str]:
+    """The table of measures, with what it says."""
+    if not origin.rows:
+        return ["Nothing was measured."]
+    names = list(dict.fromkeys(row.measure for row in origin.rows))
+    systems = list(dict.fromkeys(row.system for row in origin.rows))
+    found = {(row.system, row.measure): str(row) for row in origin.rows}
+    first = origin.rows[0]
+    of = (
+        "over the queries"
+        if first.seeds == 1
+        else f"over the queries and {first.seeds} trainings, of which this is one"
+    )
+    return [
+        f"On {max(row.queries for row in origin.rows):,} queries of the split {origin.split}: means, with their 95 % "
+        f"intervals {of}.", "",
+        f"| system | {' | '.join(names)} |", f"|---{'|---' * len(names)}|",
+        *(f"| {system} | {' | '.join(found.get((system, name), '') for name in names)} |" for system in systems),
+    ]  # fmt: skip
+
+
+def training_data(origin: Origin) -> list[str]:
+    """What the model and its start model learnt from, and under which licence the start model is."""
+    lines = []
+    for one in origin.starts:
+        licence = f"its licence is {one.licence}" if one.licence else "its licence is not known here"
+        known = "" if one.datasets else " What it was trained on is not known here: see its own card."
+        lines.append(f"The start model is `{one.name}`; {licence}.{known}")
+    rows = [(name, f"the start model {one.name}") for one in origin.starts for name in one.datasets]
+    rows += [(origin.collection, "this model")] if origin.trainings else []
+    lines += ["", "On what is in this table, results are not zero-shot."] if rows else []
+    table = ["", "| Dataset | read by |", "|---|---|", *(f"| {name} | {by} |" for name, by in rows)] if rows else []
+    return [*lines, *table]

@@ -1,0 +1,118 @@
+"""What a source holds, all of it read: counts, lengths, samples, and what is wrong with it."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from components.sources.base import Source
+from components.sources.records import Bad
+from components.sources.survey import percentile
+
+SAMPLES = 2
+LENGTHS = 100_000
+"""So many texts are measured, the first of each table."""
+
+
+class Column:
+    """Hashes of what must be looked up or counted, 8 bytes each."""
+
+    def __init__(self) -> None:
+        self._hashes = array("q")
+
+    def add(self, *values: str) -> None:
+        """Count a value of some parts."""
+        self._hashes.append(hash(values))
+
+    def distinct(self) -> np.ndarray:
+        """The hashes, each once, in order."""
+        return np.unique(np.array(self._hashes, dtype=np.int64))
+
+    def repeated(self) -> int:
+        """How many came again."""
+        return len(self._hashes) - len(self.distinct())
+
+    def lacking(self, known: Column) -> np.ndarray:
+        """The positions of values that another column has not."""
+        return np.flatnonzero(~np.isin(np.array(self._hashes, dtype=np.int64), known.distinct()))
+
+
+class Texts:
+    """A table of texts with ids."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.ids, self.texts = Column(), Column()
+        self.samples: list[tuple[str, str]] = []
+        self._words: list[int] = []
+
+    def add(self, name: str, text: str) -> None:
+        """Count a record."""
+        self.count += 1
+        self.ids.add(name)
+        self.texts.add(text)
+        if len(self.samples) < SAMPLES:
+            self.samples.append((name, text))
+        if len(self._words) < LENGTHS:
+            self._words.append(len(text.split()))
+
+    def lengths(self) -> str:
+        """Words of a text, for people."""
+        if not self._words:
+            return ""
+        return f"{np.mean(self._words):.0f} words in the mean, 95 % have at most {percentile(self._words)}"
+
+
+class Inspection:
+    """What was found in a source."""
+
+    def __init__(self, source: Source) -> None:
+        self.documents, self.queries = Texts(), Texts()
+        self.by_split, self.judged_by_split = Counter[str](), Counter[str]()
+        self.judgements, self.grades = Counter[str](), Counter[int]()
+        self.bad, self.examples = Counter[str](), dict[str, str]()
+        for document in self._good(source.read_documents()):
+            self.documents.add(document.doc_id, f"{document.title} {document.text}".strip())
+        for query in self._good(source.read_queries()):
+            self.queries.add(query.query_id, query.text)
+            self.by_split[query.split] += 1
+        self._judgements(source)
+        if (again := self.documents.ids.repeated()) > 0:
+            self.bad["duplicate document id"] += again
+
+    def _judgements(self, source: Source) -> None:
+        asked, judged, places = Column(), Column(), list[str]()
+        relevant = set[str]()
+        for one in self._good(source.read_qrels()):
+            asked.add(one.query_id)
+            judged.add(one.doc_id)
+            self.judgements[one.split] += 1
+            self.grades[one.relevance] += 1
+            places.append(one.place)
+            if one.relevance > 0 and one.query_id not in relevant:
+                relevant.add(one.query_id)
+                self.judged_by_split[one.split] += 1
+        for what, lacking in {"query": asked.lacking(self.queries.ids),
+                              "document": judged.lacking(self.documents.ids)}.items():  # fmt: skip
+            if len(lacking):
+                reason = f"judgement of a missing {what}"
+                self.bad[reason] += len(lacking)
+                self.examples.setdefault(reason, places[lacking[0]])
+
+    def _good(self, records: Iterable[Any]) -> Iterable[Any]:
+        for record in records:
+            if isinstance(record, Bad):
+                self.bad[record.reason] += 1
+                self.examples.setdefault(record.reason, record.place)
+            else:
+                yield record
+
+    @property
+    def relevant(self) -> float:
+        """Relevant judgements of a query that has one, in the mean."""
+        right = sum(count for grade, count in self.grades.items() if grade > 0)
+        return right / max(1, self.judged_by_split.total())

@@ -1,0 +1,287 @@
+"""What a folder of files holds, and which reader reads it: by the names of the files and of their columns.
+
+Guesses are made here and nowhere else. What comes out is a source's declaration, which says everything and is checked
+like any other.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from components.config import UserError, listing
+from components.sources.reading import Item, Line, fields, read_array, read_csv, read_lines, read_objects
+from components.sources.tables import KINDS, kind_of
+
+Keys = dict[str, Any]
+
+NAMES: dict[str, list[str]] = {
+    "doc_id": ["doc_id", "docid", "document_id", "passage_id", "corpus_id", "pid", "docno", "did"],
+    "query_id": ["query_id", "qid", "queryid", "question_id"],
+    "id": ["id", "_id"],
+    "question": ["question", "query", "anchor", "search", "prompt"],
+    "text": ["text", "body", "content", "contents", "passage", "document", "answer", "context", "positive", "abstract",
+             "response", "description"],
+    "title": ["title", "headline", "heading", "name"],
+    "relevance": ["relevance", "score", "label", "grade", "rel"],
+    "split": ["split"],
+}  # fmt: skip
+"""What columns are called, the likeliest first. Case, `-` and spaces make no difference."""
+ROLES = {"qrels": "qrel|judg|relevan", "queries": "quer|question|topic|asked", "documents": "corpus|doc|passage|text|"
+         "collection|article|page|answer|content"}  # fmt: skip
+"""What tables are called."""
+ACCEPTED = [
+    "BEIR: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv",
+    "MS MARCO: collection.tsv, queries.SPLIT.tsv, qrels.SPLIT.tsv",
+    "DPR: a .tsv file with the columns id, text, title, and .json files of questions with positive_ctxs",
+    "tables (.csv, .tsv, .jsonl, .parquet): one of documents with a column text, and perhaps one of queries and one of "
+    "qrels with the columns query_id, doc_id, relevance",
+    "one table of pairs, with a column question and a column text (or answer, passage, ...)",
+    "two .txt files of as many lines, such as questions.txt and texts.txt; or one, of texts alone",
+]
+"""What a folder may hold."""
+
+
+class Table(NamedTuple):
+    """A file with its columns."""
+
+    name: str
+    columns: list[str]
+
+    def named(self, *kinds: str) -> str | None:
+        """The column of a kind, as the file calls it."""
+        plain = {re.sub(r"[- ]", "_", column.strip().lower()): column for column in self.columns}
+        return next((plain[name] for kind in kinds for name in NAMES[kind] if name in plain), None)
+
+    def columns_for(self, **wanted: tuple[str, ...]) -> dict[str, str]:
+        """Our names of columns that the file calls differently."""
+        found = {ours: self.named(*kinds) for ours, kinds in wanted.items()}
+        return {ours: theirs for ours, theirs in found.items() if theirs is not None and theirs != ours}
+
+
+def recognise(place: Path) -> Keys:
+    """The declaration of what a folder, or a file, holds. UserError says what was seen and what is accepted, a line
+    each."""
+    if not place.exists():
+        raise UserError(f"{place}: there is no such folder or file")
+    folder = place if place.is_dir() else place.parent
+    names = _names(folder) if place.is_dir() else [place.name]
+    for layout in (_beir, _msmarco, _dpr) if place.is_dir() else ():
+        if (keys := layout(folder, names)) is not None:
+            return keys
+    seen = dict(_seen(folder, names))
+    tables = [one for one in seen.values() if isinstance(one, Table)]
+    for arranged in (_three_tables, _pairs, _texts):
+        if (keys := arranged(folder, tables)) is not None:
+            return keys
+    lines = [f"{place}: no collection was recognised; what is there:"]
+    lines += [f"  {name}: {one if isinstance(one, str) else _about(one)}" for name, one in seen.items()][:20]
+    lines += ["  nothing" if not seen else f"  and {len(seen) - 20} more" if len(seen) > 20 else ""]
+    raise UserError("\n".join([line for line in lines if line] + ["accepted:", *(f"  {one}" for one in ACCEPTED)]))
+
+
+def _names(folder: Path) -> list[str]:
+    inside = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    return sorted(path.name + ("/" if path.is_dir() else "") for path in inside)
+
+
+def _beir(folder: Path, names: list[str]) -> Keys | None:
+    plain = {name.removesuffix(".gz") for name in names}
+    judged = list((folder / "qrels").glob("*.tsv*"))
+    whole = {"corpus.jsonl", "queries.jsonl"} <= plain and judged
+    return {"format": "beir", "path": str(folder)} if whole else None
+
+
+def _msmarco(folder: Path, names: list[str]) -> Keys | None:
+    file = next((name for name in names if name in ("collection.tsv", "collection.tsv.gz")), None)
+    if file is None or not any(re.fullmatch(r"queries\..+\.tsv(\.gz)?", name) for name in names):
+        return None
+    keys = {"format": "msmarco", "path": str(folder)}
+    cells = _head(folder / file).count("\t") + 1
+    columns = {3: ["doc_id", "title", "text"], 4: ["doc_id", "url", "title", "text"]}.get(cells)
+    return {**keys, "columns": columns} if columns else keys
+
+
+def _dpr(folder: Path, names: list[str]) -> Keys | None:
+    documents = None
+    retriever: dict[str, str] = {}
+    questions: dict[str, str] = {}
+    for name in names:
+        kind = kind_of(name)
+        if kind == ".json":
+            first = _first(folder / name)
+            if first is not None and {"question", "positive_ctxs"} <= first.keys():
+                retriever[_split_of(name)] = name.removesuffix(".gz")
+        elif kind in (".tsv", ".csv"):
+            cells = fields(_head(folder / name))
+            if cells == ["id", "text", "title"]:
+                documents = name.removesuffix(".gz")
+            elif len(cells) == 2 and re.fullmatch(r"\s*\[.*\]\s*", cells[1]):
+                questions[_split_of(name)] = name.removesuffix(".gz")
+    if documents is None or not (retriever or questions):
+        return None
+    keys = {"format": "dpr", "path": str(folder), "documents": documents, "retriever": retriever}
+    both = {split: name for split, name in questions.items() if split not in retriever}
+    return {**keys, "questions": both} if both else keys
+
+
+def _head(path: Path) -> str:
+    """The first line of a file that is text; empty where there is none."""
+    return next((line.text for line in read_lines(path) if isinstance(line, Line)), "")
+
+
+def _first(path: Path) -> Keys | None:
+    """The first object of a JSON array."""
+    try:
+        first = next(read_array(path), None)
+    except UserError:
+        return None
+    return first.value if isinstance(first, Item) else None
+
+
+def _split_of(name: str) -> str:
+    """The split that a file's name tells of: `dev` of `nq-dev.json`."""
+    parts = re.split(r"[-_.]", name.lower())
+    return next((split for split in ("train", "dev", "test", "validation", "valid", "val") if split in parts), "train")
+
+
+def _seen(folder: Path, names: list[str]) -> Iterator[tuple[str, Table | str]]:
+    """Each file with its columns, or with what it is; a folder of Parquet or other parts is one table."""
+    for name in names:
+        path = folder / name
+        if name.endswith("/"):
+            yield name, _parts(path)
+        elif kind_of(name) not in KINDS:
+            yield name, f"no table ({kind_of(name) or 'no suffix'})"
+        else:
+            try:
+                yield name, Table(name, _columns(path))
+            except UserError as error:
+                yield name, str(error).removeprefix(f"{path}:")
+
+
+def _parts(folder: Path) -> Table | str:
+    """A folder whose files have one kind and the same columns, as one table."""
+    parts = sorted(folder.iterdir())
+    if any(layout(folder, _names(folder)) for layout in (_beir, _msmarco, _dpr)):
+        return f"a collection of its own; accepted: {folder}"
+    suffixes = {"".join(part.suffixes[-2:] if part.name.endswith(".gz") else part.suffixes[-1:]) for part in parts}
+    if len(suffixes) != 1 or not all(part.is_file() for part in parts) or kind_of(parts[0].name) not in KINDS:
+        return "a folder"
+    try:
+        columns = [_columns(part) for part in parts]
+    except UserError as error:
+        return f"a folder; {error}"
+    same = all(one == columns[0] for one in columns)
+    return Table(f"{folder.name}/*{suffixes.pop()}", columns[0]) if same else "a folder of different tables"
+
+
+def _columns(path: Path) -> list[str]:
+    """The names of a file's columns."""
+    kind = kind_of(path.name)
+    if kind == ".txt":
+        return ["text"]
+    if kind == ".parquet":
+        try:
+            return list(pq.read_schema(path).names)
+        except pa.ArrowInvalid as error:
+            raise UserError(f"not a Parquet file: {str(error).splitlines()[0]}") from None
+    if kind == ".jsonl":
+        first = next(read_objects(path), None)
+        if not isinstance(first, Item):
+            raise UserError(str(first) if first else "empty")
+        return list(first.value)
+    if kind == ".csv":
+        row = next(read_csv(path), None)
+        return [] if row is None else [cell.strip() for cell in row.cells]
+    return _head(path).split("\t")
+
+
+def _role(table: Table) -> str | None:
+    """What a table is of, by its columns, and where these do not say, by its name."""
+    if table.named("question") and table.named("text"):
+        return "pairs"
+    if table.named("query_id") and table.named("doc_id") and not table.named("question", "text"):
+        return "qrels"
+    if table.named("question"):
+        return "queries"
+    if table.named("text") is None:
+        return None
+    stem = table.name.lower()
+    if table.named("query_id") and not table.named("doc_id"):
+        return "queries"
+    return next((role for role, pattern in ROLES.items() if role != "qrels" and re.search(pattern, stem)), "documents")
+
+
+def _of(tables: list[Table], role: str) -> Table | None:
+    """The only table of a role; UserError where there are several."""
+    found = [table for table in tables if _role(table) == role]
+    if len(found) > 1:
+        raise UserError(f"several tables of {role}: {listing(one.name for one in found)}; accepted: one, or a folder "
+                        "of its own for the parts of one")  # fmt: skip
+    return found[0] if found else None
+
+
+def _three_tables(folder: Path, tables: list[Table]) -> Keys | None:
+    """Documents, with queries and qrels where there are some."""
+    if all(kind_of(table.name) == ".txt" for table in tables) or _of(tables, "pairs") is not None:
+        return None
+    documents, queries, qrels = (_of(tables, role) for role in ("documents", "queries", "qrels"))
+    if documents is None or (qrels is not None and queries is None):
+        return None
+    used = {"documents": documents, "queries": queries, "qrels": qrels}
+    columns = {
+        "documents": documents.columns_for(doc_id=("doc_id", "id"), title=("title",), text=("text",)),
+        "queries": queries.columns_for(query_id=("query_id", "id"), text=("question", "text")) if queries else {},
+        "qrels": qrels.columns_for(query_id=("query_id",), doc_id=("doc_id",), relevance=("relevance",))
+        if qrels else {},
+    }  # fmt: skip
+    if qrels is not None and qrels.named("relevance") is None:
+        raise UserError(f"{qrels.name}: columns {listing(qrels.columns)}, and none of a relevance; accepted: "
+                        "relevance, such as 1")  # fmt: skip
+    unsplit = queries is not None and qrels is not None and not (queries.named("split") or qrels.named("split"))
+    parquet = all(kind_of(one.name) == ".parquet" for one in used.values() if one is not None)
+    keys: Keys = {"format": "parquet" if parquet and documents.named("doc_id", "id") else "tables", "path": str(folder)}
+    keys |= {role: one.name if one else None for role, one in used.items()}
+    keys |= {"columns": {role: named for role, named in columns.items() if named}} if any(columns.values()) else {}
+    return keys | ({"split": "train"} if unsplit else {})
+
+
+def _pairs(folder: Path, tables: list[Table]) -> Keys | None:
+    """One table of questions with their texts, or two text files of a line each."""
+    text_files = [table for table in tables if kind_of(table.name) == ".txt"]
+    table = _of(tables, "pairs")
+    if table is not None:
+        columns = {
+            "documents": table.columns_for(doc_id=("doc_id",), title=("title",), text=("text",)),
+            "queries": table.columns_for(query_id=("query_id",), text=("question",)),
+        }
+        split = {} if table.named("split") else {"split": "train"}
+        return {"format": "tables", "path": str(folder), "documents": table.name, "queries": table.name, "paired": True,
+                "columns": {role: named for role, named in columns.items() if named}, **split}  # fmt: skip
+    if len(text_files) != 2 or len(tables) != 2:
+        return None
+    queries, documents = _of(text_files, "queries"), _of(text_files, "documents")
+    if queries is None or documents is None:
+        return None
+    lines = {one.name: sum(1 for _ in read_lines(folder / one.name, blank=True)) for one in (queries, documents)}
+    paired = lines[queries.name] == lines[documents.name]
+    return {"format": "tables", "path": str(folder), "documents": documents.name, "queries": queries.name,
+            **({"paired": True} if paired else {}), "split": "train"}  # fmt: skip
+
+
+def _texts(folder: Path, tables: list[Table]) -> Keys | None:
+    """A text file, whose every line is a document."""
+    if len(tables) == 1 and kind_of(tables[0].name) == ".txt":
+        return {"format": "lines", "path": str(folder / tables[0].name)}
+    return None
+
+
+def _about(table: Table) -> str:
+    """A table for people."""
+    columns = f"columns {listing(table.columns)}" if kind_of(table.name) != ".txt" else "lines of text"
+    role = _role(table)
+    return f"{columns}" + (f": {role}" if role else ": none that is known")

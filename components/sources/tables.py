@@ -1,0 +1,197 @@
+"""Tables in files of other programs: .csv, .tsv, .jsonl and .parquet with named columns, and .txt with a text a line;
+plain or, but for Parquet, .gz.
+
+As with `format: parquet` there is a table of documents, one of queries and one of qrels, and `columns` says which
+columns are what. `paired: true` is for a list of questions with their texts: the document of each row is relevant to
+the query of that row, and one file may hold both. What has no column of ids is called by the number of its row.
+
+In .tsv files quotes are part of the text, and a row is a line. A row that cannot be read at all, such as one with too
+many cells, stops the run with `on_bad: drop` too: nobody could say any more which rows belong together.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from pydantic import model_validator
+
+from components.config import UserError, listing
+from components.sources import base, parquet
+from components.sources.parquet import theirs_of
+from components.sources.reading import Item, Row, read_csv, read_lines, read_objects
+from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
+
+KINDS = (".csv", ".tsv", ".jsonl", ".parquet", ".txt")
+IDS = ("doc_id", "query_id")
+
+
+class Source(parquet.Source):
+    """The keys of `format: tables`, beside those of `format: parquet`."""
+
+    documents: str = "documents.csv"
+    """The file inside the folder, or a pattern such as `documents/*.csv`."""
+    queries: str | None = None
+    """The file inside the folder, or a pattern. Null for none: documents alone."""
+    qrels: str | None = None
+    """The file inside the folder, or a pattern. Null for none: nobody has said what is relevant, or `paired` does."""
+    paired: bool = False
+    """The document of each row is relevant to the query of the same row. A text that stands in several rows is one
+    document, or one query; a row without a query is a document alone."""
+
+    @model_validator(mode="after")
+    def _one_kind_of_judgements(self) -> Self:
+        if self.paired and (self.queries is None or self.qrels is not None):
+            raise ValueError("paired: needs `queries` and no `qrels`: a row says what is relevant to what")
+        for pattern in (self.documents, self.queries, self.qrels):
+            if pattern is not None and kind_of(pattern) not in KINDS:
+                raise ValueError(f"{pattern}: is no table; accepted: {listing(KINDS)}")
+        return self
+
+    def read_documents(self) -> Iterator[Document | Bad]:
+        """The rows of the documents; of pairs each text once."""
+        names = _Names("doc_id", "title", "text")
+        for row, place in self._rows(self.documents, ["doc_id", "text"], ["title"], self.columns.documents):
+            if not (self.paired and names(row)[1]):
+                yield document(row["doc_id"], row["title"], row["text"], place)
+
+    def read_queries(self) -> Iterator[Query | Bad]:
+        """The rows of the queries, of the chosen splits; of pairs each text once."""
+        if not self.paired:
+            yield from super().read_queries()
+            return
+        for asked in self._asked():
+            if asked.split is not None and not asked.known:
+                yield query(asked.name, asked.row["text"], asked.row["answers"], asked.split, asked.place)
+
+    def read_qrels(self) -> Iterator[Judgement | Bad]:
+        """The rows of the qrels, of the chosen splits; of pairs one a row."""
+        if not self.paired:
+            yield from super().read_qrels()
+            return
+        names = _Names("doc_id", "title", "text")
+        documents = self._rows(self.documents, ["doc_id", "text"], ["title"], self.columns.documents)
+        for asked in self._asked():
+            row, _ = next(documents, (None, ""))
+            if row is None:
+                raise UserError(f"{asked.place}: {self.documents} has fewer rows; accepted: a document for each query")
+            name, _ = names(row)
+            if asked.split is not None:
+                yield judgement(asked.name, name, 1, asked.split, asked.place)
+        row, place = next(documents, (None, ""))
+        if row is not None:
+            raise UserError(f"{place}: {self.queries} has fewer rows; accepted: a query, or nothing, for each document")
+
+    def _asked(self) -> Iterator["_Asked"]:
+        """The queries of pairs, row by row."""
+        names = _Names("query_id", "text", "split")
+        ours = {theirs: ours for ours, theirs in base.chosen(self.splits, []).items()}
+        for row, place in self._rows(self.queries, ["query_id", "text"], ["answers", "split"], self.columns.queries):
+            name, known = names(row)
+            split = row["split"] or self.split
+            if split is None:
+                raise UserError(f"{place}: no split; give the table a column `split`, or the source the key `split`")
+            if isinstance(row["text"], str) and not row["text"].strip():
+                split = None
+            elif self.splits is not None:
+                split = ours.get(split)
+            yield _Asked(name, known, row, split, place)
+
+    def _rows(
+        self, pattern: str | None, needed: list[str], optional: list[str], columns: dict[str, str]
+    ) -> Iterator[tuple[dict[str, Any], str]]:
+        # Rows are numbered through all files of a pattern.
+        numbered, number = [name for name in needed if name in IDS and "relevance" not in needed], 0
+        needed = [name for name in needed if name not in numbered]
+        for path in self._paths(pattern) if pattern else ():
+            for row, place in _read(path, needed, [*numbered, *optional], columns, blank=self.paired):
+                number += 1
+                for name in numbered:
+                    row["numbered"] = row[name] is None
+                    row[name] = str(number) if row[name] is None else row[name]
+                if isinstance(answers := row.get("answers"), str):
+                    row["answers"] = [answers] if answers.strip() else None
+                yield row, place
+
+
+class _Asked(NamedTuple):
+    """The query of a row."""
+
+    name: Any
+    known: bool
+    """Whether an earlier row has the same."""
+    row: dict[str, Any]
+    split: str | None
+    """None where the row has no query, or one of a split that is not read."""
+    place: str
+
+
+class _Names:
+    """The ids of rows: their own, or of equal rows the number of the first."""
+
+    def __init__(self, name: str, *texts: str) -> None:
+        self._name, self._texts = name, texts
+        self._first: dict[bytes, Any] = {}
+
+    def __call__(self, row: dict[str, Any]) -> tuple[Any, bool]:
+        """A row's id, and whether an earlier row was the same."""
+        own = None if row["numbered"] else row[self._name]
+        text = "\0".join(str(value) for value in (own, *(row[name] for name in self._texts)))
+        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        known = digest in self._first
+        return self._first.setdefault(digest, row[self._name]), known
+
+
+def kind_of(name: str) -> str:
+    """The kind of a file by its name: `.csv` of `faq.csv.gz`."""
+    return Path(name.removesuffix(".gz")).suffix
+
+
+def _read(
+    path: Path, needed: list[str], optional: list[str], columns: dict[str, str], *, blank: bool
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """Rows with our names of the columns, and the place of each; a missing optional column is None."""
+    kind = kind_of(path.name)
+    if kind == ".parquet":
+        yield from parquet.read_rows(path, needed, optional, columns)
+        return
+    if kind == ".jsonl":
+        yield from _objects(path, needed, optional, columns)
+        return
+    rows = read_csv(path) if kind == ".csv" else _lines(path, blank=blank)
+    if kind == ".txt":
+        header, place = ["text"], str(path)
+    elif (first := next(rows, None)) is None:
+        return
+    else:
+        header, place = [cell.strip() for cell in first.cells], first.place
+    theirs = theirs_of(place, header, needed, optional, columns)
+    at = {ours: None if name is None else header.index(name) for ours, name in theirs.items()}
+    for row in rows:
+        if len(row.cells) != len(header):
+            raise UserError(f"{row.place}: {len(row.cells)} cells; accepted: {len(header)}, as in the header: "
+                            f"{listing(header)}")  # fmt: skip
+        yield {ours: None if i is None else row.cells[i] for ours, i in at.items()}, row.place
+
+
+def _lines(path: Path, *, blank: bool) -> Iterator[Row]:
+    """The lines of a .tsv or .txt file; what is not UTF-8 is refused."""
+    tabs = kind_of(path.name) == ".tsv"
+    for line in read_lines(path, blank=blank and not tabs):
+        if isinstance(line, Bad):
+            raise UserError(str(line))
+        yield Row(line.text.split("\t") if tabs else [line.text], line.place)
+
+
+def _objects(
+    path: Path, needed: list[str], optional: list[str], columns: dict[str, str]
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """The objects of a .jsonl file, of which the first must have what is needed."""
+    theirs: dict[str, str | None] | None = None
+    for item in read_objects(path):
+        if not isinstance(item, Item):
+            raise UserError(str(item))
+        if theirs is None:
+            theirs_of(item.place, list(item.value), needed, [], {k: v for k, v in columns.items() if k in needed})
+            theirs = {name: columns.get(name, name) for name in (*needed, *optional)}
+        yield {ours: item.value.get(name) for ours, name in theirs.items()}, item.place

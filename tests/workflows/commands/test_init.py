@@ -1,0 +1,220 @@
+"""`init` recognises a collection, says what it holds, and writes a config that can be planned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from components.sources.base import declared
+from tests.support import sources
+from tests.support.sources import write
+from tests.support.tiny import Said
+from workflows.__main__ import main
+
+DOCUMENTS = [(f"d{i}", f"text number {i} says something") for i in range(12)]
+QUERIES = [(f"q{i}", f"what says number {i}?", "train" if i % 3 else "test") for i in range(12)]
+
+
+def jsonl(path: Path, *rows: dict[str, Any]) -> None:
+    write(path, *map(json.dumps, rows))
+
+
+def beir(folder: Path) -> None:
+    jsonl(folder / "corpus.jsonl.gz", *({"_id": d, "title": "", "text": text} for d, text in DOCUMENTS))
+    jsonl(folder / "queries.jsonl", *({"_id": q, "text": text} for q, text, _ in QUERIES))
+    for split in ("train", "test"):
+        of = [f"{q}\td{q[1:]}\t1" for q, _, there in QUERIES if there == split]
+        write(folder / "qrels" / f"{split}.tsv", "query-id\tcorpus-id\tscore", *of)
+
+
+def msmarco(folder: Path) -> None:
+    write(folder / "collection.tsv", *(f"{d}\thttp://a.b\tA title\t{text}" for d, text in DOCUMENTS))
+    for split in ("train", "dev"):
+        there = [(q, text) for q, text, own in QUERIES if (own == "train") == (split == "train")]
+        write(folder / f"queries.{split}.tsv", *(f"{q}\t{text}" for q, text in there))
+        write(folder / f"qrels.{split}.tsv", *(f"{q} 0 d{q[1:]} 1" for q, _ in there))
+
+
+def dpr(folder: Path) -> None:
+    write(folder / "passages.tsv", "id\ttext\ttitle", *(f"{d[1:]}\t{text}\tA title" for d, text in DOCUMENTS))
+    asked = [{"question": text, "answers": ["x"], "positive_ctxs": [{"passage_id": q[1:]}]} for q, text, _ in QUERIES]
+    (folder / "biencoder-train.json").write_text(json.dumps(asked[:8]))
+    (folder / "biencoder-dev.json").write_text(json.dumps(asked[8:]))
+    write(folder / "nq-test.csv", *(f"{text}\t['x']" for _, text, _ in QUERIES[:3]))
+
+
+def csv(folder: Path) -> None:
+    write(folder / "articles.csv", "ID,Headline,Body", *(f'{d},A title,"{text}, twice"' for d, text in DOCUMENTS))
+    write(folder / "questions.csv", "qid,question,split", *(f"{q},{text},{split}" for q, text, split in QUERIES))
+    write(folder / "judgements.csv", "query_id,doc_id,relevance", *(f"{q},d{q[1:]},1" for q, _, _ in QUERIES))
+
+
+def tsv(folder: Path) -> None:
+    write(folder / "docs.tsv", "doc_id\ttext", *(f"{d}\t{text}" for d, text in DOCUMENTS))
+    write(folder / "topics.tsv.gz", "id\ttext", *(f"{q}\t{text}" for q, text, _ in QUERIES))
+    write(folder / "qrels.tsv", "query_id\tpid\tlabel", *(f"{q}\td{q[1:]}\t1" for q, _, _ in QUERIES))
+
+
+def objects(folder: Path) -> None:
+    jsonl(folder / "docs.jsonl", *({"docid": d, "contents": text} for d, text in DOCUMENTS))
+    jsonl(folder / "queries.jsonl", *({"_id": q, "query": text, "split": split} for q, text, split in QUERIES))
+    jsonl(folder / "qrels.jsonl", *({"query_id": q, "doc_id": f"d{q[1:]}", "score": 1} for q, _, _ in QUERIES))
+
+
+def parquet(folder: Path) -> None:
+    (folder / "documents").mkdir()
+    for part in range(2):
+        ids, texts = zip(*DOCUMENTS[part::2], strict=True)
+        pq.write_table(pa.table({"id": ids, "text": texts}), folder / "documents" / f"{part}.parquet")
+    ids, texts, splits = zip(*QUERIES, strict=True)
+    pq.write_table(pa.table({"query_id": ids, "text": texts}), folder / "queries.parquet")
+    judged = {"query_id": ids, "doc_id": [f"d{q[1:]}" for q in ids], "relevance": [1] * len(ids), "split": splits}
+    pq.write_table(pa.table(judged), folder / "qrels.parquet")
+
+
+def pairs(folder: Path) -> None:
+    rows = [f'"{text}",{DOCUMENTS[i][1]}' for i, (_, text, _) in enumerate(QUERIES)]
+    write(folder / "faq.csv", "Question,Answer", *rows)
+
+
+def pairs_in_parquet(folder: Path) -> None:
+    texts = {"query": [text for _, text, _ in QUERIES], "passage": [text for _, text in DOCUMENTS]}
+    pq.write_table(pa.table({**texts, "split": [split for _, _, split in QUERIES]}), folder / "data.parquet")
+
+
+def lines(folder: Path) -> None:
+    write(folder / "questions.txt", *(text for _, text, _ in QUERIES))
+    write(folder / "texts.txt", *(text for _, text in DOCUMENTS))
+
+
+FORMATS: list[tuple[Callable[[Path], None], str, dict[str, int]]] = [
+    (beir, "beir", {"train": 8, "test": 4}), (msmarco, "msmarco", {"train": 8, "dev": 4}),
+    (dpr, "dpr", {"train": 8, "dev": 4, "test": 3}), (csv, "tables", {"train": 8, "test": 4}),
+    (tsv, "tables", {"train": 12}), (objects, "tables", {"train": 8, "test": 4}),
+    (parquet, "parquet", {"train": 8, "test": 4}), (pairs, "tables", {"train": 12}),
+    (pairs_in_parquet, "tables", {"train": 8, "test": 4}), (lines, "tables", {"train": 12}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("made", "name", "splits"), FORMATS, ids=[one[0].__name__ for one in FORMATS])
+def test_what_it_writes_can_be_planned(
+    made: Callable[[Path], None], name: str, splits: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    said: Said,
+) -> None:  # fmt: skip
+    """In every format; the plan is of the collection as it is: its numbers are chosen for it."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "my collection"
+    folder.mkdir()
+    made(folder)
+    assert main(["init", "my collection"]) == 0
+    out = said()[0]
+    assert "12 documents: " in out
+    assert f"{sum(splits.values()):,} queries: " in out
+    for split, count in splits.items():
+        judged = 0 if name == "dpr" and split == "test" else count
+        assert f"split {split}: {count} queries, {judged} with a relevant document, {judged} judgements" in out
+    assert "wrote my-collection.yaml" in out
+    tree = yaml.safe_load(Path("my-collection.yaml").read_text())
+    assert tree["recipe"] == "adapt"
+    assert tree["data"]["format"] == name
+    assert all(" text number " in f" {one.text}" for one in declared(tree["data"]).read_documents())
+    assert {line[0] for line in Path("my-collection.yaml").read_text().splitlines()} == {"#", "r", "d", " "}
+    assert main(["plan", "my-collection.yaml"]) == 0
+    planned = said()[0]
+    assert "source missing" not in planned
+    assert "all documents" in planned
+
+
+def test_texts_alone_and_queries_without_judgements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    """Also a single file, and two text files that do not go together line by line."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "notes.v2.txt", *(text for _, text in DOCUMENTS))
+    assert main(["init", "notes.v2.txt"]) == 0
+    assert "0 queries" in said()[0]
+    assert yaml.safe_load(Path("notes.yaml").read_text())["data"] == {"format": "lines", "path": "notes.v2.txt"}
+    assert "Nothing can be measured" in Path("notes.yaml").read_text()
+    lines(tmp_path / "unequal")
+    write(tmp_path / "unequal" / "questions.txt", "what?", "who?")
+    assert main(["init", "unequal"]) == 0
+    assert "nobody has said what is relevant to them" in said()[0]
+    for file in ("notes.yaml", "unequal.yaml"):
+        assert main(["plan", file]) == 0
+        assert "no query of the collection has a relevant document" in said()[0]
+
+
+def test_what_is_wrong_is_counted_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = sources.beir(tmp_path / "mine")
+    with (folder / "corpus.jsonl").open("a") as file:
+        rows = [{"_id": "d1", "text": "another"}, {"_id": "e", "text": " "}, {"_id": "d4", "text": "One first"}]
+        file.write("".join(json.dumps(row) + "\n" for row in rows))
+    write(folder / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore", "q3\tnowhere\t1", "nobody\td1\t1")
+    assert main(["init", "mine"]) == 0
+    out = said()[0]
+    for line in (
+        "  1 have the text of an earlier one",
+        "4 records cannot be used:",
+        "  document with neither title nor text: 1, first at mine/corpus.jsonl:5",
+        "  duplicate document id: 1",
+        "  judgement of a missing query: 1, first at mine/qrels/dev.tsv:3",
+        "  judgement of a missing document: 1, first at mine/qrels/dev.tsv:2",
+        "  d1: One first",
+    ):
+        assert line in out.splitlines(), out
+    text = Path("mine.yaml").read_text()
+    assert "# on_bad: drop  # would leave out: 1 x document with neither" in text
+    assert main(["plan", "mine.yaml"]) == 0
+
+
+def test_nothing_is_overwritten_unless_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = sources.beir(tmp_path / "mine")
+    Path("mine.yaml").write_text("precious")
+    assert main(["init", str(folder)]) == 2
+    assert said()[1] == "error: mine.yaml: is there already; accepted: another file (-o FILE), or --overwrite\n"
+    assert Path("mine.yaml").read_text() == "precious"
+    assert main(["init", str(folder), "-o", "other file.yaml"]) == 0
+    assert "plan 'other file.yaml'" in said()[0]
+    assert main(["init", str(folder), "-o", "nowhere/a.yaml"]) == 2
+    assert said()[1] == "error: nowhere/a.yaml: there is no such folder to write to\n"
+    assert main(["init", str(folder), "--overwrite"]) == 0
+    assert yaml.safe_load(Path("mine.yaml").read_text())["data"]["path"] == str(folder)
+
+
+def test_what_makes_no_sense_is_named_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "nowhere"]) == 2
+    assert said()[1] == "error: nowhere: there is no such folder or file\n"
+    Path("empty").mkdir()
+    assert main(["init", "empty"]) == 2
+    assert said()[1].splitlines()[:3] == [
+        "error: empty: no collection was recognised; what is there:", "  nothing", "accepted:"
+    ]  # fmt: skip
+    write(tmp_path / "odd" / "a.csv", "x,y", "1,2")
+    write(tmp_path / "odd" / "b.pdf", "")
+    (tmp_path / "odd" / "c.parquet").write_bytes(b"no")
+    sources.beir(tmp_path / "odd" / "scifact")
+    assert main(["init", "odd"]) == 2
+    said_lines = said()[1].splitlines()
+    assert said_lines[1:3] == ["  a.csv: columns x, y: none that is known", "  b.pdf: no table (.pdf)"]
+    assert said_lines[3].startswith("  c.parquet: not a Parquet file")
+    assert said_lines[4] == "  scifact/: a collection of its own; accepted: odd/scifact"
+    assert said_lines[5] == "accepted:"
+    assert len(said_lines) == 12
+    pairs(tmp_path / "odd")
+    write(tmp_path / "odd" / "more.csv", "question,text", "a?,b")
+    assert main(["init", "odd"]) == 2
+    assert said()[1].startswith("error: several tables of pairs: faq.csv, more.csv; accepted: one, or a folder of its")
+    write(tmp_path / "void" / "docs.csv", "id,text")
+    assert main(["init", "void"]) == 2
+    assert said()[1] == "error: void: no documents were read\n"
+    assert not list(tmp_path.glob("*.yaml"))

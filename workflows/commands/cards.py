@@ -1,0 +1,97 @@
+"""The cards of exported models, from what the store knows of them."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from components.config import listing
+from components.data.tokenizers import MODEL_CONFIG
+from components.models import card, model_card
+from components.models.configs import RANKER_CODE, ResolvedCrossEncoderConfig, ResolvedDualEncoderConfig
+from components.models.model_card import Origin, Row, StartModel
+from workflows.commands.opening import finished
+from workflows.report.metrics import METRICS
+from workflows.stages.experiments import Experiment
+from workflows.stages.results import System, name_of
+from workflows.steps.ingest import ingest
+from workflows.steps.start import start
+from workflows.store.dag import Step, graph
+from workflows.store.store import Store
+
+BESIDE = ("BM25", "start model")
+"""What the measures of a model stand beside."""
+
+
+def write(folder: Path, model: Step, experiment: Experiment, store: Store, command: str) -> None:
+    """Write README.md to the folder of a model that a step made, which holds nothing but that model."""
+    text, onnx = (folder / MODEL_CONFIG).read_text(), any(folder.rglob("onnx/model.onnx"))
+    origin = origin_of(model, experiment, store, command)
+    if json.loads(text)["kind"] == "dual_encoder":
+        made = model_card.retriever_card(ResolvedDualEncoderConfig.model_validate_json(text), origin, onnx=onnx)
+    else:
+        config, code = ResolvedCrossEncoderConfig.model_validate_json(text), (folder / RANKER_CODE).exists()
+        made = model_card.ranker_card(config, origin, code=code, onnx=onnx)
+    (folder / card.CARD).write_text(made, encoding="utf-8")
+
+
+def origin_of(model: Step, experiment: Experiment, store: Store, command: str) -> Origin:
+    """Where a model comes from."""
+    outcome, made = experiment.outcome, graph([model])
+    record = finished(store, model)
+    starts = dict.fromkeys(node.inputs["config"].model for node in made if node.function is start)
+    own = next((one for one in outcome.systems if _is_of(one, model)), None)
+    return Origin(
+        recipe=str(experiment.config.recipe), command=command,
+        date=str(datetime.fromtimestamp(record["started"] + record["seconds"], UTC).date()),
+        commit=record["code"].get("commit"),
+        collection=own.collection if own is not None else name_of(outcome.data.inputs["source"]),
+        data=_data(made, outcome.data, store),
+        trainings=[_training(node) for node in made if node.description.models == "training"],
+        starts=[StartModel(name, card.licence(name), card.datasets(name)) for name in starts],
+        split=outcome.split, rows=_rows(model, experiment, store),
+    )  # fmt: skip
+
+
+def _is_of(system: System, model: Step) -> bool:
+    """Whether a system's measures are those of a model."""
+    retriever = None if system.retrieval is None else system.retrieval.retriever
+    judge = system.ranker or retriever
+    return judge is not None and judge.fingerprint == model.fingerprint
+
+
+def _rows(model: Step, experiment: Experiment, store: Store) -> Sequence[Row]:
+    """The measures of a model, and of what stands beside it."""
+    outcome = experiment.outcome
+    if not store.is_done(outcome.results):
+        return []
+    store.fetch([outcome.results], METRICS)
+    means = json.loads((store.path(outcome.results) / METRICS).read_text())["means"]
+    own = [one for one in outcome.systems if _is_of(one, model) and one.split == outcome.split]
+    if not own:
+        return []
+    names = dict.fromkeys([one.name for one in own] + list(BESIDE))
+    rows = [one for one in means if (one["collection"], one["split"]) == (own[0].collection, own[0].split)]
+    return [
+        Row(name, one["measure"], one["value"], one["low"], one["high"], one["queries"], len(one["seeds"]))
+        for name in names for one in rows if one["system"] == name
+    ]  # fmt: skip
+
+
+def _data(made: Sequence[Step], data: Step, store: Store) -> list[str]:
+    """What the collection holds, and which others had a part in the model."""
+    summary = finished(store, data)["summary"]
+    lines = [f"{summary['documents']:,} documents, as `format: {data.inputs['source'].format}`"]
+    for split, count in summary["queries"].items():
+        lines.append(f"split {split}: {count:,} queries, {summary['judgements'].get(split, 0):,} judgements")
+    others = [node for node in made if node.function is ingest and node.fingerprint != data.fingerprint]
+    return lines + [f"before, the collection {name_of(node.inputs['source'])}" for node in others]
+
+
+def _training(node: Step) -> str:
+    """A training for people."""
+    config = node.inputs["config"]
+    return (
+        f"{node.label}: {config.updates:,} updates of {config.batch} rows, learning rate {config.learning_rate:g}, "
+        f"{config.precision}; losses: {listing(term.name for term in config.losses)}"
+    )

@@ -1,0 +1,159 @@
+"""Look at a folder of files, or at one file, say what it holds, and write a config for it. What was recognised is read
+wholly: counts, lengths, samples, duplicates, and judgements of what is not there. Only the config is written."""
+
+import argparse
+import re
+import shlex
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from components.config import UserError
+from components.files import replacing
+from components.sources.base import declared
+from components.sources.inspection import Inspection
+from components.sources.recognise import Keys, recognise
+from workflows.program import program
+
+WIDTH = 100
+CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the collection: a folder, or a file")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="the config to write (default: the folder's name .yaml, here)"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace the config if it is there")
+
+
+def call(arguments: argparse.Namespace) -> None:
+    """Print what the folder holds, and write the config."""
+    file = arguments.output or Path(f"{_plain(arguments.folder)}.yaml")
+    if file.exists() and not arguments.overwrite:
+        raise UserError(f"{file}: is there already; accepted: another file (-o FILE), or --overwrite")
+    if not file.absolute().parent.is_dir():
+        raise UserError(f"{file}: there is no such folder to write to")
+    keys = recognise(arguments.folder)
+    print(f"{arguments.folder}: {_layout(keys)}", flush=True)
+    found = Inspection(declared(keys))
+    if not found.documents.count:
+        raise UserError(f"{arguments.folder}: no documents were read" + _first_bad(found))
+    for line in summary(found):
+        print(line)
+    with replacing(file) as temporary:
+        temporary.write_text(config_text(keys, found, file), encoding="utf-8")
+    plan, run = _next(file)
+    print(f"\nwrote {file}\nnext:  {plan}\n       {run}")
+
+
+def summary(found: Inspection) -> list[str]:
+    """What a collection holds, in lines for people."""
+    documents, queries = found.documents, found.queries
+    lines = [f"\n{documents.count:,} documents: {documents.lengths()}", *_samples(documents.samples)]
+    if same := documents.texts.repeated():
+        lines.append(f"  {same:,} have the text of an earlier one")
+    lines.append(f"{queries.count:,} queries" + (f": {queries.lengths()}" if queries.count else ""))
+    lines += _samples(queries.samples)
+    if same := queries.ids.repeated():
+        lines.append(f"  {same:,} have the id of an earlier one: a mistake, unless all of them is the same")
+    if same := queries.texts.repeated():
+        lines.append(f"  {same:,} have the text of an earlier one")
+    for split, count in found.by_split.items():
+        judged = found.judged_by_split[split]
+        lines.append(f"  split {split}: {count:,} queries, {judged:,} with a relevant document, "
+                     f"{found.judgements[split]:,} judgements")  # fmt: skip
+    if found.judgements:
+        grades = ", ".join(f"{grade}: {count:,}" for grade, count in sorted(found.grades.items()))
+        lines.append(f"  {found.relevant:.1f} relevant documents a query; judgements by grade: {grades}")
+    elif queries.count:
+        lines.append("  nobody has said what is relevant to them")
+    if found.bad:
+        lines.append(f"{found.bad.total():,} records cannot be used:")
+        for reason, count in found.bad.items():
+            where = f", first at {found.examples[reason]}" if reason in found.examples else ""
+            lines.append(f"  {reason}: {count:,}{where}")
+        lines.append("  A run stops at the first of them. Repair them, or let `on_bad: drop` leave them out.")
+    return lines
+
+
+def config_text(keys: Keys, found: Inspection, file: Path) -> str:
+    """The config: two keys, and what a reader may want to know or change, as comments."""
+    splits = ", ".join(f"{count:,} {split}" for split, count in found.by_split.items())
+    holds = f"{found.documents.count:,} documents; queries: {splits or 'none'}"
+    plan, run = _next(file)
+    lines = [
+        *textwrap.wrap(f"Written by `{program()} init`. {_layout(keys)}: {holds}.", 110),
+        f"    {plan}     every step, and the numbers chosen for this collection, with why",
+        f"    {run}      ends with the system to deploy, and how good it is",
+    ]
+    text = "".join(f"# {line}\n" for line in lines) + "recipe: adapt\ndata:\n"
+    for key, value in keys.items():
+        about = COMMENTS.get(key, "") if value is not None else "none"
+        if key == "path" and Path(str(value)).is_absolute():
+            about = ""
+        text += f"  {key}: {_flow(value)}" + (f"  # {about}" if about else "") + "\n"
+    if found.bad:
+        reasons = ", ".join(f"{count:,} x {reason}" for reason, count in found.bad.items())
+        text += f"  # on_bad: drop  # would leave out: {reasons}\n"
+    if not found.judged_by_split:
+        text += (
+            "# Nothing can be measured without queries whose relevant documents are known; `plan` says what is done.\n"
+        )
+    return text + (
+        "# Every other number is chosen for the collection. Any can be set here, or by --set, such as:\n"
+        "# train: {warm: {epochs: 3}}\n"
+    )
+
+
+COMMENTS = {
+    "path": "relative to where the command runs",
+    "split": "the split of all queries; `plan` holds out some of them to choose by and to measure on",
+    "paired": "the document of a row is relevant to the query of the same row",
+    "columns": "our names of columns, and the files'",
+}
+LAYOUTS = {
+    "beir": "BEIR's layout", "msmarco": "MS MARCO's layout", "dpr": "DPR's files", "parquet": "Parquet tables",
+    "lines": "a text file, a document a line",
+}  # fmt: skip
+
+
+def _next(file: Path) -> tuple[str, str]:
+    """The commands that come next."""
+    return f"{program()} plan {shlex.quote(str(file))}", f"{program()} run {shlex.quote(str(file))}"
+
+
+def _layout(keys: Keys) -> str:
+    """What a layout is called."""
+    if keys["format"] != "tables":
+        return LAYOUTS[keys["format"]]
+    files = list(dict.fromkeys(keys[role] for role in ("documents", "queries", "qrels") if keys.get(role)))
+    if keys.get("paired"):
+        return f"questions with their texts ({' and '.join(files)})"
+    return f"tables ({', '.join(files)})"
+
+
+def _samples(samples: list[tuple[str, str]]) -> list[str]:
+    """Some records, a line each; a terminal would obey control characters."""
+    return ["  " + textwrap.shorten(f"{name}: {text}".translate(CONTROLS), WIDTH, placeholder=" ...")
+            for name, text in samples]  # fmt: skip
+
+
+def _first_bad(found: Inspection) -> str:
+    reason = next(iter(found.bad), None)
+    return "" if reason is None else f": {reason}, first at {found.examples.get(reason, 'an unknown place')}"
+
+
+def _plain(folder: Path) -> str:
+    """A folder's name as that of a config."""
+    name = folder.resolve().name.partition(".")[0] if folder.is_file() else folder.resolve().name
+    return re.sub(r"[^\w-]+", "-", name).strip("-") or "collection"
+
+
+def _flow(value: Any) -> str:
+    """A value as YAML on one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...")

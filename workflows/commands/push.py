@@ -1,0 +1,115 @@
+"""Upload an exported retriever, ranker or system to a repository of a model hub, card and all. Repeat the command to
+update it: the repository then holds what the folder holds. A repository with other content is left as it is."""
+
+import argparse
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from components.config import UserError, listing
+from components.data.tokenizers import MODEL_CONFIG
+from components.systems.config import SYSTEM
+from workflows.program import program
+
+OURS = (MODEL_CONFIG, SYSTEM)
+"""The files that say what a folder holds; a repository that has one was filled by this command."""
+EMPTY = {".gitattributes", "README.md"}
+"""What a new repository may have."""
+REPOSITORY = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="what `export` wrote: its retriever, ranker, system"
+    )
+    parser.add_argument("repository", metavar="REPO_ID", help="the repository, such as my-team/my-retriever")
+    parser.add_argument("--private", action="store_true", help="make a new repository private")
+    parser.add_argument("--revision", metavar="BRANCH", help="the branch to push to, made if need be (default: main)")
+
+
+def call(arguments: argparse.Namespace) -> None:
+    """Check the folder, then the repository, then upload; print where it lies."""
+    folder, name = arguments.folder, arguments.repository
+    _check_folder(folder)
+    if not REPOSITORY.fullmatch(name):
+        raise UserError(f"{name}: is no repository's id; accepted: OWNER/NAME of letters, digits, - _ .")
+    import huggingface_hub
+
+    api = huggingface_hub.HfApi()
+    if not huggingface_hub.get_token():
+        raise UserError("push: there is no token for the hub; make one in your account's settings there, then `hf auth "
+                        "login`, or set HF_TOKEN")  # fmt: skip
+    with _named(name, api.endpoint):
+        there = _content(api, name, arguments.revision)
+        api.create_repo(name, private=arguments.private or None, exist_ok=True)
+        if arguments.revision is not None:
+            api.create_branch(name, branch=arguments.revision, exist_ok=True)
+        # What an earlier push left and this folder has not would be taken for a part of the model.
+        old = sorted(there - {path.relative_to(folder).as_posix() for path in folder.rglob("*")} - {".gitattributes"})
+        done = api.upload_folder(
+            repo_id=name, folder_path=folder, revision=arguments.revision, delete_patterns=old or None,
+            commit_message="Upload with Sparring",
+        )  # fmt: skip
+    print(f"{folder} is {done.commit_url}")
+
+
+def _check_folder(folder: Path) -> None:
+    """UserError for a folder that `export` did not write, or whose parts go to repositories of their own."""
+    if any((folder / name).is_file() for name in OURS):
+        return
+    inside = [one.parent for name in OURS for one in folder.glob(f"*/{name}")] if folder.is_dir() else []
+    if inside:
+        raise UserError(f"{folder}: holds several things; push one of them: {listing(sorted(inside))}")
+    what = "is no model or system of ours" if folder.is_dir() else "there is no such folder"
+    raise UserError(f"{folder}: {what}; accepted: what `{program()} export` wrote, such as DIRECTORY/retriever")
+
+
+def _content(api: Any, name: str, revision: str | None) -> set[str]:
+    """The files of a repository's branch; none where there is no such repository. UserError where they are not what
+    this command has put there."""
+    from huggingface_hub.errors import RevisionNotFoundError
+
+    if not api.repo_exists(name):  # asks once, where a listing asks a hub that is not there six times
+        return set()
+    try:
+        files = set(api.list_repo_files(name, revision=revision))
+    except RevisionNotFoundError:  # it will branch off main, whose files it then has
+        files = set(api.list_repo_files(name))
+    if files - EMPTY and not files & set(OURS):
+        some = sorted(files - EMPTY)
+        more = f" and {len(some) - 3} more" if len(some) > 3 else ""
+        raise UserError(f"{name}: exists with other content ({listing(some[:3])}{more}); accepted: a new name, an "
+                        "empty repository, or one that this command has filled")  # fmt: skip
+    return files
+
+
+@contextmanager
+def _named(name: str, endpoint: str) -> Iterator[None]:
+    """UserError, in one line, for what the hub or the network refuses."""
+    import httpx2
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+    try:
+        yield
+    except OfflineModeIsEnabled:
+        raise UserError(f"{name}: nothing is sent while HF_HUB_OFFLINE is set") from None
+    except HFValidationError as error:
+        raise UserError(f"{name}: {' '.join(str(error).split())}") from None
+    except HfHubHTTPError as error:
+        status = None if error.response is None else error.response.status_code
+        why = {
+            401: "the hub does not accept the token; make one that may write, then `hf auth login`, or set HF_TOKEN",
+            403: "the token may not write there; accepted: a token that may, or a repository of its owner",
+            404: "there is no such owner, or the token may not see it",
+        }.get(status or 0, f"the hub says: {_first_line(error)}")
+        raise UserError(f"{name}: {why}") from None
+    except (httpx2.HTTPError, OSError) as error:
+        raise UserError(f"{name}: {endpoint} cannot be reached: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
