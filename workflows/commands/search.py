@@ -15,7 +15,7 @@ from components.systems.config import VERSION, Ranker, SystemConfig
 from components.systems.documents import InTable
 from components.systems.stages import BM25, Nearest, PairScorer, Retriever
 from components.systems.system import Hit, System
-from workflows.commands.opening import add_cluster, add_config, finished, not_dropped, opened
+from workflows.commands.opening import add_cluster, add_config, opened
 from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import cores
 from workflows.stages import systems
@@ -27,6 +27,7 @@ from workflows.steps import lucene
 from workflows.steps.prior import add_prior
 from workflows.steps.score import RerankConfig
 from workflows.steps.search import INDEX
+from workflows.store.needed import finished, not_dropped
 from workflows.store.store import Store
 
 CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")
