@@ -43,6 +43,7 @@ from workflows.commands import (
     report,
     run,
     search,
+    serve,
     show,
     submit,
     tune,
@@ -50,7 +51,7 @@ from workflows.commands import (
 from workflows.program import program
 from workflows.store.dag import StepFailed
 
-COMMANDS = (plan, run, submit, tune, show, report, search, export, clean, evaluate, doctor)
+COMMANDS = (plan, run, submit, tune, show, report, search, serve, export, clean, evaluate, doctor)
 """A module each, named as the command: its docstring is the help, `add_arguments` takes a parser, `call` what it
 read."""
 
