@@ -1,7 +1,7 @@
-"""Print the documents that a finished run's models find for a query, with text and scores. They are what the run itself
-would find: by the same index, where it has one, and in the same precision. A system's folder, as `export` writes it,
-takes the config's place: then it is the system's own stages that find and reorder, and no store is needed. Where `serve`
-runs for the same, its open models answer."""
+"""Print the documents that a finished run's models find for a query, with text and scores. They are what the run
+itself would find: by the same index, where it has one, and in the same precision. A system's folder, as `export` writes
+it, takes the config's place: then it is the system's own stages that find and reorder, and no store is needed. Where
+`serve` runs for the same, its open models answer."""
 
 import argparse
 import textwrap
@@ -76,11 +76,8 @@ def _of_run(arguments: argparse.Namespace) -> list[Hit]:
     if arguments.rank and experiment.outcome.ranker is None:
         raise UserError(f"--rank: the recipe {experiment.config.recipe} trains no ranker")
     if arguments.depth is None:
-        identity, role = (
-            running.identity(experiment, store_root(arguments)),
-            "ranker" if arguments.rank else "retriever",
-        )
-        found = running.asked(experiment.run, identity, role, arguments.query, arguments.k)
+        role, of = "ranker" if arguments.rank else "retriever", running.identity(experiment, store_root(arguments))
+        found = running.asked(experiment.run, of, role, arguments.query, arguments.k)
         if found is not None:
             return found
     from workflows.serving import library

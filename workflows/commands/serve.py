@@ -1,5 +1,5 @@
-"""Answer queries over HTTP: a page to search with, and a JSON API, of all systems of a finished run. A system's folder, as
-`export` writes it, takes the config's place. Models and indexes are opened once. Stop it with Ctrl-C."""
+"""Answer queries over HTTP: a page to search with, and a JSON API, of all systems of a finished run. A system's folder,
+as `export` writes it, takes the config's place. Models and indexes are opened once. Stop it with Ctrl-C."""
 
 import argparse
 import ipaddress
@@ -50,8 +50,8 @@ def call(arguments: argparse.Namespace) -> None:
 
     token, loopback = _token(arguments.token_file), _is_loopback(arguments.host)
     if not loopback and token is None and not arguments.without_token:
-        raise UserError(f"--host: {arguments.host} lets other machines ask; accepted: with a token (--token-file FILE or "
-                        f"${TOKEN}), or with --without-token")  # fmt: skip
+        raise UserError(f"--host: {arguments.host} lets other machines ask; accepted: with a token (--token-file FILE "
+                        f"or ${TOKEN}), or with --without-token")  # fmt: skip
     cluster = clusters.read_cluster(arguments.cluster)
     cuda = cluster.cuda() if cluster.mode == "ray" and cluster.device != "cpu" else False
     options = {"cuda": cuda, "batch_tokens": cluster.batch_tokens(cuda=cuda), "threads": cores()}

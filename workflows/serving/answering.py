@@ -1,4 +1,5 @@
-"""Answers questions with systems that stay open. Questions that come while others are answered are answered together."""
+"""Answers questions with systems that stay open. Questions that come while others are being answered are then answered
+together."""
 
 from __future__ import annotations
 

@@ -209,7 +209,8 @@ def of_search(outcome: Outcome, plans: Mapping[str, Plan]) -> dict[str, str]:
         if "dense" in plan.stages and plan.stages["dense"].fingerprint == dense
         and plan.config.fusion is None and plan.config.dense is not None and plan.config.dense.neighbours is None
     }  # fmt: skip
-    found = {"retriever": name for name, plan in over.items() if plan.ranker is None}
+    alone = [name for name, plan in over.items() if plan.ranker is None]
+    found = {"retriever": alone[0]} if alone else {}
     own = own_reranking(outcome)
     if own is not None and own.name in over and over[own.name].ranker is outcome.ranker:
         found["ranker"] = own.name

@@ -17,7 +17,8 @@ from components.config import UserError, read_text
 from workflows.serving.questions import Mark
 
 FILE = "marks.jsonl"
-"""Beside `config.yaml` of a run, or `system.json` of a system: a mark a line; the last of a query and document holds."""
+"""Beside `config.yaml` of a run, or `system.json` of a system: a mark a line. The last of a query and document holds.
+"""
 
 
 class Marks:
@@ -97,4 +98,4 @@ def _read(path: Path) -> Iterable[Mark]:
             yield Mark.model_validate(tree)
         except (ValueError, AttributeError, ValidationError):
             raise UserError(f"{path}:{number}: not a mark; accepted: {{\"query\": ..., \"doc_id\": ..., "
-                            "\"relevant\": true | false | null}")  # fmt: skip
+                            "\"relevant\": true | false | null}") from None  # fmt: skip
