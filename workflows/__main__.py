@@ -38,6 +38,7 @@ from workflows.commands import (
     doctor,
     evaluate,
     export,
+    marks,
     opening,
     plan,
     report,
@@ -51,7 +52,7 @@ from workflows.commands import (
 from workflows.program import program
 from workflows.store.dag import StepFailed
 
-COMMANDS = (plan, run, submit, tune, show, report, search, serve, export, clean, evaluate, doctor)
+COMMANDS = (plan, run, submit, tune, show, report, search, serve, marks, export, clean, evaluate, doctor)
 """A module each, named as the command: its docstring is the help, `add_arguments` takes a parser, `call` what it
 read."""
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from workflows.serving.metrics import Metrics
@@ -28,8 +29,7 @@ HEADERS = [
 ]  # fmt: skip
 
 
-class TooLarge(Exception):
-    """A body beyond the limit."""
+TOO_LARGE = f"the request is too large; accepted: {BODY_BYTES:,} bytes"
 
 
 class Gate:
@@ -47,12 +47,12 @@ class Gate:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        began, status, started = time.perf_counter(), 500, False
+        began, status = time.perf_counter(), 500
 
         async def sending(message: Message) -> None:
-            nonlocal status, started
+            nonlocal status
             if message["type"] == "http.response.start":
-                status, started = message["status"], True
+                status = message["status"]
                 message = {**message, "headers": [*message["headers"], *HEADERS]}
             await send(message)
 
@@ -62,9 +62,6 @@ class Gate:
                 await self._application(scope, _limited(receive), sending)
             else:
                 await refused(scope, receive, sending)
-        except TooLarge:
-            if not started:
-                await _too_large()(scope, receive, sending)
         finally:
             path = scope["path"] if scope["path"] in self._paths else "other"
             self._metrics.answered(path, status, time.perf_counter() - began)
@@ -78,7 +75,7 @@ class Gate:
             refused.headers["www-authenticate"] = "Bearer"
             return refused
         length = headers.get("content-length", "0")
-        return _too_large() if not length.isdigit() or int(length) > BODY_BYTES else None
+        return _problem(413, TOO_LARGE) if not length.isdigit() or int(length) > BODY_BYTES else None
 
     def _knows(self, headers: Headers) -> bool:
         assert self._token is not None
@@ -95,14 +92,10 @@ def _limited(receive: Receive) -> Receive:
         message = await receive()
         size += len(message.get("body", b""))
         if size > BODY_BYTES:
-            raise TooLarge
+            raise HTTPException(413, TOO_LARGE)  # FastAPI, which is reading the body, answers with it
         return message
 
     return receiving
-
-
-def _too_large() -> JSONResponse:
-    return _problem(413, f"the request is too large; accepted: {BODY_BYTES:,} bytes")
 
 
 def _problem(status: int, detail: str) -> JSONResponse:

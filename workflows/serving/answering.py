@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from ray import serve
-
 from components.config import UserError
 from components.systems.documents import Documents
 from components.systems.system import Hit, Seconds, System
@@ -28,12 +26,20 @@ class Asked(NamedTuple):
     at: float
 
 
+class Waiting(NamedTuple):
+    """A question whose answer somebody waits for."""
+
+    asked: Asked
+    answer: asyncio.Future[Answer]
+
+
 class Unknown(UserError):
     """A system or document that there is not."""
 
 
 class Answering:
-    """Systems by name; the first request of several is not asked to wait for more to come."""
+    """Systems by name. No question waits for others to come: what came during a search is the next one. (Ray Serve's
+    own batches wait for a time that must be chosen, and exist in its deployments alone.)"""
 
     def __init__(
         self, systems: Mapping[str, System], documents: Documents, default: str, left_out: Mapping[str, str],
@@ -43,6 +49,8 @@ class Answering:
         self.metrics = metrics
         # Models take all threads that they were given: one search at a time, away from the loop that reads requests.
         self._worker = ThreadPoolExecutor(1, "search")
+        self._waiting: list[Waiting] = []
+        self._at_work: asyncio.Task[None] | None = None
 
     def described(self) -> Systems:
         """The systems that can be asked."""
@@ -57,13 +65,29 @@ class Answering:
         if name not in self.systems:
             raise Unknown(f"system: there is none called {name!r}; accepted: {', '.join(self.systems)}")
         self.systems[name].config.check_k(question.k)
-        answer: Answer = await self._answered(Asked(question.model_copy(update={"system": name}), time.perf_counter()))
-        return answer
-
-    @serve.batch(max_batch_size=TOGETHER, batch_wait_timeout_s=0.0)
-    async def _answered(self, asked: list[Asked]) -> list[Answer]:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._worker, self.together, asked)
+        asked = Asked(question.model_copy(update={"system": name}), time.perf_counter())
+        waiting = Waiting(asked, loop.create_future())
+        self._waiting.append(waiting)
+        if self._at_work is None or self._at_work.done():
+            self._at_work = loop.create_task(self._work())
+        return await waiting.answer
+
+    async def _work(self) -> None:
+        """Answer until no question waits."""
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            batch, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
+            batch = [one for one in batch if not one.answer.done()]  # whoever asked may have gone
+            try:
+                answers = await loop.run_in_executor(self._worker, self.together, [one.asked for one in batch])
+                for one, answer in zip(batch, answers, strict=True):
+                    if not one.answer.done():
+                        one.answer.set_result(answer)
+            except Exception as error:
+                for one in batch:
+                    if not one.answer.done():
+                        one.answer.set_exception(error)
 
     def together(self, asked: Sequence[Asked]) -> list[Answer]:
         """Answers to questions for known systems, in their order: those of one system and one k in one search."""

@@ -83,7 +83,8 @@ def _in_this_process(service: Service, cluster: Cluster, ready: Callable[[], Any
         service.application(), host=service.host, port=service.port, log_level="error", access_log=False,
         lifespan="off", timeout_graceful_shutdown=int(STOP_SECONDS), limit_concurrency=WAITING,
     )  # fmt: skip
-    Server(config).run()
+    with _until_stopped():  # uvicorn hears signals first, finishes what it is answering and passes them on
+        Server(config).run()
 
 
 def _with_ray(service: Service, cluster: Cluster, ready: Callable[[], Any]) -> None:
@@ -127,7 +128,7 @@ def _until_stopped() -> Iterator[threading.Event]:
     stopped = threading.Event()
 
     def stop(number: int, frame: Any) -> None:
-        if stopped.is_set():
+        if stopped.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         stopped.set()
 

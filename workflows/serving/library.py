@@ -184,7 +184,7 @@ def of_run(outcome: Outcome, store: Store) -> tuple[dict[str, Plan], dict[str, s
         try:
             plans[name] = measured(one, store)
         except UserError as error:
-            reasons[name] = str(error)
+            reasons[name] = str(error).rpartition("cannot be exported: ")[2]
     if not plans:
         plans["the last retriever"] = last(outcome, store, None)
     return plans, reasons

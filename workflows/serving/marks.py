@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 
 from pydantic import ValidationError
 
@@ -28,9 +29,8 @@ class Marks:
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, threading.Lock()
         self._marks: dict[tuple[str, str], Mark] = {}
-        for mark in _read(path) if path.exists() else ():
+        for mark in read(path) if path.exists() else ():
             self._hold(mark)
-        _drop_torn_line(path)
 
     def all(self) -> list[Mark]:
         """Those that hold, in the order in which they were made."""
@@ -39,9 +39,10 @@ class Marks:
     def add(self, mark: Mark) -> None:
         """Add a mark, which is on the disk afterwards."""
         line = mark.model_dump_json()[:-1] + f',"at":"{datetime.now(UTC).isoformat(timespec="seconds")}"}}\n'
-        with self._lock, self._path.open("a", encoding="utf-8") as file:
+        with self._lock, self._path.open("ab+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            file.write(line)
+            _drop_torn_line(file)
+            file.write(line.encode())
             file.flush()
             os.fsync(file.fileno())
             self._hold(mark)
@@ -74,10 +75,12 @@ def query_id(text: str) -> str:
     return "marked-" + hashlib.sha256(" ".join(text.split()).encode()).hexdigest()[:12]
 
 
-def _drop_torn_line(path: Path) -> None:
+def _drop_torn_line(file: IO[bytes]) -> None:
     """Cut off what follows the last end of a line, so that the next mark begins a line of its own."""
-    if path.exists() and not (content := path.read_bytes()).endswith(b"\n"):
-        os.truncate(path, content.rfind(b"\n") + 1)
+    file.seek(0)
+    content = file.read()
+    if not content.endswith(b"\n"):
+        file.truncate(content.rfind(b"\n") + 1)
 
 
 def _word(doc_id: str) -> str:
@@ -87,7 +90,7 @@ def _word(doc_id: str) -> str:
     return doc_id
 
 
-def _read(path: Path) -> Iterable[Mark]:
+def read(path: Path) -> Iterable[Mark]:
     """The marks of a file; UserError names a line that is none. A last line without an end was being written when the
     machine stopped: its mark was never confirmed, and is left out."""
     lines = read_text(path).split("\n")[:-1]
