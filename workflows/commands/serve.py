@@ -48,6 +48,8 @@ def call(arguments: argparse.Namespace) -> None:
     from workflows.serving.questions import LIMITS
     from workflows.serving.service import Served
 
+    if not 0 <= arguments.port < 2**16:
+        raise UserError(f"--port: got {arguments.port}; accepted: 0 to 65535")
     token, loopback = _token(arguments.token_file), _is_loopback(arguments.host)
     if not loopback and token is None and not arguments.without_token:
         raise UserError(f"--host: {arguments.host} lets other machines ask; accepted: with a token (--token-file FILE "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import signal
 import socket
 import threading
@@ -55,8 +57,8 @@ def free_port(host: str, port: int) -> int:
             tried.bind((host, port))
         except PermissionError:
             raise UserError(f"--port: {port} may not be used by this user; accepted: 1024 to 65535") from None
-        except (OSError, OverflowError) as error:
-            if isinstance(error, socket.gaierror) or getattr(error, "errno", None) == 99:
+        except OSError as error:
+            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
                 raise UserError(f"--host: {host!r} is no address of this machine") from None
             raise UserError(
                 f"--port: {port} is taken on {host}; stop what uses it, or name another, such as --port {port + 1}"
@@ -90,6 +92,7 @@ def _in_this_process(service: Service, cluster: Cluster, ready: Callable[[], Any
 def _with_ray(service: Service, cluster: Cluster, ready: Callable[[], Any]) -> None:
     cuda = service.served.options["cuda"]
     ray_session(cluster)
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     from ray import serve
     from ray.serve.schema import LoggingConfig
 
@@ -109,7 +112,9 @@ def _with_ray(service: Service, cluster: Cluster, ready: Callable[[], Any]) -> N
             ready()
             stopped.wait()
         finally:
-            serve.shutdown()
+            serve.delete(NAME)  # when its requests are answered
+            if cluster.address:  # a Ray of our own ends with this process
+                serve.shutdown()
 
 
 class Replica:
