@@ -193,8 +193,9 @@ def of_run(outcome: Outcome, store: Store) -> tuple[dict[str, Plan], dict[str, s
 def preferred(outcome: Outcome, store: Store, plans: Mapping[str, Plan]) -> str:
     """The system that is asked where none is named: what the run chose to deploy, or the last retriever's with the
     last ranker."""
+    chose = systems.recommended(outcome, store) if store.is_done(outcome.results) else None
     try:
-        name = systems.recommended(outcome, store) or systems.chosen(outcome, None).name
+        name = chose or systems.chosen(outcome, None).name
     except UserError:
         name = ""
     return name if name in plans else list(plans)[-1]
