@@ -74,7 +74,7 @@ class InMemory(Documents):
 
     def texts(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
         """Titles and texts of some documents, by id."""
-        places = [self.place(one) for one in ids]
+        places = [place for place in map(self.place, ids) if place is not None]
         rows = self.by_id[places].tolist()
         return {one: (self._titles[row].as_py(), self._texts[row].as_py()) for one, row in zip(ids, rows, strict=True)}
 

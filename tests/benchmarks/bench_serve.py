@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +33,8 @@ from tests.benchmarks.table import machine, write
 from workflows.serving.deployment import free_port
 
 ROOT = Path(__file__).parents[2]
-CLIENTS = (1, 8, 32, 64)
+CLIENTS = {1: 0.05, 8: 0.15, 32: 0.4, 64: 0.4}
+"""How many ask at once, and their share of all requests."""
 REQUESTS = int(os.environ.get("SPARRING_BENCH_REQUESTS", "10000"))
 PEER_REQUESTS = int(os.environ.get("SPARRING_BENCH_PEER_REQUESTS", str(REQUESTS)))
 START_SECONDS = 300
@@ -45,7 +47,8 @@ class Load(NamedTuple):
 
     seconds: float
     times: list[float]
-    lost: int
+    lost: Counter[str]
+    """Requests without ten documents, by what came instead."""
 
     @property
     def rate(self) -> float:
@@ -53,7 +56,7 @@ class Load(NamedTuple):
 
     def row(self, clients: int, who: str) -> list[str]:
         parts = [f"{1000 * value:,.1f}" for value in np.percentile(self.times, [50, 95, 99])]
-        return [str(clients), who, f"{len(self.times):,}", str(self.lost), f"{self.rate:,.0f}", *parts]
+        return [str(clients), who, f"{len(self.times):,}", str(self.lost.total()), f"{self.rate:,.0f}", *parts]
 
 
 def test_serve() -> None:
@@ -64,19 +67,19 @@ def test_serve() -> None:
     ours, theirs = free_port("127.0.0.1", 0), free_port("127.0.0.1", 0)
     serve = [sys.executable, "-m", "workflows", "serve", str(place), "--port", str(ours)]
     peer = [sys.executable, "-m", "tests.benchmarks.peer_search", str(place), str(theirs)]
-    queries, rows, ratios, lost = _queries(place), [], [], 0
+    queries, rows, ratios, lost = _queries(place), [], [], Counter[str]()
     with _started(serve, ours), _started(peer, theirs):
         for port in (ours, theirs):
             asyncio.run(_load(port, queries[:50], 4))  # the first requests warm caches, and Java or torch compile
-        for clients in CLIENTS:
+        for clients, share in CLIENTS.items():
             loads = []
             for port, count in ((ours, REQUESTS), (theirs, PEER_REQUESTS)):
-                asked = [queries[at % len(queries)] for at in range(count // len(CLIENTS))]
+                asked = [queries[at % len(queries)] for at in range(round(count * share))]
                 loads.append(asyncio.run(_load(port, asked, clients)))
             rows += [load.row(clients, who) for load, who in zip(loads, ("Sparring", "peer"), strict=True)]
             ratios.append(f"{clients} clients {loads[0].rate / loads[1].rate:.2f}x")
             lost += loads[0].lost
-            print(rows[-2:], flush=True)
+            print(rows[-2:], *(load.lost for load in loads), flush=True)
     lines = [
         f"A retriever over {len(queries):,} documents; the first {K} for each query. The system computes in "
         f"{json.loads((place / 'system.json').read_text())['dense']['precision']}, the peer in fp32.",
@@ -85,7 +88,7 @@ def test_serve() -> None:
         machine(ROOT, "fastapi", "sentence-transformers"),
     ]
     write("Search service", 'make bench ARGS="-k serve"', HEAD, rows, lines)
-    assert lost == 0
+    assert lost == Counter()
 
 
 def _queries(folder: Path) -> list[str]:
@@ -115,19 +118,19 @@ def _started(command: list[str], port: int) -> Iterator[None]:
 
 async def _load(port: int, queries: list[str], clients: int) -> Load:
     """So many clients at once ask all queries."""
-    coming, times, lost = iter(queries), [], 0
+    coming, times, lost = iter(queries), [], Counter[str]()
     url = f"http://127.0.0.1:{port}/search"
 
     async def client(session: aiohttp.ClientSession) -> None:
-        nonlocal lost
         for query in coming:
             began = time.perf_counter()
             try:
                 async with session.post(url, json={"queries": [query], "k": K}) as answer:
                     tree = await answer.json()
-                    lost += answer.status != 200 or len(tree["results"][0]["documents"]) != K
-            except (aiohttp.ClientError, TimeoutError, ValueError, KeyError):
-                lost += 1
+                    if answer.status != 200 or len(tree["results"][0]["documents"]) != K:
+                        lost[f"{answer.status} {tree}"] += 1
+            except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
+                lost[repr(error)] += 1
             times.append(time.perf_counter() - began)
 
     began = time.perf_counter()

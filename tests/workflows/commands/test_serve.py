@@ -44,18 +44,23 @@ def queries(place: Place) -> list[dict[str, str]]:
 
 
 def test_every_system_finds_what_the_run_found(place: Place, service: Served) -> None:
-    """All queries at once and each alone."""
+    """In the run's order, with its scores."""
     found = service.get("/systems")
     names = [one["name"] for one in found["systems"]]
     assert {"BM25", "start model", "warm retriever", "retriever 1", "ranker over retriever 1"} <= set(names)
     assert found["default"] == "ranker over retriever 1"
     ranked = {"retriever 1": "retriever 1 ranking (test)", "BM25": "bm25 ranking (test)",
               "ranker over retriever 1": "ranker over retriever 1 (test)"}  # fmt: skip
+    documents = pq.read_table(place.artifact("data") / "documents.parquet").to_pylist()
+    says = {row["doc_id"]: (row["title"], row["text"]) for row in documents}
     for name, label in ranked.items():
         table = pq.read_table(place.artifact(label) / "ranking.parquet").to_pylist()
         for query in queries(place):
-            wanted = [row["doc_id"] for row in table if row["query_id"] == query["query_id"]][:5]
-            assert [doc_id for doc_id, _ in service.ask(query["text"], len(wanted), name)] == wanted
+            wanted = [row for row in table if row["query_id"] == query["query_id"]][:5]
+            found = service.ask(query["text"], len(wanted), name)
+            # Of documents that say the same rounding decides which comes first.
+            assert [says[doc_id] for doc_id, _ in found] == [says[row["doc_id"]] for row in wanted]
+            assert [score for _, score in found] == pytest.approx([row["score"] for row in wanted], abs=1e-4)
 
 
 def test_search_asks_a_running_service(place: Place, service: Served, said: Said, no_models: None) -> None:
