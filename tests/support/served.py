@@ -64,3 +64,5 @@ def served(place: Place, *words: str) -> Iterator[Served]:
         if process.poll() is None:
             process.kill()
         process.wait()
+        if process.stdout is not None:
+            process.stdout.close()

@@ -100,7 +100,8 @@ def test_an_exported_system_is_served_until_it_is_asked_to_stop(
     played: Place, tmp_path: Path, said: Said, no_models: None
 ) -> None:
     folder = tmp_path / "tiny.yaml"  # where a place has its config
-    assert played("export", str(folder), "--system", "BM25") == 0
+    assert played("export", str(tmp_path / "out"), "--system", "BM25") == 0
+    (tmp_path / "out" / "system").rename(folder)
     place = tiny.Place(tmp_path)
     tiny.write(tmp_path / "inline.yaml", tiny.INLINE)
     with served(place) as one:
@@ -158,6 +159,7 @@ def test_marks_make_a_collection(place: Place, service: Served, said: Said, tmp_
     new = {key: value for key, value in found.items() if key[0].startswith("marked-")}
     assert sorted(new.values()) == [(0, "train"), (1, "train")]
     assert len(found) - len(new) == len(own) - 1
+    said()
     assert place("marks", str(tmp_path / "out")) == 2
     assert said()[1] == f"error: {tmp_path / 'out'} is there already; name a folder that is not\n"
 
