@@ -37,6 +37,8 @@ CLIENTS = {1: 0.05, 8: 0.15, 32: 0.4, 64: 0.4}
 """How many ask at once, and their share of all requests."""
 REQUESTS = int(os.environ.get("SPARRING_BENCH_REQUESTS", "10000"))
 PEER_REQUESTS = int(os.environ.get("SPARRING_BENCH_PEER_REQUESTS", str(REQUESTS)))
+TURNS = 5
+"""How often both take turns at one level."""
 START_SECONDS = 300
 K = 10
 HEAD = ["clients", "who", "requests", "lost", "requests/s", "p50 ms", "p95 ms", "p99 ms"]
@@ -49,6 +51,9 @@ class Load(NamedTuple):
     times: list[float]
     lost: Counter[str]
     """Requests without ten documents, by what came instead."""
+
+    def __add__(self, other: Load) -> Load:  # type: ignore[override]
+        return Load(self.seconds + other.seconds, self.times + other.times, self.lost + other.lost)
 
     @property
     def rate(self) -> float:
@@ -72,10 +77,11 @@ def test_serve() -> None:
         for port in (ours, theirs):
             asyncio.run(_load(port, queries[:50], 4))  # the first requests warm caches, and Java or torch compile
         for clients, share in CLIENTS.items():
-            loads = []
-            for port, count in ((ours, REQUESTS), (theirs, PEER_REQUESTS)):
-                asked = [queries[at % len(queries)] for at in range(round(count * share))]
-                loads.append(asyncio.run(_load(port, asked, clients)))
+            loads = [Load(0.0, [], Counter()) for _ in range(2)]
+            for turn in range(TURNS):
+                for side, (port, count) in enumerate(((ours, REQUESTS), (theirs, PEER_REQUESTS))):
+                    asked = [queries[(turn + at * TURNS) % len(queries)] for at in range(round(count * share / TURNS))]
+                    loads[side] += asyncio.run(_load(port, asked, clients))
             rows += [load.row(clients, who) for load, who in zip(loads, ("Sparring", "peer"), strict=True)]
             ratios.append(f"{clients} clients {loads[0].rate / loads[1].rate:.2f}x")
             lost += loads[0].lost

@@ -15,7 +15,8 @@ from workflows.serving.metrics import Metrics
 from workflows.serving.questions import BODY_BYTES
 
 Message = MutableMapping[str, Any]
-Receive, Send = Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 OPEN = ("/", "/health")

@@ -92,10 +92,10 @@ def _in_this_process(service: Service, cluster: Cluster, ready: Callable[[], Any
 def _with_ray(service: Service, cluster: Cluster, ready: Callable[[], Any]) -> None:
     cuda = service.served.options["cuda"]
     ray_session(cluster)
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     from ray import serve
     from ray.serve.schema import LoggingConfig
 
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # its import sets another
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
     deployment = serve.deployment(
         serve.ingress()(Replica), name=NAME, num_replicas=1, max_ongoing_requests=WAITING,
