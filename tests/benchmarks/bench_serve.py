@@ -99,7 +99,8 @@ def test_serve() -> None:
 
 def _queries(folder: Path) -> list[str]:
     """Eight words from the middle of each document."""
-    texts = [json.loads(line)["text"].split() for line in (folder / "documents.jsonl").open(encoding="utf-8")]
+    with (folder / "documents.jsonl").open(encoding="utf-8") as file:
+        texts = [json.loads(line)["text"].split() for line in file]
     return [" ".join(words[len(words) // 2 :][:8]) for words in texts]
 
 

@@ -28,7 +28,8 @@ def main() -> None:
     model = SentenceTransformer(str(folder / "retriever"))
     model.max_seq_length = json.loads((folder / "system.json").read_text())["dense"]["query_tokens"]
     index = faiss.read_index(str(folder / "index.faiss"))
-    documents = [json.loads(line) for line in (folder / "documents.jsonl").open(encoding="utf-8")]
+    with (folder / "documents.jsonl").open(encoding="utf-8") as file:
+        documents = [json.loads(line) for line in file]
     app = FastAPI()
 
     @app.get("/health")
