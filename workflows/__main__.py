@@ -40,12 +40,14 @@ from workflows.commands import (
     evaluate,
     export,
     init,
+    marks,
     opening,
     plan,
     push,
     report,
     run,
     search,
+    serve,
     show,
     submit,
     tune,
@@ -53,7 +55,10 @@ from workflows.commands import (
 from workflows.program import program
 from workflows.store.dag import StepFailed
 
-COMMANDS = (init, plan, run, submit, tune, show, report, search, export, push, clean, evaluate, doctor, completion)
+COMMANDS = (
+    init, plan, run, submit, tune, show, report, search, serve, marks, export, push, clean, evaluate, doctor,
+    completion,
+)  # fmt: skip
 """A module each, named as the command: its docstring is the help, `add_arguments` takes a parser, `call` what it
 read."""
 

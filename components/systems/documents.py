@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 
@@ -29,6 +30,11 @@ class Documents(ABC):
         self.by_id, self.order = id_order(ids)
         self.sorted = ids.take(pa.array(self.by_id))
 
+    def place(self, one: str) -> int | None:
+        """The place of an id among all in their order; None for one that is no document's."""
+        at = bisect_left(range(len(self.sorted)), one, key=lambda place: self.sorted[place].as_py())
+        return at if at < len(self.sorted) and self.sorted[at].as_py() == one else None
+
     @abstractmethod
     def texts(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
         """Titles and texts of some documents, by id."""
@@ -47,18 +53,28 @@ class InTable(Documents):
 
 
 class InMemory(Documents):
-    """Those of a system's folder; UserError unless there are `count`."""
+    """Those of a table that is held in memory: ids, titles and texts."""
 
-    def __init__(self, path: Path, count: int) -> None:
+    def __init__(self, table: pa.Table) -> None:
+        ids, self._titles, self._texts = (column.combine_chunks() for column in table.columns)
+        super().__init__(ids)
+
+    @classmethod
+    def of_folder(cls, path: Path, count: int) -> Self:
+        """Those of a system's folder; UserError unless there are `count`."""
         table = _parsed(path)
         if len(table) != count:
             raise UserError(f"{path}: {len(table)} documents, and the system has {count}; export it again")
-        ids, self._titles, self._texts = (table[key].combine_chunks() for key in NAMES)
-        super().__init__(ids)
+        return cls(table.select(list(NAMES)))
+
+    @classmethod
+    def of_table(cls, path: Path) -> Self:
+        """Those of a run's table."""
+        return cls(pa.concat_tables(pieces(path, DOCUMENTS)).select(list(NAMES.values())))
 
     def texts(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
         """Titles and texts of some documents, by id."""
-        places = [bisect_left(range(len(self.by_id)), one, key=lambda at: self.sorted[at].as_py()) for one in ids]
+        places = [place for place in map(self.place, ids) if place is not None]
         rows = self.by_id[places].tolist()
         return {one: (self._titles[row].as_py(), self._texts[row].as_py()) for one, row in zip(ids, rows, strict=True)}
 

@@ -45,27 +45,21 @@ class BM25:
         return self._java.submit(lambda: list(self._searcher.result().search(texts, k))).result
 
 
-class Retriever:
-    """A retriever's lists."""
+class Encoder:
+    """A retriever's model, which makes vectors of queries."""
 
-    def __init__(
-        self, folder: Path, documents: Documents, nearest: Nearest, *, precision: str, vectors: str,
-        neighbours: tuple[Neighbours, Vectors] | None = None, **options: Any,
-    ) -> None:  # fmt: skip
-        """`nearest` looks among the documents' vectors; `vectors` is the type that a query's vector is rounded to.
-        `neighbours` says how lists are reranked by neighbours, and reads the documents' vectors for that. Options are
-        those of `Inference`."""
+    def __init__(self, folder: Path, *, precision: str, vectors: str, **options: Any) -> None:
+        """`vectors` is the type that a query's vector is rounded to. Options are those of `Inference`."""
         from components.data.template import Template
         from components.data.tokenizers import load_tokenizer
         from components.models.dual_encoder import DualEncoder
         from components.models.inference import Inference
 
         self._inference = Inference(DualEncoder, folder, precision=precision, **options)
-        self._tokenizer, self._vectors, self._nearest = load_tokenizer(folder), vectors, nearest
-        self._template, self._documents = Template.of(self._tokenizer), documents
-        self._neighbours = neighbours
+        self._tokenizer, self._vectors = load_tokenizer(folder), vectors
+        self._template = Template.of(self._tokenizer)
 
-    def encode(self, texts: Sequence[str]) -> np.ndarray:
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """(Q, d) the queries' vectors, as the step `encode_queries` stores them."""
         from components.models.inference import Texts
 
@@ -75,10 +69,21 @@ class Retriever:
         reading = Texts(self._template, tokens, config.query_tokens)
         return self._inference.ask(reading, np.arange(len(texts)), "query").astype(self._vectors)
 
-    def __call__(self, texts: Sequence[str], k: int) -> list[Found]:
+
+class Retriever:
+    """A retriever's lists."""
+
+    def __init__(
+        self, encoder: Encoder, documents: Documents, nearest: Nearest,
+        neighbours: tuple[Neighbours, Vectors] | None = None,
+    ) -> None:  # fmt: skip
+        """`nearest` looks among the documents' vectors. `neighbours` says how lists are reranked by neighbours, and
+        reads the documents' vectors for that."""
+        self.encode, self._nearest, self._documents, self._neighbours = encoder, nearest, documents, neighbours
+
+    def nearest(self, vectors: np.ndarray, k: int) -> list[Found]:
         """The k documents with the largest inner products, equal ones in order of id; the first of them by their
         neighbours where that was asked for."""
-        vectors = self.encode(texts)
         keys = self._nearest(vectors, self._documents.order, k)
         return [self._found(vector, row[row != topk.NO_DOCUMENT]) for vector, row in zip(vectors, keys, strict=True)]
 

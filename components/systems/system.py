@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -16,7 +18,7 @@ from components.retrieval.fusion import fuse
 from components.systems import config as configs
 from components.systems.config import List, SystemConfig, Weights
 from components.systems.documents import Documents, InMemory
-from components.systems.stages import BM25, Found, PairScorer, Retriever, reordered
+from components.systems.stages import BM25, Encoder, Found, PairScorer, Retriever, reordered
 
 BATCH_TOKENS = 8_192
 """Tokens that a model reads at a time."""
@@ -34,6 +36,20 @@ class Hit(NamedTuple):
     text: str
 
 
+class Seconds(dict[str, float]):
+    """How long the parts of a search took, one after another. BM25 searches while a retriever does: of BM25 it is what
+    was waited for it afterwards."""
+
+    @contextmanager
+    def of(self, part: str) -> Iterator[None]:
+        """Count this block as a part."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self[part] = self.get(part, 0.0) + time.perf_counter() - began
+
+
 class System:
     """A system with its models and indexes loaded. Any thread may search; one search runs at a time, on all threads
     that it was given."""
@@ -44,7 +60,7 @@ class System:
     ) -> None:  # fmt: skip
         """Its stages are those that the config has."""
         self.config = config
-        self._documents, self._lexical, self._dense, self._ranker = documents, lexical, dense, ranker
+        self.documents, self._lexical, self._dense, self._ranker = documents, lexical, dense, ranker
         self._one_at_a_time = threading.Lock()
 
     @classmethod
@@ -54,7 +70,7 @@ class System:
         lexical = dense = ranker = None
         if config.lexical is not None:  # Java starts while Python imports
             lexical = BM25(folder / config.lexical.index, config.lexical, threads=threads)
-        documents = InMemory(folder / configs.DOCUMENTS, config.documents)
+        documents = InMemory.of_folder(folder / configs.DOCUMENTS, config.documents)
         options = {"threads": threads, "batch_tokens": batch_tokens, "cuda": cuda}
         if config.dense is not None:
             from components.retrieval import index, smaller
@@ -67,35 +83,42 @@ class System:
                     "documents; export it again"
                 )
             cut = partial(smaller.cut, dimensions=config.dense.dimensions, normalize=config.dense.normalize)
+            encoder = Encoder(
+                folder / config.dense.retriever, precision=config.dense.precision, vectors=config.dense.vectors,
+                **options,
+            )  # fmt: skip
             dense = Retriever(
-                folder / config.dense.retriever, documents,
-                lambda vectors, order, k: index.search(opened, cut(vectors), order, k),
-                precision=config.dense.precision, vectors=config.dense.vectors,
-                neighbours=None if near is None else (near, index.reader(opened)), **options,
+                encoder, documents, lambda vectors, order, k: index.search(opened, cut(vectors), order, k),
+                neighbours=None if near is None else (near, index.reader(opened)),
             )  # fmt: skip
         if config.ranker is not None:
             ranker = PairScorer(folder / config.ranker.folder, precision=config.ranker.precision, **options)
         return cls(config, documents, lexical=lexical, dense=dense, ranker=ranker)
 
-    def search(self, texts: Sequence[str], k: int) -> list[list[Hit]]:
+    def search(self, texts: Sequence[str], k: int, seconds: Seconds | None = None) -> list[list[Hit]]:
         """At most k documents for each query, best first; UserError where the system cannot rank so many.
 
-        Equal scores of the ranker keep the order before it, all others are in order of id.
+        Equal scores of the ranker keep the order before it, all others are in order of id. `seconds` is told how long
+        each part took: `encode` (tokenise too), `search`, `bm25`, `fuse`, `rank`, `text`.
         """
         self.config.check_k(k)
         if not texts:
             return []
+        spent = Seconds() if seconds is None else seconds
         with self._one_at_a_time:
-            lists = self._lists(texts, k)
-            final = ranked = _fused(lists, len(texts), self.config)
+            lists = self._lists(texts, k, spent)
+            with spent.of("fuse"):
+                final = ranked = _fused(lists, len(texts), self.config)
             scores = lists if self.config.fusion is None else {**lists, "fusion": ranked}
             if self._ranker is not None and self.config.ranker is not None:
-                judged = self._judged(texts, ranked, self._ranker, self.config.ranker.depth)
-                final = _reordered(ranked, judged, lists, self.config.ranker.weights)
+                judged = self._judged(texts, ranked, self._ranker, self.config.ranker.depth, spent)
+                with spent.of("rank"):
+                    final = _reordered(ranked, judged, lists, self.config.ranker.weights)
                 scores = {**scores, "ranker": judged}
-        by_stage = {stage: [dict(found) for found in own] for stage, own in scores.items()}
-        shown = [found[:k] for found in final]
-        known = self._documents.texts([doc_id for found in shown for doc_id, _ in found])
+        with spent.of("text"):
+            by_stage = {stage: [dict(found) for found in own] for stage, own in scores.items()}
+            shown = [found[:k] for found in final]
+            known = self.documents.texts([doc_id for found in shown for doc_id, _ in found])
         return [
             [
                 Hit(one, score, {stage: own[q][one] for stage, own in by_stage.items() if one in own[q]}, *known[one])
@@ -104,7 +127,7 @@ class System:
             for q, found in enumerate(shown)
         ]
 
-    def _lists(self, texts: Sequence[str], k: int) -> dict[str, list[Found]]:
+    def _lists(self, texts: Sequence[str], k: int, spent: Seconds) -> dict[str, list[Found]]:
         """Both lists as long as the config says; one alone as long as is needed."""
         lexical, dense, ranker = self.config.lexical, self.config.dense, self.config.ranker
         neighbours = None if dense is None else dense.neighbours
@@ -114,14 +137,25 @@ class System:
         if self._lexical is not None and lexical is not None:
             coming = self._lexical(texts, alone if dense is None else lexical.k)
         if self._dense is not None and dense is not None:
-            lists["dense"] = self._dense(texts, min(self.config.documents, alone if lexical is None else dense.k))
-        return lists if coming is None else {"lexical": coming(), **lists}
+            with spent.of("encode"):
+                vectors = self._dense.encode(texts)
+            with spent.of("search"):
+                length = min(self.config.documents, alone if lexical is None else dense.k)
+                lists["dense"] = self._dense.nearest(vectors, length)
+        if coming is None:
+            return lists
+        with spent.of("bm25"):
+            return {"lexical": coming(), **lists}
 
-    def _judged(self, texts: Sequence[str], ranked: list[Found], ranker: PairScorer, depth: int) -> list[Found]:
+    def _judged(
+        self, texts: Sequence[str], ranked: list[Found], ranker: PairScorer, depth: int, spent: Seconds
+    ) -> list[Found]:
         """The ranker's scores of each query's first documents, which stay in their order."""
         first = [[doc_id for doc_id, _ in found[:depth]] for found in ranked]
-        known = self._documents.texts([doc_id for ids in first for doc_id in ids])
-        scores = ranker(texts, [[document_text(*known[doc_id]) for doc_id in ids] for ids in first])
+        with spent.of("text"):
+            known = self.documents.texts([doc_id for ids in first for doc_id in ids])
+        with spent.of("rank"):
+            scores = ranker(texts, [[document_text(*known[doc_id]) for doc_id in ids] for ids in first])
         return [list(zip(ids, own.tolist(), strict=True)) for ids, own in zip(first, scores, strict=True)]
 
 

@@ -216,10 +216,12 @@ class Place:
         return self.folder / "runs"
 
     def words(self, command: str, *words: str) -> list[str]:
-        """The command line; `run`, `search` and `tune` get the profile, and what needs a config gets it."""
+        """The command line; `run`, `search`, `serve` and `tune` get the profile, and what needs a config gets it."""
         where = ["--store", self.where, "--runs", str(self.runs)]
         config = [] if command in ("evaluate", "doctor") else [str(self.config)]
-        cluster = ["--cluster", str(self.folder / "inline.yaml")] if command in ("run", "search", "tune") else []
+        cluster = (
+            ["--cluster", str(self.folder / "inline.yaml")] if command in ("run", "search", "serve", "tune") else []
+        )
         return [*where, command, *config, *cluster, *words]
 
     def __call__(self, command: str, *words: str) -> int:

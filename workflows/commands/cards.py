@@ -10,13 +10,13 @@ from components.data.tokenizers import MODEL_CONFIG
 from components.models import card, model_card
 from components.models.configs import RANKER_CODE, ResolvedCrossEncoderConfig, ResolvedDualEncoderConfig
 from components.models.model_card import Origin, Row, StartModel
-from workflows.commands.opening import finished
 from workflows.report.metrics import METRICS
 from workflows.stages.experiments import Experiment
 from workflows.stages.results import System, name_of
 from workflows.steps.ingest import ingest
 from workflows.steps.start import start
 from workflows.store.dag import Step, graph
+from workflows.store.needed import finished
 from workflows.store.store import Store
 
 BESIDE = ("BM25", "start model")

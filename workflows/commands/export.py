@@ -24,12 +24,13 @@ from components.data.tables import RANKING, of_queries
 from components.files import replacing
 from components.models.configs import RANKER_CODE
 from workflows.commands import cards, group_files, system_folder
-from workflows.commands.opening import add_config, finished, opened
+from workflows.commands.opening import add_config, opened
 from workflows.program import program
 from workflows.stages import systems
 from workflows.stages.experiments import Experiment
 from workflows.steps.search import INDEX
 from workflows.store.dag import Step
+from workflows.store.needed import finished
 from workflows.store.store import Store
 
 TEXTS = ["a", "What is it?", "one two three", "B-25, c. 1940"]

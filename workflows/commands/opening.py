@@ -3,13 +3,11 @@
 import argparse
 import os
 from pathlib import Path
-from typing import Any
 
 from components.config import UserError, listing
 from workflows import ROOT
 from workflows.distributed import cluster as clusters
 from workflows.distributed import worker_group
-from workflows.program import program
 from workflows.stages import experiments
 from workflows.stages.experiments import Experiment
 from workflows.store import object_store
@@ -57,21 +55,6 @@ def labelled(experiment: Experiment, label: str) -> Step:
             return node
     accepted = listing(dict.fromkeys(node.label for node in nodes))
     raise UserError(f"no step is labelled {label!r}; accepted: {accepted}")
-
-
-def finished(store: Store, node: Step) -> dict[str, Any]:
-    """A step's record; UserError where the step is not done."""
-    record = store.record(node)
-    if record is None:
-        raise UserError(f"the step {node.label!r} is not done; run it first: {program()} run CONFIG")
-    return record
-
-
-def not_dropped(store: Store, node: Step) -> None:
-    """UserError where files of a finished step were dropped."""
-    if not store.is_complete(node):
-        again = f"{program()} run CONFIG --until {node.label!r}"
-        raise UserError(f"files of the step {node.label!r} were dropped; make them again: {again}")
 
 
 def leave() -> None:

@@ -2,8 +2,9 @@
 
 import argparse
 
-from workflows.commands.opening import add_config, finished, opened
+from workflows.commands.opening import add_config, opened
 from workflows.report.run_folder import RunFolder
+from workflows.store.needed import finished
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,35 +1,19 @@
-"""Print the documents that a finished run's models find for a query, with text and scores. They are what the run itself
-would find: by the same index, where it has one, and in the same precision. A system's folder, as `export` writes it,
-takes the config's place: then it is the system's own stages that find and reorder, and no store is needed."""
+"""Print the documents that a finished run's models find for a query, with text and scores. They are what the run
+itself would find: by the same index, where it has one, and in the same precision. A system's folder, as `export` writes
+it, takes the config's place: then it is the system's own stages that find and reorder, and no store is needed. Where
+`serve` runs for the same, its open models answer."""
 
 import argparse
 import textwrap
 from typing import Any
 
-import numpy as np
-
 from components.config import UserError
-from components.data.groups import check_k
-from components.data.vectors import DocumentVectors, document_shards
-from components.retrieval import smaller, topk
 from components.systems import config as configs
-from components.systems.config import VERSION, Ranker, SystemConfig
-from components.systems.documents import InTable
-from components.systems.stages import BM25, Nearest, PairScorer, Retriever
 from components.systems.system import Hit, System
-from workflows.commands.opening import add_cluster, add_config, finished, not_dropped, opened
+from workflows.commands.opening import add_cluster, add_config, opened, store_root
 from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import cores
-from workflows.stages import systems
-from workflows.stages.experiments import Experiment
-from workflows.stages.results import Outcome
-from workflows.stages.results import System as Measured
-from workflows.stages.retrieval import Retrieval
-from workflows.steps import lucene
-from workflows.steps.prior import add_prior
-from workflows.steps.score import RerankConfig
-from workflows.steps.search import INDEX
-from workflows.store.store import Store
+from workflows.serving import running
 
 CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")
 """Control characters, and what is printed in their place: a terminal would obey those in a document."""
@@ -58,11 +42,7 @@ def call(arguments: argparse.Namespace) -> None:
     """Print the documents, best first, with scores and the beginning of their texts."""
     if arguments.depth is not None and not arguments.rank:
         raise UserError("--depth: says how many documents --rank reorders; accepted: together with --rank")
-    cluster = clusters.read_cluster(arguments.cluster)
-    cuda = cluster.model_copy(update={"mode": "inline"}).cuda()  # in this process, whatever the profile's mode
-    options = {"cuda": cuda, "batch_tokens": cluster.batch_tokens(cuda=cuda), "threads": cores()}
-    system = _exported(arguments, options) if arguments.config.is_dir() else _of_run(arguments, options)
-    for number, hit in enumerate(system.search([arguments.query], arguments.k)[0], 1):
+    for number, hit in enumerate((_exported if arguments.config.is_dir() else _of_run)(arguments), 1):
         title, doc_id, text = (part.translate(CONTROLS) for part in (hit.title, hit.doc_id, hit.text))
         print(f"{number}. {title or doc_id}  ({_scores(hit)})  {doc_id}")
         print(textwrap.indent(textwrap.fill(textwrap.shorten(text, 280, placeholder=" ..."), 100), "   "))
@@ -79,131 +59,40 @@ def _scores(hit: Hit) -> str:
     )
 
 
-def _exported(arguments: argparse.Namespace, options: dict[str, Any]) -> System:
-    """The system in a folder."""
+def _exported(arguments: argparse.Namespace) -> list[Hit]:
+    """What the system in a folder finds."""
     for key, value in {"--set": arguments.assignments, "--rank": arguments.rank}.items():
         if value:
             raise UserError(f"{key}: an exported system searches as its system.json says; accepted: with a config")
-    configs.read(arguments.config).check_k(arguments.k, "-k")
-    return System.load(arguments.config, **options)
+    folder, k = arguments.config, arguments.k
+    configs.read(folder).check_k(k, "-k")
+    found = running.asked(folder, running.identity_of_folder(folder), "folder", arguments.query, k)
+    return found if found is not None else System.load(folder, **_options(arguments)).search([arguments.query], k)[0]
 
 
-def _of_run(arguments: argparse.Namespace, options: dict[str, Any]) -> System:
-    """The last retriever of a run, and with --rank the last ranker over it."""
+def _of_run(arguments: argparse.Namespace) -> list[Hit]:
+    """What the last retriever of a run finds, and with --rank the last ranker over it."""
     experiment, store = opened(arguments)
+    if arguments.rank and experiment.outcome.ranker is None:
+        raise UserError(f"--rank: the recipe {experiment.config.recipe} trains no ranker")
+    if arguments.depth is None:
+        role, of = "ranker" if arguments.rank else "retriever", running.identity(experiment, store_root(arguments))
+        found = running.asked(experiment.run, of, role, arguments.query, arguments.k)
+        if found is not None:
+            return found
+    from workflows.serving import library
+
     depth = None
     if arguments.rank:
-        if experiment.outcome.ranker is None:
-            raise UserError(f"--rank: the recipe {experiment.config.recipe} trains no ranker")
-        depth = _own_depth(experiment, arguments.k) if arguments.depth is None else arguments.depth
-    return last(experiment, store, k=arguments.k, depth=depth, options=options)
+        own = library.own_depth(experiment.outcome, arguments.k)
+        depth = own if arguments.depth is None else arguments.depth
+    plan = library.last(experiment.outcome, store, depth)
+    plan.config.check_k(arguments.k, "-k")
+    return library.Library(store, **_options(arguments)).system(plan).search([arguments.query], arguments.k)[0]
 
 
-def last(experiment: Experiment, store: Store, *, k: int, depth: int | None, options: dict[str, Any]) -> System:
-    """A run's last retriever, to find up to `k` documents; with `depth`, its last ranker reorders the first `depth`, by
-    the sum of its scores and others where the run does."""
-    outcome, retrieval = experiment.outcome, experiment.outcome.retrieval
-    own = None if depth is None else _own_reranking(outcome)
-    others = systems.stages(own) if own is not None and _has_prior(own) else {}
-    _fetch(experiment, store, others, k=k, depth=depth)
-    ranker, lexical, model = None, None, store.path(retrieval.retriever) / "model"
-    if depth is not None:
-        ranker = Ranker(depth=depth, precision=_config_of(own).precision)
-    if own is not None and ranker is not None and others:
-        described = systems.described(own, others, store)
-        lexical, weights = described.lexical, described.ranker and described.ranker.weights
-        ranker = ranker.model_copy(update={"weights": weights})
-    documents = InTable(store.path(outcome.data) / "documents.parquet")
-    dense = systems.dense(retrieval.found(outcome.split), model).model_copy(update={"k": retrieval.k})
-    config = SystemConfig(
-        version=VERSION, name="the last", documents=len(documents.order), lexical=lexical, dense=dense, ranker=ranker,
-    )  # fmt: skip
-    config.check_k(k, "-k")
-    return System(
-        config, documents,
-        lexical=BM25(store.path(others["lexical"].inputs["index"]) / lucene.INDEX, lexical, threads=options["threads"])
-        if lexical is not None else None,
-        dense=Retriever(model, documents, _nearest(retrieval, store, options), precision=dense.precision,
-                        vectors=dense.vectors, **options),
-        ranker=PairScorer(store.path(outcome.ranker) / "model", precision=ranker.precision, **options)
-        if ranker is not None and outcome.ranker is not None else None,
-    )  # fmt: skip
-
-
-def _own_reranking(outcome: Outcome) -> Measured | None:
-    """What the run itself measured of its last ranker, over its last retriever where it did; None for nothing."""
-    last = outcome.retrieval.retriever.fingerprint
-    own = [one for one in outcome.systems if one.ranker is not None and one.ranker is outcome.ranker and one.ranking]
-    over_last = [one for one in own if one.retrieval is not None and one.retrieval.retriever.fingerprint == last]
-    return next(iter([*over_last, *own]), None)
-
-
-def _has_prior(system: Measured) -> bool:
-    return system.ranking is not None and system.ranking.function is add_prior
-
-
-def _config_of(system: Measured | None) -> RerankConfig:
-    """How the run itself reranked."""
-    if system is None or system.ranking is None:
-        return RerankConfig()
-    step = system.ranking.inputs["reranked"] if _has_prior(system) else system.ranking
-    config: RerankConfig = step.inputs["config"]
-    return config
-
-
-def _own_depth(experiment: Experiment, k: int) -> int:
-    """How many documents of a query the run itself reranks; where it reranks none, as many as are shown."""
-    own = _own_reranking(experiment.outcome)
-    return k if own is None else min(_config_of(own).depth, experiment.outcome.retrieval.k)
-
-
-def _fetch(experiment: Experiment, store: Store, others: systems.Stages, *, k: int, depth: int | None) -> None:
-    """Fetch what is needed, with the scores beside the ranker's; UserError where it was not made or was dropped, or a
-    count is out of range."""
-    outcome = experiment.outcome
-    models = [
-        outcome.retrieval.retriever,
-        *([outcome.ranker] if depth is not None and outcome.ranker is not None else []),
-    ]
-    searched = outcome.retrieval.needed
-    more = [others["lexical"].inputs["index"]] if "lexical" in others else []
-    more += systems.weights_of(others)
-    for step in (*models, *more, *searched, outcome.data):
-        finished(store, step)
-    for step in searched:
-        not_dropped(store, step)
-    store.fetch([outcome.data], "documents.parquet")
-    check_k(k, store.path(outcome.data), key="-k")
-    if depth is not None:
-        check_k(depth, store.path(outcome.data), key="--depth")
-    store.fetch([*searched, *more])
-    store.fetch(models, "model")
-
-
-def _nearest(retrieval: Retrieval, store: Store, options: dict[str, Any]) -> Nearest:
-    """The search of the steps `search` and `rescore`."""
-    found = _found(retrieval, store, options)
-    if retrieval.rescored_by is None:
-        return found
-    place, times = store.path(retrieval.rescored_by), retrieval.search.rescore or 1
-    documents, how = DocumentVectors(place), smaller.read(place)
-
-    def nearest(queries: np.ndarray, order: np.ndarray, k: int) -> topk.Keys:
-        candidates = found(queries, order, min(len(order), times * max(k, retrieval.k)))
-        return smaller.rescored(queries, candidates, order, documents, how, k)
-
-    return nearest
-
-
-def _found(retrieval: Retrieval, store: Store, options: dict[str, Any]) -> Nearest:
-    """The search of the step `search`: by the run's index, or exact."""
-    place = store.path(retrieval.searched)
-    how, threads = smaller.read(place), options["threads"]
-    if retrieval.index is None:
-        vectors, device = document_shards(place), "cuda" if options["cuda"] else "cpu"
-        return lambda queries, order, k: smaller.top_k(queries, vectors, how, order, k, device=device, threads=threads)
-    from components.retrieval import index
-
-    config, path = retrieval.search, store.path(retrieval.index) / INDEX
-    opened = index.read(path, probes=config.probes, ef=config.ef, threads=threads, gpu=options["cuda"])
-    return lambda queries, order, k: index.search(opened, queries if how is None else how.queries(queries), order, k)
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """How models compute: in this process, whatever the profile's mode."""
+    cluster = clusters.read_cluster(arguments.cluster)
+    cuda = cluster.model_copy(update={"mode": "inline"}).cuda()
+    return {"cuda": cuda, "batch_tokens": cluster.batch_tokens(cuda=cuda), "threads": cores()}

@@ -4,10 +4,11 @@ import argparse
 import json
 
 from components.evaluation import result_table
-from workflows.commands.opening import add_config, finished, labelled, opened
+from workflows.commands.opening import add_config, labelled, opened
 from workflows.commands.watch import watch
 from workflows.report.run_folder import RunFolder
 from workflows.store.dag import Step
+from workflows.store.needed import finished
 from workflows.store.store import Store
 from workflows.tuning.report import format_table
 from workflows.tuning.trials import TrialTable

@@ -12,7 +12,6 @@ from components.retrieval import smaller
 from components.systems import documents, example
 from components.systems.card import CARD, Measured, card
 from components.systems.config import DOCUMENTS, SYSTEM, SystemConfig
-from workflows.commands.opening import finished, not_dropped
 from workflows.distributed.cluster import cores
 from workflows.report.metrics import METRICS
 from workflows.stages.results import Outcome, System
@@ -20,6 +19,7 @@ from workflows.stages.systems import Stages, described, retriever_of, searched, 
 from workflows.steps import lucene
 from workflows.steps.search import INDEX
 from workflows.store.dag import Step
+from workflows.store.needed import finished, not_dropped
 from workflows.store.store import Store
 
 

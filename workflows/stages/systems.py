@@ -154,7 +154,7 @@ def described(system: System, steps: Stages, store: Store) -> SystemConfig:
         neighbours = _neighbours(steps, store) if "neighbours" in steps else None
     return SystemConfig(
         version=VERSION, name=system.name,
-        documents=pq.read_metadata(store.path(system.data) / "documents.parquet").num_rows,
+        documents=count(store.path(system.data) / "documents.parquet"),
         lexical=_lexical(steps["lexical"]) if "lexical" in steps else None,
         dense=dense(
             steps["dense"], store.path(retriever_of(steps["dense"])) / "model", neighbours
@@ -163,6 +163,12 @@ def described(system: System, steps: Stages, store: Store) -> SystemConfig:
         if "fusion" in steps else None,
         ranker=_ranker(steps["ranker"], steps.get("prior"), store) if "ranker" in steps else None,
     )  # fmt: skip
+
+
+def count(table: Path) -> int:
+    """The number of documents in a table."""
+    rows: int = pq.read_metadata(table).num_rows
+    return rows
 
 
 def dense(stage: Step, model: Path, neighbours: Neighbours | None = None) -> Dense:

@@ -24,7 +24,9 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     pq.write_table(pa.table(ROWS, schema=DOCUMENTS), table)
     documents.write(table, file)
     assert file.read_bytes().count(b"\n") == 6
-    for read in (documents.InMemory(file, 6), documents.InTable(table)):
+    memory = documents.InMemory
+    for read in (memory.of_folder(file, 6), memory.of_table(table), documents.InTable(table)):
+        assert [read.place(one) for one in ("no", *sorted(ROWS["doc_id"]))] == [None, *range(6)]
         assert read.sorted.to_pylist() == sorted(ROWS["doc_id"])
         assert read.texts(["é", "a", "\U0001f98a", "b", "\ufffd", 'quote"']) == {
             one: (title, text) for one, title, text in zip(*ROWS.values(), strict=True)
@@ -39,4 +41,4 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
 def test_a_file_of_something_else(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "documents.jsonl").write_text(text)
     with pytest.raises(UserError, match=says):
-        documents.InMemory(tmp_path / "documents.jsonl", 2)
+        documents.InMemory.of_folder(tmp_path / "documents.jsonl", 2)

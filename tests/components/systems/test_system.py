@@ -43,6 +43,11 @@ class Lists:
         lists = [self.own(text)[:k] for text in texts]
         return (lambda: lists) if self._later else lists
 
+    def encode(self, texts: list[str]) -> list[str]:
+        return texts
+
+    nearest = __call__
+
 
 def judge(query: str, document: str) -> float:
     """A ranker's score, with ties."""

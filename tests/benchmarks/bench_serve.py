@@ -1,0 +1,147 @@
+"""The search service under growing load, against FastAPI with sentence-transformers, by turns.
+
+    SPARRING_BENCH_SYSTEM=out/system make bench ARGS="-k serve"
+
+`out/system` is the folder of a retriever as `export --system "retriever 1"` writes it: both open its model, its index
+and its documents. Both run in their own processes on the same cores as the clients. A client asks for ten documents
+of one query, waits for the answer and asks again; every query of a level is another one. An answer that is not ten
+documents, or an error, counts as lost. SPARRING_BENCH_REQUESTS is for all levels together, SPARRING_BENCH_PEER_REQUESTS
+for the peer where it is slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import aiohttp
+import numpy as np
+import pytest
+
+from tests.benchmarks.table import machine, write
+from workflows.serving.deployment import free_port
+
+ROOT = Path(__file__).parents[2]
+CLIENTS = {1: 0.05, 8: 0.15, 32: 0.4, 64: 0.4}
+"""How many ask at once, and their share of all requests."""
+REQUESTS = int(os.environ.get("SPARRING_BENCH_REQUESTS", "10000"))
+PEER_REQUESTS = int(os.environ.get("SPARRING_BENCH_PEER_REQUESTS", str(REQUESTS)))
+TURNS = 5
+"""How often both take turns at one level."""
+START_SECONDS = 300
+K = 10
+HEAD = ["clients", "who", "requests", "lost", "requests/s", "p50 ms", "p95 ms", "p99 ms"]
+
+
+class Load(NamedTuple):
+    """What one level of load came to."""
+
+    seconds: float
+    times: list[float]
+    lost: Counter[str]
+    """Requests without ten documents, by what came instead."""
+
+    def __add__(self, other: Load) -> Load:  # type: ignore[override]
+        return Load(self.seconds + other.seconds, self.times + other.times, self.lost + other.lost)
+
+    @property
+    def rate(self) -> float:
+        return len(self.times) / self.seconds
+
+    def row(self, clients: int, who: str) -> list[str]:
+        parts = [f"{1000 * value:,.1f}" for value in np.percentile(self.times, [50, 95, 99])]
+        return [str(clients), who, f"{len(self.times):,}", str(self.lost.total()), f"{self.rate:,.0f}", *parts]
+
+
+def test_serve() -> None:
+    folder = os.environ.get("SPARRING_BENCH_SYSTEM")
+    if not folder:
+        pytest.skip("SPARRING_BENCH_SYSTEM names no exported system")
+    place = Path(folder).resolve()
+    ours, theirs = free_port("127.0.0.1", 0), free_port("127.0.0.1", 0)
+    serve = [sys.executable, "-m", "workflows", "serve", str(place), "--port", str(ours)]
+    peer = [sys.executable, "-m", "tests.benchmarks.peer_search", str(place), str(theirs)]
+    queries, rows, ratios, lost = _queries(place), [], [], Counter[str]()
+    with _started(serve, ours), _started(peer, theirs):
+        for port in (ours, theirs):
+            asyncio.run(_load(port, queries[:50], 4))  # the first requests warm caches, and Java or torch compile
+        for clients, share in CLIENTS.items():
+            loads = [Load(0.0, [], Counter()) for _ in range(2)]
+            for turn in range(TURNS):
+                for side, (port, count) in enumerate(((ours, REQUESTS), (theirs, PEER_REQUESTS))):
+                    asked = [queries[(turn + at * TURNS) % len(queries)] for at in range(round(count * share / TURNS))]
+                    loads[side] += asyncio.run(_load(port, asked, clients))
+            rows += [load.row(clients, who) for load, who in zip(loads, ("Sparring", "peer"), strict=True)]
+            ratios.append(f"{clients} clients {loads[0].rate / loads[1].rate:.2f}x")
+            lost += loads[0].lost
+            print(rows[-2:], *(load.lost for load in loads), flush=True)
+    lines = [
+        f"A retriever over {len(queries):,} documents; the first {K} for each query. The system computes in "
+        f"{json.loads((place / 'system.json').read_text())['dense']['precision']}, the peer in fp32.",
+        f"Throughput, ours over theirs: {', '.join(ratios)}. Wanted: not slower.",
+        f"Load of the machine when it ended: {os.getloadavg()[1]:.0f} processes that could run.",
+        machine(ROOT, "fastapi", "sentence-transformers"),
+    ]
+    write("Search service", 'make bench ARGS="-k serve"', HEAD, rows, lines)
+    assert lost == Counter()
+
+
+def _queries(folder: Path) -> list[str]:
+    """Eight words from the middle of each document."""
+    with (folder / "documents.jsonl").open(encoding="utf-8") as file:
+        texts = [json.loads(line)["text"].split() for line in file]
+    return [" ".join(words[len(words) // 2 :][:8]) for words in texts]
+
+
+@contextmanager
+def _started(command: list[str], port: int) -> Iterator[None]:
+    process = subprocess.Popen(command, cwd=ROOT)
+    try:
+        until = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+                break
+            except OSError:
+                assert process.poll() is None
+                assert time.monotonic() < until
+                time.sleep(0.5)
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+
+
+async def _load(port: int, queries: list[str], clients: int) -> Load:
+    """So many clients at once ask all queries."""
+    coming, times, lost = iter(queries), [], Counter[str]()
+    url = f"http://127.0.0.1:{port}/search"
+
+    async def client(session: aiohttp.ClientSession) -> None:
+        for query in coming:
+            began = time.perf_counter()
+            try:
+                async with session.post(url, json={"queries": [query], "k": K}) as answer:
+                    tree = await answer.json()
+                    if answer.status != 200 or len(tree["results"][0]["documents"]) != K:
+                        lost[f"{answer.status} {tree}"] += 1
+            except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
+                lost[repr(error)] += 1
+            times.append(time.perf_counter() - began)
+
+    began = time.perf_counter()
+    timeout = aiohttp.ClientTimeout(total=120)
+    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
+        await asyncio.gather(*(client(session) for _ in range(clients)))
+    return Load(time.perf_counter() - began, times, lost)

@@ -1,0 +1,56 @@
+"""What people write who have sentence-transformers and FastAPI: a model, an index and documents behind one path.
+
+python -m tests.benchmarks.peer_search FOLDER PORT
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import faiss
+import uvicorn
+from fastapi import FastAPI
+from pydantic import BaseModel
+from sentence_transformers import SentenceTransformer
+
+
+class Question(BaseModel):
+    """As the service's."""
+
+    queries: list[str]
+    k: int = 10
+
+
+def main() -> None:
+    """Open an exported system's retriever and serve it."""
+    folder, port = Path(sys.argv[1]), int(sys.argv[2])
+    model = SentenceTransformer(str(folder / "retriever"))
+    model.max_seq_length = json.loads((folder / "system.json").read_text())["dense"]["query_tokens"]
+    index = faiss.read_index(str(folder / "index.faiss"))
+    with (folder / "documents.jsonl").open(encoding="utf-8") as file:
+        documents = [json.loads(line) for line in file]
+    app = FastAPI()
+
+    @app.get("/health")
+    def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.post("/search")
+    def search(question: Question) -> dict[str, Any]:
+        vectors = model.encode_query(question.queries, show_progress_bar=False)
+        scores, rows = index.search(vectors, question.k)
+        return {
+            "results": [
+                {"query": query, "documents": [{**documents[row], "score": float(own[row])} for row in own]}
+                for query, own in zip(
+                    question.queries, map(dict, map(zip, rows.tolist(), scores.tolist())), strict=True
+                )
+            ]
+        }
+
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", access_log=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""An ASGI application asked without a network, and systems that need no models."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from components.systems.config import SystemConfig
+from components.systems.documents import InMemory
+from components.systems.system import System
+from workflows.serving.access import Application
+
+COUNT = 30
+DENSE, LEXICAL = {"k": 12, "query_tokens": 8}, {"analysis": {}, "k": 8}
+
+
+class Said(NamedTuple):
+    """What the application has answered."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+async def request(
+    application: Application, method: str, path: str, *, body: bytes = b"", headers: dict[str, str] | None = None,
+    said_length: bool = True,
+) -> Said:  # fmt: skip
+    """One request; with `said_length` its head says how long its body is."""
+    where, _, query = path.partition("?")
+    named = {"host": "localhost:8000", "content-type": "application/json", **(headers or {})}
+    named |= {"content-length": str(len(body))} if said_length else {}
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": where,
+        "raw_path": where.encode(), "query_string": query.encode(), "root_path": "", "scheme": "http",
+        "headers": [(name.encode(), value.encode()) for name, value in named.items()],
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8000),
+    }  # fmt: skip
+    parts = [body[at : at + 65_536] for at in range(0, len(body), 65_536)] or [b""]
+    coming = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    coming[-1]["more_body"] = False
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return coming.pop(0) if coming else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await application(scope, receive, send)
+    told = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return Said(sent[0]["status"], told, b"".join(one.get("body", b"") for one in sent[1:]))
+
+
+def get(application: Application, path: str, **headers: str) -> Said:
+    return asyncio.run(request(application, "GET", path, headers=headers))
+
+
+def post(application: Application, path: str, tree: Any, **headers: str) -> Said:
+    return asyncio.run(request(application, "POST", path, body=json.dumps(tree).encode(), headers=headers))
+
+
+def documents() -> InMemory:
+    """Documents that say their ids."""
+    ids = [f"d{number:02d}" for number in range(COUNT)]
+    return InMemory(pa.table({"doc_id": ids, "title": [f"title of {one}" for one in ids], "text": ids}))
+
+
+class Lists:
+    """A list for each query: the documents from the one that its length names on."""
+
+    def __init__(self, *, later: bool) -> None:
+        self._later = later
+        self.asked: list[list[str]] = []
+
+    def __call__(self, texts: Sequence[str], k: int) -> Any:
+        found = [[(f"d{(len(text) + at) % COUNT:02d}", 1 - at / 64) for at in range(k)] for text in texts]
+        return (lambda: found) if self._later else found
+
+    def encode(self, texts: Sequence[str]) -> Sequence[str]:
+        self.asked.append(list(texts))
+        return texts
+
+    nearest = __call__
+
+
+def system(name: str, **stages: Any) -> tuple[System, Lists]:
+    """A system of such lists, and the retriever's."""
+    config = SystemConfig.model_validate({"version": 1, "name": name, "documents": COUNT, **stages})
+    lexical, dense = Lists(later=True), Lists(later=False)
+    made: Any = System
+    loaded = made(
+        config, documents(), lexical=lexical if config.lexical else None, dense=dense if config.dense else None
+    )
+    return loaded, dense

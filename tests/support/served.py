@@ -1,0 +1,68 @@
+"""A service in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from tests.support.tiny import ROOT, Place
+
+
+class Served(NamedTuple):
+    """A running service."""
+
+    url: str
+    process: subprocess.Popen[str]
+    said: list[str]
+    """What it has printed before it was ready."""
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"{self.url}{path}", timeout=60) as answer:
+            return json.load(answer)
+
+    def ask(self, query: str, k: int, system: str | None = None) -> list[tuple[str, float]]:
+        """The documents and their scores."""
+        body = json.dumps({"queries": [query], "k": k, "system": system}).encode()
+        request = urllib.request.Request(f"{self.url}/search", body, {"content-type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            (found,) = json.load(answer)["results"]
+        return [(one["doc_id"], one["score"]) for one in found["documents"]]
+
+    def stop(self, number: int = signal.SIGINT) -> tuple[int, str]:
+        """Its exit status, and what else it said."""
+        self.process.send_signal(number)
+        rest, _ = self.process.communicate(timeout=120)
+        return self.process.returncode, rest
+
+
+@contextmanager
+def served(place: Place, *words: str) -> Iterator[Served]:
+    """A service of a place's run, on a free port."""
+    command = [sys.executable, "-W", "error", "-m", "workflows", *place.words("serve", "--port", "0", *words)]
+    environment = {name: value for name, value in os.environ.items() if name != "SPARRING_TOKEN"}
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        said: list[str] = []
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line)
+            if found := re.fullmatch(r"Ready: (http://\S+)\n", line):
+                yield Served(found.group(1), process, said)
+                return
+        raise AssertionError("".join(said))
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()

@@ -1,0 +1,220 @@
+"""`serve`: a run's systems over HTTP, what `search` and the page get of it, and the marks."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from components.systems.system import System
+from tests.support import browser, tiny
+from tests.support.served import Served, served
+from tests.support.tiny import Place, Said
+from workflows.serving import running
+from workflows.serving.library import Library
+
+
+@pytest.fixture(scope="module")
+def place(played: Place, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A finished run of its own, beside which the service's files lie."""
+    return played.copy(tmp_path_factory.mktemp("served") / "copy")
+
+
+@pytest.fixture(scope="module")
+def service(place: Place) -> Iterator[Served]:
+    with served(place) as one:
+        yield one
+
+
+@pytest.fixture
+def no_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is opened in this process."""
+    monkeypatch.setattr(Library, "system", None)
+    monkeypatch.setattr(System, "load", None)
+
+
+def queries(place: Place) -> list[dict[str, str]]:
+    table = pq.read_table(place.artifact("data") / "queries.parquet").to_pylist()
+    return [row for row in table if row["split"] == "test"][:3]
+
+
+def test_every_system_finds_what_the_run_found(place: Place, service: Served) -> None:
+    """In the run's order, with its scores."""
+    found = service.get("/systems")
+    names = [one["name"] for one in found["systems"]]
+    assert {"BM25", "start model", "warm retriever", "retriever 1", "ranker over retriever 1"} <= set(names)
+    assert found["default"] == "ranker over retriever 1"
+    ranked = {"retriever 1": "retriever 1 ranking (test)", "BM25": "bm25 ranking (test)",
+              "ranker over retriever 1": "ranker over retriever 1 (test)"}  # fmt: skip
+    documents = pq.read_table(place.artifact("data") / "documents.parquet").to_pylist()
+    says = {row["doc_id"]: (row["title"], row["text"]) for row in documents}
+    for name, label in ranked.items():
+        table = pq.read_table(place.artifact(label) / "ranking.parquet").to_pylist()
+        for query in queries(place):
+            wanted = [row for row in table if row["query_id"] == query["query_id"]][:5]
+            found = service.ask(query["text"], len(wanted), name)
+            # Of documents that say the same rounding decides which comes first.
+            assert [says[doc_id] for doc_id, _ in found] == [says[row["doc_id"]] for row in wanted]
+            assert [score for _, score in found] == pytest.approx([row["score"] for row in wanted], abs=1e-4)
+
+
+def test_search_asks_a_running_service(place: Place, service: Served, said: Said, no_models: None) -> None:
+    for words in ([], ["--rank"]):
+        assert place("search", "barami comi", "-k", "4", *words) == 0
+        lines = [line for line in said()[0].splitlines() if not line.startswith("   ")]
+        name = "ranker over retriever 1" if words else "retriever 1"
+        assert [line.split()[-1] for line in lines] == [one for one, _ in service.ask("barami comi", 4, name)]
+
+
+def test_search_says_the_same_with_and_without_a_service(
+    place: Place, played: Place, service: Served, said: Said
+) -> None:
+    for words in ([], ["--rank"]):
+        assert place("search", "barami comi", "-k", "4", *words) == 0
+        with_it = said()[0]
+        assert played("search", "barami comi", "-k", "4", *words) == 0
+        assert said()[0] == with_it
+
+
+@pytest.mark.parametrize(
+    "change", [{"pid": 2**22 + 1}, {"identity": "another"}, {"url": "http://127.0.0.1:9"}, {"systems": {}}, {"url": 1}]
+)
+def test_a_file_of_a_service_that_is_gone_is_ignored(
+    tmp_path: Path, service: Served, place: Place, change: dict[str, object]
+) -> None:
+    about = json.loads((place.runs / "tiny" / running.FILE).read_text())
+    assert running.asked(place.runs / "tiny", about["identity"], "retriever", "barami", 2) is not None
+    (tmp_path / running.FILE).write_text(json.dumps({**about, **change}))
+    assert running.asked(tmp_path, about["identity"], "retriever", "barami", 2) is None
+    (tmp_path / running.FILE).write_text("{")
+    assert running.asked(tmp_path, about["identity"], "retriever", "barami", 2) is None
+    assert running.asked(tmp_path / "none", about["identity"], "retriever", "barami", 2) is None
+
+
+def test_an_exported_system_is_served_until_it_is_asked_to_stop(
+    played: Place, tmp_path: Path, said: Said, no_models: None
+) -> None:
+    folder = tmp_path / "tiny.yaml"  # where a place has its config
+    assert played("export", str(tmp_path / "out"), "--system", "BM25") == 0
+    (tmp_path / "out" / "system").rename(folder)
+    place = tiny.Place(tmp_path)
+    tiny.write(tmp_path / "inline.yaml", tiny.INLINE)
+    with served(place) as one:
+        wanted = [doc_id for doc_id, _ in one.ask("barami comi", 3)]
+        said()
+        assert place("search", "barami comi", "-k", "3") == 0
+        lines = [line for line in said()[0].splitlines() if not line.startswith("   ")]
+        assert [line.split()[-1] for line in lines] == wanted
+        status, rest = one.stop(signal.SIGTERM)
+    assert (status, rest.splitlines()[-1]) == (0, "Stopped.")
+    assert not (folder / running.FILE).exists()
+
+
+def test_mistakes(place: Place, said: Said, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(running.TOKEN, raising=False)
+    (tmp_path / "token").write_text("short")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for words, says in {
+            ("--port", str(port)): f"--port: {port} is taken on 127.0.0.1; stop what uses it, or name another",
+            ("--port", "70000"): "--port: got 70000; accepted: 0 to 65535",
+            ("--host", "0.0.0.0"): "--host: 0.0.0.0 lets other machines ask; accepted: with a token",
+            ("--host", "192.0.2.77", "--without-token"): "--host: '192.0.2.77' is no address of this machine",
+            ("--token-file", str(tmp_path / "none")): f"--token-file: {tmp_path / 'none'}: no such file",
+            ("--token-file", str(tmp_path / "token")): "--token-file: accepted: a word of at least 16 ASCII",
+            ("--system", "no"): "--system: no system 'no' can be asked; accepted: BM25, start model",
+            ("--marks", str(tmp_path / "no" / "marks")): f"--marks: {tmp_path / 'no'} is no folder",
+        }.items():
+            assert place("serve", *words) == 2
+            assert said()[1].startswith(f"error: {says}")
+
+
+def test_marks_make_a_collection(place: Place, service: Served, said: Said, tmp_path: Path, encoder: Path) -> None:
+    """The collection with the marks is read as any: a mark takes the place of the collection's own judgement."""
+    data = place.artifact("data")
+    own = pq.read_table(data / "qrels.parquet").to_pylist()
+    judged = next(row for row in own if row["split"] == "test")
+    (text,) = (row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()
+               if row["query_id"] == judged["query_id"])  # fmt: skip
+    file = tmp_path / "marks.jsonl"
+    marks = [(text, judged["doc_id"], False), ("a new one", "d3", True), ("a new one", "d4", False)]
+    lines = [json.dumps({"query": query, "doc_id": one, "relevant": right}) for query, one, right in marks]
+    file.write_text("\n".join([*lines, '{"query": "torn']))
+    before = tiny.contents(place.store)
+    assert place("marks", str(tmp_path / "out"), "--marks", str(file)) == 0
+    assert "3 judgements from marks, 1 of them in place of the collection's own; 1 new queries" in said()[0]
+    assert tiny.contents(place.store) == before
+    again = tiny.place(tmp_path / "again", tiny.dpr(tmp_path / "out", encoder))
+    assert again("run", "--until", "data") == 0
+    table = pq.read_table(next(again.store.glob("ingest-*")) / "qrels.parquet").to_pylist()
+    found = {(row["query_id"], row["doc_id"]): (row["relevance"], row["split"]) for row in table}
+    assert found.pop((judged["query_id"], judged["doc_id"])) == (0, "test")
+    new = {key: value for key, value in found.items() if key[0].startswith("marked-")}
+    assert sorted(new.values()) == [(0, "train"), (1, "train")]
+    assert len(found) - len(new) == len(own) - 1
+    said()
+    assert place("marks", str(tmp_path / "out")) == 2
+    assert said()[1] == f"error: {tmp_path / 'out'} is there already; name a folder that is not\n"
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not browser.there(), reason="no Chromium and chromedriver")
+def test_the_page_by_keyboard_and_on_a_phone(service: Served) -> None:
+    with browser.browser() as page:
+        page.resize(1280, 900)
+        page.open(service.url)
+        page.wait("document.querySelectorAll('#one option').length > 4 && document.activeElement.id === 'query'")
+        page.press(*"barami comi", "Enter")
+        page.wait("document.querySelectorAll('li').length === 10")
+        wanted = [one for one, _ in service.ask("barami comi", 10)]
+        assert page.js("return [...document.querySelectorAll('li')].map((one) => one.dataset.doc)") == wanted
+        page.press("ArrowDown", "ArrowDown", "y")
+        page.wait("document.querySelectorAll('li.right').length === 1")
+        assert page.js("return document.activeElement.dataset.doc") == wanted[1]
+        assert service.get("/marks") == [{"query": "barami comi", "doc_id": wanted[1], "relevant": True}]
+        page.press("Enter")
+        assert page.js("return document.activeElement.classList.contains('open')")
+        page.press("y", "ArrowUp", "n")
+        page.wait("document.querySelectorAll('li.wrong').length === 1")
+        page.wait("document.querySelectorAll('li.right').length === 0")
+        page.js("const two = document.getElementById('two'); two.value = 'BM25'; two.onchange()")
+        page.wait("document.querySelectorAll('section').length === 2")
+        page.js("document.querySelector('li').focus()")
+        page.press("ArrowRight")
+        assert page.js("return document.activeElement.closest('section').querySelector('h2').textContent") == "BM25"
+        page.press("/")
+        assert page.js("return document.activeElement.id") == "query"
+        assert page.js("return document.querySelectorAll('section:nth-child(2) mark').length") > 0
+        page.resize(390, 844)
+        assert page.js("return document.documentElement.scrollWidth") <= 390
+        shown = "return document.querySelectorAll('section')[1].getBoundingClientRect()"
+        assert page.js(f"{shown}.left") < 60  # the systems stand one below the other
+        small = "[...document.querySelectorAll('li button')].map((one) => one.getBoundingClientRect().height)"
+        assert min(page.js(f"return {small}")) >= 40
+        others = "return performance.getEntriesByType('resource').map((one) => one.name)"
+        assert all(name.startswith(service.url) for name in page.js(others))
+        assert page.log() == []
+        page.open(page.js("return location.href"))  # what was asked is in the address
+        page.wait("document.querySelectorAll('section').length === 2")
+
+
+@pytest.mark.slow
+def test_with_ray_serve(place: Place, service: Served, tmp_path: Path) -> None:
+    """The same answers from a replica of Ray Serve, which ends with Ctrl-C and leaves no file."""
+    other = place.copy(tmp_path / "copy")
+    tiny.write(other.folder / "inline.yaml", {"mode": "ray", "device": "cpu"})
+    with served(other, "--system", "retriever 1", "--system", "BM25") as one:
+        assert (other.runs / "tiny" / running.FILE).exists()
+        assert [named["name"] for named in one.get("/systems")["systems"]] == ["retriever 1", "BM25"]
+        for name in ("retriever 1", "BM25"):
+            assert one.ask("barami comi", 5, name) == service.ask("barami comi", 5, name)
+        status, rest = one.stop()
+    assert (status, rest.splitlines()[-1]) == (0, "Stopped.")
+    assert not (other.runs / "tiny" / running.FILE).exists()

@@ -1,0 +1,221 @@
+"""The service's JSON, limits, token and counts, of systems that need no models."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from fastapi import FastAPI
+
+from tests.support import asked
+from tests.support.asked import DENSE, LEXICAL, get, post
+from workflows.serving.access import Application
+from workflows.serving.answering import TOGETHER, Answering, Asked
+from workflows.serving.application import PAGE, application
+from workflows.serving.marks import Marks
+from workflows.serving.metrics import Metrics
+from workflows.serving.questions import BODY_BYTES, DOCUMENTS, QUERIES, QUERY_CHARACTERS, Question
+
+TOKEN = "a-token-of-sixteen-characters"
+
+
+class Made(NamedTuple):
+    application: Application
+    answering: Answering
+    near: asked.Lists
+    marks: Marks
+
+
+def made(folder: Path, **options: Any) -> Made:
+    """A service of two systems."""
+    near, lists = asked.system("near", dense=DENSE)
+    words, _ = asked.system("words", lexical=LEXICAL)
+    answering = Answering({"near": near, "words": words}, near.documents, "near", {"other": "no reason"}, Metrics())
+    marks = Marks(folder / "marks.jsonl")
+    options = {"token": None, "loopback": True, **options}
+    return Made(application(answering, marks, about={"identity": "x"}, **options), answering, lists, marks)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Made:
+    return made(tmp_path)
+
+
+def test_an_answer_has_documents_scores_and_times(service: Made) -> None:
+    said = post(service.application, "/search", {"queries": ["one", " four "], "k": 2})
+    assert said.status == 200
+    assert [result["query"] for result in said.json["results"]] == ["one", "four"]
+    assert [[one["doc_id"] for one in result["documents"]] for result in said.json["results"]] == [
+        ["d03", "d04"], ["d04", "d05"],
+    ]  # fmt: skip
+    first = said.json["results"][0]["documents"][0]
+    assert first == {"doc_id": "d03", "title": "title of d03", "text": "d03", "score": 1.0, "scores": {"dense": 1.0}}
+    assert (said.json["system"], said.json["together"]) == ("near", 2)
+    assert set(said.json["seconds"]) == {"wait", "encode", "search", "fuse", "text"}
+    assert get(service.application, "/search?q=one&k=2").json["results"] == said.json["results"][:1]
+    words = get(service.application, "/search?q=one&k=2&system=words").json
+    assert set(words["results"][0]["documents"][0]["scores"]) == {"lexical"}
+    assert "bm25" in words["seconds"]
+
+
+def test_the_answer_is_what_the_schema_says(service: Made) -> None:
+    schema = get(service.application, "/openapi.json").json
+    assert schema["openapi"].startswith("3.1")
+    answers = schema["paths"]["/search"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    assert answers == {"$ref": "#/components/schemas/Answer"}
+    said = post(service.application, "/search", {"queries": ["one"]}).json
+    wanted = schema["components"]["schemas"]
+    for name, tree in {
+        "Answer": said,
+        "Result": said["results"][0],
+        "Found": said["results"][0]["documents"][0],
+    }.items():
+        assert set(wanted[name]["properties"]) == set(wanted[name]["required"]) == set(tree)
+    assert {"/search", "/systems", "/marks", "/marks/qrels", "/health", "/metrics"} <= set(schema["paths"])
+    assert "/" not in schema["paths"]
+
+
+@pytest.mark.parametrize(
+    ("question", "status", "says"),
+    [
+        ({"queries": []}, 422, "at least 1 item"),
+        ({"queries": ["x"] * (QUERIES + 1)}, 422, f"at most {QUERIES} items"),
+        ({"queries": ["x" * (QUERY_CHARACTERS + 1)]}, 422, f"at most {QUERY_CHARACTERS} characters"),
+        ({"queries": ["  "]}, 422, "at least 1 character"),
+        ({"queries": ["x"], "k": 0}, 422, "greater than or equal to 1"),
+        ({"queries": ["x"], "k": DOCUMENTS + 1}, 422, f"less than or equal to {DOCUMENTS}"),
+        ({"queries": ["x"], "k": asked.COUNT + 1}, 422, "accepted: 1 to 30, the size of the collection"),
+        ({"queries": ["x"], "depth": 3}, 422, "Extra inputs are not permitted"),
+        ({"queries": "x"}, 422, "valid list"),
+        ({"queries": ["x"], "system": "no"}, 404, "there is none called 'no'; accepted: near, words"),
+    ],
+)  # fmt: skip
+def test_a_question_beyond_the_limits(service: Made, question: Any, status: int, says: str) -> None:
+    said = post(service.application, "/search", question)
+    assert said.status == status
+    assert says in said.body.decode()
+    assert service.near.asked == []
+
+
+@pytest.mark.parametrize("said_length", [True, False])
+def test_a_body_beyond_the_limit(service: Made, said_length: bool) -> None:
+    body = json.dumps({"queries": ["x" * BODY_BYTES]}).encode()
+    said = asyncio.run(asked.request(service.application, "POST", "/search", body=body, said_length=said_length))
+    assert said.status == 413
+    assert said.json == {"detail": f"the request is too large; accepted: {BODY_BYTES:,} bytes"}
+
+
+def test_all_but_the_page_and_health_want_the_token(tmp_path: Path) -> None:
+    service = made(tmp_path, token=TOKEN).application
+    for path in ("/systems", "/search?q=x", "/marks", "/marks/qrels", "/metrics", "/openapi.json", "/none"):
+        for headers in (
+            {},
+            {"authorization": f"Bearer {TOKEN}x"},
+            {"authorization": TOKEN},
+            {"authorization": "Bearer é"},
+        ):
+            said = get(service, path, **headers)
+            assert (said.status, said.headers["www-authenticate"]) == (401, "Bearer")
+    assert [get(service, path).status for path in ("/", "/health")] == [200, 200]
+    assert get(service, "/search?q=x", authorization=f"Bearer {TOKEN}").status == 200
+
+
+def test_on_this_machine_only_its_own_names_are_answered(tmp_path: Path) -> None:
+    """A page of a site whose name points to this machine cannot ask."""
+    here, everywhere = made(tmp_path).application, made(tmp_path, loopback=False).application
+    for host in ("localhost:8000", "127.0.0.1:8000", "[::1]:8000", "localhost"):
+        assert get(here, "/health", host=host).status == 200
+    assert get(here, "/health", host="example.org:8000").status == 403
+    assert get(everywhere, "/health", host="example.org:8000").status == 200
+
+
+def test_questions_that_come_during_a_search_are_answered_together_and_as_if_alone(service: Made) -> None:
+    lists, answering = service.near, service.answering
+    go, alone = threading.Event(), lists.encode
+
+    def held(texts: Any) -> Any:
+        go.wait(10)
+        return alone(texts)
+
+    lists.encode = held  # type: ignore[method-assign]
+    texts = ["x" * (1 + number % 9) for number in range(TOGETHER + 9)]
+
+    async def ask() -> list[Any]:
+        waiting = [asyncio.create_task(answering.answer(Question(queries=[text], k=3))) for text in texts]
+        await asyncio.sleep(0.05)
+        gone = waiting.pop(3)
+        gone.cancel()
+        go.set()
+        return await asyncio.gather(*waiting)
+
+    answers = asyncio.run(ask())
+    assert [len(batch) for batch in lists.asked][-1] <= TOGETHER
+    assert len(lists.asked) <= 3
+    assert max(answer.together for answer in answers) > 1
+    del texts[3]
+    for text, answer in zip(texts, answers, strict=True):
+        (single,) = answering.together([Asked(Question(queries=[text], k=3, system="near"), 0.0)])
+        assert answer.results == single.results
+
+
+def test_a_search_that_fails_is_an_error_of_the_service_alone(service: Made) -> None:
+    def broken(texts: Any) -> Any:
+        raise RuntimeError("broken")
+
+    whole = service.near.encode
+    service.near.encode = broken  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="broken"):
+        get(service.application, "/search?q=x")
+    service.near.encode = whole  # type: ignore[method-assign]
+    assert get(service.application, "/search?q=x").status == 200
+    assert "sparring_errors_total 1.0" in get(service.application, "/metrics").body.decode()
+
+
+def test_metrics_count_requests_times_and_batches(service: Made) -> None:
+    post(service.application, "/search", {"queries": ["a", "b", "c"]})
+    for path in ("/search?q=", "/nowhere", "/elsewhere"):
+        get(service.application, path)
+    said = get(service.application, "/metrics")
+    assert said.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = dict(re.findall(r"^(\w+(?:\{.*\})?) (\S+)$", said.body.decode(), re.MULTILINE))
+    assert found['sparring_requests_total{path="/search",status="200"}'] == "1.0"
+    assert found['sparring_requests_total{path="/search",status="422"}'] == "1.0"
+    assert found['sparring_requests_total{path="other",status="404"}'] == "2.0"
+    assert found['sparring_request_seconds_count{path="/search"}'] == "2.0"
+    assert found["sparring_batch_queries_sum"] == "3.0"
+    assert found['sparring_queries_total{system="near"}'] == "3.0"
+    assert found['sparring_part_seconds_count{part="encode"}'] == "1.0"
+
+
+def test_marks_are_kept_and_given_as_qrels(service: Made, tmp_path: Path) -> None:
+    def mark(query: str, doc_id: str, relevant: bool | None) -> int:
+        return post(service.application, "/marks", {"query": query, "doc_id": doc_id, "relevant": relevant}).status
+
+    assert [mark("one", "d03", True), mark("one", "d04", True), mark("two  words", "d05", False)] == [200] * 3
+    assert [mark("one", "d04", None), mark("one", "d99", True), mark("", "d01", True)] == [200, 404, 422]
+    assert get(service.application, "/marks").json == [
+        {"query": "one", "doc_id": "d03", "relevant": True},
+        {"query": "two  words", "doc_id": "d05", "relevant": False},
+    ]  # fmt: skip
+    qrels, queries = (get(service.application, f"/marks/{name}") for name in ("qrels", "queries"))
+    assert "attachment" in qrels.headers["content-disposition"]
+    ids = dict(line.split("\t")[::-1] for line in queries.body.decode().splitlines())
+    assert qrels.body.decode() == f"{ids['one']} 0 d03 1\n{ids['two words']} 0 d05 0\n"
+    assert Marks(tmp_path / "marks.jsonl").all() == service.marks.all()
+
+
+def test_the_page_asks_nothing_of_others(service: Made) -> None:
+    said = get(service.application, "/")
+    assert said.body.decode() == PAGE.read_text()
+    assert "default-src 'none'" in said.headers["content-security-policy"]
+    assert not re.search(r"https?://|@import|url\(", said.body.decode())
+    assert get(service.application, "/docs").status == 404
+
+
+def test_the_schema_is_fastapi_s(service: Made) -> None:
+    assert isinstance(service.application._application, FastAPI)  # type: ignore[attr-defined]

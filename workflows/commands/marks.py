@@ -1,0 +1,61 @@
+"""Write a collection with what people marked right or wrong in the service among its judgements: a folder in BEIR's
+layout. The collection itself is not changed."""
+
+import argparse
+import shutil
+from pathlib import Path
+
+from components.config import UserError
+from components.systems import config as configs
+from workflows.commands.opening import add_config, opened
+from workflows.store.needed import finished
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_config(parser, "an experiment, such as configs/demo.yaml, or the folder of an exported system")
+    parser.add_argument("out", type=Path, metavar="DIRECTORY", help="the folder to write, which must not be there")
+    parser.add_argument(
+        "--split", default="train", help="where queries that the collection does not have are judged (default: train)"
+    )
+    parser.add_argument(
+        "--marks", type=Path, metavar="FILE", help="where marks were kept (default: marks.jsonl in the run's folder)"
+    )
+
+
+def call(arguments: argparse.Namespace) -> None:
+    """Write the collection, and say what the marks have changed."""
+    from workflows.serving import judgements
+    from workflows.serving.marks import FILE, Marks
+
+    config, out, split = arguments.config, arguments.out, arguments.split
+    if not split.isidentifier():
+        raise UserError(f"--split: got {split!r}; accepted: a word, such as train")
+    if out.exists():
+        raise UserError(f"{out} is there already; name a folder that is not")
+    if not out.absolute().parent.is_dir():
+        raise UserError(f"{out.parent} is no folder")
+    folder, experiment = config, None
+    if config.is_dir():
+        configs.read(config)
+    else:
+        experiment, store = opened(arguments)
+        folder = experiment.run
+    file = arguments.marks or folder / FILE
+    if not file.exists():
+        raise UserError(f"{file}: no such file; marks are made on the page of `serve`")
+    marks = Marks(file).all()
+    try:
+        if experiment is None:
+            added = judgements.write_folder(out, folder / configs.DOCUMENTS, marks, split)
+        else:
+            data = experiment.outcome.data
+            finished(store, data)
+            store.fetch([data])
+            added = judgements.write(out, store.path(data), marks, split)
+    except BaseException:
+        shutil.rmtree(out, ignore_errors=True)
+        raise
+    print(f"{out}: {added.judgements} judgements from marks, {added.changed} of them in place of the collection's own; "
+          f"{added.queries} new queries in the split {split}")  # fmt: skip
+    print(f"To use it: data: {{format: beir, path: {out}}}")

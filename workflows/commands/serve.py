@@ -1,0 +1,112 @@
+"""Answer queries over HTTP: a page to search with, and a JSON API, of all systems of a finished run. A system's folder,
+as `export` writes it, takes the config's place. Models and indexes are opened once. Stop it with Ctrl-C."""
+
+import argparse
+import ipaddress
+import os
+from pathlib import Path
+
+from components.config import UserError, read_text
+from workflows.commands.opening import add_cluster, add_config, store_root
+from workflows.distributed import cluster as clusters
+from workflows.distributed.cluster import cores
+from workflows.program import located
+from workflows.serving import running
+from workflows.serving.running import TOKEN
+
+PORT = 8000
+TOKEN_CHARACTERS = 16
+"""The least that a token has."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_config(parser, "an experiment, such as configs/demo.yaml, or the folder of an exported system")
+    add_cluster(parser)
+    parser.add_argument(
+        "--port", type=int, default=PORT, metavar="N", help=f"the port; 0 for any that is free (default: {PORT})"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="the address; 0.0.0.0 for all (default: this machine only)")
+    parser.add_argument(
+        "--system", action="append", default=[], metavar="NAME", dest="systems",
+        help="serve this system alone; repeat it for several, the default first (default: all)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--token-file", type=Path, metavar="FILE",
+        help=f"a file with the token that requests must carry (default: ${TOKEN}, or none)",
+    )  # fmt: skip
+    parser.add_argument("--without-token", action="store_true", help="let other machines ask without a token")
+    parser.add_argument(
+        "--marks", type=Path, metavar="FILE", help="where marks are kept (default: marks.jsonl in the run's folder)"
+    )
+
+
+def call(arguments: argparse.Namespace) -> None:
+    """Check what is there, open it and answer until it is stopped."""
+    from workflows.serving import marks
+    from workflows.serving.deployment import Service, free_port, run
+    from workflows.serving.questions import LIMITS
+    from workflows.serving.service import Served
+
+    if not 0 <= arguments.port < 2**16:
+        raise UserError(f"--port: got {arguments.port}; accepted: 0 to 65535")
+    token, loopback = _token(arguments.token_file), _is_loopback(arguments.host)
+    if not loopback and token is None and not arguments.without_token:
+        raise UserError(f"--host: {arguments.host} lets other machines ask; accepted: with a token (--token-file FILE "
+                        f"or ${TOKEN}), or with --without-token")  # fmt: skip
+    cluster = clusters.read_cluster(arguments.cluster)
+    cuda = cluster.cuda() if cluster.mode == "ray" and cluster.device != "cpu" else False
+    options = {"cuda": cuda, "batch_tokens": cluster.batch_tokens(cuda=cuda), "threads": cores()}
+    served = Served(
+        located(arguments.config).absolute(), arguments.assignments, arguments.runs.absolute(),
+        _absolute(store_root(arguments)), arguments.systems, options,
+    )  # fmt: skip
+    checked = served.check()
+    port = free_port(arguments.host, arguments.port)
+    file = (arguments.marks or checked.folder / marks.FILE).absolute()
+    if not file.parent.is_dir():
+        raise UserError(f"--marks: {file.parent} is no folder")
+    marks.Marks(file)
+    service = Service(served, arguments.host, port, loopback, token, file, checked.identity)
+    url = f"http://{_reached(arguments.host)}:{port}"
+
+    print(f"Opening {len(checked.systems)} systems ...", flush=True)
+    for name, reason in checked.left_out.items():
+        print(f"  left out: {name}: {reason}", flush=True)
+
+    def ready() -> None:
+        print(f"Ready: {url}", flush=True)
+        print(f"  default system: {checked.default}; marks: {file}", flush=True)
+        print("  Ctrl-C stops it.", flush=True)
+
+    with running.announced(checked.folder, url, checked.identity, checked.of_search, LIMITS):
+        run(service, cluster, ready)
+    print("Stopped.", flush=True)
+
+
+def _token(file: Path | None) -> str | None:
+    if file is not None and not file.is_file():
+        raise UserError(f"--token-file: {file}: no such file")
+    token = read_text(file).strip() if file is not None else os.environ.get(TOKEN)
+    where = "--token-file" if file is not None else f"${TOKEN}"
+    if token is not None and (len(token) < TOKEN_CHARACTERS or not token.isascii() or len(token.split()) != 1):
+        raise UserError(f"{where}: accepted: a word of at least {TOKEN_CHARACTERS} ASCII characters, such as "
+                        "`openssl rand -hex 32` writes")  # fmt: skip
+    return token
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _reached(host: str) -> str:
+    """The address by which this machine itself reaches the service."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host
+
+
+def _absolute(store: str) -> str:
+    return store if "://" in store else str(Path(store).absolute())

@@ -1,0 +1,103 @@
+"""Who may ask the service and how much: what stands before its paths."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from workflows.serving.metrics import Metrics
+from workflows.serving.questions import BODY_BYTES
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
+
+OPEN = ("/", "/health")
+"""Paths that need no token: the page has no data in it, and asks for the token."""
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+HEADERS = [
+    (b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"), (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+                                 b"connect-src 'self'; img-src data:; frame-ancestors 'none'; form-action 'none'; "
+                                 b"base-uri 'none'"),
+]  # fmt: skip
+
+
+TOO_LARGE = f"the request is too large; accepted: {BODY_BYTES:,} bytes"
+
+
+class Gate:
+    """Checks a request before the application sees it, and counts it afterwards."""
+
+    def __init__(
+        self, application: Application, *, token: str | None, loopback: bool, paths: frozenset[str], metrics: Metrics
+    ) -> None:
+        """With `loopback` only names of this machine are answered: a page of another site that has its own name point
+        to this machine gets nothing. `paths` are the service's own."""
+        self._application, self._metrics = application, metrics
+        self._token, self._loopback, self._paths = token, loopback, paths
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 500
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message["headers"], *HEADERS]}
+            await send(message)
+
+        try:
+            refused = self._refused(scope, Headers(scope=scope))
+            if refused is None:
+                await self._application(scope, _limited(receive), sending)
+            else:
+                await refused(scope, receive, sending)
+        finally:
+            path = scope["path"] if scope["path"] in self._paths else "other"
+            self._metrics.answered(path, status, time.perf_counter() - began)
+
+    def _refused(self, scope: Message, headers: Headers) -> JSONResponse | None:
+        host = headers.get("host", "").rpartition(":")[0] or headers.get("host", "")
+        if self._loopback and host not in LOOPBACK:
+            return _problem(403, "this service answers to localhost and 127.0.0.1 alone")
+        if self._token is not None and scope["path"] not in OPEN and not self._knows(headers):
+            refused = _problem(401, "a token is needed: Authorization: Bearer TOKEN")
+            refused.headers["www-authenticate"] = "Bearer"
+            return refused
+        length = headers.get("content-length", "0")
+        return _problem(413, TOO_LARGE) if not length.isdigit() or int(length) > BODY_BYTES else None
+
+    def _knows(self, headers: Headers) -> bool:
+        assert self._token is not None
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token.encode())
+
+
+def _limited(receive: Receive) -> Receive:
+    """The body, until it is too large: its length may not have been said, or not truly."""
+    size = 0
+
+    async def receiving() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > BODY_BYTES:
+            raise HTTPException(413, TOO_LARGE)  # FastAPI, which is reading the body, answers with it
+        return message
+
+    return receiving
+
+
+def _problem(status: int, detail: str) -> JSONResponse:
+    return JSONResponse({"detail": detail}, status)

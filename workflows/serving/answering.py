@@ -1,0 +1,121 @@
+"""Answers questions with systems that stay open. Questions that come while others are being answered are then answered
+together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from components.config import UserError
+from components.systems.documents import Documents
+from components.systems.system import Hit, Seconds, System
+from workflows.serving.metrics import Metrics
+from workflows.serving.questions import LIMITS, Answer, Described, Found, Question, Result, Systems, parts
+
+TOGETHER = 32
+"""The most questions that are answered at the same time."""
+
+
+class Asked(NamedTuple):
+    """A question, and when it came."""
+
+    question: Question
+    at: float
+
+
+class Waiting(NamedTuple):
+    """A question whose answer somebody waits for."""
+
+    asked: Asked
+    answer: asyncio.Future[Answer]
+
+
+class Unknown(UserError):
+    """A system or document that there is not."""
+
+
+class Answering:
+    """Systems by name. No question waits for others to come: what came during a search is the next one. (Ray Serve's
+    own batches wait for a time that must be chosen, and exist in its deployments alone.)"""
+
+    def __init__(
+        self, systems: Mapping[str, System], documents: Documents, default: str, left_out: Mapping[str, str],
+        metrics: Metrics,
+    ) -> None:  # fmt: skip
+        self.systems, self.documents, self.default, self.left_out = systems, documents, default, left_out
+        self.metrics = metrics
+        # Models take all threads that they were given: one search at a time, away from the loop that reads requests.
+        self._worker = ThreadPoolExecutor(1, "search")
+        self._waiting: list[Waiting] = []
+        self._at_work: asyncio.Task[None] | None = None
+
+    def described(self) -> Systems:
+        """The systems that can be asked."""
+        return Systems(
+            systems=[_described(name, one) for name, one in self.systems.items()], default=self.default,
+            left_out=dict(self.left_out), limits=LIMITS,
+        )  # fmt: skip
+
+    async def answer(self, question: Question) -> Answer:
+        """The answer; UserError where the system is none of these or cannot rank so many."""
+        name = question.system or self.default
+        if name not in self.systems:
+            raise Unknown(f"system: there is none called {name!r}; accepted: {', '.join(self.systems)}")
+        self.systems[name].config.check_k(question.k)
+        loop = asyncio.get_running_loop()
+        asked = Asked(question.model_copy(update={"system": name}), time.perf_counter())
+        waiting = Waiting(asked, loop.create_future())
+        self._waiting.append(waiting)
+        if self._at_work is None or self._at_work.done():
+            self._at_work = loop.create_task(self._work())
+        return await waiting.answer
+
+    async def _work(self) -> None:
+        """Answer until no question waits."""
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            batch, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
+            batch = [one for one in batch if not one.answer.done()]  # whoever asked may have gone
+            try:
+                answers = await loop.run_in_executor(self._worker, self.together, [one.asked for one in batch])
+                for one, answer in zip(batch, answers, strict=True):
+                    if not one.answer.done():
+                        one.answer.set_result(answer)
+            except Exception as error:
+                for one in batch:
+                    if not one.answer.done():
+                        one.answer.set_exception(error)
+
+    def together(self, asked: Sequence[Asked]) -> list[Answer]:
+        """Answers to questions for known systems, in their order: those of one system and one k in one search."""
+        alike: dict[tuple[str, int], list[int]] = {}
+        for number, (question, _) in enumerate(asked):
+            alike.setdefault((str(question.system), question.k), []).append(number)
+        answers: dict[int, Answer] = {}
+        for (name, k), numbers in alike.items():
+            queries = [query for number in numbers for query in asked[number].question.queries]
+            began, seconds = time.perf_counter(), Seconds()
+            hits = iter(self.systems[name].search(queries, k, seconds))
+            self.metrics.searched(name, len(queries), seconds)
+            for number in numbers:
+                question, at = asked[number]
+                results = [_result(query, next(hits)) for query in question.queries]
+                answers[number] = Answer.model_construct(
+                    system=name, results=results, seconds=parts(seconds, began - at), together=len(queries)
+                )
+        return [answers[number] for number in range(len(asked))]
+
+
+def _result(query: str, hits: list[Hit]) -> Result:
+    return Result.model_construct(query=query, documents=[Found.of(hit) for hit in hits])
+
+
+def _described(name: str, system: System) -> Described:
+    config = system.config
+    stages = [stage for stage in ("lexical", "dense") if getattr(config, stage) is not None]
+    stages += ["neighbours"] if config.dense is not None and config.dense.neighbours is not None else []
+    stages += [stage for stage in ("fusion", "ranker") if getattr(config, stage) is not None]
+    return Described(name=name, documents=config.documents, limit=config.limit, stages=stages)

@@ -1,0 +1,105 @@
+"""The service's paths: the page, the JSON that it speaks, health and metrics."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import FastAPI
+from fastapi import Query as InAddress
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.requests import Request
+
+from components.config import UserError
+from workflows import ROOT
+from workflows.serving.access import Application, Gate
+from workflows.serving.answering import Answering, Unknown
+from workflows.serving.marks import Marks
+from workflows.serving.metrics import FORMAT
+from workflows.serving.questions import Answer, Identifier, K, Mark, Query, Question, Systems
+
+PAGE = ROOT / "workflows" / "serving" / "templates" / "page.html"
+ABOUT = """Search with what a run of Sparring has trained. Where the service wants a token, every path but `/` and
+`/health` takes it as `Authorization: Bearer TOKEN`."""
+
+
+def application(
+    answering: Answering, marks: Marks, *, about: dict[str, Any], token: str | None, loopback: bool
+) -> Application:
+    """All paths behind their gate. `about` is what `/health` says beside that the service is well."""
+    app = FastAPI(title="Sparring", description=ABOUT, version="1", docs_url=None, redoc_url=None)
+    page = PAGE.read_text(encoding="utf-8")
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    async def shown() -> str:
+        return page
+
+    @app.get("/systems")
+    async def systems() -> Systems:
+        """The systems that can be asked, and the limits of a request."""
+        return answering.described()
+
+    @app.post("/search", response_model=Answer)
+    async def search(question: Question) -> Response:
+        """The documents that one or more queries find, best first."""
+        return _json(await answering.answer(question))
+
+    @app.get("/search", response_model=Answer)
+    async def search_one(
+        q: Annotated[Query, InAddress()], k: Annotated[K, InAddress()] = 10,
+        system: Annotated[Identifier | None, InAddress()] = None,
+    ) -> Response:  # fmt: skip
+        """The same for one query, in the address."""
+        return _json(await answering.answer(Question(queries=[q], k=k, system=system)))
+
+    @app.get("/marks")
+    async def marked() -> list[Mark]:
+        """All marks that hold."""
+        return marks.all()
+
+    @app.post("/marks")
+    async def mark(mark: Mark) -> Mark:
+        """Mark a document right or wrong for a query, or take the mark away."""
+        if answering.documents.place(mark.doc_id) is None:
+            raise Unknown(f"doc_id: no document is called {mark.doc_id!r}")
+        marks.add(mark)
+        return mark
+
+    @app.get("/marks/qrels", response_class=PlainTextResponse)
+    async def qrels() -> Response:
+        """The marks as TREC's qrels: `query 0 document relevance`."""
+        return _download(marks.qrels(), "marks.qrels")
+
+    @app.get("/marks/queries", response_class=PlainTextResponse)
+    async def queries() -> Response:
+        """The marked queries' ids, as the qrels have them, and texts, between them a tab."""
+        return _download(marks.queries(), "marks.queries.tsv")
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        """Whether the service is well, and what it serves."""
+        return {"status": "ok", **about}
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """Requests, errors, latencies and batch sizes, for Prometheus."""
+        return Response(answering.metrics.text(), media_type=FORMAT)
+
+    @app.exception_handler(UserError)
+    async def mistaken(_: Request, error: UserError) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 404 if isinstance(error, Unknown) else 422)
+
+    @app.exception_handler(OSError)
+    async def unwritable(_: Request, error: OSError) -> JSONResponse:
+        return JSONResponse({"detail": f"the marks cannot be written: {error.strerror}"}, 507)
+
+    paths = frozenset({"/", "/openapi.json", *(path for path in app.openapi()["paths"])})
+    return Gate(app, token=token, loopback=loopback, paths=paths, metrics=answering.metrics)
+
+
+def _json(answer: Answer) -> Response:
+    """Written once by pydantic, where FastAPI would check the whole answer again first."""
+    return Response(answer.model_dump_json(), media_type="application/json")
+
+
+def _download(text: str, name: str) -> Response:
+    return PlainTextResponse(text, headers={"content-disposition": f'attachment; filename="{name}"'})

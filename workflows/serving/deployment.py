@@ -1,0 +1,145 @@
+"""Runs the service: with Ray Serve, or in this process where the profile says `mode: inline`."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from components.config import UserError
+from workflows.distributed.cluster import Cluster, ray_session
+from workflows.serving.access import Application
+from workflows.serving.marks import Marks
+from workflows.serving.service import Served
+
+NAME = "sparring"
+WAITING = 4_096
+"""The most requests that wait; further ones are told to come again (503)."""
+STOP_SECONDS = 10.0
+"""For requests that are being answered when the service is stopped."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service, in words that any process can start it by."""
+
+    served: Served
+    host: str
+    port: int
+    loopback: bool
+    token: str | None
+    marks: Path
+    identity: str
+
+    def application(self) -> Application:
+        """The service with its models and indexes open."""
+        from workflows.serving.application import application
+
+        return application(
+            self.served.open(), Marks(self.marks), about={"identity": self.identity}, token=self.token,
+            loopback=self.loopback,
+        )  # fmt: skip
+
+
+def free_port(host: str, port: int) -> int:
+    """The port, or any free one for 0; UserError where another program has it or the host is none of this machine's."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((host, port))
+        except PermissionError:
+            raise UserError(f"--port: {port} may not be used by this user; accepted: 1024 to 65535") from None
+        except OSError as error:
+            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+                raise UserError(f"--host: {host!r} is no address of this machine") from None
+            raise UserError(
+                f"--port: {port} is taken on {host}; stop what uses it, or name another, such as --port {port + 1}"
+            ) from None
+        return int(tried.getsockname()[1])
+
+
+def run(service: Service, cluster: Cluster, ready: Callable[[], Any]) -> None:
+    """Serve until Ctrl-C or a request to terminate; `ready` is called once it answers. Requests that are being answered
+    then are finished first."""
+    (_in_this_process if cluster.mode == "inline" else _with_ray)(service, cluster, ready)
+
+
+def _in_this_process(service: Service, cluster: Cluster, ready: Callable[[], Any]) -> None:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                ready()
+
+    config = uvicorn.Config(
+        service.application(), host=service.host, port=service.port, log_level="error", access_log=False,
+        lifespan="off", timeout_graceful_shutdown=int(STOP_SECONDS), limit_concurrency=WAITING,
+    )  # fmt: skip
+    with _until_stopped():  # uvicorn hears signals first, finishes what it is answering and passes them on
+        Server(config).run()
+
+
+def _with_ray(service: Service, cluster: Cluster, ready: Callable[[], Any]) -> None:
+    cuda = service.served.options["cuda"]
+    ray_session(cluster)
+    from ray import serve
+    from ray.serve.schema import LoggingConfig
+
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # its import sets another
+    quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
+    deployment = serve.deployment(
+        serve.ingress()(Replica), name=NAME, num_replicas=1, max_ongoing_requests=WAITING,
+        max_queued_requests=WAITING, ray_actor_options={"num_cpus": 0, "num_gpus": 1 if cuda else 0},
+        graceful_shutdown_timeout_s=STOP_SECONDS, health_check_timeout_s=60,
+    )  # fmt: skip
+    with _until_stopped() as stopped:
+        try:
+            serve.start(
+                proxy_location="HeadOnly", http_options={"host": service.host, "port": service.port},
+                logging_config=quiet,
+            )  # fmt: skip
+            serve.run(deployment.bind(service), name=NAME, route_prefix="/", logging_config=quiet)
+            ready()
+            stopped.wait()
+        finally:
+            serve.delete(NAME)  # when its requests are answered
+            if cluster.address:  # a Ray of our own ends with this process
+                serve.shutdown()
+
+
+class Replica:
+    """The process that Ray Serve starts for the models."""
+
+    def __init__(self, service: Service) -> None:
+        self._application = service.application()
+
+    def __serve_build_asgi_app__(self) -> Application:
+        return self._application
+
+
+@contextmanager
+def _until_stopped() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and a request to terminate set; a second Ctrl-C interrupts."""
+    stopped = threading.Event()
+
+    def stop(number: int, frame: Any) -> None:
+        if stopped.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stopped.set()
+
+    before = {one: signal.signal(one, stop) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

@@ -1,0 +1,74 @@
+"""Writes a collection with the marks among its judgements, as a folder in BEIR's layout, which `data:` reads."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from components.data.tables import QRELS, QUERIES
+from components.systems import documents
+from workflows.serving.marks import query_id
+from workflows.serving.questions import Mark
+
+UNJUDGED = "unjudged"
+"""The split of a query that nobody judged."""
+
+
+class Added(NamedTuple):
+    """What the marks have changed."""
+
+    queries: int
+    """New ones."""
+    judgements: int
+    changed: int
+    """Of these, in place of the collection's own."""
+
+
+def write(out: Path, data: Path, marks: Iterable[Mark], split: str) -> Added:
+    """Write a run's collection, in the folder `data`, with marks. A query that the collection has is judged in its own
+    split, a new one in `split`; a mark takes the place of the collection's own judgement."""
+    queries = pq.read_table(data / "queries.parquet", schema=QUERIES).to_pylist()
+    own = pq.read_table(data / "qrels.parquet", schema=QRELS)
+    out.mkdir()
+    documents.write(data / "documents.parquet", out / "corpus.jsonl")
+    return _write(out, queries, own, marks, split)
+
+
+def write_folder(out: Path, corpus: Path, marks: Iterable[Mark], split: str) -> Added:
+    """Write the documents of an exported system with marks, which are then all judgements there are."""
+    out.mkdir()
+    shutil.copyfile(corpus, out / "corpus.jsonl")
+    return _write(out, [], QRELS.empty_table(), marks, split)
+
+
+def _write(out: Path, queries: list[dict[str, Any]], own: pa.Table, marks: Iterable[Mark], split: str) -> Added:
+    known = {" ".join(row["text"].split()): row for row in reversed(queries)}
+    judged = {(row["query_id"], row["doc_id"]): (row["split"], row["relevance"]) for row in own.to_pylist()}
+    before, added, changed = len(queries), 0, 0
+    for mark in marks:
+        text = " ".join(mark.query.split())
+        if text not in known:
+            known[text] = {"query_id": query_id(text), "text": mark.query, "split": split, "answers": None}
+            queries.append(known[text])
+        row = known[text]
+        key, there = (row["query_id"], mark.doc_id), row["split"] if row["split"] != UNJUDGED else split
+        changed, added = changed + (key in judged), added + 1
+        judged[key] = (judged.get(key, (there, 0))[0], int(bool(mark.relevant)))
+    with (out / "queries.jsonl").open("w", encoding="utf-8") as file:
+        for row in queries:
+            told = {"metadata": {"answers": row["answers"]}} if row["answers"] else {}
+            file.write(json.dumps({"_id": row["query_id"], "text": row["text"], **told}, ensure_ascii=False) + "\n")
+    (out / "qrels").mkdir()
+    for name in dict.fromkeys(there for there, _ in judged.values()):
+        with (out / "qrels" / f"{name}.tsv").open("w", encoding="utf-8") as file:
+            file.write("query-id\tcorpus-id\tscore\n")
+            for (query, document), (there, relevance) in judged.items():
+                if there == name:
+                    file.write(f"{query}\t{document}\t{relevance}\n")
+    return Added(len(queries) - before, added, changed)

@@ -1,0 +1,53 @@
+"""What the service counts, in the format that Prometheus reads."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+from components.systems.system import Seconds
+
+FORMAT = "text/plain; version=0.0.4; charset=utf-8"
+TIMES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+"""Upper edges of the histograms of seconds."""
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+
+
+class Metrics:
+    """Counts and histograms since the service started."""
+
+    def __init__(self) -> None:
+        self._all = CollectorRegistry()
+        self._requests = Counter(
+            "sparring_requests", "Requests that were answered.", ["path", "status"], registry=self._all
+        )
+        self._errors = Counter("sparring_errors", "Requests that failed in the service.", registry=self._all)
+        self._latency = Histogram(
+            "sparring_request_seconds", "From a request's first byte to its answer's last.", ["path"], buckets=TIMES,
+            registry=self._all,
+        )  # fmt: skip
+        self._queries = Counter("sparring_queries", "Queries that were searched for.", ["system"], registry=self._all)
+        self._sizes = Histogram(
+            "sparring_batch_queries", "Queries that were searched for together.", buckets=SIZES, registry=self._all
+        )
+        self._parts = Histogram(
+            "sparring_part_seconds", "The parts of a search of one or more queries.", ["part"], buckets=TIMES,
+            registry=self._all,
+        )  # fmt: skip
+
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        """Count a request. `path` is one of the service's, so that there are few."""
+        self._requests.labels(path, str(status)).inc()
+        self._latency.labels(path).observe(seconds)
+        if status >= 500:
+            self._errors.inc()
+
+    def searched(self, system: str, queries: int, seconds: Seconds) -> None:
+        """Count a search."""
+        self._queries.labels(system).inc(queries)
+        self._sizes.observe(queries)
+        for part, value in seconds.items():
+            self._parts.labels(part).observe(value)
+
+    def text(self) -> bytes:
+        """All of them."""
+        return generate_latest(self._all)

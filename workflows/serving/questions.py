@@ -1,0 +1,114 @@
+"""What the service is asked and what it answers, as its JSON has it, with the limits of both."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from components.systems.system import Hit, Seconds
+
+QUERY_CHARACTERS = 4_000
+"""Of one query: no model reads so much of it."""
+QUERIES = 64
+"""Of one request."""
+DOCUMENTS = 100
+"""For one query."""
+BODY_BYTES = 2**20
+"""Of one request."""
+
+Query = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=QUERY_CHARACTERS)]
+Identifier = Annotated[str, StringConstraints(min_length=1, max_length=1_000)]
+K = Annotated[int, Field(ge=1, le=DOCUMENTS)]
+
+
+class Strict(BaseModel):
+    """An object whose keys are known."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Question(Strict):
+    """One or more queries for one system."""
+
+    queries: Annotated[list[Query], Field(min_length=1, max_length=QUERIES)]
+    k: K = 10
+    """Documents for each."""
+    system: Identifier | None = None
+    """One of `/systems`; null for the default."""
+
+
+class Found(BaseModel):
+    """A document that a query has found."""
+
+    doc_id: str
+    title: str
+    text: str
+    score: float
+    """By which the documents are in order."""
+    scores: dict[str, float]
+    """What each stage that looked at it gave it: `lexical` (BM25), `dense` (retriever), `fusion`, `ranker`."""
+
+    @classmethod
+    def of(cls, hit: Hit) -> Found:
+        """A hit as JSON has it."""
+        return cls(doc_id=hit.doc_id, title=hit.title, text=hit.text, score=hit.score, scores=hit.scores)
+
+
+class Result(BaseModel):
+    """What one query has found."""
+
+    query: str
+    documents: list[Found]
+
+
+class Answer(BaseModel):
+    """What the queries of a question have found."""
+
+    system: str
+    results: list[Result]
+    seconds: dict[str, float]
+    """How long the parts took, one after another: `wait` (for earlier questions), `encode` (tokenise too), `search`,
+    `bm25` (what was waited for it beside the retriever), `fuse`, `rank`, `text`."""
+    together: int
+    """Queries that were answered at the same time, those of other requests included."""
+
+
+class Described(BaseModel):
+    """A system that can be asked."""
+
+    name: str
+    documents: int
+    """In the collection."""
+    limit: int
+    """The most documents that it ranks for a query."""
+    stages: list[str]
+    """What it is made of: `lexical`, `dense`, `neighbours`, `fusion`, `ranker`."""
+
+
+class Systems(BaseModel):
+    """The systems that can be asked."""
+
+    systems: list[Described]
+    default: str
+    """The one that is asked where none is named."""
+    left_out: dict[str, str]
+    """Systems of the run that cannot be asked, and why."""
+    limits: dict[str, int]
+
+
+class Mark(Strict):
+    """What somebody thinks of a document for a query."""
+
+    query: Query
+    doc_id: Identifier
+    relevant: bool | None
+    """Right, wrong, or (null) no longer marked."""
+
+
+LIMITS = {"query_characters": QUERY_CHARACTERS, "queries": QUERIES, "k": DOCUMENTS, "body_bytes": BODY_BYTES}
+
+
+def parts(seconds: Seconds, wait: float) -> dict[str, Any]:
+    """The parts of a search as an answer has them, in seconds."""
+    return {"wait": round(wait, 6), **{part: round(value, 6) for part, value in seconds.items()}}

@@ -1,0 +1,105 @@
+"""The file by which `search` finds a running service, and asking it. It lies in the run's folder, or the system's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from components.files import write_json
+from components.systems.config import SYSTEM
+from components.systems.system import Hit
+from workflows.stages.experiments import Experiment
+
+FILE = "service.json"
+TOKEN = "SPARRING_TOKEN"
+"""The environment variable that holds the token."""
+WAIT_SECONDS = 1.0
+"""For a service on this machine to say that it is there."""
+ANSWER_SECONDS = 60.0
+
+
+@contextmanager
+def announced(
+    folder: Path, url: str, identity: str, of_search: Mapping[str, str], limits: Mapping[str, int]
+) -> Iterator[bool]:
+    """While this block runs, the file is there; whether it could be written. One that another service has written since
+    stays."""
+    about = {"url": url, "pid": os.getpid(), "identity": identity, "systems": dict(of_search), "limits": dict(limits)}
+    path, written = folder / FILE, True
+    try:
+        write_json(path, about)
+    except OSError:  # a folder that may only be read
+        written = False
+    try:
+        yield written
+    finally:
+        if written and _read(path) == about:
+            path.unlink(missing_ok=True)
+
+
+def asked(folder: Path, identity: str, role: str, query: str, k: int) -> list[Hit] | None:
+    """What a running service of a folder finds by the system that has a role in `search`; None where there is none of
+    the same identity, or it does not answer: whoever asks then opens the models itself."""
+    about = _read(folder / FILE)
+    if about is None or about["identity"] != identity or role not in about["systems"] or not _lives(about["pid"]):
+        return None
+    if k > about["limits"]["k"] or not 0 < len(query.strip()) <= about["limits"]["query_characters"]:
+        return None
+    try:
+        if _asked(f"{about['url']}/health", None, WAIT_SECONDS).get("identity") != identity:
+            return None  # another program has the port now
+        question = {"queries": [query], "k": k, "system": about["systems"][role]}
+        documents = _asked(f"{about['url']}/search", question, ANSWER_SECONDS)["results"][0]["documents"]
+        return [Hit(**one) for one in documents]
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return None
+
+
+def _asked(url: str, question: dict[str, Any] | None, seconds: float) -> dict[str, Any]:
+    headers = {"content-type": "application/json"}
+    if token := os.environ.get(TOKEN):
+        headers["authorization"] = f"Bearer {token}"
+    body = None if question is None else json.dumps(question).encode()
+    request = urllib.request.Request(url, body, headers)
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy knows no service of this machine
+    with direct.open(request, timeout=seconds) as answer:
+        tree: dict[str, Any] = json.load(answer)
+    return tree
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        tree = json.loads(path.read_text())
+        return tree if {"url", "pid", "identity", "systems", "limits"} <= tree.keys() else None
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError, TypeError):
+        pass  # another user's
+    return True
+
+
+def identity(experiment: Experiment, store: str) -> str:
+    """Of a run: its steps, and the store that they lie in."""
+    where = store if "://" in store else str(Path(store).resolve())
+    made = [node.fingerprint for node in experiment.wanted]
+    return hashlib.sha256("\n".join([where, *made]).encode()).hexdigest()[:16]
+
+
+def identity_of_folder(folder: Path) -> str:
+    """Of a system's folder: where it is, and what its description says."""
+    text = (folder / SYSTEM).read_bytes()
+    return hashlib.sha256(str(folder.resolve()).encode() + b"\n" + text).hexdigest()[:16]

@@ -1,0 +1,98 @@
+"""What a service serves: the systems of a run, or the one of an exported folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from components.config import UserError, listing
+from components.systems import config as configs
+from components.systems.documents import Documents
+from components.systems.system import System
+from workflows.serving import library
+from workflows.serving.answering import Answering
+from workflows.serving.metrics import Metrics
+from workflows.serving.running import identity, identity_of_folder
+from workflows.stages import experiments
+from workflows.stages.experiments import Experiment
+from workflows.store import object_store
+from workflows.store.dag import graph
+from workflows.store.store import Store
+
+
+class Checked(NamedTuple):
+    """What is known of a service before anything is library."""
+
+    systems: list[str]
+    default: str
+    left_out: Mapping[str, str]
+    of_search: Mapping[str, str]
+    """The systems that the command `search` asks."""
+    identity: str
+    """Of what is served: the same wherever the same is read."""
+    folder: Path
+    """Where its file and its marks lie."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """What is served, in words that any process can open it by."""
+
+    config: Path
+    """An experiment, or the folder of a system."""
+    assignments: list[str]
+    runs: Path
+    store: str
+    names: list[str]
+    """The systems that are wanted, the default first; empty for all."""
+    options: Mapping[str, Any]
+    """Those of `Inference`."""
+
+    def check(self) -> Checked:
+        """See that all is there; UserError for what is not."""
+        if self.config.is_dir():
+            return self._check_folder()
+        experiment, store, plans, reasons = self._plans()
+        names = list(plans)
+        return Checked(
+            names, self.names[0] if self.names else library.preferred(experiment.outcome, store, plans), reasons,
+            library.of_search(experiment.outcome, plans), identity(experiment, self.store), experiment.run,
+        )  # fmt: skip
+
+    def open(self) -> Answering:
+        """Open all models and indexes; takes seconds, and memory until the process ends."""
+        checked, metrics = self.check(), Metrics()
+        systems, documents = self._open_folder() if self.config.is_dir() else self._open_run()
+        return Answering(systems, documents, checked.default, checked.left_out, metrics)
+
+    def _open_run(self) -> tuple[dict[str, System], Documents]:
+        experiment, store, plans, _ = self._plans()
+        opened = library.Library(store, resident=True, **self.options)
+        systems = {name: opened.system(plan) for name, plan in plans.items()}
+        return systems, opened.documents(experiment.outcome.data)
+
+    def _open_folder(self) -> tuple[dict[str, System], Documents]:
+        system = System.load(self.config, **self.options)
+        return {system.config.name: system}, system.documents
+
+    def _plans(self) -> tuple[Experiment, Store, dict[str, library.Plan], dict[str, str]]:
+        experiment = experiments.read(self.config, list(self.assignments), self.runs)
+        store = object_store.open_store(self.store)
+        store.prefetch_records(graph(experiment.wanted))
+        plans, reasons = library.of_run(experiment.outcome, store)
+        for name in self.names:
+            if name not in plans:
+                why = f": {reasons[name]}" if name in reasons else ""
+                raise UserError(f"--system: no system {name!r} can be asked{why}; accepted: {listing(plans)}")
+        if self.names:
+            plans = {name: plans[name] for name in self.names}
+        return experiment, store, plans, reasons
+
+    def _check_folder(self) -> Checked:
+        for key, value in {"--set": self.assignments, "--system": self.names}.items():
+            if value:
+                raise UserError(f"{key}: an exported system is as its system.json says; accepted: with a config")
+        name = configs.read(self.config).name
+        return Checked([name], name, {}, {"folder": name}, identity_of_folder(self.config), self.config)
