@@ -24,7 +24,7 @@ from components.compute.gather import of_first, rank, workers
 from components.files import replacing, write_json
 from components.timing import timed
 from components.training import checkpoints, self_check
-from components.training.config import TrainConfig
+from components.training.config import LOG, TrainConfig
 from components.training.gradients import Losses, add_gradients
 from components.training.log import MetricsLog
 from components.training.objective import Objective
@@ -62,7 +62,7 @@ def train(
     _make_fast(objective, config, check=checkpoint is None and updates > 0, seed=seed, device=device)
     optimizer = _optimizer(objective, config)
     state, first = _resumed(objective, optimizer, config, checkpoint, start, device)
-    log = MetricsLog(out / "metrics.jsonl", state, config)
+    log = MetricsLog(out / LOG, state, config)
     began, saved, before = time.monotonic(), time.monotonic(), state.seconds
     on_update(state.update, "")
     look = config.validate_on_dev if dev is not None and updates > 0 else None

@@ -7,7 +7,7 @@ from components.compute.processor import configure_process
 from components.config import Config, UserError
 from components.rng import keyed_int
 from components.timing import timed
-from components.training.config import TrainConfig
+from components.training.config import LOG, TrainConfig
 from workflows.distributed import oom
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.worker_group import train_together
@@ -20,7 +20,7 @@ SAVE_SECONDS = 60.0
 
 
 @Description(
-    part="training", modules=("objective",), models="training", carried=("state",),
+    part="training", modules=("objective",), models="training", carried=("state",), shows=(LOG,),
     carries={"start": lambda inputs: inputs["config"].carry == "all"},
 )  # fmt: skip
 def train(
@@ -88,7 +88,7 @@ def _trained(
 
     def on_save() -> None:
         attempts.keep(out)
-        transfer.upload(out / "metrics.jsonl")
+        transfer.upload(out / LOG)
         transfer.sync(out / "checkpoints", delete=True)
 
     summary = run_loop(
