@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from components.charts.axes import ticks
 
-WIDTH, PLOT, LEFT, RIGHT, TOP, BOTTOM, LINE = 340, 150, 46, 10, 8, 38, 16
+WIDTH, PLOT, LEFT, RIGHT, TOP, BOTTOM, LINE = 340, 150, 50, 10, 8, 38, 16
 """The chart's width, the height of its plot, the margins, and the height of a line of names."""
 MOST = 60
 """Points that a curve is drawn with; a longer one has means of neighbouring points."""
@@ -94,8 +95,9 @@ def svg(chart: CurveChart) -> str:
 
 def _ticks(low: float, high: float) -> list[float]:
     """Round values that span low to high, however small both are (learning rates)."""
-    scale = max(abs(low), abs(high)) or 1.0
-    return [mark * scale for mark in ticks(low / scale, high / scale)] if scale < 1e-3 else ticks(low, high)
+    size = max(abs(low), abs(high))
+    scale = 10.0 ** math.floor(math.log10(size)) if 0 < size < 1e-3 else 1.0
+    return [mark * scale for mark in ticks(low / scale, high / scale)]
 
 
 def _line(points: Points, kind: str, x, y) -> str:  # type: ignore[no-untyped-def]

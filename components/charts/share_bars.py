@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-WIDTH, TOP, ROW, BAR = 560, 26, 38, 14
+WIDTH, TOP, ROW, BAR = 440, 26, 38, 14
 LETTER = 6.6
 """About how wide a letter is."""
 
@@ -31,5 +31,5 @@ def svg(title: str, parts: Sequence[str], bars: Mapping[str, Sequence[float]]) -
         f"{name}: {', '.join(f'{part} {share:.0%}' for part, share in zip(parts, shares, strict=True))}"
         for name, shares in bars.items()
     )
-    head = f'<svg class="chart wide" viewBox="0 0 {WIDTH} {TOP + ROW * len(bars)}" role="img" '
+    head = f'<svg class="chart" viewBox="0 0 {WIDTH} {TOP + ROW * len(bars)}" role="img" '
     return f'{head}aria-label="{escape(title)}: {escape(said)}">{"".join(drawn)}</svg>'

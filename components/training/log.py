@@ -11,6 +11,7 @@ from components.training.config import TrainConfig
 from components.training.gradients import Losses
 from components.training.state import TrainingState
 
+
 class MetricsLog:
     """Means over intervals, one JSON line each, written by the first worker. A resumed training first drops the lines
     of updates that it makes again. The last interval ends with the last update, however long it is."""

@@ -80,7 +80,9 @@ class Browser:
 
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression."""
-        made = self._call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True, userGesture=True)
+        made = self._call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True, userGesture=True
+        )
         if "exceptionDetails" in made:
             raise AssertionError(made["exceptionDetails"].get("exception", {}).get("description", made))
         return made["result"].get("value")

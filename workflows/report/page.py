@@ -27,7 +27,14 @@ def write_page(path: Path, page: Json, *, template: str = REPORT) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    numbers = {"duration": duration, "size": size, "percent": percent, "number": "{:,}".format, "p": p_text, "p_number": p_number}
+    numbers = {
+        "duration": duration,
+        "size": size,
+        "percent": percent,
+        "number": "{:,}".format,
+        "p": p_text,
+        "p_number": p_number,
+    }
     environment.filters |= numbers
     config = yaml_text(page["config"])
     text = environment.get_template(template).render(**{**page, "config": config}, clear=CLEAR, kinds=WORDS)

@@ -53,7 +53,7 @@ def _charts(seeds: Sequence[tuple[Json, Log]]) -> Iterator[CurveChart]:
 
 def _curves(logs: Sequence[Log], names: Sequence[str]) -> dict[str, list[Points]]:
     """By name the curve of each log that has it."""
-    found = {
+    found: dict[str, list[Points]] = {
         name: [points for lines in logs if (points := [(line["update"], line[name]) for line in lines if name in line])]
         for name in names
     }

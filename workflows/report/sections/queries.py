@@ -82,7 +82,9 @@ def embedded(made: Sequence[Json], pair: tuple[str, str] | None) -> Markup | Non
 
     if not made:
         return None
-    return Markup(json.dumps({"pair": pair, "places": made}, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"))
+    return Markup(
+        json.dumps({"pair": pair, "places": made}, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    )
 
 
 def _place(listed: Sequence[Listed], most: int) -> Json | None:
@@ -136,7 +138,9 @@ def _compared(seeds: Sequence[Listed], asked: Sequence[str], relevant: dict[str,
     own = {query: relevant.get(query, set()) for query in asked}
     ranks = {query: rank for query, (rank, _, _) in first_relevant(ranking, own).items()}
     first: dict[str, list[str]] = {}
-    shown = ranking.filter(pc.less_equal(ranking["rank"], FIRST)).sort_by([("query_id", "ascending"), ("rank", "ascending")])
+    shown = ranking.filter(pc.less_equal(ranking["rank"], FIRST)).sort_by(
+        [("query_id", "ascending"), ("rank", "ascending")]
+    )
     for query, document in zip(shown["query_id"].to_pylist(), shown["doc_id"].to_pylist(), strict=True):
         first.setdefault(query, []).append(document)
     means = {name: {query: fmean(values) for query, values in of.items()} for name, of in by_seed.items()}
@@ -161,8 +165,7 @@ def _texts(
     order = sorted(range(len(asked)), key=lambda at: (-_spread(systems, measure, asked[at]), at))
     for start in range(0, len(order), BATCH):
         batch = [asked[at] for at in order[start : start + BATCH]]
-        needed = {query: list(dict.fromkeys([*(d for of in systems for d in of.first.get(query, [])),
-                                             *sorted(relevant.get(query, ()))[:FIRST]])) for query in batch}  # fmt: skip
+        needed = {query: _needed(query, systems, relevant) for query in batch}
         found = records(data / "documents.parquet", "doc_id", [d for ids in needed.values() for d in ids])
         for query in batch:
             new = [one for one in needed[query] if one not in chosen]
@@ -184,6 +187,12 @@ def _texts(
                   for query in asked],
         "shown": len(of_query),
     }  # fmt: skip
+
+
+def _needed(query: str, systems: Sequence[_Compared], relevant: dict[str, set[str]]) -> list[str]:
+    """The documents of a query: the first of each system, and some relevant ones."""
+    first = (document for of in systems for document in of.first.get(query, []))
+    return list(dict.fromkeys([*first, *sorted(relevant.get(query, ()))[:FIRST]]))
 
 
 def _spread(systems: Sequence[_Compared], measure: str, query: str) -> float:

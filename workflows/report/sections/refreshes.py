@@ -54,10 +54,13 @@ def refreshes(steps: Finished, store: Store) -> Json | None:
     rows = [{"label": label, "seeds": len(of), **_mean(of)} for label, of in seeds.items()]
     listed = max(row["listed"] for row in rows)
     parts = [str(a) if a == b else f"{a} to {b}" for a, b in bands(listed)]
-    names = [f"rank {parts[0]}", *parts[1:], f"not among the first {listed}"]
+    names = [f"rank {parts[0]}", *parts[1:], "not found"]
     bars = {row["label"]: row["bands"] for row in rows if row["listed"] == listed}
-    return {"rows": rows, "queries": max(row["queries"] for row in rows), "screened": any(r["removed"] for r in rows),
-            "picture": drawing(svg("rank of the first positive", names, bars))}  # fmt: skip
+    return {
+        "rows": rows, "queries": max(row["queries"] for row in rows), "listed": listed,
+        "screened": any(row["removed"] for row in rows),
+        "picture": drawing(svg("rank of the first positive", names, bars)),
+    }  # fmt: skip
 
 
 def _drawn(steps: Finished) -> Sequence[_Drawn]:
@@ -74,7 +77,9 @@ def _drawn(steps: Finished) -> Sequence[_Drawn]:
         if one is None:
             stands_on = {step.fingerprint for step in graph([ranking])}
             earlier = [other for fingerprint, other in found.items() if fingerprint in stands_on]
-            one = found[ranking.fingerprint] = _Drawn(ranking, node.inputs["data"], before=(earlier or [None])[-1])
+            one = found[ranking.fingerprint] = _Drawn(
+                ranking, node.inputs["data"], before=earlier[-1] if earlier else None
+            )
         one.depth = max(one.depth, node.inputs["config"].depth)
         if screened is not None:
             one.screens[without_seed(screened.label)] = records[screened.fingerprint]["summary"]
@@ -137,4 +142,5 @@ def _by_name(removed: Iterable[Json]) -> dict[str, list[Json]]:
 
 def _means(seeds: Sequence[dict[str, float]]) -> dict[str, float]:
     """The mean share of each reason; a seed without it counts as 0."""
-    return {name: sum(one.get(name, 0.0) for one in seeds) / len(seeds) for name in dict.fromkeys(n for s in seeds for n in s)}
+    names = dict.fromkeys(name for one in seeds for name in one)
+    return {name: fmean(one.get(name, 0.0) for one in seeds) for name in names}

@@ -4,7 +4,7 @@ const { pair, places } = JSON.parse(document.getElementById("queries-data").text
 const section = document.getElementById("queries");
 const [about, figure] = [section.querySelector("[aria-live]"), section.querySelector("figure")];
 const [picks, list] = [section.querySelector(".pick"), section.querySelector(".list")];
-const EACH = 8, WIDTH = 1020, HEIGHT = 230, LEFT = 44, TOP = 8;
+const EACH = 8, HEIGHT = 230, LEFT = 44, TOP = 8;
 const count = (value) => value.toLocaleString("en");
 const three = (value) => (value / 1000).toFixed(3);
 const signed = (value) => (value < 0 ? "−" : "+") + three(Math.abs(value));
@@ -32,7 +32,7 @@ function choose(at) {
   controls.one = pick("system", place.systems, named(pair?.[0], place.systems.length - 1));
   controls.two = pick("against", place.systems, named(pair?.[1], 0));
   controls.measure = pick("measure", place.measures, 0);
-  controls.order = pick("first", ["won queries", "lost queries", "queries as they are"], 0);
+  controls.order = pick("list", ["won first", "lost first", "in order"], 0);
   controls.search = element("input", { type: "search", placeholder: "words of a query" });
   controls.search.addEventListener("input", () => show());
   picks.append(element("label", {}, "only queries with", controls.search));
@@ -85,6 +85,7 @@ function draw(rows, label) {
   const most = Math.max(1, ...rows.map((row) => Math.abs(row.difference)));
   const high = rows.some((row) => row.difference > 0) ? most : most / 10, low = rows.some((row) => row.difference < 0) ? -most : -most / 10;
   const y = (value) => TOP + (HEIGHT - 2 * TOP) * (high - value) / (high - low);
+  const WIDTH = Math.max(300, Math.min(1020, section.clientWidth || 1020));
   const wide = (WIDTH - LEFT) / Math.max(1, rows.length);
   const svg = make("svg", { class: "chart wide", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label });
   for (const mark of [high, high / 2, 0, low / 2, low].filter((mark) => mark === 0 || Math.abs(mark) >= most / 2)) {
@@ -143,3 +144,4 @@ function missed(row) {
 
 section.hidden = false;
 choose(0);
+addEventListener("resize", () => show(true));
