@@ -34,6 +34,7 @@ def write_page(path: Path, page: Json, *, template: str = REPORT) -> None:
         "number": "{:,}".format,
         "p": p_text,
         "p_number": p_number,
+        "blank": lambda value: "" if value is None else value,
     }
     environment.filters |= numbers
     config = yaml_text(page["config"])
