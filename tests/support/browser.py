@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,18 +29,27 @@ class Browser:
             pytest.skip("there is no Chromium here")
         self.downloads = folder / "downloads"
         self.downloads.mkdir(parents=True)
-        profile = folder / "profile"
+        self._stack = ExitStack()
+        with self._stack:  # whatever fails here leaves no browser behind
+            self._start(program, folder / "profile")
+            self._stack = self._stack.pop_all()
+
+    def _start(self, program: str, profile: Path) -> None:
+        """Start the browser, and listen to its page."""
         self._process = subprocess.Popen(
             [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
              "--disable-background-networking", "--remote-debugging-port=0", f"--user-data-dir={profile}",
              "about:blank"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
+        self._stack.callback(self._process.wait)
+        self._stack.callback(self._process.terminate)
         self.errors: list[str] = []
         self.requests: list[str] = []
         self._number, self._loaded = 0, False
         port, path = self._address(profile / "DevToolsActivePort")
-        self._socket: ClientConnection = connect(f"ws://127.0.0.1:{port}{path}", max_size=None)
+        made = connect(f"ws://127.0.0.1:{port}{path}", max_size=None)
+        self._socket: ClientConnection = self._stack.enter_context(made)
         self._session: str | None = None
         pages = self._call("Target.getTargets")["targetInfos"]
         target = next(one["targetId"] for one in pages if one["type"] == "page")
@@ -52,9 +62,7 @@ class Browser:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._socket.close()
-        self._process.terminate()
-        self._process.wait()
+        self._stack.close()
 
     def open(self, address: str | Path, *, width: int = 1200, height: int = 900) -> None:
         """Open a file or an address in a window of this size, and wait until it is loaded."""

@@ -46,7 +46,7 @@ def test_it_began_where_the_changed_number_is_an_input(both: tuple[Place, Path, 
     place, *folders = both
     found = differences(*read_runs(folders, place.runs, place.where))
     assert found.config == [("retriever.game.train.updates", 3, 2)]
-    assert [node.label for node in found.began][:1] == ["retriever 1 groups"]
+    assert [node.label for node, _ in found.began][:1] == ["retriever 1 groups"]
     assert ("groups", 12, 8) in found.began[0][1]
     assert {node.label for node in found.followed} >= {"retriever 1 ranking (test)", "retriever 1 measures", "results"}
     assert "warm retriever" in {node.label for node in found.same}

@@ -67,7 +67,7 @@ def test_totals_stay_last_and_names_are_sorted_as_words(page: Browser) -> None:
 
 def test_every_table_is_saved_as_csv(page: Browser) -> None:
     count = page.run("document.querySelectorAll('table').length")
-    buttons = "[...document.querySelectorAll('button.save')].filter(one => one.innerText === 'CSV')"
+    buttons = "[...document.querySelectorAll('button.save')].filter(one => one.textContent === 'CSV')"
     assert page.run(f"{buttons}.length") == count
     page.run(f"{buttons}[0].click()")
     rows = list(csv.reader(io.StringIO(page.downloaded("tiny-how-good-each-system-is.csv"))))
@@ -97,6 +97,7 @@ def test_the_page_is_light_or_dark_as_the_system_or_the_button_says(page: Browse
     assert page.run(paper) == "rgb(255, 255, 255)"
     page.media(dark=True)
     assert page.run(paper) == "rgb(20, 23, 27)"
+    page.run("new Promise(done => requestAnimationFrame(() => setTimeout(done, 100)))")  # the page is told in a frame
     assert page.run("document.querySelector('.theme').innerText") == "Light"
     page.run("document.querySelector('.theme').focus()")
     page.press("Enter")
