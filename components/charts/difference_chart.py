@@ -40,7 +40,7 @@ def svg(title: str, differences: Sequence[Difference]) -> str:
         y = TOP + ROW * number + 27
         kind = ("c0" if one.value > 0 else "c1") if one.clear else "part"
         half = "" if one.half is None else f" ± {one.half:.3f}"
-        parts.append(f'<text class="tick" x="{SIDES}" y="{y - 12}">{escape(one.name)}</text>')
+        parts.append(f'<text class="tick halo" x="{SIDES}" y="{y - 12}">{escape(one.name)}</text>')
         if one.half is not None:
             low, high = x(one.value - one.half), x(one.value + one.half)
             parts.append(f'<path class="whisker {kind}" d="M{low:.1f} {y}H{high:.1f}"/>')

@@ -32,15 +32,16 @@ def write_comparison(path: Path, first: Run, second: Run) -> None:
     """Write the page. Differences are the second run's measures minus the first's, query by query."""
     found = differences(first, second)
     one, two = _systems(first), _systems(second)
-    both = [place for place in two if place in one]
+    shared = [place for place in two if place in one and _same(one[place], two[place], first, second)]
+    both = [place for place in two if place in one and place not in shared]
     compared, failed = _compared(both, one, two, first, second)
     results = _results(second.folder.metrics(), first.folder.metrics(), compared)
     page = {
         "title": f"{second.name} against {first.name}", "first": first.name, "second": second.name,
-        "results": results, "failed": failed, "only": _only(one, two, first, second),
+        "results": results, "failed": failed, "shared": [place[0] for place in shared], "only": _only(one, two, first, second),
         "changes": [(key, text_of(a), text_of(b)) for key, a, b in found.config],
         "steps": _steps(found), "costs": _costs(first, second),
-        "queries": embedded(queries(_listed(first, second, one, two)), _pair(first, second, both)),
+        "queries": embedded(queries(_listed(first, second, one, two, shared)), _pair(first, second, both)),
         "config": {},
     }  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,9 +168,8 @@ def _costs(first: Run, second: Run) -> list[Json]:
     return [*rows, {"part": "total", "first": sum(spent[0].values()), "second": sum(spent[1].values())}]
 
 
-def _listed(first: Run, second: Run, one: Seeds, two: Seeds) -> list[Listed]:
-    """The systems of both runs to choose from; what both have from the same artifact is there once."""
-    shared = {place for place in two if place in one and _same(one[place], two[place], first, second)}
+def _listed(first: Run, second: Run, one: Seeds, two: Seeds, shared: Sequence[Place]) -> list[Listed]:
+    """The systems of both runs to choose from; what both have from the same artifacts is there once."""
     listed = [Listed(place[0] if place in shared else f"{place[0]}, {first.name}", system, first.store)
               for place, seeds in one.items() for system in seeds.values()]  # fmt: skip
     return listed + [
@@ -186,5 +186,5 @@ def _same(one: dict[int, System], two: dict[int, System], first: Run, second: Ru
 
 
 def _pair(first: Run, second: Run, both: Sequence[Place]) -> tuple[str, str] | None:
-    """The systems that the reader sees first: the last that both runs have."""
+    """The systems that the reader sees first: the last that both have and that are not the same."""
     return (f"{both[-1][0]}, {second.name}", f"{both[-1][0]}, {first.name}") if both else None

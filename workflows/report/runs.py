@@ -47,9 +47,7 @@ def _read(path: Path, runs: Path, root: str) -> Run:
         experiment = experiments.made(read_yaml(path / CONFIG), path / CONFIG, path)
         place = next((str(one.resolve().parent) for one in sorted(path.iterdir()) if (one / RECORD).exists()), root)
     else:
-        raise UserError(
-            f"{path}: it has no {CONFIG}; accepted: the folder of a run, such as runs/demo, or a config"
-        )
+        raise UserError(f"{path}: it has no {CONFIG}; accepted: the folder of a run, such as runs/demo, or a config")
     store = object_store.open_store(place)
     store.prefetch_records(graph(experiment.wanted))
     return Run(experiment.run.name, experiment, store)

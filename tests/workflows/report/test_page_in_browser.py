@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.support.browser import Browser
+from tests.support.chromium import Browser
 from tests.support.tiny import Place
 
 pytestmark = pytest.mark.browser

@@ -103,7 +103,7 @@ for (const table of document.querySelectorAll("table")) {
 // Charts: colours come from the page, so a chart that leaves it takes them along, the light ones.
 
 const KEPT = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "stroke-linejoin", "opacity",
-  "font-family", "font-size", "font-weight"];
+  "font-family", "font-size", "font-weight", "paint-order"];
 
 function standalone(drawn) {
   const root = document.documentElement, scheme = root.style.colorScheme;
