@@ -38,7 +38,8 @@ def write_comparison(path: Path, first: Run, second: Run) -> None:
     results = _results(second.folder.metrics(), first.folder.metrics(), compared)
     page = {
         "title": f"{second.name} against {first.name}", "first": first.name, "second": second.name,
-        "results": results, "failed": failed, "shared": [place[0] for place in shared], "only": _only(one, two, first, second),
+        "results": results, "failed": failed, "only": _only(one, two, first, second),
+        "shared": [place[0] for place in shared],
         "changes": [(key, text_of(a), text_of(b)) for key, a, b in found.config],
         "steps": _steps(found), "costs": _costs(first, second),
         "queries": embedded(queries(_listed(first, second, one, two, shared)), _pair(first, second, both)),

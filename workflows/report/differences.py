@@ -47,6 +47,8 @@ class Differences:
     """Steps of the first run whose labels the second does not have."""
     apart: list[tuple[Step, list[str]]]
     """Steps with the same identity whose artifacts differ, in the order of the graph, with the files that do."""
+    shared: int
+    """How many of the same steps are finished and one artifact, in one place, of both runs."""
     compared: int
     """Artifacts of the same steps that lie in two places, and were compared."""
 
@@ -59,13 +61,15 @@ def differences(first: Run, second: Run) -> Differences:
     other = [node for node in after if node.fingerprint not in known]
     began = [node for node in other if all(one.fingerprint in known for one in node.upstream)]
     now = {node.label for node in after}
-    pairs = [node for node in same if _both_there(node, first, second)]
+    there = [node for node in same if first.store.is_done(node) and second.store.is_done(node)]
+    pairs = [node for node in there if first.store.location(node) != second.store.location(node)]
     apart = [(node, files) for node in pairs if (files := _files_apart(node, first, second))]
     return Differences(
         config=changes(_config(first), _config(second)), same=same,
         began=[(node, _inputs(labels.get(node.label), node)) for node in began],
         followed=[node for node in other if node not in began],
-        gone=[node for node in before if node.label not in now], apart=apart, compared=len(pairs),
+        gone=[node for node in before if node.label not in now], apart=apart,
+        shared=len(there) - len(pairs), compared=len(pairs),
     )  # fmt: skip
 
 
@@ -116,12 +120,6 @@ def _identity(node: Step) -> dict[str, Any]:
     return {**about, **canonical(node.inputs)}
 
 
-def _both_there(node: Step, first: Run, second: Run) -> bool:
-    """Whether both runs have an artifact of their own of the step."""
-    apart = first.store.location(node) != second.store.location(node)
-    return apart and first.store.is_done(node) and second.store.is_done(node)
-
-
 def _files_apart(node: Step, first: Run, second: Run) -> list[str]:
     """The data files that differ, or that one artifact lacks although nothing was dropped."""
     one, two = (_digests(node, run) for run in (first, second))
@@ -160,8 +158,8 @@ def told(found: Differences, first: str, second: str) -> str:
         lines += ["The first is", f"  {node.label}: {', '.join(files[:SHOWN])}", *_more(len(files) - SHOWN, "    ")]
     elif found.compared:
         lines.append(f"The data of the {found.compared} artifacts that both have is the same, bit by bit.")
-    elif found.same:
-        lines.append("Steps that are the same are one artifact in one store.")
+    elif found.shared:
+        lines.append(f"{found.shared} of the same steps are finished, each one artifact that both runs share.")
     return "\n".join(lines)
 
 
