@@ -101,9 +101,9 @@ def _place(listed: Sequence[Listed], most: int) -> Json | None:
     for one in listed:
         seeds.setdefault(one.name, []).append(one)
     systems = {name: made for name, of in seeds.items() if (made := _compared(of, asked, relevant)) is not None}
-    if len(systems) < 2:
-        return None
     measures = list(dict.fromkeys(name for of in systems.values() for name in of.values))
+    if len(systems) < 2 or not measures:
+        return None
     known = {query for of in systems.values() for values in of.values.values() for query in values}
     asked = [query for query in asked if query in known]
     return {
