@@ -27,11 +27,8 @@ class Change:
 
 def changes(before: pa.Table, after: pa.Table, qrels: pa.Table) -> list[Change]:
     """A change for every query with a relevant document, from the greatest gain to the greatest loss."""
-    relevant: dict[str, set[str]] = {}
-    judged = qrels.filter(pc.greater(qrels["relevance"], 0))
-    for query, document in zip(judged["query_id"].to_pylist(), judged["doc_id"].to_pylist(), strict=True):
-        relevant.setdefault(query, set()).add(document)
-    old, new = (_first_relevant(ranking, relevant) for ranking in (before, after))
+    relevant = relevant_of(qrels)
+    old, new = (first_relevant(ranking, relevant) for ranking in (before, after))
     changed = []
     for query in sorted(relevant):
         (old_rank, old_best, old_top), (new_rank, new_best, new_top) = old[query], new[query]
@@ -42,7 +39,16 @@ def changes(before: pa.Table, after: pa.Table, qrels: pa.Table) -> list[Change]:
     return sorted(changed, key=lambda change: (-change.gain, change.query_id))
 
 
-def _first_relevant(
+def relevant_of(qrels: pa.Table) -> dict[str, set[str]]:
+    """query -> its relevant documents."""
+    relevant: dict[str, set[str]] = {}
+    judged = qrels.filter(pc.greater(qrels["relevance"], 0))
+    for query, document in zip(judged["query_id"].to_pylist(), judged["doc_id"].to_pylist(), strict=True):
+        relevant.setdefault(query, set()).add(document)
+    return relevant
+
+
+def first_relevant(
     ranking: pa.Table, relevant: dict[str, set[str]]
 ) -> dict[str, tuple[int | None, str | None, str | None]]:
     """query -> rank and id of its first relevant document, and the id of the document at rank 1."""

@@ -7,6 +7,9 @@ from pydantic import Field
 from components.config import Config, UserError, listing
 from components.training.terms import LossTerm, declared
 
+LOG = "metrics.jsonl"
+"""The log of losses and validations in the artifact of a training."""
+
 
 class Validation(Config):
     """Measure the model during training on rows of a split that is not trained on, and keep the best weights."""

@@ -29,7 +29,7 @@ from components.files import replacing, write_json
 from components.models.pretrained import use_gradient_checkpointing
 from components.timing import timed
 from components.training import checkpoints, self_check, sharding
-from components.training.config import TrainConfig
+from components.training.config import LOG, TrainConfig
 from components.training.gradients import Losses, add_gradients
 from components.training.log import MetricsLog
 from components.training.objective import Objective
@@ -93,7 +93,7 @@ def _train(
     _prepare(objective, config, check=check, seed=seed, device=device, execution=execution)
     optimizer = _optimizer(objective, config)
     state, first = _resumed(objective, optimizer, config, checkpoint, start, device)
-    log = MetricsLog(out / "metrics.jsonl", state, config)
+    log = MetricsLog(out / LOG, state, config)
     began, saved, before = time.monotonic(), time.monotonic(), state.seconds
     on_update(state.update, "")
     look = config.validate_on_dev if dev is not None and updates > 0 else None

@@ -8,6 +8,7 @@ from components.config import UserError, listing
 from workflows import ROOT
 from workflows.distributed import cluster as clusters
 from workflows.distributed import worker_group
+from workflows.report.runs import Run, read_runs
 from workflows.stages import experiments
 from workflows.stages.experiments import Experiment
 from workflows.store import object_store
@@ -16,10 +17,11 @@ from workflows.store.store import Store
 
 
 def add_config(
-    parser: argparse.ArgumentParser, accepted: str = "an experiment, such as configs/demo.yaml"
+    parser: argparse.ArgumentParser, accepted: str = "an experiment, such as configs/demo.yaml", *,
+    optional: bool = False,
 ) -> None:  # fmt: skip
-    """Add the arguments that name an experiment."""
-    parser.add_argument("config", type=Path, metavar="CONFIG", help=accepted)
+    """Add the arguments that name an experiment, which may be left out where it is `optional`."""
+    parser.add_argument("config", type=Path, metavar="CONFIG", help=accepted, nargs="?" if optional else None)
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments",
         help="change a value: rounds=3, retriever.game.train.updates=200 (part of the experiment's identity)",
@@ -40,6 +42,25 @@ def opened(arguments: argparse.Namespace) -> tuple[Experiment, Store]:
     store = object_store.open_store(store_root(arguments))
     store.prefetch_records(graph(experiment.wanted))
     return experiment, store
+
+
+def add_pair(parser: argparse.ArgumentParser, option: str, does: str) -> None:
+    """Add an option that takes two runs in place of an experiment."""
+    parser.add_argument(
+        option, nargs=2, type=Path, metavar="RUN", dest="pair",
+        help=f"{does}: two folders of runs, such as runs/demo, or configs",
+    )  # fmt: skip
+
+
+def opened_pair(arguments: argparse.Namespace, option: str) -> list[Run] | None:
+    """The two runs that an option names; None where an experiment is named instead. UserError for neither and both."""
+    if arguments.pair is None:
+        if arguments.config is None:
+            raise UserError(f"nothing to open; accepted: CONFIG, or {option} RUN RUN")
+        return None
+    if arguments.config is not None or arguments.assignments:
+        raise UserError(f"{option} takes two runs and nothing else; a run with --set has a folder of its own in runs/")
+    return read_runs(arguments.pair, arguments.runs, store_root(arguments))
 
 
 def store_root(arguments: argparse.Namespace) -> str:

@@ -1,19 +1,31 @@
-"""Write the report of a finished run: one HTML file that needs no network."""
+"""Write the report of a finished run, or of two side by side: one HTML file that needs no network."""
 
 import argparse
 
-from workflows.commands.opening import add_config, opened
+from workflows.commands.opening import add_config, add_pair, opened, opened_pair
+from workflows.report.comparison import write_comparison
 from workflows.report.run_folder import RunFolder
 from workflows.store.needed import finished
+
+COMPARE = "--compare"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    add_config(parser)
+    add_config(parser, optional=True)
+    add_pair(parser, COMPARE, "what differs between two runs")
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Write the whole folder of the run, and print where the page lies."""
+    """Write the whole folder of the run, or the page of two, and print where the page lies."""
+    if (pair := opened_pair(arguments, COMPARE)) is not None:
+        first, second = pair
+        for run in pair:
+            finished(run.store, run.experiment.outcome.results)
+        page = arguments.runs / f"{second.experiment.run.name}-against-{first.experiment.run.name}.html"
+        write_comparison(page, first, second)
+        print(page)
+        return
     experiment, store = opened(arguments)
     finished(store, experiment.outcome.results)
     folder = RunFolder(experiment, store)

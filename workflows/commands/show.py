@@ -1,11 +1,12 @@
-"""Print the measures, the record of one step, or how far a run is."""
+"""Print the measures, the record of one step, how far a run is, or what differs between two."""
 
 import argparse
 import json
 
 from components.evaluation import result_table
-from workflows.commands.opening import add_config, labelled, opened
+from workflows.commands.opening import add_config, add_pair, labelled, opened, opened_pair
 from workflows.commands.watch import watch
+from workflows.report.differences import differences, told
 from workflows.report.run_folder import RunFolder
 from workflows.store.dag import Step
 from workflows.store.needed import finished
@@ -13,17 +14,23 @@ from workflows.store.store import Store
 from workflows.tuning.report import format_table
 from workflows.tuning.trials import TrialTable
 
+DIFF = "--diff"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    add_config(parser)
+    add_config(parser, optional=True)
     parser.add_argument("label", nargs="?", metavar="LABEL", help="a step's label, as `plan` prints it")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--watch", action="store_true", help="follow a run that another shell started, to its end")
+    add_pair(parser, DIFF, "what differs between two runs, and at which step it began")
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Print the measures (of a tuning its trials), or one step's record; or watch."""
+    """Print the measures (of a tuning its trials), or one step's record; or watch, or compare two."""
+    if (pair := opened_pair(arguments, DIFF)) is not None:
+        print(told(differences(*pair), *(run.name for run in pair)))
+        return
     experiment, store = opened(arguments)
     if arguments.watch:
         watch(experiment, store)

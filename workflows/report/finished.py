@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from workflows.store.dag import Step, graph
@@ -25,4 +26,10 @@ def shown(steps: Finished, store: Store, name: str) -> Iterator[tuple[Step, Json
     for node, record in showing:
         path = store.path(node) / name
         if path.exists():
-            yield node, record, json.loads(path.read_text())
+            yield node, record, _read(path)
+
+
+def _read(path: Path) -> Any:
+    """What a JSON file holds; of one with a value a line the list of them."""
+    text = path.read_text()
+    return [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)

@@ -1,4 +1,4 @@
-"""Filling an HTML template: one file that needs neither network nor scripts."""
+"""Filling an HTML template: one file that needs no network, and whose scripts add to what can be read without."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +27,15 @@ def write_page(path: Path, page: Json, *, template: str = REPORT) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    numbers = {"duration": duration, "size": size, "number": "{:,}".format, "p": p_text, "p_number": p_number}
+    numbers = {
+        "duration": duration,
+        "size": size,
+        "percent": percent,
+        "number": "{:,}".format,
+        "p": p_text,
+        "p_number": p_number,
+        "blank": lambda value: "" if value is None else value,
+    }
     environment.filters |= numbers
     config = yaml_text(page["config"])
     text = environment.get_template(template).render(**{**page, "config": config}, clear=CLEAR, kinds=WORDS)
@@ -52,6 +60,11 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def percent(share: float) -> str:
+    """`34 %`."""
+    return f"{100 * share:.0f} %"
 
 
 def size(count: int) -> str:

@@ -10,8 +10,11 @@ from workflows.report.metrics import METRICS, metrics_of
 from workflows.report.page import REPORT, write_page
 from workflows.report.sections import charts
 from workflows.report.sections.costs import costs as costs_of
+from workflows.report.sections.curves import curves
 from workflows.report.sections.entropies import entropies
 from workflows.report.sections.examples import examples as examples_of
+from workflows.report.sections.queries import Listed, embedded, queries
+from workflows.report.sections.refreshes import refreshes
 from workflows.report.sections.screens import screens
 from workflows.report.sections.similarities import similarities
 from workflows.report.sections.spaces import spaces
@@ -70,6 +73,9 @@ def write(
         "unmeasured": unmeasured,
         "entropies": entropies(systems, store),
         "examples": examples_of(systems, store, examples) if examples is not None else None,
+        "queries": embedded(queries([Listed(one.name, one, store) for one in systems]), examples),
+        "curves": curves(steps, store),
+        "refreshes": refreshes(steps, store),
         "screens": list(screens(steps, store)),
         "studies": [study for _, _, study in shown(steps, store, STUDY)],
         "costs": list(costs_of(costs, store, metrics["rows"])),

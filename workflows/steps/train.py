@@ -9,7 +9,7 @@ from components.compute.processor import configure_process
 from components.config import Config, UserError
 from components.rng import keyed_int
 from components.timing import timed
-from components.training.config import TrainConfig
+from components.training.config import LOG, TrainConfig
 from workflows.distributed import oom
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.site import Site
@@ -76,7 +76,7 @@ def _task(objective: str, rows: Any, data: Sizes, start: Made, config: TrainConf
 
 
 @Description(
-    part="training", modules=("objective",), models="training", carried=("state",), cost=_cost,
+    part="training", modules=("objective",), models="training", carried=("state",), shows=(LOG,), cost=_cost,
     carries={"start": lambda inputs: inputs["config"].carry == "all"},
 )  # fmt: skip
 def train(
@@ -145,7 +145,7 @@ def _trained(
 
     def on_save() -> None:
         attempts.keep(out)
-        transfer.upload(out / "metrics.jsonl")
+        transfer.upload(out / LOG)
         transfer.sync(out / "checkpoints", delete=True)
 
     summary = run_loop(

@@ -12,6 +12,15 @@ from workflows.store.store import Store
 _SEED = re.compile(r" \(seed \d+\)")
 
 
+def without_seed(label: str) -> str:
+    """A step's label as all seeds have it.
+
+    >>> without_seed("retriever 1 (seed 2) groups")
+    'retriever 1 groups'
+    """
+    return _SEED.sub("", label)
+
+
 def run_steps(steps: Finished, store: Store, executed: Collection[str]) -> Json:
     """What the page says of how a run was made."""
     line, total = timeline(steps, executed)
@@ -43,7 +52,7 @@ def trainings(summaries: Sequence[tuple[str, Json]]) -> list[Json]:
     """
     runs: dict[str, list[Json]] = {}
     for label, summary in summaries:
-        runs.setdefault(_SEED.sub("", label), []).append(summary)
+        runs.setdefault(without_seed(label), []).append(summary)
     keys = ("updates", "seconds_per_update", "teacher_seconds_per_update", "rows_per_second")
     return [
         {"training": label, "seeds": len(of), **{key: median(one[key] for one in of) for key in keys}}

@@ -1,0 +1,62 @@
+"""How a ranking changes from one refresh to the next, as far as those who draw negatives from it are concerned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+import pyarrow as pa
+
+BOUNDS = (1, 5, 20)
+"""The last ranks of the first bands."""
+
+
+def top(ranking: pa.Table, k: int) -> dict[str, set[str]]:
+    """query -> its first k documents."""
+    firsts: dict[str, set[str]] = {}
+    columns = (ranking[name].to_pylist() for name in ("query_id", "doc_id", "rank"))
+    for query, document, rank in zip(*columns, strict=True):
+        if rank <= k:
+            firsts.setdefault(query, set()).add(document)
+    return firsts
+
+
+def overlap(before: Mapping[str, set[str]], after: Mapping[str, set[str]]) -> float | None:
+    """The mean share, over the queries of both, of the documents in `after` that are in `before`; None without any.
+
+    >>> overlap({"q": {"a", "b"}}, {"q": {"b", "c"}, "r": {"a"}})
+    0.5
+    """
+    shares = [len(after[query] & before[query]) / len(after[query]) for query in after.keys() & before.keys()]
+    return math.fsum(shares) / len(shares) if shares else None
+
+
+def bands(depth: int) -> list[tuple[int, int]]:
+    """The first and last rank of each band of a list of so many.
+
+    >>> bands(100), bands(5)
+    ([(1, 1), (2, 5), (6, 20), (21, 100)], [(1, 1), (2, 5)])
+    """
+    ends = [*(end for end in BOUNDS if end < depth), depth]
+    return list(zip([1, *(end + 1 for end in ends[:-1])], ends, strict=True))
+
+
+def shares_by_band(ranks: Sequence[int | None], depth: int) -> list[float]:
+    """The share of ranks in each band of `bands`, and last of those that are None: not found.
+
+    >>> shares_by_band([1, 1, 3, None], 5)
+    [0.5, 0.25, 0.25]
+    """
+    found = [rank for rank in ranks if rank is not None]
+    counts = [sum(first <= rank <= last for rank in found) for first, last in bands(depth)]
+    return [count / max(1, len(ranks)) for count in (*counts, len(ranks) - len(found))]
+
+
+def median_rank(ranks: Sequence[int | None]) -> float:
+    """The median, where not found is behind all others: infinite if that is most.
+
+    >>> median_rank([1, 4, None]), median_rank([2, None, None])
+    (4, inf)
+    """
+    return median(math.inf if rank is None else rank for rank in ranks) if ranks else math.inf

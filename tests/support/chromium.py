@@ -1,0 +1,161 @@
+"""A headless Chromium that tests drive over its debugging protocol: what a page asks for, complains about and shows."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from websockets.sync.client import ClientConnection, connect
+
+KEYS = {"Enter": ("\r", 13), "Tab": ("", 9), " ": (" ", 32), "Escape": ("", 27)}
+SECONDS = 60.0
+"""How long the browser may take to start, or to answer."""
+
+
+class Browser:
+    """One page of a browser of its own. `errors` are exceptions and whatever the console was told as a warning or an
+    error, `requests` the addresses that were asked for, but for the page's own, its blobs and its data."""
+
+    def __init__(self, folder: Path) -> None:
+        program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+        if program is None:
+            pytest.skip("there is no Chromium here")
+        self.downloads = folder / "downloads"
+        self.downloads.mkdir(parents=True)
+        self._stack = ExitStack()
+        with self._stack:  # whatever fails here leaves no browser behind
+            self._start(program, folder / "profile")
+            self._stack = self._stack.pop_all()
+
+    def _start(self, program: str, profile: Path) -> None:
+        """Start the browser, and listen to its page."""
+        self._process = subprocess.Popen(
+            [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+             "--disable-background-networking", "--remote-debugging-port=0", f"--user-data-dir={profile}",
+             "about:blank"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        self._stack.callback(self._process.wait)
+        self._stack.callback(self._process.terminate)
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        self._number, self._loaded = 0, False
+        port, path = self._address(profile / "DevToolsActivePort")
+        made = connect(f"ws://127.0.0.1:{port}{path}", max_size=None)
+        self._socket: ClientConnection = self._stack.enter_context(made)
+        self._session: str | None = None
+        pages = self._call("Target.getTargets")["targetInfos"]
+        target = next(one["targetId"] for one in pages if one["type"] == "page")
+        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self._call(f"{domain}.enable")
+        self._call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(self.downloads))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def open(self, address: str | Path, *, width: int = 1200, height: int = 900) -> None:
+        """Open a file or an address in a window of this size, and wait until it is loaded."""
+        self.resize(width, height)
+        self.errors.clear()
+        self.requests.clear()
+        self._loaded = False
+        url = address.resolve().as_uri() if isinstance(address, Path) else address
+        self._call("Page.navigate", url=url)
+        self._until(lambda: self._loaded)
+        self.requests[:] = [one for one in self.requests if one != url]
+
+    def resize(self, width: int, height: int = 900) -> None:
+        """Give the window another size."""
+        self._call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 640
+        )
+
+    def media(self, *, dark: bool = False, paper: bool = False) -> None:
+        """Show the page as a system with dark colours does, or as it is printed."""
+        features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        self._call("Emulation.setEmulatedMedia", media="print" if paper else "", features=features)
+
+    def run(self, script: str) -> Any:
+        """The value of a JavaScript expression."""
+        made = self._call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True, userGesture=True
+        )
+        if "exceptionDetails" in made:
+            raise AssertionError(made["exceptionDetails"].get("exception", {}).get("description", made))
+        return made["result"].get("value")
+
+    def press(self, key: str) -> None:
+        """Press a key and let it go."""
+        text, code = KEYS[key]
+        about = {"key": key, "code": "Space" if key == " " else key, "windowsVirtualKeyCode": code}
+        self._call("Input.dispatchKeyEvent", type="keyDown", text=text, **about)
+        self._call("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    def downloaded(self, name: str) -> str:
+        """The text of a file that the page has saved, waiting for it."""
+        path = self.downloads / name
+        ends = time.monotonic() + SECONDS
+        while not path.exists():
+            assert time.monotonic() < ends, f"not saved: {name}; there are {[p.name for p in self.downloads.iterdir()]}"
+            time.sleep(0.05)
+        return path.read_bytes().decode()
+
+    def picture(self, path: Path, *, whole: bool = True) -> None:
+        """Save what the page looks like."""
+        made = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(made["data"]))
+
+    def paper(self, path: Path) -> None:
+        """Save the page as it is printed, as a PDF."""
+        path.write_bytes(base64.b64decode(self._call("Page.printToPDF", printBackground=True)["data"]))
+
+    def _address(self, path: Path) -> list[str]:
+        ends = time.monotonic() + SECONDS
+        while not path.exists() or len(path.read_text().split()) < 2:
+            assert self._process.poll() is None, "Chromium ended"
+            assert time.monotonic() < ends, "Chromium does not start"
+            time.sleep(0.05)
+        return path.read_text().split()
+
+    def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        self._number += 1
+        number = self._number
+        message = {"id": number, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        self._socket.send(json.dumps(message))
+        answers: list[dict[str, Any]] = []
+        self._until(lambda: bool(answers), answers, number)
+        assert "error" not in answers[0], f"{method}: {answers[0].get('error')}"
+        return dict(answers[0]["result"])
+
+    def _until(self, done: Any, answers: list[dict[str, Any]] | None = None, number: int = 0) -> None:
+        """Read what the browser says until something is so."""
+        while not done():
+            said = json.loads(self._socket.recv(timeout=SECONDS))
+            if said.get("id") == number and answers is not None:
+                answers.append(said)
+            self._note(said.get("method", ""), said.get("params", {}))
+
+    def _note(self, method: str, told: dict[str, Any]) -> None:
+        if method == "Page.loadEventFired":
+            self._loaded = True
+        elif method == "Runtime.exceptionThrown":
+            self.errors.append(told["exceptionDetails"].get("exception", {}).get("description", str(told)))
+        elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning", "assert"):
+            self.errors.append(str([one.get("value") for one in told["args"]]))
+        elif method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
+            self.errors.append(told["entry"]["text"])
+        elif method == "Network.requestWillBeSent" and not told["request"]["url"].startswith(("blob:", "data:")):
+            self.requests.append(told["request"]["url"])

@@ -1,0 +1,69 @@
+"""What the report is given to compare any two systems, query by query."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.tiny import Place
+from workflows.report.runs import Run, read_runs
+from workflows.report.sections import queries as section
+from workflows.report.sections.queries import Listed, embedded, queries
+
+
+@pytest.fixture(scope="module")
+def run(played: Place) -> Run:
+    return read_runs([played.runs / "tiny"], played.runs, played.where)[0]
+
+
+def listed(run: Run) -> list[Listed]:
+    return [Listed(one.name, one, run.store) for one in run.experiment.outcome.systems]
+
+
+def test_values_ranks_and_documents_are_those_of_the_run(run: Run) -> None:
+    [place] = queries(listed(run))
+    assert place["systems"] == list(dict.fromkeys(one.name for one in run.experiment.outcome.systems))
+    assert place["measured"] == len(place["queries"]) == place["shown"]
+    means = {(one["system"], one["measure"]): one["value"] for one in run.folder.metrics()["means"]}
+    for system, of in zip(place["systems"], place["values"], strict=True):
+        for measure, values in zip(place["measures"], of, strict=True):
+            assert sum(values) / len(values) / 1000 == pytest.approx(means[system, measure], abs=6e-4)
+    reciprocal = place["measures"].index("RR@10")
+    for ranks, first, of in zip(place["ranks"], place["first"], place["values"], strict=True):
+        for rank, documents, value, right in zip(ranks, first, of[reciprocal], place["right"], strict=True):
+            assert value == (round(1000 / rank) if rank is not None and rank <= 10 else 0)
+            assert (rank == 1) == (documents[:1] != [] and documents[0] in right)
+    assert all(isinstance(title, str) and text for title, text in place["documents"])
+
+
+def test_a_small_budget_leaves_documents_out_and_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    [whole] = queries(listed(run))
+    budget = sum(len(title) + len(text) + 8 for title, text in whole["documents"]) * 3 // 4
+    monkeypatch.setattr(section, "BYTES", budget)
+    [place] = queries(listed(run))
+    assert 0 < place["shown"] < len(place["queries"])
+    assert sum(len(title) + len(text) for title, text in place["documents"]) < budget
+    missing = [at for at, documents in enumerate(place["right"]) if documents is None]
+    assert len(missing) == len(place["queries"]) - place["shown"]
+    assert all(of[at] is None for of in place["first"] for at in missing)
+
+
+def test_many_queries_are_sampled(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(section, "QUERIES", 2)
+    [place] = queries(listed(run))
+    assert len(place["queries"]) == 2 < place["measured"]
+
+
+def test_one_system_alone_has_nothing_to_be_compared_with(run: Run) -> None:
+    assert queries(listed(run)[:1]) == []
+    assert embedded([], None) is None
+
+
+def test_no_text_ends_the_script_element() -> None:
+    made: list[dict[str, Any]] = [{"queries": ["</script><script>alert(1)</script>", "<!--"]}]
+    text = embedded(made, ("a", "b"))
+    assert text is not None
+    assert "<" not in text
+    assert json.loads(text) == {"pair": ["a", "b"], "places": made}

@@ -1,0 +1,87 @@
+"""The report's section on how the negatives change."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from components.retrieval.screening import ScreenConfig
+from tests.support import toy
+from workflows.report import report
+from workflows.report.finished import finished_steps
+from workflows.report.sections.refreshes import refreshes
+from workflows.running.executor import execute
+from workflows.steps.mine import MineConfig, mine
+from workflows.steps.screen import screen
+from workflows.store.dag import Step, graph, step
+from workflows.store.store import Store
+
+BEFORE = {"q1": ["d5", "d1", "d31", "d0"], "q4": ["d8", "d9", "d2", "d3"]}
+AFTER = {"q1": ["d1", "d0", "d5", "d7"], "q4": ["d8", "d9", "d2", "d3"]}
+
+
+def ingest(out: Path, cluster: Any, *, source: str) -> None:
+    for path in Path(source).glob("*.parquet"):
+        shutil.copyfile(path, out / path.name)
+
+
+def tokenize(out: Path, cluster: Any, *, source: str) -> None:
+    for name in ("documents", "queries"):
+        shutil.copyfile(Path(source) / f"{name}.same.npy", out / f"{name}.same.npy")
+
+
+def search(out: Path, cluster: Any, *, lists: dict[str, list[str]], of: Path | None) -> None:
+    toy.write_ranking(out, lists)
+
+
+def game(data: Path, tokens: Path) -> list[Step]:
+    """Groups mined from a ranking, and groups from the ranking of what was trained on them, as it were."""
+    tables, texts = step("data", ingest, source=str(data)), step("tokens", tokenize, source=str(tokens))
+    groups, before = [], None
+    for number, lists in enumerate((BEFORE, AFTER)):
+        ranking = step(f"retriever {number} (seed 1) ranking (train)", search, lists=lists, of=before)
+        screened = step(
+            f"groups {number} (seed 1) screened", screen, data=tables, tokens=texts, ranking=ranking, split="train",
+            votes=None, vectors=None, config=ScreenConfig(),
+        )  # fmt: skip
+        before = step(
+            f"groups {number} (seed 1)", mine, data=tables, tokens=texts, ranking=screened, split="train", groups=2,
+            seed=[1, number], config=MineConfig(negatives=1, depth=2),
+        )  # fmt: skip
+        groups.append(before)
+    return groups
+
+
+def test_overlap_ranks_and_removals_are_told(data: Path, tokens: Path, tmp_path: Path) -> None:
+    wanted, store = game(data, tokens), Store(tmp_path / "store")
+    for node in graph(wanted):
+        execute(node, store, toy.INLINE, on_wait=print)
+    found = refreshes(finished_steps(wanted, store), store)
+    assert found is not None
+    first, second = found["rows"]
+    assert [row["label"] for row in found["rows"]] == ["retriever 0 ranking (train)", "retriever 1 ranking (train)"]
+    assert (first["overlap"], first["since"]) == (None, "")
+    assert (second["overlap"], second["since"]) == (0.75, "retriever 0 ranking (train)")  # 1 of 2, and 2 of 2
+    assert (first["depth"], first["listed"]) == (2, 4)
+    assert second["bands"][0] > first["bands"][0]
+    assert abs(sum(first["bands"]) - 1) < 1e-9
+    assert [one["name"] for one in first["removed"]] == ["groups 0 screened"]
+    record = store.record(next(node for node in graph(wanted) if node.label == "groups 0 (seed 1) screened"))
+    assert record is not None
+    assert first["removed"][0]["share"] == 1 - record["summary"]["after"] / record["summary"]["before"]
+    report.write(tmp_path, title="t", wanted=wanted, results=None, store=store, executed=set(), config={})
+    text = (tmp_path / "report.html").read_text()
+    assert "How the negatives change" in text
+    assert '75 % <span class="verdict soft">with retriever 0 ranking (train)</span>' in text
+
+
+def test_rankings_that_were_dropped_are_left_out(data: Path, tokens: Path, tmp_path: Path) -> None:
+    wanted, store = game(data, tokens), Store(tmp_path)
+    for node in graph(wanted):
+        execute(node, store, toy.INLINE, on_wait=print)
+    for node in graph(wanted):
+        if node.function is search:
+            store.drop(node, ["ranking.parquet"])
+    assert refreshes(finished_steps(wanted, store), store) is None
+    assert refreshes([], store) is None

@@ -1,0 +1,191 @@
+"""Two runs on one page: what differs in their configs, where it began, and where their measures differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from components.charts.difference_chart import Difference, svg
+from components.evaluation.measures import PER_QUERY, PER_QUERY_FILE, by_measure
+from components.evaluation.result_table import by_collection
+from components.evaluation.significance import compare, corrected
+from workflows.report.differences import Differences, differences, text_of
+from workflows.report.finished import Json
+from workflows.report.page import drawing, write_page
+from workflows.report.runs import Run
+from workflows.report.sections.queries import Listed, embedded, queries
+from workflows.stages.results import System
+
+PAGE = "compare.html"
+
+Place = tuple[str, str, str]
+"""A system's name, its collection and its split."""
+Seeds = dict[Place, dict[int, System]]
+"""The measured systems of a run, by seed."""
+
+
+def write_comparison(path: Path, first: Run, second: Run) -> None:
+    """Write the page. Differences are the second run's measures minus the first's, query by query."""
+    found = differences(first, second)
+    one, two = _systems(first), _systems(second)
+    shared = [place for place in two if place in one and _same(one[place], two[place], first, second)]
+    both = [place for place in two if place in one and place not in shared]
+    compared, failed = _compared(both, one, two, first, second)
+    results = _results(second.folder.metrics(), first.folder.metrics(), compared)
+    page = {
+        "title": f"{second.name} against {first.name}", "first": first.name, "second": second.name,
+        "results": results, "failed": failed, "only": _only(one, two, first, second),
+        "shared": [place[0] for place in shared],
+        "changes": [(key, text_of(a), text_of(b)) for key, a, b in found.config],
+        "steps": _steps(found), "costs": _costs(first, second),
+        "queries": embedded(queries(_listed(first, second, one, two, shared)), _pair(first, second, both)),
+        "config": {},
+    }  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_page(path, page, template=PAGE)
+
+
+def _systems(run: Run) -> Seeds:
+    """The measured systems of a run, by seed."""
+    found: Seeds = {}
+    for one in run.experiment.outcome.systems:
+        if run.store.is_done(one.metrics):
+            found.setdefault((one.name, one.collection, one.split), {})[one.seed] = one
+    return found
+
+
+def _compared(
+    places: Sequence[Place], one: Seeds, two: Seeds,
+    first: Run, second: Run,
+) -> tuple[list[Json], list[Json]]:  # fmt: skip
+    """A comparison a measure and test of each system that both runs have, by the seeds that both have; and those that
+    cannot be compared, with why. Runs without a seed in common are compared by their means over their seeds."""
+    entries, failed = [], []
+    for place in places:
+        about = dict(zip(("system", "collection", "split"), place, strict=True))
+        seeds = sorted(one[place].keys() & two[place].keys())
+        before, after = (
+            [_table(of[place][seed], run) for seed in seeds or sorted(of[place])]
+            for of, run in ((one, first), (two, second))
+        )
+        if not seeds:
+            before, after = [_mean(before)], [_mean(after)]
+        try:
+            told = compare(after, before, seed=0)
+        except ValueError as error:
+            failed.append({**about, "why": str(error)})
+            continue
+        entries += [{**about, "baseline": place[0], "seeds": seeds, **entry} for entry in told]
+    return corrected(entries), failed
+
+
+def _table(system: System, run: Run) -> pa.Table:
+    """What was measured of each query."""
+    run.store.fetch([system.metrics], PER_QUERY_FILE)
+    return pq.read_table(run.store.path(system.metrics) / PER_QUERY_FILE)
+
+
+def _mean(tables: Sequence[pa.Table]) -> pa.Table:
+    """Each query's mean over several trainings."""
+    columns: list[list] = [[], [], []]
+    merged = [by_measure(table) for table in tables]
+    for name, (ids, _) in merged[0].items():
+        values = np.mean([of[name][1] for of in merged], axis=0).tolist()
+        for column, more in zip(columns, (ids, [name] * len(ids), values), strict=True):
+            column += more
+    return pa.table(columns, schema=PER_QUERY)
+
+
+def _results(after: Json, before: Json, compared: list[Json]) -> list[Json]:
+    """For each collection of the second run: a line a system of both, with what each run has and how they differ, and
+    a picture of the differences of each measure."""
+    old = {(one["system"], one["collection"], one["split"], one["measure"]): one["value"] for one in before["means"]}
+    made = []
+    for result in by_collection({**after, "comparisons": compared}):
+        place = result["collection"], result["split"]
+        names = [measure["name"] for measure in result["measures"]]
+        new = {entry["system"]: dict(zip(names, entry["cells"], strict=True)) for entry in result["systems"]}
+        lines = [
+            {"system": entry["system"], "seeds": entry["seeds"],
+             "cells": [{**one, "before": old.get((entry["system"], *place, one["name"])),
+                        "after": cell.mean if (cell := new[entry["system"]].get(one["name"])) else None}
+                       for one in entry["measures"]]}
+            for entry in result["comparisons"]
+        ]  # fmt: skip
+        if not lines:
+            continue
+        shown = [measure["name"] for measure in lines[0]["cells"]]
+        made.append({
+            **{key: result[key] for key in ("collection", "split", "queries", "about_tests")}, "measures": shown,
+            "lines": lines,
+            "pictures": [{"measure": name, "svg": drawing(_picture(name, lines))} for name in shown],
+        })  # fmt: skip
+    return made
+
+
+def _picture(measure: str, lines: Sequence[Json]) -> str:
+    found = [(line["system"], cell) for line in lines for cell in line["cells"] if cell["name"] == measure]
+    return svg(
+        f"difference of {measure}",
+        [
+            Difference(name, cell["difference"], cell["half"], cell["word"] in ("better", "worse"))
+            for name, cell in found
+        ],
+    )
+
+
+def _only(one: Seeds, two: Seeds, first: Run, second: Run) -> list[Json]:
+    """What only one of the runs has measured."""
+    named = [(run.name, [place for place in of if place not in other])
+             for run, of, other in ((first, one, two), (second, two, one))]  # fmt: skip
+    return [{"run": name, "systems": [f"{p[0]} ({p[1]}, {p[2]})" for p in places]} for name, places in named if places]
+
+
+def _steps(found: Differences) -> Json:
+    """How far the steps are the same, and where the difference began."""
+    return {
+        "same": len(found.same), "others": len(found.began) + len(found.followed), "gone": len(found.gone),
+        "began": [{"label": node.label, "inputs": [(key, text_of(a), text_of(b)) for key, a, b in inputs]}
+                  for node, inputs in found.began],
+        "compared": found.compared,
+        "apart": [{"label": node.label, "files": files} for node, files in found.apart],
+    }  # fmt: skip
+
+
+def _costs(first: Run, second: Run) -> list[Json]:
+    """The seconds of the steps of each part of both runs, and of all."""
+    spent: list[dict[str, float]] = []
+    for run in (first, second):
+        parts: dict[str, float] = {}
+        for node, record in run.folder.finished_steps():
+            parts[node.part] = parts.get(node.part, 0.0) + record["seconds"]
+        spent.append(parts)
+    rows = [{"part": part, "first": spent[0].get(part, 0.0), "second": spent[1].get(part, 0.0)}
+            for part in dict.fromkeys([*spent[0], *spent[1]])]  # fmt: skip
+    return [*rows, {"part": "total", "first": sum(spent[0].values()), "second": sum(spent[1].values())}]
+
+
+def _listed(first: Run, second: Run, one: Seeds, two: Seeds, shared: Sequence[Place]) -> list[Listed]:
+    """The systems of both runs to choose from; what both have from the same artifacts is there once."""
+    listed = [Listed(place[0] if place in shared else f"{place[0]}, {first.name}", system, first.store)
+              for place, seeds in one.items() for system in seeds.values()]  # fmt: skip
+    return listed + [
+        Listed(f"{place[0]}, {second.name}", system, second.store)
+        for place, seeds in two.items() if place not in shared for system in seeds.values()
+    ]  # fmt: skip
+
+
+def _same(one: dict[int, System], two: dict[int, System], first: Run, second: Run) -> bool:
+    """Whether a system is the very same artifacts in both runs."""
+    return {first.store.location(of.metrics) for of in one.values()} == {
+        second.store.location(of.metrics) for of in two.values()
+    }
+
+
+def _pair(first: Run, second: Run, both: Sequence[Place]) -> tuple[str, str] | None:
+    """The systems that the reader sees first: the last that both have and that are not the same."""
+    return (f"{both[-1][0]}, {second.name}", f"{both[-1][0]}, {first.name}") if both else None

@@ -1,0 +1,176 @@
+"""What differs between two runs, and where it began: the configs, the steps, and the artifacts of the same steps."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from components.digests import sha256
+from workflows.report.runs import Run
+from workflows.store.dag import Step, canonical, graph
+
+DATA = (".parquet", ".npy", ".safetensors", ".faiss")
+"""Files that are the same wherever and whenever a step was run. Others also say how long it took."""
+SHOWN = 6
+"""Steps and files that are named; of more a count is given."""
+
+Change = tuple[str, Any, Any]
+"""A key with its values in the first and in the second run."""
+
+
+class Absent:
+    """A key that a config does not have."""
+
+    def __repr__(self) -> str:
+        return "not set"
+
+
+ABSENT = Absent()
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Of two runs, in the order of the second's steps."""
+
+    config: list[Change]
+    same: list[Step]
+    """Steps with the same identity."""
+    began: list[tuple[Step, list[Change]]]
+    """Steps that differ although all that they stand on is the same, with what differs of their inputs."""
+    followed: list[Step]
+    """Steps that differ because others do."""
+    gone: list[Step]
+    """Steps of the first run whose labels the second does not have."""
+    apart: list[tuple[Step, list[str]]]
+    """Steps with the same identity whose artifacts differ, in the order of the graph, with the files that do."""
+    shared: int
+    """How many of the same steps are finished and one artifact, in one place, of both runs."""
+    compared: int
+    """Artifacts of the same steps that lie in two places, and were compared."""
+
+
+def differences(first: Run, second: Run) -> Differences:
+    """What differs between two runs. Artifacts in one place are the same without a look at them."""
+    before, after = graph(first.experiment.wanted), graph(second.experiment.wanted)
+    known, labels = {node.fingerprint for node in before}, {node.label: node for node in before}
+    same = [node for node in after if node.fingerprint in known]
+    other = [node for node in after if node.fingerprint not in known]
+    began = [node for node in other if all(one.fingerprint in known for one in node.upstream)]
+    now = {node.label for node in after}
+    there = [node for node in same if first.store.is_done(node) and second.store.is_done(node)]
+    pairs = [node for node in there if first.store.location(node) != second.store.location(node)]
+    apart = [(node, files) for node in pairs if (files := _files_apart(node, first, second))]
+    return Differences(
+        config=changes(_config(first), _config(second)), same=same,
+        began=[(node, _inputs(labels.get(node.label), node)) for node in began],
+        followed=[node for node in other if node not in began],
+        gone=[node for node in before if node.label not in now], apart=apart,
+        shared=len(there) - len(pairs), compared=len(pairs),
+    )  # fmt: skip
+
+
+def changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Change]:
+    """Keys that have other values, by their paths as `--set` takes them.
+
+    >>> changes({"a": {"b": 1, "c": 2}, "d": [1]}, {"a": {"b": 3, "c": 2}, "e": True})
+    [('a.b', 1, 3), ('d', [1], not set), ('e', not set, True)]
+    """
+    one, two = dict(_flat(first)), dict(_flat(second))
+    keys = dict.fromkeys([*one, *two])
+    return [
+        (key, one.get(key, ABSENT), two.get(key, ABSENT))
+        for key in keys
+        if one.get(key, ABSENT) != two.get(key, ABSENT)
+    ]
+
+
+def text_of(value: Any) -> str:
+    """A config's value as one line."""
+    return value if isinstance(value, str) else repr(value) if isinstance(value, Absent) else json.dumps(value)
+
+
+def _flat(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a tree by their paths; a list without keys in it is one value."""
+    if isinstance(tree, Mapping) and tree:
+        items = list(tree.items())
+    elif isinstance(tree, list) and any(isinstance(one, Mapping) for one in tree):
+        items = list(enumerate(tree))
+    else:
+        yield path, tree
+        return
+    for key, value in items:
+        yield from _flat(value, f"{path}.{key}" if path else str(key))
+
+
+def _config(run: Run) -> dict[str, Any]:
+    return dict(run.experiment.config.model_dump(mode="json"))
+
+
+def _inputs(before: Step | None, after: Step) -> list[Change]:
+    """What differs of a step's inputs from those of the step with the same label."""
+    return [] if before is None else changes(_identity(before), _identity(after))
+
+
+def _identity(node: Step) -> dict[str, Any]:
+    about = {"function": node.function.__name__, "version": node.description.version, "code": dict(node.code)}
+    return {**about, **canonical(node.inputs)}
+
+
+def _files_apart(node: Step, first: Run, second: Run) -> list[str]:
+    """The data files that differ, or that one artifact lacks although nothing was dropped."""
+    one, two = (_digests(node, run) for run in (first, second))
+    dropped = any((run.store.record(node) or {})["dropped"] for run in (first, second))
+    names = sorted(one.keys() & two.keys() if dropped else one.keys() | two.keys())
+    return [name for name in names if one.get(name) != two.get(name)]
+
+
+def _digests(node: Step, run: Run) -> dict[str, str]:
+    run.store.fetch([node])
+    folder: Path = run.store.path(node)
+    found = sorted(path for path in folder.rglob("*") if path.suffix in DATA and path.is_file())
+    return {str(path.relative_to(folder)): sha256(path) for path in found}
+
+
+def told(found: Differences, first: str, second: str) -> str:
+    """The differences in plain text."""
+    lines = [f"{first} against {second}", ""]
+    if found.config:
+        wide = min(48, max(len(key) for key, _, _ in found.config))
+        lines += ["The configs differ in", *_told(found.config, wide), ""]
+    else:
+        lines += ["The configs are the same.", ""]
+    others = len(found.began) + len(found.followed)
+    lines.append(f"Of {len(found.same) + others} steps of {second}, {len(found.same)} are the same"
+                 + (f"; {len(found.gone)} of {first} have no counterpart." if found.gone else "."))  # fmt: skip
+    if found.began:
+        lines.append("It began at")
+        for node, inputs in found.began[:SHOWN]:
+            lines.append(f"  {node.label}" + ("" if inputs else f"   (only in {second})"))
+            lines += _told(inputs, 0, "    ")
+        lines += _more(len(found.began) - SHOWN, "  ")
+    if found.apart:
+        node, files = found.apart[0]
+        lines.append(f"Same steps, other results: {len(found.apart)} of the {found.compared} artifacts that both have.")
+        lines += ["The first is", f"  {node.label}: {', '.join(files[:SHOWN])}", *_more(len(files) - SHOWN, "    ")]
+    elif found.compared:
+        lines.append(f"The data of the {found.compared} artifacts that both have is the same, bit by bit.")
+    elif found.shared:
+        lines.append(f"{found.shared} of the same steps are finished, each one artifact that both runs share.")
+    return "\n".join(lines)
+
+
+def _told(changed: list[Change], wide: int, indent: str = "  ") -> list[str]:
+    """A line for each key: its path, and both values."""
+
+    def short(value: Any) -> str:
+        return textwrap.shorten(text_of(value), 48, placeholder="…")
+
+    return [f"{indent}{key:{wide}}  {short(one)}  ->  {short(two)}" for key, one, two in changed]
+
+
+def _more(count: int, indent: str) -> list[str]:
+    return [f"{indent}and {count} more"] if count > 0 else []

@@ -1,0 +1,53 @@
+"""Runs that are compared: each by the folder that it left, or by its config."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from components.config import UserError, read_yaml
+from workflows.report.run_folder import RunFolder
+from workflows.stages import experiments
+from workflows.stages.experiments import CONFIG, Experiment
+from workflows.store import object_store
+from workflows.store.dag import graph
+from workflows.store.store import RECORD, Store
+
+
+@dataclass(frozen=True)
+class Run:
+    """An experiment, what a reader calls it, and the store that has its artifacts."""
+
+    name: str
+    experiment: Experiment
+    store: Store
+
+    @property
+    def folder(self) -> RunFolder:
+        """Its folder."""
+        return RunFolder(self.experiment, self.store)
+
+
+def read_runs(paths: Sequence[Path], runs: Path, root: str) -> list[Run]:
+    """Runs by their folders or configs. A folder's links say which store it was made in; a config's is at `root`.
+
+    They are called by their folders, and by their paths where several have the same. UserError for what is neither.
+    """
+    made = [_read(path, runs, root) for path in paths]
+    names = [one.name for one in made]
+    return [
+        replace(one, name=str(path)) if names.count(one.name) > 1 else one
+        for one, path in zip(made, paths, strict=True)
+    ]
+
+
+def _read(path: Path, runs: Path, root: str) -> Run:
+    if not path.is_dir():
+        experiment, place = experiments.read(path, [], runs), root
+    elif (path / CONFIG).exists():
+        experiment = experiments.made(read_yaml(path / CONFIG), path / CONFIG, path)
+        place = next((str(one.resolve().parent) for one in sorted(path.iterdir()) if (one / RECORD).exists()), root)
+    else:
+        raise UserError(f"{path}: it has no {CONFIG}; accepted: the folder of a run, such as runs/demo, or a config")
+    store = object_store.open_store(place)
+    store.prefetch_records(graph(experiment.wanted))
+    return Run(experiment.run.name, experiment, store)
