@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,16 @@ from transformers.utils.hub import cached_file
 from components.config import UserError
 from components.data.tokenizers import MODEL_CONFIG, tokenizer_file
 from components.files import write_json
-from components.models.configs import MODULES, DualEncoderConfig, MaskedLanguageModelConfig, Pretrained, locate_model
+from components.models import adapters
+from components.models.configs import (
+    MODULES,
+    Adaptable,
+    Base,
+    DualEncoderConfig,
+    MaskedLanguageModelConfig,
+    Pretrained,
+    locate_model,
+)
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -50,8 +59,12 @@ def encoder(source: Pretrained, folder: str = "") -> Any:
 
     `folder` is where it lies inside the model.
     """
+    return _adapted(_encoder, source, folder)
+
+
+def _encoder(source: Pretrained, folder: str) -> Any:
     model = keep_layers(_read(AutoModel, source, folder, add_pooling_layer=False), source.layers)
-    if not isinstance(source, DualEncoderConfig) or source.weights == "pretrained":
+    if not isinstance(source, DualEncoderConfig | Base) or source.weights == "pretrained":
         return model
     with seeded(source.seed):
         try:
@@ -63,7 +76,41 @@ def encoder(source: Pretrained, folder: str = "") -> Any:
 def classifier(source: Pretrained, folder: str = "") -> Any:
     """A pre-trained encoder with a classification head of one label, new if there is none, with the layers in
     `source`."""
+    return _adapted(_classifier, source, folder, head=True)
+
+
+def _classifier(source: Pretrained, folder: str) -> Any:
     return keep_layers(_read(AutoModelForSequenceClassification, source, folder, num_labels=1), source.layers)
+
+
+def _adapted(read: Callable[[Any, str], Any], source: Pretrained, folder: str, *, head: bool = False) -> Any:
+    """What `read` makes of a model, frozen under a new adapter where `source` asks for one. An adapter in the folder is
+    read with its base, and merged into it where `source` asks for none."""
+    wanted = source.adapter if isinstance(source, Adaptable) else None
+    place = Path(locate_model(source.model)) / folder
+    if (saved := adapters.read_base(place)) is None:
+        model = read(source, folder)
+        if wanted is not None:
+            told = source.model_dump(include={"model", "revision", "layers", "dropout", "weights", "seed", "adapter"})
+            base = adapters.identified(Base(**told, folder=folder), getattr(model.config, "_commit_hash", None))
+            with seeded(base.seed):
+                adapters.add(model, base, head=head)
+        return model
+    if wanted not in (None, saved.adapter):
+        raise UserError(f"adapter: {source.model} has another one, {saved.adapter!r}; accepted: that one, or null")
+    model = _over_base(read, saved.model_copy(update={"dropout": source.dropout}), place, head=head)
+    adapters.load(model, place)
+    if wanted is None:
+        adapters.merge(model)
+    return model
+
+
+def _over_base(read: Callable[[Any, str], Any], base: Base, place: Path, *, head: bool) -> Any:
+    """A base, which must be as it was, under an adapter without trained weights."""
+    adapters.check(base, place)
+    model = read(base, base.folder)
+    adapters.add(model, base, head=head)
+    return model
 
 
 def masked_language_model(source: MaskedLanguageModelConfig) -> Any:
@@ -81,7 +128,10 @@ def language_model(source: Pretrained, auto: Any, tokenizer: Any) -> Any:
     between them is new (Rothe et al., 2020, "BERT2BERT").
     """
     if auto is not AutoModelForSeq2SeqLM or _has_decoder(source):
-        return _read(auto, source)
+        return _adapted(lambda source, folder: _read(auto, source, folder), source, "")
+    if isinstance(source, Adaptable) and source.adapter is not None:
+        raise UserError(f"adapter: {source.model} is an encoder, and a decoder made of it has layers that are new; "
+                        "accepted: null")  # fmt: skip
     sides = {"encoder_model": encoder(source)}
     sides["decoder_model"] = _read(AutoModelForCausalLM, source, is_decoder=True, add_cross_attention=True)
     model = EncoderDecoderModel.from_encoder_decoder_pretrained(**sides)
@@ -202,12 +252,28 @@ def check_length(model: nn.Module, source: Pretrained, *keys: str) -> None:
 
 def load_encoder(folder: Path) -> Any:
     """An encoder that `save_tower` wrote."""
-    return _load(AutoModel, str(folder), add_pooling_layer=False)
+    return _saved(_encoder, folder) or _load(AutoModel, str(folder), add_pooling_layer=False)
 
 
 def load_classifier(folder: Path) -> Any:
     """A sequence classifier that `save_tower` wrote."""
-    return _load(AutoModelForSequenceClassification, str(folder))
+    return _saved(_classifier, folder, head=True) or _load(AutoModelForSequenceClassification, str(folder))
+
+
+def load_language_model(folder: Path, auto: Any) -> Any:
+    """A language model that `save_tower` wrote; `auto` is the Hugging Face class to load it with."""
+    saved = _saved(lambda source, within: _read(auto, source, within), folder)
+    return saved or auto.from_pretrained(str(folder), dtype=torch.float32)
+
+
+def _saved(read: Callable[[Any, str], Any], folder: Path, *, head: bool = False) -> Any:
+    """What `save_tower` wrote of a model with an adapter; None where the folder has none."""
+    base = adapters.read_base(folder)
+    if base is None:
+        return None
+    model = _over_base(read, base, folder, head=head)
+    adapters.load(model, folder)
+    return model
 
 
 def load_masked_language_model(folder: Path) -> Any:
@@ -216,9 +282,13 @@ def load_masked_language_model(folder: Path) -> Any:
 
 
 def save_tower(model: Any, folder: Path, tokenizer_from: Path, limit: int) -> None:
-    """Write a Hugging Face model with its tokenizer, and `limit` as the length at which sentence-transformers cuts."""
+    """Write a Hugging Face model with its tokenizer, and `limit` as the length at which sentence-transformers cuts. Of
+    one with an adapter what is frozen is left out."""
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(str(folder))
+    if adapters.has_adapter(model):
+        adapters.save(model, folder)
+    else:
+        model.save_pretrained(str(folder))
     source = tokenizer_file(tokenizer_from).parent
     for name in TOKENIZER_FILES:
         if (source / name).exists():
