@@ -29,8 +29,8 @@ _KINDS = (".safetensors", ".bin")
 class Body:
     """The weights of a frozen model, by their names, on one device and in one precision."""
 
-    def __init__(self, base: Base, weights: dict[str, Tensor]) -> None:
-        self.base, self.weights = base, weights
+    def __init__(self, weights: dict[str, Tensor]) -> None:
+        self.weights = weights
 
     def __deepcopy__(self, memo: Any) -> Body:
         return self
@@ -73,12 +73,11 @@ def add(model: Any, base: Base, *, head: bool) -> None:
     if head:
         for _, module in _heads(model):
             module.requires_grad_(True)
-    body = model.base_model
     key = _key(base, torch.device("cpu"), torch.float32)
     held = _bodies.get(key)
     if held is None:
-        held = _bodies[key] = Body(base, {name: weight.data for name, weight in _frozen(body)})
-    model.body = held
+        held = _bodies[key] = Body({name: weight.data for name, weight in _frozen(model)})
+    model.body, model.adapter_base = held, base
     _stand_on(model)
 
 
@@ -91,12 +90,11 @@ def share(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
     """Put all in a model that is frozen under an adapter on a device and in a precision, once for all models here that
     stand on the same."""
     for part in [module for module in model.modules() if has_adapter(module)]:
-        held: Body = part.body
-        key = _key(held.base, device, dtype)
+        key = _key(part.adapter_base, device, dtype)
         moved = _bodies.get(key)
         if moved is None:
-            weights = {name: weight.to(device, dtype) for name, weight in held.weights.items()}
-            moved = _bodies[key] = Body(held.base, weights)
+            weights = {name: weight.to(device, dtype) for name, weight in part.body.weights.items()}
+            moved = _bodies[key] = Body(weights)
         part.body = moved
         _stand_on(part)
 
@@ -112,7 +110,7 @@ def merge(model: nn.Module) -> None:
                 parent, _, last = name.rpartition(".")
                 setattr(part.get_submodule(parent), last, _merged(layer))
         # No trace of peft, so that transformers saves it as any model.
-        for attribute in ("body", "peft_config"):
+        for attribute in ("body", "adapter_base", "peft_config"):
             with suppress(AttributeError):
                 delattr(part, attribute)
         part.requires_grad_(True)
@@ -127,7 +125,7 @@ def copied(model: Any) -> Any:
 def save(model: Any, folder: Path) -> None:
     """Write an adapter and its model's head for this project, and for peft's `PeftModel.from_pretrained` over the
     base."""
-    base: Base = model.body.base
+    base: Base = model.adapter_base
     tensors = {_saved_name(name): weight.detach().cpu().contiguous() for name, weight in _trained(model).items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     assert base.adapter is not None
@@ -144,9 +142,10 @@ def save(model: Any, folder: Path) -> None:
 def load(model: Any, folder: Path) -> None:
     """Load the weights that `save` wrote into a model with an adapter of the same form. A classifier takes those of an
     encoder too, and keeps its head as it is."""
-    found, parts = load_file(folder / WEIGHTS), [model, model.base_model]
-    for part in parts:
-        names = {_saved_name(name): name for name in _trained(part)}
+    found = load_file(folder / WEIGHTS)
+    factors = [name for name in _trained(model.base_model) if ".lora_" in name]
+    for part, trained in ((model, list(_trained(model))), (model.base_model, factors)):
+        names = {_saved_name(name): name for name in trained}
         if found.keys() == names.keys():
             part.load_state_dict({names[name]: weight for name, weight in found.items()}, strict=False)
             return
@@ -188,7 +187,8 @@ def _targets(model: Any, base: Base) -> list[str]:
         raise UserError(f"adapter: {base.model} has no linear layers that could get one; accepted: null")
     for one in asked or ():
         if one not in kinds:
-            raise UserError(f"adapter.targets: {base.model} has no linear layers {one!r}; accepted: {listing(kinds)}")
+            raise UserError(f"adapter.targets: {base.model} has no linear layers {one!r}; accepted: "
+                            f"{listing(sorted(kinds))}")  # fmt: skip
     return [name for name in linear if asked is None or name.rpartition(".")[2] in asked]
 
 

@@ -102,6 +102,8 @@ def _adapted(read: Callable[[Any, str], Any], source: Pretrained, folder: str, *
     adapters.load(model, place)
     if wanted is None:
         adapters.merge(model)
+        for weight in model.parameters():  # it may be trained, and must not be others' base
+            weight.data = weight.data.clone()
     return model
 
 

@@ -22,7 +22,7 @@ from components.data import trec
 from components.data.tables import RANKING, of_queries
 from components.files import replacing
 from components.models.configs import RANKER_CODE
-from workflows.commands import system_folder
+from workflows.commands import model_folder, system_folder
 from workflows.commands.opening import add_config, finished, opened
 from workflows.program import program
 from workflows.stages import systems
@@ -46,6 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the system for the folder `system`, as the run's table calls it (default: what the run chose to deploy, "
         "else the last retriever, with the last ranker over it where that was measured)",
     )  # fmt: skip
+    parser.add_argument(
+        "--adapters", action="store_true",
+        help="leave a trained adapter apart, as peft loads it over its base (default: merged, so that the folder needs "
+        "nothing else); the folder `system` always has it merged",
+    )  # fmt: skip
 
 
 def call(arguments: argparse.Namespace) -> None:
@@ -54,22 +59,25 @@ def call(arguments: argparse.Namespace) -> None:
     finished(store, experiment.outcome.results)
     words = [*(word for one in arguments.assignments for word in ("--set", one))]
     command = shlex.join([*program().split(), "run", str(arguments.config), *words])
+    options = {"system": arguments.system, "adapters": arguments.adapters}
     with _disk_full_named(arguments.directory):
-        for line in write(experiment, store, arguments.directory, system=arguments.system, command=command):
+        for line in write(experiment, store, arguments.directory, command=command, **options):
             print(line)
 
 
-def write(experiment: Experiment, store: Store, to: Path, *, system: str | None, command: str) -> Iterator[str]:
+def write(
+    experiment: Experiment, store: Store, to: Path, *, system: str | None, command: str, adapters: bool = False
+) -> Iterator[str]:
     """Write `retriever/`, `ranker/`, `rankings/*.trec`, `qrels.trec`, an index, `system/`; yield a line for each.
 
-    `system` names one of the run's table, None for the one to deploy or the last; `command` is what made the run.
-    Nothing is overwritten.
+    `system` names one of the run's table, None for the one to deploy or the last; `command` is what made the run;
+    `adapters` leaves those of `retriever/` and `ranker/` apart. Nothing is overwritten.
     """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to}: exists and is not empty; accepted: a directory that does not exist, or an empty one")
     outcome = experiment.outcome
     if outcome.unmeasured:
-        yield from _retriever_alone(outcome, store, to)
+        yield from _retriever_alone(outcome, store, to, adapters=adapters)
         return
     deployed = systems.chosen(outcome, system or systems.recommended(outcome, store))
     stages = systems.stages(deployed)
@@ -82,9 +90,9 @@ def write(experiment: Experiment, store: Store, to: Path, *, system: str | None,
     store.fetch(outcome.rankings.values(), "ranking.parquet")
     with replacing(to) as folder:
         folder.mkdir(parents=True)
-        yield _retriever(outcome, store, folder, to)
+        yield _retriever(outcome, store, folder, to, adapters=adapters)
         if outcome.ranker is not None:
-            shutil.copytree(store.path(outcome.ranker) / "model", folder / "ranker")
+            model_folder.copy(store.path(outcome.ranker) / "model", folder / "ranker", adapters=adapters)
             code = ", trust_remote_code=True" if (folder / "ranker" / RANKER_CODE).exists() else ""
             yield f'{to}/ranker: CrossEncoder("{to}/ranker"{code})'
         (folder / "rankings").mkdir()
@@ -108,18 +116,18 @@ def write(experiment: Experiment, store: Store, to: Path, *, system: str | None,
         yield f'{to}/system ({deployed.name}): {program()} search {to}/system "QUERY"'
 
 
-def _retriever_alone(outcome: Outcome, store: Store, to: Path) -> Iterator[str]:
+def _retriever_alone(outcome: Outcome, store: Store, to: Path, *, adapters: bool) -> Iterator[str]:
     """What there is of a run that measured nothing."""
     finished(store, outcome.retrieval.retriever)
     store.fetch([outcome.retrieval.retriever], "model")
     with replacing(to) as folder:
         folder.mkdir(parents=True)
-        yield _retriever(outcome, store, folder, to)
+        yield _retriever(outcome, store, folder, to, adapters=adapters)
 
 
-def _retriever(outcome: Outcome, store: Store, folder: Path, to: Path) -> str:
+def _retriever(outcome: Outcome, store: Store, folder: Path, to: Path, *, adapters: bool) -> str:
     """Copy the last retriever to `folder/retriever`; a line that says how to use it in `to`."""
-    shutil.copytree(store.path(outcome.retrieval.retriever) / "model", folder / "retriever")
+    model_folder.copy(store.path(outcome.retrieval.retriever) / "model", folder / "retriever", adapters=adapters)
     _compare(folder / "retriever")
     return f'{to}/retriever: SentenceTransformer("{to}/retriever")'
 

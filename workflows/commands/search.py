@@ -111,6 +111,8 @@ def last(experiment: Experiment, store: Store, *, k: int, depth: int | None, opt
         described = systems.described(own, others, store)
         lexical, weights = described.lexical, described.ranker and described.ranker.weights
         ranker = ranker.model_copy(update={"weights": weights})
+    # Adapters over the same model: it is held once for both.
+    options = {**options, "merge": ranker is None}
     documents = InTable(store.path(outcome.data) / "documents.parquet")
     dense = systems.dense(retrieval.ranking(outcome.split), model)
     config = SystemConfig(

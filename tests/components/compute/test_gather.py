@@ -64,6 +64,9 @@ RUNS: dict[str, dict[str, Any]] = {
         "table": "repeats",
     },
     "ranker": {"kind": "ranker", "clip": 0.05},
+    "adapters under two towers, in pieces, recomputed": {
+        "losses": [BATCH, GROUP], "start": "adapted", "piece": 40, "recompute": True,
+    },
     "two views and edits, with BatchNorm, recomputed": {
         "kind": "diffcse", "table": "data", "dev": "data", "piece": 100, "recompute": True,
         "validate_on_dev": {"every": 2, "measure": "loss"},
@@ -117,7 +120,7 @@ def repeats() -> list[dict[str, Any]]:
 def objective(places: dict[str, str], table: str, options: dict[str, Any], losses: list[Any]) -> Any:
     kind = options.get("kind", "retriever")
     inputs = ObjectiveInputs(
-        model=Path(places["ranker" if kind == "ranker" else "retriever"]) / "model",
+        model=Path(places[options.get("start", "ranker" if kind == "ranker" else "retriever")]) / "model",
         rows=Path(places[table]),
         data=Path(places["data"]),
         tokens=Path(places["tokens"]),
@@ -130,7 +133,7 @@ def objective(places: dict[str, str], table: str, options: dict[str, Any], losse
 
 
 def config_of(options: dict[str, Any]) -> Any:
-    known = {k: v for k, v in options.items() if k not in ("kind", "table", "dev", "piece", "recompute", "stop")}
+    known = {k: v for k, v in options.items() if k not in ("kind", "table", "dev", "piece", "recompute", "stop", "start")}
     return toy.train_config(**{"updates": 3, "batch": 8, "log_every": 1, **known})
 
 
@@ -279,6 +282,7 @@ def small(rank: int, out: Path) -> None:
 def both(
     tmp_path_factory: pytest.TempPathFactory,
     data: Path,
+    encoder: Path,
     tokens: Path,
     retriever: Path,
     ranker: Path,
@@ -290,6 +294,7 @@ def both(
     places = {
         "data": str(data), "tokens": str(tokens), "retriever": str(retriever), "ranker": str(ranker),
         "language_model": str(language_model),
+        "adapted": str(toy.started(folder / "adapted", toy.retriever_config(encoder, towers="separate", adapter={}))),
         "rows": str(toy.write_groups(folder / "rows", rows())),
         "repeats": str(toy.write_groups(folder / "repeats", repeats())),
         "dev": str(toy.write_groups(folder / "dev", dev)),
