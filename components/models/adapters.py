@@ -23,6 +23,8 @@ WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 """The files of peft."""
 _NAME, _PREFIX = "default", "base_model.model."
 """What peft calls an adapter, and what it puts before the names of its weights."""
+_FACTOR = ".lora_"
+"""What is in the names of A and B."""
 _KINDS = (".safetensors", ".bin")
 
 
@@ -70,14 +72,14 @@ def add(model: Any, base: Base, *, head: bool) -> None:
     assert base.adapter is not None
     config = _peft_config(base.adapter, _targets(model, base))
     inject_adapter_in_model(config, model)
-    if head:
-        for _, module in _heads(model):
-            module.requires_grad_(True)
+    model.adapter_base, model.has_trained_head = base, head
+    for weight in _own(model).values():
+        weight.requires_grad_(True)
     key = _key(base, torch.device("cpu"), torch.float32)
     held = _bodies.get(key)
     if held is None:
         held = _bodies[key] = Body({name: weight.data for name, weight in _frozen(model)})
-    model.body, model.adapter_base = held, base
+    model.body = held
     _stand_on(model)
 
 
@@ -110,7 +112,7 @@ def merge(model: nn.Module) -> None:
                 parent, _, last = name.rpartition(".")
                 setattr(part.get_submodule(parent), last, _merged(layer))
         # No trace of peft, so that transformers saves it as any model.
-        for attribute in ("body", "adapter_base", "peft_config"):
+        for attribute in ("body", "adapter_base", "has_trained_head", "peft_config"):
             with suppress(AttributeError):
                 delattr(part, attribute)
         part.requires_grad_(True)
@@ -126,11 +128,11 @@ def save(model: Any, folder: Path) -> None:
     """Write an adapter and its model's head for this project, and for peft's `PeftModel.from_pretrained` over the
     base."""
     base: Base = model.adapter_base
-    tensors = {_saved_name(name): weight.detach().cpu().contiguous() for name, weight in _trained(model).items()}
+    tensors = {_saved_name(name): weight.detach().cpu().contiguous() for name, weight in _own(model).items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     assert base.adapter is not None
     config = _peft_config(base.adapter, _targets_of(model))
-    heads = [name for name, module in _heads(model) if any(weight.requires_grad for weight in module.parameters())]
+    heads = [name for name, _ in _heads(model)] if model.has_trained_head else []
     stated = config.to_dict() | {
         "base_model_name_or_path": base.model, "revision": base.revision, "inference_mode": True,
         "task_type": "SEQ_CLS" if heads else "FEATURE_EXTRACTION", "modules_to_save": heads or None,
@@ -143,13 +145,13 @@ def load(model: Any, folder: Path) -> None:
     """Load the weights that `save` wrote into a model with an adapter of the same form. A classifier takes those of an
     encoder too, and keeps its head as it is."""
     found = load_file(folder / WEIGHTS)
-    factors = [name for name in _trained(model.base_model) if ".lora_" in name]
-    for part, trained in ((model, list(_trained(model))), (model.base_model, factors)):
-        names = {_saved_name(name): name for name in trained}
+    factors = [name for name, _ in model.base_model.named_parameters() if _FACTOR in name]
+    for part, own in ((model, list(_own(model))), (model.base_model, factors)):
+        names = {_saved_name(name): name for name in own}
         if found.keys() == names.keys():
             part.load_state_dict({names[name]: weight for name, weight in found.items()}, strict=False)
             return
-    odd = sorted(found.keys() ^ {_saved_name(name) for name in _trained(model)})
+    odd = sorted(found.keys() ^ {_saved_name(name) for name in _own(model)})
     raise ValueError(f"{folder}: this adapter is of another model: {', '.join(odd[:5])}")
 
 
@@ -201,7 +203,7 @@ def _targets_of(model: Any) -> list[str]:
 def _heads(model: Any) -> Iterator[tuple[str, nn.Module]]:
     """The parts of a classifier that come after its layers: its own, and the pooler that BERT's has inside."""
     for name, module in model.named_children():
-        if module is not model.base_model and model.base_model is not model:
+        if module is not model.base_model and model.base_model is not model and any(True for _ in module.parameters()):
             yield name, module
     pooler = getattr(model.base_model, "pooler", None)
     if isinstance(pooler, nn.Module):
@@ -210,15 +212,19 @@ def _heads(model: Any) -> Iterator[tuple[str, nn.Module]]:
 
 def _frozen(model: Any) -> list[tuple[str, nn.Parameter]]:
     """What is frozen under an adapter, by the names that it has without one."""
+    own = set(map(id, _own(model).values()))
     return [
         (name.replace(".base_layer.", "."), weight)
         for name, weight in model.base_model.named_parameters()
-        if not weight.requires_grad
+        if id(weight) not in own
     ]
 
 
-def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+def _own(model: Any) -> dict[str, nn.Parameter]:
+    """What a model has beside its frozen base: the factors of the adapter, and the head that is trained with it."""
+    heads = [weight for _, module in _heads(model) for weight in module.parameters()] if model.has_trained_head else []
+    head = set(map(id, heads))
+    return {name: one for name, one in model.named_parameters() if _FACTOR in name or id(one) in head}
 
 
 def _saved_name(name: str) -> str:

@@ -123,8 +123,8 @@ def test_towers_and_players_stand_on_one_body(encoder: Path, tmp_path: Path) -> 
     model, other = retriever(encoder, towers="separate"), ranker(encoder, pooling="cls", adapter={"rank": 2})
     model.save(tmp_path / "model", encoder)
     loaded = DualEncoder.load(tmp_path / "model")
-    towers = [*model.towers.values(), *loaded.towers.values(), other.backbone.base_model]
-    assert len({words(tower) for tower in towers}) == 1
+    towers = [*model.towers.values(), *loaded.towers.values(), other.backbone]
+    assert len({words(tower.base_model) for tower in towers}) == 1
     places = [{weight.data_ptr() for _, weight in adapters._frozen(tower)} for tower in towers]
     assert all(place == places[0] for place in places)
     own = [{weight.data_ptr() for weight in tower.parameters() if weight.requires_grad} for tower in towers]
