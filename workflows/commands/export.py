@@ -21,7 +21,7 @@ from components.config import UserError
 from components.data import trec
 from components.data.tables import RANKING, of_queries
 from components.files import replacing
-from components.models.configs import RANKER_CODE
+from components.models.configs import BASE, RANKER_CODE
 from workflows.commands import model_folder, system_folder
 from workflows.commands.opening import add_config, finished, opened
 from workflows.program import program
@@ -128,6 +128,8 @@ def _retriever_alone(outcome: Outcome, store: Store, to: Path, *, adapters: bool
 def _retriever(outcome: Outcome, store: Store, folder: Path, to: Path, *, adapters: bool) -> str:
     """Copy the last retriever to `folder/retriever`; a line that says how to use it in `to`."""
     model_folder.copy(store.path(outcome.retrieval.retriever) / "model", folder / "retriever", adapters=adapters)
+    if (tower := folder / "retriever" / "query" / BASE).exists():  # which sentence-transformers cannot load
+        return f'{to}/retriever: PeftModel.from_pretrained(MODEL, "{to}/retriever/{tower.parent.name}")'
     _compare(folder / "retriever")
     return f'{to}/retriever: SentenceTransformer("{to}/retriever")'
 
