@@ -86,7 +86,7 @@ def test_search_finds_what_the_run_found(game: Place) -> None:
     options = {"cuda": False, "batch_tokens": 256, "threads": 1}
     system = search.last(experiment, store, k=5, depth=5, options=options)
     queries = pq.read_table(game.artifact("data") / "queries.parquet", filters=[("split", "=", "test")]).to_pylist()
-    ranking = pq.read_table(game.artifact("retriever 1 ranking") / "ranking.parquet").to_pylist()
+    ranking = pq.read_table(game.artifact("retriever 1 ranking (test)") / "ranking.parquet").to_pylist()
     for query, hits in zip(queries, system.search([one["text"] for one in queries], 5), strict=True):
         of_run = {row["doc_id"]: row["score"] for row in ranking if row["query_id"] == query["query_id"]}
         for hit in hits:
@@ -167,6 +167,6 @@ def test_an_experiment_begins_from_the_adapter_of_another(tmp_path: Path, beir: 
     first = tiny.place(tmp_path, tree)
     (tmp_path / "first.yaml").write_text(first.config.read_text())
     place = tiny.place(tmp_path, {**tree, "start_from": str(tmp_path / "first.yaml")})
-    assert place("run") == 0
+    assert place("run", "--until", "retriever") == 0
     files = sorted(place.store.rglob(f"train-*/model/{adapters.WEIGHTS}"))
     assert len(files) == 2

@@ -173,8 +173,8 @@ def check_encoder(encoder: str, ranker: CrossEncoderConfig, retriever: DualEncod
     if retriever.towers == "separate":
         raise ValueError(f"ranker.encoder: {encoder}: accepted only where queries and documents share one")
     if ranker.adapter not in (None, retriever.adapter):
-        raise ValueError(f"ranker.adapter: with ranker.encoder: {encoder} it begins from the retriever's; accepted: the "
-                         "same, or null")  # fmt: skip
+        raise ValueError(f"ranker.adapter: with ranker.encoder: {encoder} it begins from the retriever's; accepted: "
+                         "the same, or null")  # fmt: skip
 
 
 def seeded(label: str, seed: int, config: CollectionConfig) -> str:

@@ -133,7 +133,9 @@ def objective(places: dict[str, str], table: str, options: dict[str, Any], losse
 
 
 def config_of(options: dict[str, Any]) -> Any:
-    known = {k: v for k, v in options.items() if k not in ("kind", "table", "dev", "piece", "recompute", "stop", "start")}
+    known = {
+        k: v for k, v in options.items() if k not in ("kind", "table", "dev", "piece", "recompute", "stop", "start")
+    }
     return toy.train_config(**{"updates": 3, "batch": 8, "log_every": 1, **known})
 
 

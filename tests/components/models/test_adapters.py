@@ -87,7 +87,7 @@ def test_a_ranker_trains_its_adapter_and_its_head(encoder: Path, tmp_path: Path,
     model = ranker(encoder, pooling=pooling)
     trained = {name for name, weight in model.named_parameters() if weight.requires_grad and "lora_" not in name}
     head = {
-        "cls": {f"backbone.{part}.{kind}" for part in ("bert.pooler.dense", "classifier") for kind in ("weight", "bias")},
+        "cls": {f"backbone.{part}.{of}" for part in ("bert.pooler.dense", "classifier") for of in ("weight", "bias")},
         "maxsim": set(),
     }.get(pooling, {"head.weight", "head.bias"})  # fmt: skip
     assert trained == head
@@ -238,7 +238,9 @@ def test_a_base_that_changed_or_went_is_named(encoder: Path, tmp_path: Path) -> 
 def test_targets_are_layers_that_the_model_has(encoder: Path) -> None:
     model = retriever(encoder, adapter={"targets": ["query", "value"]})
     assert {name.split(".")[-4] for name, one in model.named_parameters() if one.requires_grad} == {"query", "value"}
-    with pytest.raises(UserError, match=r"adapter\.targets: .* has no linear layers 'q_proj'; accepted: dense, key, query, value"):
+    with pytest.raises(
+        UserError, match=r"adapter\.targets: .* has no linear layers 'q_proj'; accepted: dense, key, query, value"
+    ):
         retriever(encoder, adapter={"targets": ["q_proj"]})
 
 

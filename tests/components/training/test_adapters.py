@@ -40,7 +40,9 @@ def test_interrupted_it_ends_as_if_never_interrupted(run: Any, tmp_path: Path, a
     run("b", **options)
     assert_same(tmp_path / "a", tmp_path / "b")
     assert not any(
-        torch.equal(value, weights(adapted)[name]) for name, value in weights(tmp_path / "a").items() if "lora_B" in name
+        torch.equal(value, weights(adapted)[name])
+        for name, value in weights(tmp_path / "a").items()
+        if "lora_B" in name
     )
 
 
