@@ -88,7 +88,7 @@ def has_adapter(model: Any) -> bool:
     return isinstance(getattr(model, "body", None), Body)
 
 
-def share(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+def share(model: Any, device: torch.device, dtype: torch.dtype) -> None:
     """Put all in a model that is frozen under an adapter on a device and in a precision, once for all models here that
     stand on the same."""
     for part in [module for module in model.modules() if has_adapter(module)]:
@@ -101,7 +101,7 @@ def share(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
         _stand_on(part)
 
 
-def merge(model: nn.Module) -> None:
+def merge(model: Any) -> None:
     """Add each adapter's product to the weights that it stands over, in copies: others may stand on them. What is
     computed is the same but for rounding, and as fast as without an adapter."""
     from peft.tuners.tuners_utils import BaseTunerLayer

@@ -22,6 +22,7 @@ from torch import nn
 from components.compute.fast_cpu import use_fast_cpu_ops
 from components.compute.gather import of_first, rank, workers
 from components.files import replacing, write_json
+from components.models import adapters
 from components.timing import timed
 from components.training import checkpoints, self_check
 from components.training.config import TrainConfig
@@ -57,6 +58,7 @@ def train(
     if of_first(finished.exists(), device):  # killed between the last write of the training and the step's record
         return _finished(out) if rank() == 0 else {}
     checkpoint = checkpoints.newest(out / "checkpoints", device)
+    adapters.share(objective, device, torch.float32)
     objective.to(device)
     updates = config.updates if objective.rows() else 0
     _make_fast(objective, config, check=checkpoint is None and updates > 0, seed=seed, device=device)

@@ -43,8 +43,8 @@ def _merge(folder: Path, to: Path) -> None:
     from components.models.cross_encoder import CrossEncoder
     from components.models.dual_encoder import DualEncoder
 
-    kind = json.loads((folder / MODEL_CONFIG).read_text())["kind"]
-    model: Any = {"dual_encoder": DualEncoder, "cross_encoder": CrossEncoder}[kind].load(folder)
+    kinds: dict[str, Any] = {"dual_encoder": DualEncoder, "cross_encoder": CrossEncoder}
+    model = kinds[json.loads((folder / MODEL_CONFIG).read_text())["kind"]].load(folder)
     adapters.merge(model)
     model.config = model.config.model_copy(update={"adapter": None})
     model.save(to, folder)
