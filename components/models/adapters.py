@@ -172,7 +172,8 @@ def _key(base: Base, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...
 def _peft_config(adapter: Adapter, targets: list[str]) -> Any:
     from peft import LoraConfig
 
-    return LoraConfig(r=adapter.rank, lora_alpha=adapter.alpha, lora_dropout=adapter.dropout, target_modules=targets)
+    options: dict[str, Any] = {"lora_alpha": adapter.alpha, "lora_dropout": adapter.dropout}
+    return LoraConfig(r=adapter.rank, target_modules=targets, **options)
 
 
 def _targets(model: Any, base: Base) -> list[str]:
