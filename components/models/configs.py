@@ -14,6 +14,8 @@ MODULES = "modules.json"
 """The file in a folder of sentence-transformers that lists its modules."""
 PAIR = "query: {query} document: {document}"
 """A template of pairs: RankLLaMA's (Ma et al., 2023, section 3.2)."""
+BASE = "base.json"
+"""The file beside an adapter that says what model it belongs to."""
 RANKER_CODE = "maxsim.py"
 """The code in the folder of a ranker with `pooling: maxsim`, for sentence-transformers: a copy of the module here."""
 
@@ -42,6 +44,42 @@ class Pretrained(Config):
         return {f"{self.model}/{path.relative_to(folder).as_posix()}": path for path in inside if path.suffix in kinds}
 
 
+class Adapter(Config):
+    """A low-rank adapter (LoRA, Hu et al., 2022): the weights W of a linear layer stay as they are, and a product
+    (alpha / rank) B A of two small matrices is added to them, which alone is trained."""
+
+    rank: int = Field(16, ge=1)
+    """Rows of A and columns of B."""
+    alpha: float = Field(32.0, gt=0)
+    """The product's factor is alpha / rank."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout of what A reads."""
+    targets: list[str] | None = Field(None, min_length=1)
+    """Linear layers by the last part of their names, such as `query` and `value` in BERT, `q_proj` and `v_proj` in
+    causal language models. Null for all that the model's layers have."""
+
+
+class Adaptable(Pretrained):
+    """A pre-trained model that is trained as a whole, or frozen under an adapter."""
+
+    adapter: Adapter | None = Field(None, exclude_if=lambda adapter: adapter is None)
+    """Train an adapter alone: what is new (a projection, a ranker's head) is trained as a whole and kept beside it.
+    Checkpoints and artifacts have no more than that, and name the model, which must stay where it is. Null trains all
+    weights."""
+
+
+class Base(Adaptable):
+    """The frozen model that an adapter belongs to, as it lies beside the adapter."""
+
+    folder: str = ""
+    """Where the encoder lies inside the model."""
+    weights: Literal["pretrained", "random"] = "pretrained"
+    seed: int = 0
+    attention: Literal["causal", "bidirectional"] | None = None
+    sha256: dict[str, str] = {}
+    """The digests of the files with its weights; empty for a model of the hub, which `revision` identifies."""
+
+
 def locate_model(model: str) -> str:
     """The directory of a model, or its id on the hub. UserError if a directory or package does not exist."""
     if model.startswith("package:"):
@@ -64,7 +102,7 @@ def locate_model(model: str) -> str:
     return model
 
 
-class DualEncoderConfig(Pretrained):
+class DualEncoderConfig(Adaptable):
     """A retriever made from a pre-trained model: an encoder, or a retriever as sentence-transformers and `export` write
     it.
 
@@ -139,7 +177,7 @@ class ResolvedDualEncoderConfig(DualEncoderConfig):
     document_tokens: int = Field(128, ge=3)
 
 
-class CrossEncoderConfig(Pretrained):
+class CrossEncoderConfig(Adaptable):
     """A ranker made from a pre-trained model: an encoder, which gets a new head, or a ranker as sentence-transformers
     and `export` write it, which keeps its own.
 

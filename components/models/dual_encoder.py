@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -16,7 +15,7 @@ from components.config import UserError
 from components.data.batches import Batch
 from components.data.tokenizers import MODEL_CONFIG
 from components.files import write_json
-from components.models import pretrained, sentence_modules, special_tokens
+from components.models import adapters, pretrained, sentence_modules, special_tokens
 from components.models.configs import DualEncoderConfig, ResolvedDualEncoderConfig
 from components.models.sentence_modules import SIDES, WEIGHTS, Found
 
@@ -135,7 +134,7 @@ class DualEncoder(nn.Module):
     def with_separate_towers(self) -> Self:
         """This retriever with an encoder and projection for each side; those that were shared become equal copies."""
         config = self.config.model_copy(update={"towers": "separate", "share": type(self.config.share)()})
-        towers = {"query": copy.deepcopy(self.tower("query")), "document": self.tower("document")}
+        towers = {"query": adapters.copied(self.tower("query")), "document": self.tower("document")}
         model = type(self)(config, towers)
         sides: list[Side] = ["query", "document"] if len(model.projections) else []
         for side in sides:

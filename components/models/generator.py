@@ -52,7 +52,7 @@ class Generator(nn.Module):
         """Load a generator that `save` wrote."""
         config = GeneratorConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
         auto = AutoModelForSeq2SeqLM if config.architecture == "seq2seq" else AutoModelForCausalLM
-        return cls(config, auto.from_pretrained(str(folder), dtype=torch.float32), load_tokenizer(folder))
+        return cls(config, pretrained.load_language_model(folder, auto), load_tokenizer(folder))
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:
         """Write it for this project and for `AutoModelForSeq2SeqLM` or `AutoModelForCausalLM`."""

@@ -6,10 +6,10 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from components.config import Config
-from components.models.configs import Pretrained
+from components.models.configs import Adaptable
 
 
-class GeneratorConfig(Pretrained):
+class GeneratorConfig(Adaptable):
     """A generator made from a pre-trained language model: a Hugging Face seq2seq (BART, T5) or causal (GPT-2, Llama)
     model.
 

@@ -25,6 +25,7 @@ from components.compute.roofline import MatrixProducts
 from components.data.batches import Batch, to_device, token_batches
 from components.data.template import Template
 from components.data.tokens import Tokens
+from components.models import adapters
 from components.models.cross_encoder import CrossEncoder
 from components.models.dual_encoder import DualEncoder
 from components.timing import timed
@@ -91,10 +92,17 @@ class Inference:
         batch_tokens: int,
         cuda: bool,
         threads: int,
+        merge: bool = True,
     ) -> None:
+        """With `merge`, adapters are merged into weights of this model's own, which is fastest; else what is frozen
+        under them is held once for all models of the process."""
         configure_process(threads)
         self.device, self.batch_tokens = torch.device("cuda" if cuda else "cpu"), batch_tokens
         model: Any = kind.load(folder)
+        if merge:
+            adapters.merge(model)
+        else:
+            adapters.share(model, self.device, torch.bfloat16 if precision == "bf16" else torch.float32)
         self.config = model.config
         self.products = MatrixProducts(model.base_model, first_only=first_only(model))
         self._model = ready(model, device=self.device, precision=precision)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,16 @@ from transformers.utils.hub import cached_file
 from components.config import UserError
 from components.data.tokenizers import MODEL_CONFIG, tokenizer_file
 from components.files import write_json
-from components.models.configs import MODULES, DualEncoderConfig, MaskedLanguageModelConfig, Pretrained, locate_model
+from components.models import adapters
+from components.models.configs import (
+    MODULES,
+    Adaptable,
+    Base,
+    DualEncoderConfig,
+    MaskedLanguageModelConfig,
+    Pretrained,
+    locate_model,
+)
 from components.models.special_tokens import pad_with_any
 
 transformers.utils.logging.set_verbosity_error()
@@ -58,8 +67,12 @@ def encoder(source: Pretrained, folder: str = "") -> Any:
 
     `folder` is where it lies inside the model.
     """
+    return _adapted(_encoder, source, folder)
+
+
+def _encoder(source: Pretrained, folder: str) -> Any:
     model = keep_layers(_read(AutoModel, source, folder, add_pooling_layer=False), source.layers)
-    if not isinstance(source, DualEncoderConfig):
+    if not isinstance(source, DualEncoderConfig | Base):
         return for_reading(model)
     if source.weights == "random":
         with seeded(source.seed):
@@ -78,7 +91,7 @@ def for_reading(model: Any) -> Any:
     return model
 
 
-def with_attention(model: Any, source: DualEncoderConfig) -> Any:
+def with_attention(model: Any, source: DualEncoderConfig | Base) -> Any:
     """The model, whose tokens see what `source.attention` says. UserError if that cannot be chosen."""
     if source.attention is None:
         return model
@@ -121,6 +134,10 @@ def is_causal(config: Any) -> bool:
 def causal_language_model(source: Pretrained, folder: str = "") -> Any:
     """A causal language model with its head, with the layers in `source`. UserError if it is none, if it has no head
     of its own, or one that is more than a linear layer."""
+    return _adapted(_causal_language_model, source, folder)
+
+
+def _causal_language_model(source: Pretrained, folder: str) -> Any:
     config = huggingface_config(source, folder)
     if not is_decoder(config):
         raise UserError(f"pooling: token: {source.model} is no causal language model; accepted: cls, first, mean")
@@ -138,8 +155,46 @@ def causal_language_model(source: Pretrained, folder: str = "") -> Any:
 def classifier(source: Pretrained, folder: str = "") -> Any:
     """A pre-trained encoder with a classification head of one label, new if there is none, with the layers in
     `source`."""
+    return _adapted(_classifier, source, folder, head=True)
+
+
+def _classifier(source: Pretrained, folder: str) -> Any:
     model = _read(AutoModelForSequenceClassification, source, folder, num_labels=1)
     return for_reading(keep_layers(model, source.layers))
+
+
+def _adapted(read: Callable[[Any, str], Any], source: Pretrained, folder: str, *, head: bool = False) -> Any:
+    """What `read` makes of a model, frozen under a new adapter where `source` asks for one. An adapter in the folder is
+    read with its base, and merged into it where `source` asks for none."""
+    wanted = source.adapter if isinstance(source, Adaptable) else None
+    place = Path(locate_model(source.model)) / folder
+    if (saved := adapters.read_base(place)) is None:
+        model = read(source, folder)
+        if wanted is not None:
+            told = source.model_dump(
+                include={"model", "revision", "layers", "dropout", "weights", "seed", "attention", "adapter"}
+            )
+            base = adapters.identified(Base(**told, folder=folder), getattr(model.config, "_commit_hash", None))
+            with seeded(base.seed):
+                adapters.add(model, base, head=head)
+        return model
+    if wanted not in (None, saved.adapter):
+        raise UserError(f"adapter: {source.model} has another one, {saved.adapter!r}; accepted: that one, or null")
+    model = _over_base(read, saved.model_copy(update={"dropout": source.dropout}), place, head=head)
+    adapters.load(model, place)
+    if wanted is None:
+        adapters.merge(model)
+        for weight in model.parameters():  # it may be trained, and must not be others' base
+            weight.data = weight.data.clone()
+    return model
+
+
+def _over_base(read: Callable[[Any, str], Any], base: Base, place: Path, *, head: bool) -> Any:
+    """A base, which must be as it was, under an adapter without trained weights."""
+    adapters.check(base, place)
+    model = read(base, base.folder)
+    adapters.add(model, base, head=head)
+    return model
 
 
 def masked_language_model(source: MaskedLanguageModelConfig) -> Any:
@@ -160,7 +215,10 @@ def language_model(source: Pretrained, auto: Any, tokenizer: Any) -> Any:
     between them is new (Rothe et al., 2020, "BERT2BERT").
     """
     if auto is not AutoModelForSeq2SeqLM or _has_decoder(source):
-        return _read(auto, source)
+        return _adapted(lambda source, folder: _read(auto, source, folder), source, "")
+    if isinstance(source, Adaptable) and source.adapter is not None:
+        raise UserError(f"adapter: {source.model} is an encoder, and a decoder made of it has layers that are new; "
+                        "accepted: null")  # fmt: skip
     sides = {"encoder_model": encoder(source)}
     sides["decoder_model"] = _read(AutoModelForCausalLM, source, is_decoder=True, add_cross_attention=True)
     model = EncoderDecoderModel.from_encoder_decoder_pretrained(**sides)
@@ -300,17 +358,33 @@ def check_length(model: nn.Module, source: Pretrained, *keys: str) -> None:
 
 def load_encoder(folder: Path) -> Any:
     """An encoder that `save_tower` wrote."""
-    return for_reading(_load(AutoModel, str(folder), add_pooling_layer=False))
+    return _saved(_encoder, folder) or for_reading(_load(AutoModel, str(folder), add_pooling_layer=False))
 
 
 def load_classifier(folder: Path) -> Any:
     """A sequence classifier that `save_tower` wrote."""
-    return _load(AutoModelForSequenceClassification, str(folder))
+    return _saved(_classifier, folder, head=True) or _load(AutoModelForSequenceClassification, str(folder))
+
+
+def load_language_model(folder: Path, auto: Any) -> Any:
+    """A language model that `save_tower` wrote; `auto` is the Hugging Face class to load it with."""
+    saved = _saved(lambda source, within: _read(auto, source, within), folder)
+    return saved or auto.from_pretrained(str(folder), dtype=torch.float32)
+
+
+def _saved(read: Callable[[Any, str], Any], folder: Path, *, head: bool = False) -> Any:
+    """What `save_tower` wrote of a model with an adapter; None where the folder has none."""
+    base = adapters.read_base(folder)
+    if base is None:
+        return None
+    model = _over_base(read, base, folder, head=head)
+    adapters.load(model, folder)
+    return model
 
 
 def load_causal_language_model(folder: Path) -> Any:
     """A causal language model that `save_tower` wrote."""
-    return _load(AutoModelForCausalLM, str(folder))
+    return _saved(_causal_language_model, folder) or _load(AutoModelForCausalLM, str(folder))
 
 
 def load_masked_language_model(folder: Path) -> Any:
@@ -319,9 +393,13 @@ def load_masked_language_model(folder: Path) -> Any:
 
 
 def save_tower(model: Any, folder: Path, tokenizer_from: Path, limit: int) -> None:
-    """Write a Hugging Face model with its tokenizer, and `limit` as the length at which sentence-transformers cuts."""
+    """Write a Hugging Face model with its tokenizer, and `limit` as the length at which sentence-transformers cuts. Of
+    one with an adapter what is frozen is left out."""
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(str(folder))
+    if adapters.has_adapter(model):
+        adapters.save(model, folder)
+    else:
+        model.save_pretrained(str(folder))
     source = tokenizer_file(tokenizer_from).parent
     for name in TOKENIZER_FILES:
         if (source / name).exists():

@@ -162,9 +162,10 @@ def read_weights(objective: nn.Module, folder: Path, device: torch.device) -> No
 
 def _once(objective: nn.Module) -> dict[str, Tensor]:
     """Weights by name, each once: towers may share their embeddings, a generator its input's and output's, and T5's
-    encoder has two names for its own."""
+    encoder has two names for its own. What is frozen is as in the model that training starts from, and left out."""
     found: dict[Any, str] = {}
-    weights = objective.state_dict(keep_vars=True)
+    frozen = {name for name, one in objective.named_parameters(remove_duplicate=False) if not one.requires_grad}
+    weights = {name: value for name, value in objective.state_dict(keep_vars=True).items() if name not in frozen}
     first = {name: found.setdefault(_place(value), name) for name, value in weights.items()}
     return {name: value.detach() for name, value in weights.items() if first[name] == name}
 

@@ -26,6 +26,7 @@ from components.compute.gather import of_first, rank, workers
 from components.compute.gpu_kernels import compile_layers, use_gpu_attention
 from components.config import UserError
 from components.files import replacing, write_json
+from components.models import adapters
 from components.models.pretrained import use_gradient_checkpointing
 from components.timing import timed
 from components.training import checkpoints, self_check, sharding
@@ -87,6 +88,7 @@ def _train(
     if of_first(finished.exists(), device):  # killed between the last write of the training and the step's record
         return _finished(out) if rank() == 0 else {}
     checkpoint = checkpoints.newest(out / "checkpoints", device)
+    adapters.share(objective, device, torch.float32)
     objective.to(device)
     updates = config.updates if objective.rows() else 0
     check = checkpoint is None and updates > 0

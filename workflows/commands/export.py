@@ -22,8 +22,8 @@ from components.config import UserError
 from components.data import trec
 from components.data.tables import RANKING, of_queries
 from components.files import replacing
-from components.models.configs import RANKER_CODE
-from workflows.commands import cards, group_files, system_folder
+from components.models.configs import BASE, RANKER_CODE
+from workflows.commands import cards, group_files, model_folder, system_folder
 from workflows.commands.opening import add_config, opened
 from workflows.program import program
 from workflows.stages import systems
@@ -53,6 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the run's groups too, as training data of another project: " + ", ".join(group_files.FORMATS),
     )  # fmt: skip
     parser.add_argument(
+        "--adapters", action="store_true",
+        help="leave a trained adapter apart, as peft loads it over its base (default: merged, so that the folder needs "
+        "nothing else); the folder `system` always has it merged",
+    )  # fmt: skip
+    parser.add_argument(
         "--onnx", action="store_true",
         help="write the retriever's and the ranker's encoders as ONNX files too, and compare what they give with ours",
     )  # fmt: skip
@@ -60,6 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def call(arguments: argparse.Namespace) -> None:
     """Export, and print a line for each thing that was written: how to use it."""
+    if arguments.onnx and arguments.adapters:
+        raise UserError("--onnx: an adapter that is apart has no such form; accepted: without --adapters")
     if arguments.onnx:
         from components.models import onnx_export  # imports torch
 
@@ -68,7 +75,7 @@ def call(arguments: argparse.Namespace) -> None:
     finished(store, experiment.outcome.results)
     words = [*(word for one in arguments.assignments for word in ("--set", one))]
     command = shlex.join([*program().split(), "run", str(arguments.config), *words])
-    options = {key: getattr(arguments, key) for key in ("system", "groups", "onnx")}
+    options = {key: getattr(arguments, key) for key in ("system", "groups", "onnx", "adapters")}
     with _disk_full_named(arguments.directory):
         for line in Export(experiment, store, arguments.directory, command, **options).write():
             print(line)
@@ -89,6 +96,8 @@ class Export:
     """The format that the run's groups are written in, into `groups/`. None writes none."""
     onnx: bool = False
     """Adds encoders for ONNX Runtime to both models."""
+    adapters: bool = False
+    """Leaves the adapters of `retriever/` and `ranker/` apart."""
 
     def write(self) -> Iterator[str]:
         """Write `retriever/`, `ranker/`, `rankings/*.trec`, `qrels.trec`, an index, `system/`; yield a line for each:
@@ -130,9 +139,12 @@ class Export:
     def _retriever(self, folder: Path) -> Iterator[str]:
         """The last retriever."""
         retriever = self.experiment.outcome.retrieval.retriever
-        shutil.copytree(self.store.path(retriever) / "model", folder / "retriever")
-        _compare(folder / "retriever")
-        yield f'{self.to}/retriever: SentenceTransformer("{self.to}/retriever")'
+        model_folder.copy(self.store.path(retriever) / "model", folder / "retriever", adapters=self.adapters)
+        if (tower := folder / "retriever" / "query" / BASE).exists():  # which sentence-transformers cannot load
+            yield f'{self.to}/retriever: PeftModel.from_pretrained(MODEL, "{self.to}/retriever/{tower.parent.name}")'
+        else:
+            _compare(folder / "retriever")
+            yield f'{self.to}/retriever: SentenceTransformer("{self.to}/retriever")'
         yield from self._finished_model(folder / "retriever", retriever)
 
     def _ranker(self, folder: Path) -> Iterator[str]:
@@ -140,7 +152,7 @@ class Export:
         ranker = self.experiment.outcome.ranker
         if ranker is None:
             return
-        shutil.copytree(self.store.path(ranker) / "model", folder / "ranker")
+        model_folder.copy(self.store.path(ranker) / "model", folder / "ranker", adapters=self.adapters)
         code = ", trust_remote_code=True" if (folder / "ranker" / RANKER_CODE).exists() else ""
         yield f'{self.to}/ranker: CrossEncoder("{self.to}/ranker"{code})'
         yield from self._finished_model(folder / "ranker", ranker)

@@ -12,6 +12,7 @@ from components.retrieval import smaller
 from components.systems import documents, example
 from components.systems.card import CARD, Measured, card
 from components.systems.config import DOCUMENTS, SYSTEM, SystemConfig
+from workflows.commands import model_folder
 from workflows.distributed.cluster import cores
 from workflows.report.metrics import METRICS
 from workflows.stages.results import Outcome, System
@@ -49,10 +50,10 @@ def write(
     if config.lexical is not None:
         shutil.copytree(store.path(steps["lexical"].inputs["index"]) / lucene.INDEX, folder / config.lexical.index)
     if config.dense is not None:
-        shutil.copytree(store.path(retriever_of(steps["dense"])) / "model", folder / config.dense.retriever)
+        model_folder.copy(store.path(retriever_of(steps["dense"])) / "model", folder / config.dense.retriever)
         _write_index(folder / config.dense.index, steps["dense"], store)
     if config.ranker is not None:
-        shutil.copytree(store.path(steps["ranker"].inputs["ranker"]) / "model", folder / config.ranker.folder)
+        model_folder.copy(store.path(steps["ranker"].inputs["ranker"]) / "model", folder / config.ranker.folder)
     documents.write(store.path(system.data) / "documents.parquet", folder / DOCUMENTS)
     (folder / example.EXAMPLE).write_text(example.example(config), encoding="utf-8")
     (folder / CARD).write_text(card(config, measured), encoding="utf-8")

@@ -79,7 +79,11 @@ class Library:
         made, near = systems.retriever_of(stage), config.neighbours
         rounding = {"precision": config.precision, "vectors": config.vectors}
         folder = self._store.path(made) / "model"
-        encoder = self._once(lambda: Encoder(folder, **rounding, **self._options), made, *rounding.values())
+        # Adapters over the same model: it is held once for all.
+        merge = not self._resident and plan.ranker is None
+        encoder = self._once(
+            lambda: Encoder(folder, **rounding, merge=merge, **self._options), made, *rounding.values()
+        )
         nearest, vectors = self._index(stage, rows=near is not None)
         if plan.rescored is not None:
             nearest = self._rescored(nearest, plan.rescored)
@@ -89,8 +93,9 @@ class Library:
     def _ranker(self, made: Step, config: Ranker) -> PairScorer:
         folder = self._store.path(made) / "model"
         return self._once(
-            lambda: PairScorer(folder, precision=config.precision, **self._options), made, config.precision
-        )
+            lambda: PairScorer(folder, precision=config.precision, merge=False, **self._options),
+            made, config.precision,
+        )  # fmt: skip
 
     def _index(self, stage: Step, *, rows: bool) -> tuple[Nearest, Vectors | None]:
         """The search of the step `search`: by the run's index, or exact; and with `rows` what reads the vectors."""

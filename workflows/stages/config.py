@@ -172,6 +172,9 @@ def check_encoder(encoder: str, ranker: CrossEncoderConfig, retriever: DualEncod
         raise ValueError(f"ranker.encoder: {encoder}: ranker.model must be made from the retriever's model")
     if retriever.towers == "separate":
         raise ValueError(f"ranker.encoder: {encoder}: accepted only where queries and documents share one")
+    if ranker.adapter not in (None, retriever.adapter):
+        raise ValueError(f"ranker.adapter: with ranker.encoder: {encoder} it begins from the retriever's; accepted: "
+                         "the same, or null")  # fmt: skip
 
 
 def seeded(label: str, seed: int, config: CollectionConfig) -> str:

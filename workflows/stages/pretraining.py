@@ -89,6 +89,9 @@ def pretrained(
 ) -> list[Model]:
     """The retriever after each phase of pre-training on the collection's documents."""
     models = [begun]
+    whole = [one.objective for one in phases if "bottleneck" in OPTIONS[one.objective]]
+    if whole and getattr(begun.step.inputs["config"], "adapter", None) is not None:
+        raise ValueError(f"adapter: {whole[0]} trains a copy of the encoder's own layers; accepted: null")
     for i, asked in enumerate(phases):
         name = "pre-training" if len(phases) == 1 else f"pre-training {i + 1}"
         own_seed = seed if asked.seed is None else asked.seed

@@ -69,6 +69,9 @@ RUNS: dict[str, dict[str, Any]] = {
         "piece": 40, "recompute": True, "clip": 0.05,
     },
     "ranker": {"kind": "ranker", "clip": 0.05},
+    "adapters under two towers, in pieces, recomputed": {
+        "losses": [BATCH, GROUP], "start": "adapted", "piece": 40, "recompute": True,
+    },
     "two views and edits, with BatchNorm, recomputed": {
         "kind": "diffcse", "table": "data", "dev": "data", "piece": 100, "recompute": True,
         "validate_on_dev": {"every": 2, "measure": "loss"},
@@ -102,7 +105,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 EXECUTION = ("shard", "gradient_checkpointing")
-OTHER = ("kind", "table", "dev", "piece", "recompute", "stop", *EXECUTION)
+OTHER = ("kind", "table", "dev", "piece", "recompute", "stop", "start", *EXECUTION)
 """Options of a run that its config has not."""
 
 
@@ -145,7 +148,7 @@ def repeats() -> list[dict[str, Any]]:
 def objective(places: dict[str, str], table: str, options: dict[str, Any], losses: list[Any]) -> Any:
     kind = options.get("kind", "retriever")
     inputs = ObjectiveInputs(
-        model=Path(places["ranker" if kind == "ranker" else "retriever"]) / "model",
+        model=Path(places[options.get("start", "ranker" if kind == "ranker" else "retriever")]) / "model",
         rows=Path(places[table]),
         data=Path(places["data"]),
         tokens=Path(places["tokens"]),
@@ -310,6 +313,7 @@ def small(rank: int, out: Path) -> None:
 def both(
     tmp_path_factory: pytest.TempPathFactory,
     data: Path,
+    encoder: Path,
     tokens: Path,
     retriever: Path,
     ranker: Path,
@@ -321,6 +325,7 @@ def both(
     places = {
         "data": str(data), "tokens": str(tokens), "retriever": str(retriever), "ranker": str(ranker),
         "language_model": str(language_model),
+        "adapted": str(toy.started(folder / "adapted", toy.retriever_config(encoder, towers="separate", adapter={}))),
         "rows": str(toy.write_groups(folder / "rows", rows())),
         "repeats": str(toy.write_groups(folder / "repeats", repeats())),
         "dev": str(toy.write_groups(folder / "dev", dev)),

@@ -1,0 +1,250 @@
+"""Low-rank adapters (LoRA, Hu et al., 2022), made by peft, over a frozen model: its weights are held once in a process,
+however many adapters stand over it, and what is written is what was trained."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from components.config import UserError, listing
+from components.digests import sha256
+from components.files import write_json
+from components.models.configs import BASE, Adapter, Base, locate_model
+
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+"""The files of peft."""
+_NAME, _PREFIX = "default", "base_model.model."
+"""What peft calls an adapter, and what it puts before the names of its weights."""
+_FACTOR = ".lora_"
+"""What is in the names of A and B."""
+_KINDS = (".safetensors", ".bin")
+
+
+class Body:
+    """The weights of a frozen model, by their names, on one device and in one precision."""
+
+    def __init__(self, weights: dict[str, Tensor]) -> None:
+        self.weights = weights
+
+    def __deepcopy__(self, memo: Any) -> Body:
+        return self
+
+
+_bodies: WeakValueDictionary[tuple[Any, ...], Body] = WeakValueDictionary()
+"""Those that a model in this process stands on."""
+
+
+def identified(base: Base, commit: str | None) -> Base:
+    """A base with what tells whether it is still the same: the digests of its weights' files, or the hub's commit."""
+    if base.weights == "random":
+        return base
+    files = {name: sha256(path) for name, path in base.files().items() if path.suffix in _KINDS}
+    found = {name.removeprefix(f"{base.model}/"): digest for name, digest in files.items()}
+    return base.model_copy(update={"sha256": found} if found else {"revision": commit or base.revision})
+
+
+def check(base: Base, place: Path) -> None:
+    """UserError where the files of a base are others than those that its adapter was trained over."""
+    for name, expected in base.sha256.items():
+        path = Path(locate_model(base.model)) / name
+        if not path.is_file():
+            raise UserError(f"{place}: the adapter's base {base.model} has no {name} any more")
+        if sha256(path) != expected:
+            raise UserError(f"{place}: the adapter belongs to another {base.model}: {name} has changed since")
+
+
+def add(model: Any, base: Base, *, head: bool) -> None:
+    """Freeze a Hugging Face model, and put a new adapter over it; with `head`, what follows its layers is trained as a
+    whole. UserError where it lacks a layer that is asked for.
+
+    The adapter's product is 0 before training, so the model computes what it did.
+    """
+    from peft import inject_adapter_in_model
+
+    assert base.adapter is not None
+    config = _peft_config(base.adapter, _targets(model, base))
+    inject_adapter_in_model(config, model)
+    model.adapter_base, model.has_trained_head = base, head
+    for weight in _own(model).values():
+        weight.requires_grad_(True)
+    key = _key(base, torch.device("cpu"), torch.float32)
+    held = _bodies.get(key)
+    if held is None:
+        held = _bodies[key] = Body({name: weight.data for name, weight in _frozen(model)})
+    model.body = held
+    _stand_on(model)
+
+
+def has_adapter(model: Any) -> bool:
+    """Whether a Hugging Face model has an adapter."""
+    return isinstance(getattr(model, "body", None), Body)
+
+
+def share(model: Any, device: torch.device, dtype: torch.dtype) -> None:
+    """Put all in a model that is frozen under an adapter on a device and in a precision, once for all models here that
+    stand on the same."""
+    for part in [module for module in model.modules() if has_adapter(module)]:
+        key = _key(part.adapter_base, device, dtype)
+        moved = _bodies.get(key)
+        if moved is None:
+            weights = {name: weight.to(device, dtype) for name, weight in part.body.weights.items()}
+            moved = _bodies[key] = Body(weights)
+        part.body = moved
+        _stand_on(part)
+
+
+def merge(model: Any) -> None:
+    """Add each adapter's product to the weights that it stands over, in copies: others may stand on them. What is
+    computed is the same but for rounding, and as fast as without an adapter."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for part in [module for module in model.modules() if has_adapter(module)]:
+        for name, layer in list(part.named_modules()):
+            if isinstance(layer, BaseTunerLayer):
+                parent, _, last = name.rpartition(".")
+                setattr(part.get_submodule(parent), last, _merged(layer))
+        # No trace of peft, so that transformers saves it as any model.
+        for attribute in ("body", "adapter_base", "has_trained_head", "peft_config"):
+            with suppress(AttributeError):
+                delattr(part, attribute)
+        part.requires_grad_(True)
+
+
+def copied(model: Any) -> Any:
+    """A copy of a Hugging Face model, over the same frozen weights where it has an adapter."""
+    frozen = _frozen(model) if has_adapter(model) else []
+    return copy.deepcopy(model, {id(weight): nn.Parameter(weight.data, requires_grad=False) for _, weight in frozen})
+
+
+def save(model: Any, folder: Path) -> None:
+    """Write an adapter and its model's head for this project, and for peft's `PeftModel.from_pretrained` over the
+    base."""
+    base: Base = model.adapter_base
+    tensors = {_saved_name(name): weight.detach().cpu().contiguous() for name, weight in _own(model).items()}
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    assert base.adapter is not None
+    config = _peft_config(base.adapter, _targets_of(model))
+    heads = [name for name, _ in _heads(model)] if model.has_trained_head else []
+    stated = config.to_dict() | {
+        "base_model_name_or_path": base.model, "revision": base.revision, "inference_mode": True,
+        "task_type": "SEQ_CLS" if heads else "FEATURE_EXTRACTION", "modules_to_save": heads or None,
+    }  # fmt: skip
+    write_json(folder / CONFIG, {key: sorted(v) if isinstance(v, set) else v for key, v in stated.items()})
+    (folder / BASE).write_text(base.model_dump_json(indent=1) + "\n")
+
+
+def load(model: Any, folder: Path) -> None:
+    """Load the weights that `save` wrote into a model with an adapter of the same form. A classifier takes those of an
+    encoder too, and keeps its head as it is."""
+    found = load_file(folder / WEIGHTS)
+    factors = [name for name, _ in model.base_model.named_parameters() if _FACTOR in name]
+    for part, own in ((model, list(_own(model))), (model.base_model, factors)):
+        names = {_saved_name(name): name for name in own}
+        if found.keys() == names.keys():
+            part.load_state_dict({names[name]: weight for name, weight in found.items()}, strict=False)
+            return
+    odd = sorted(found.keys() ^ {_saved_name(name) for name in _own(model)})
+    raise ValueError(f"{folder}: this adapter is of another model: {', '.join(odd[:5])}")
+
+
+def read_base(folder: Path) -> Base | None:
+    """The base of the adapter in a folder; None where there is no adapter."""
+    file = folder / BASE
+    return Base.model_validate_json(file.read_text()) if file.is_file() else None
+
+
+def _key(base: Base, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
+    """What two models must have alike to stand on one body."""
+    layers = tuple(base.layers) if isinstance(base.layers, list) else base.layers
+    drawn = base.seed if base.weights == "random" else None
+    same = (locate_model(base.model), base.revision, base.folder, layers, drawn, tuple(sorted(base.sha256.items())))
+    return (*same, str(device), dtype)
+
+
+def _peft_config(adapter: Adapter, targets: list[str]) -> Any:
+    from peft import LoraConfig
+
+    options: dict[str, Any] = {"lora_alpha": adapter.alpha, "lora_dropout": adapter.dropout}
+    return LoraConfig(r=adapter.rank, target_modules=targets, **options)
+
+
+def _targets(model: Any, base: Base) -> list[str]:
+    """The names of the linear layers that get an adapter: of those in the model's list of layers, as asked for."""
+    lists = [name for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
+    linear = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and any(name.startswith(f"{one}.") for one in lists)
+    ]
+    assert base.adapter is not None
+    asked, kinds = base.adapter.targets, {name.rpartition(".")[2] for name in linear}
+    if not linear:
+        raise UserError(f"adapter: {base.model} has no linear layers that could get one; accepted: null")
+    for one in asked or ():
+        if one not in kinds:
+            raise UserError(f"adapter.targets: {base.model} has no linear layers {one!r}; accepted: "
+                            f"{listing(sorted(kinds))}")  # fmt: skip
+    return [name for name in linear if asked is None or name.rpartition(".")[2] in asked]
+
+
+def _targets_of(model: Any) -> list[str]:
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return [name for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)]
+
+
+def _heads(model: Any) -> Iterator[tuple[str, nn.Module]]:
+    """The parts of a classifier that come after its layers: its own, and the pooler that BERT's has inside."""
+    for name, module in model.named_children():
+        if module is not model.base_model and model.base_model is not model and any(True for _ in module.parameters()):
+            yield name, module
+    pooler = getattr(model.base_model, "pooler", None)
+    if isinstance(pooler, nn.Module):
+        yield "pooler", pooler
+
+
+def _frozen(model: Any) -> list[tuple[str, nn.Parameter]]:
+    """What is frozen under an adapter, by the names that it has without one."""
+    own = set(map(id, _own(model).values()))
+    return [
+        (name.replace(".base_layer.", "."), weight)
+        for name, weight in model.base_model.named_parameters()
+        if id(weight) not in own
+    ]
+
+
+def _own(model: Any) -> dict[str, nn.Parameter]:
+    """What a model has beside its frozen base: the factors of the adapter, and the head that is trained with it."""
+    heads = [weight for _, module in _heads(model) for weight in module.parameters()] if model.has_trained_head else []
+    head = set(map(id, heads))
+    return {name: one for name, one in model.named_parameters() if _FACTOR in name or id(one) in head}
+
+
+def _saved_name(name: str) -> str:
+    """What peft calls a weight in a file."""
+    return _PREFIX + name.replace(f".{_NAME}.", ".")
+
+
+def _stand_on(model: Any) -> None:
+    """Take what is frozen from the body. Each model has parameters of its own over the same memory, so that moving one
+    leaves the others where they are."""
+    for name, weight in _frozen(model):
+        weight.data = model.body.weights.get(name, weight.data)
+
+
+def _merged(layer: Any) -> nn.Linear:
+    """A linear layer with the product of its adapter added to its weights, in fp32."""
+    base = layer.get_base_layer()
+    linear = nn.Linear(base.in_features, base.out_features, bias=base.bias is not None, device="meta")
+    weight = base.weight.detach().float() + layer.get_delta_weight(_NAME).detach().float()
+    linear.weight = nn.Parameter(weight.to(base.weight.dtype))
+    linear.bias = base.bias
+    return linear

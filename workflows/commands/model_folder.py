@@ -1,0 +1,50 @@
+"""The folder of a trained model, copied for other tools: an adapter merged into its base, or apart."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from components.config import UserError
+from components.data.tokenizers import MODEL_CONFIG
+from components.files import write_json
+from components.models.configs import BASE, Base, locate_model
+
+
+def copy(model: Path, to: Path, *, adapters: bool = False) -> None:
+    """Copy a model's folder. An adapter is merged into a copy of its base, so that the folder needs nothing else; with
+    `adapters` it stays apart, for peft. UserError where the latter cannot be."""
+    bases = sorted(model.rglob(BASE))
+    if not bases:
+        shutil.copytree(model, to)
+    elif adapters:
+        shutil.copytree(model, to)
+        for file in bases:
+            _name_base(to / file.relative_to(model).parent)
+    else:
+        _merge(model, to)
+
+
+def _name_base(folder: Path) -> None:
+    """Say in peft's config where the base is on this machine."""
+    base = Base.model_validate_json((folder / BASE).read_text())
+    for key, as_it_is in {"layers": None, "weights": "pretrained"}.items():
+        if (value := getattr(base, key)) != as_it_is:
+            raise UserError(f"--adapters: the adapter's base has {key}: {value}, and peft would read another from "
+                            f"{base.model}; accepted: without --adapters, which merges")  # fmt: skip
+    located = locate_model(base.model)
+    name = str(Path(located) / base.folder) if Path(located).is_dir() else located
+    path = folder / "adapter_config.json"
+    write_json(path, {**json.loads(path.read_text()), "base_model_name_or_path": name})
+
+
+def _merge(folder: Path, to: Path) -> None:
+    from components.models import adapters
+    from components.models.cross_encoder import CrossEncoder
+    from components.models.dual_encoder import DualEncoder
+
+    kinds: dict[str, Any] = {"dual_encoder": DualEncoder, "cross_encoder": CrossEncoder}
+    model = kinds[json.loads((folder / MODEL_CONFIG).read_text())["kind"]].load(folder)
+    adapters.merge(model)
+    model.config = model.config.model_copy(update={"adapter": None})
+    model.save(to, folder)
