@@ -44,9 +44,9 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def served(place: Place, *words: str) -> Iterator[Served]:
-    """A service of a place's run, on a free port."""
-    command = [sys.executable, "-W", "error", "-m", "workflows", *place.words("serve", "--port", "0", *words)]
+def served(place: Place, *words: str, warnings: str = "error") -> Iterator[Served]:
+    """A service of a place's run, on a free port, with what Python does with warnings."""
+    command = [sys.executable, "-W", warnings, "-m", "workflows", *place.words("serve", "--port", "0", *words)]
     environment = {name: value for name, value in os.environ.items() if name != "SPARRING_TOKEN"}
     process = subprocess.Popen(
         command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
