@@ -109,7 +109,7 @@ def test_layers_that_run_again_train_alike(
             execution=Execution(gradient_checkpointing=again),
         )  # fmt: skip
         counts.append(passes.total())
-    assert counts[1] > 1.3 * counts[0]
+    assert counts[1] > counts[0]
     assert_same(tmp_path / "a", tmp_path / "b")
 
 
