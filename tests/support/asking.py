@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.support.tiny import ROOT, Place
-from workflows.distributed.cluster import Cluster, Pool
+from workflows.distributed.cluster import Cluster, Pool, TrainPool
 from workflows.running.executor import resolve_inputs
 from workflows.stages import experiments
 from workflows.store.dag import graph
@@ -30,7 +30,7 @@ def asked(config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *places:
     The steps are those of finished runs, whose artifacts they read; all functions of the config are among them but for
     those that do not use the cluster that they are given.
     """
-    cluster = Cluster(map=Pool(workers=1), score=Pool(workers=2), java=Pool(workers=3), train=Pool(workers=1))
+    cluster = Cluster(map=Pool(workers=1), score=Pool(workers=2), java=Pool(workers=3), train=TrainPool(workers=1))
     pools = {"map": cluster.map, "score": cluster.score, "java": cluster.java}
 
     def of_map(*_: Any, pool: Pool, gpu: bool = False, **__: Any) -> NoReturn:

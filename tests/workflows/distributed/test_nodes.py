@@ -11,7 +11,7 @@ import pytest
 
 from components.config import UserError
 from workflows.distributed import nodes
-from workflows.distributed.cluster import Cluster, Pool
+from workflows.distributed.cluster import Cluster, TrainPool
 
 
 def test_a_good_cluster_passes_and_nothing_is_left_in_its_store(ray: Cluster, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_faiss_gpu_may_replace_faiss_cpu(tmp_path: Path, monkeypatch: pytest.Mon
      ("cuda", "device: cuda is asked for, and there is no GPU")],
 )  # fmt: skip
 def test_a_cluster_that_stays_too_small_is_refused(ray: Cluster, tmp_path: Path, device: str, says: str) -> None:
-    about = {"address": "auto", "device": device, "train": Pool(workers=999), "wait_seconds": 0}
+    about = {"address": "auto", "device": device, "train": TrainPool(workers=999), "wait_seconds": 0}
     with pytest.raises(UserError, match=says):
         nodes.check_nodes(ray.model_copy(update=about), tmp_path / "store")
 
@@ -104,7 +104,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 WAITING = "at most 600 s (wait_seconds in the profile): there are 0 GPUs, and training asks for 16 (train.workers)\n"
-SIXTEEN = Cluster(device="cuda", train=Pool(workers=16), wait_seconds=600)
+SIXTEEN = Cluster(device="cuda", train=TrainPool(workers=16), wait_seconds=600)
 
 
 @pytest.mark.parametrize("kuberay", [False, True])

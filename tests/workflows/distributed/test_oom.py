@@ -17,7 +17,7 @@ from components.config import UserError
 from tests.support import tiny, workers
 from tests.support.tiny import ROOT, Said
 from workflows.distributed import oom, worker_group
-from workflows.distributed.cluster import Cluster, Pool
+from workflows.distributed.cluster import Cluster, Pool, TrainPool
 from workflows.distributed.shards import Shard, map_shards
 from workflows.distributed.worker_group import train_together
 
@@ -51,7 +51,7 @@ def test_errors_about_memory_are_recognised() -> None:
 
 def test_advice_names_keys_of_the_profile_with_their_values() -> None:
     """Only keys that make the step need less, as the profile is."""
-    many = Cluster(map=Pool(workers=4), java=Pool(workers=2), train=Pool(workers=2), max_tokens_per_pass=512)
+    many = Cluster(map=Pool(workers=4), java=Pool(workers=2), train=TrainPool(workers=2), max_tokens_per_pass=512)
     advice = {
         oom.map_advice(many, many.map, model=True, cuda=False): [
             "max_tokens_per_pass (now 512)",
