@@ -14,7 +14,11 @@ from typing import Any, Self
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
-KEYS = {"Enter": ("\r", 13), "Tab": ("", 9), " ": (" ", 32), "Escape": ("", 27)}
+KEYS = {
+    "Enter": ("\r", 13), "Tab": ("", 9), " ": (" ", 32), "Escape": ("", 27),
+    "ArrowLeft": ("", 37), "ArrowUp": ("", 38), "ArrowRight": ("", 39), "ArrowDown": ("", 40),
+}  # fmt: skip
+"""What keys write, and their numbers; others write themselves."""
 SECONDS = 60.0
 """How long the browser may take to start, or to answer."""
 
@@ -95,12 +99,24 @@ class Browser:
             raise AssertionError(made["exceptionDetails"].get("exception", {}).get("description", made))
         return made["result"].get("value")
 
-    def press(self, key: str) -> None:
-        """Press a key and let it go."""
-        text, code = KEYS[key]
-        about = {"key": key, "code": "Space" if key == " " else key, "windowsVirtualKeyCode": code}
-        self._call("Input.dispatchKeyEvent", type="keyDown", text=text, **about)
-        self._call("Input.dispatchKeyEvent", type="keyUp", **about)
+    def press(self, *keys: str) -> None:
+        """Press keys one after another, and let each go."""
+        for key in keys:
+            text, code = KEYS.get(key, (key, ord(key[0].upper())))
+            about = {"key": key, "code": "Space" if key == " " else key, "windowsVirtualKeyCode": code}
+            self._call("Input.dispatchKeyEvent", type="keyDown", text=text, **about)
+            self._call("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    def write(self, text: str) -> None:
+        """Type a text where the cursor is."""
+        self._call("Input.insertText", text=text)
+
+    def wait(self, condition: str) -> None:
+        """Wait until an expression is true."""
+        ends = time.monotonic() + SECONDS
+        while not self.run(condition):
+            assert time.monotonic() < ends, f"{condition} did not come true: {self.run('document.body.innerText')}"
+            time.sleep(0.05)
 
     def downloaded(self, name: str) -> str:
         """The text of a file that the page has saved, waiting for it."""

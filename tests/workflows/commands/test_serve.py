@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.systems.system import System
-from tests.support import browser, tiny
+from tests.support import tiny
+from tests.support.chromium import Browser
 from tests.support.served import Served, served
 from tests.support.tiny import Place, Said
 from workflows.serving import running
@@ -165,43 +166,43 @@ def test_marks_make_a_collection(place: Place, service: Served, said: Said, tmp_
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(not browser.there(), reason="no Chromium and chromedriver")
-def test_the_page_by_keyboard_and_on_a_phone(service: Served) -> None:
-    with browser.browser() as page:
-        page.resize(1280, 900)
-        page.open(service.url)
+def test_the_page_by_keyboard_and_on_a_phone(service: Served, tmp_path: Path) -> None:
+    with Browser(tmp_path) as page:
+        page.open(service.url, width=1280)
         page.wait("document.querySelectorAll('#one option').length > 4 && document.activeElement.id === 'query'")
-        page.press(*"barami comi", "Enter")
+        page.write("barami comi")
+        page.press("Enter")
         page.wait("document.querySelectorAll('li').length === 10")
         wanted = [one for one, _ in service.ask("barami comi", 10)]
-        assert page.js("return [...document.querySelectorAll('li')].map((one) => one.dataset.doc)") == wanted
+        assert page.run("[...document.querySelectorAll('li')].map((one) => one.dataset.doc)") == wanted
         page.press("ArrowDown", "ArrowDown", "y")
         page.wait("document.querySelectorAll('li.right').length === 1")
-        assert page.js("return document.activeElement.dataset.doc") == wanted[1]
+        assert page.run("document.activeElement.dataset.doc") == wanted[1]
         assert service.get("/marks") == [{"query": "barami comi", "doc_id": wanted[1], "relevant": True}]
         page.press("Enter")
-        assert page.js("return document.activeElement.classList.contains('open')")
+        assert page.run("document.activeElement.classList.contains('open')")
         page.press("y", "ArrowUp", "n")
         page.wait("document.querySelectorAll('li.wrong').length === 1")
         page.wait("document.querySelectorAll('li.right').length === 0")
-        page.js("const two = document.getElementById('two'); two.value = 'BM25'; two.onchange()")
+        page.run("{const two = document.getElementById('two'); two.value = 'BM25'; two.onchange()}")
         page.wait("document.querySelectorAll('section').length === 2")
-        page.js("document.querySelector('li').focus()")
+        page.run("document.querySelector('li').focus()")
         page.press("ArrowRight")
-        assert page.js("return document.activeElement.closest('section').querySelector('h2').textContent") == "BM25"
+        assert page.run("document.activeElement.closest('section').querySelector('h2').textContent") == "BM25"
         page.press("/")
-        assert page.js("return document.activeElement.id") == "query"
-        assert page.js("return document.querySelectorAll('section:nth-child(2) mark').length") > 0
+        assert page.run("document.activeElement.id") == "query"
+        assert page.run("document.querySelectorAll('section:nth-child(2) mark').length") > 0
         page.resize(390, 844)
-        assert page.js("return document.documentElement.scrollWidth") <= 390
-        shown = "return document.querySelectorAll('section')[1].getBoundingClientRect()"
-        assert page.js(f"{shown}.left") < 60  # the systems stand one below the other
+        assert page.run("document.documentElement.scrollWidth") <= 390
+        left = page.run("document.querySelectorAll('section')[1].getBoundingClientRect().left")
+        assert left < 60  # the systems stand one below the other
         small = "[...document.querySelectorAll('li button')].map((one) => one.getBoundingClientRect().height)"
-        assert min(page.js(f"return {small}")) >= 40
-        others = "return performance.getEntriesByType('resource').map((one) => one.name)"
-        assert all(name.startswith(service.url) for name in page.js(others))
-        assert page.log() == []
-        page.open(page.js("return location.href"))  # what was asked is in the address
+        assert min(page.run(small)) >= 40
+        assert all(one.startswith(service.url) for one in page.requests)
+        assert page.errors == []
+        address = page.run("location.href")  # which has what was asked
+        page.open("about:blank")
+        page.open(address)
         page.wait("document.querySelectorAll('section').length === 2")
 
 
