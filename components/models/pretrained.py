@@ -235,8 +235,11 @@ def _has_decoder(source: Pretrained) -> bool:
 
 
 def huggingface_config(source: Pretrained, folder: str = "") -> Any:
-    """The Hugging Face config of a pre-trained model. UserError if it cannot be loaded."""
+    """The Hugging Face config of a pre-trained model, of an adapter that of its base. UserError if it cannot be
+    loaded."""
     where = Path(locate_model(source.model))
+    if (base := adapters.read_base(where / folder)) is not None:
+        return huggingface_config(base, base.folder)
     if (where / MODULES).exists() and not (where / folder / "config.json").exists():
         raise UserError(f"model: {source.model}: there is no encoder beside {MODULES}, but in folders below it; "
                         "accepted here: the folder of one")  # fmt: skip

@@ -48,7 +48,7 @@ def test_bash_completes_commands_options_and_configs(script: dict[str, Path], tm
         (folder / name).touch()
     for words, offered in {
         ("",): sorted(["-h", "--help", "--store", "--runs", *NAMES]),
-        ("se",): ["search"],
+        ("se",): ["search", "serve"],
         ("--store", "o"): ["other.txt"],
         ("--store", "x", "pl"): ["plan"],
         ("run", "m"): ["mine.yaml", "my own.yaml"],

@@ -63,7 +63,7 @@ def test_a_file_that_is_not_there(tmp_path: Path, said: Said) -> None:
         ("rounds=[", r"--set rounds=\[: not YAML: "),
         ("rounds=0", r"rounds: .*greater than or equal to 1, got 0"),
         ("rounds=two", r"rounds: .*valid integer.*, got 'two'"),
-        ("round=2", r"round: unknown key; accepted: data, seeds, k, "),
+        ("round=2", r"round: unknown key; accepted: .*data, seeds, k, "),
         ("rounds.x=2", r"--set rounds\.x=2: 'rounds' holds a value, not keys"),
         ("seeds=[]", r"seeds: .*at least 1 item"),
         ("seeds=[1,1]", r"seeds: 1 stands twice"),
