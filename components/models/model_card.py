@@ -57,6 +57,9 @@ class Origin(NamedTuple):
     """Its own measures first, then those of what it is to be compared with."""
 
 
+POOLINGS = {"mean": "mean", "cls": "[CLS]", "last": "last-token"}
+
+
 def metadata(
     kind: Literal["retriever", "ranker", "system"], bases: Sequence[str], name: str, collection: str, split: str,
     rows: Sequence[Row],
@@ -89,14 +92,15 @@ def retriever_card(config: ResolvedDualEncoderConfig, origin: Origin, *, onnx: b
     how = "towers of its own for queries and documents" if config.towers == "separate" else "one tower"
     about = (
         f"A dense retriever for search in {origin.collection}, trained with Sparring. It has {how}, "
-        f"{'mean' if config.pooling == 'mean' else '[CLS]'} pooling, and compares vectors by "
+        f"{POOLINGS[config.pooling]} pooling, and compares vectors by "
         f"{'cosine' if config.similarity == 'cosine' else 'inner product'}. A query is cut at {config.query_tokens} "
         f"tokens, a document at {config.document_tokens}."
     )
     tower = "FOLDER/query" if config.towers == "separate" else "FOLDER"
-    text = "hidden[:, 0]" if config.pooling == "cls" else (
-        '(hidden * batch["attention_mask"][:, :, None]).sum(1) / batch["attention_mask"].sum(1, keepdim=True)'
-    )  # fmt: skip
+    text = {
+        "cls": "hidden[:, 0]", "last": "hidden[:, -1]  # of one text: there is no padding behind it",
+        "mean": '(hidden * batch["attention_mask"][:, :, None]).sum(1) / batch["attention_mask"].sum(1, keepdim=True)',
+    }[config.pooling]  # fmt: skip
     prompts = [f"`{prompt}` before every {side}" for side, prompt in
                {"query": config.query_prompt, "document": config.document_prompt}.items() if prompt]  # fmt: skip
     use = [
@@ -115,6 +119,7 @@ def retriever_card(config: ResolvedDualEncoderConfig, origin: Origin, *, onnx: b
         f'batch = tokenizer(["a question"], truncation=True, max_length={config.query_tokens}, padding=True, '
         'return_tensors="pt")',
         "hidden = encoder(**batch).last_hidden_state", f"vectors = {text}",
+        *([f"vectors = vectors[:, :{config.truncate}]"] if config.truncate is not None else []),
         *(["vectors = vectors / vectors.norm(dim=-1, keepdim=True)"] if config.similarity == "cosine"
           and config.projection is None else []), "```", "",
         *(["The projection that follows is in sentence-transformers' modules alone.", ""]
@@ -130,6 +135,9 @@ def ranker_card(config: ResolvedCrossEncoderConfig, origin: Origin, *, code: boo
     score = {
         "cls": "the classification head's score", "first": "a linear layer on the first token's state",
         "mean": "a linear layer on the mean of the tokens' states",
+        "last": "a linear layer on the last token's state",
+        "token": f"how much it expects `{config.true_token}` as the next token"
+                 + (f", less how much `{config.false_token}`" if config.false_token else ""),
         "maxsim": "the mean over the query's tokens of the highest cosine with a token of the document",
     }[config.pooling]  # fmt: skip
     about = (

@@ -16,8 +16,8 @@ from components.models.cross_encoder import CrossEncoder
 from components.models.dual_encoder import DualEncoder
 from tests.support import tiny, toy
 from tests.support.tiny import Place, Said
-from workflows.commands import search
 from workflows.commands.opening import opened
+from workflows.serving import library
 
 WORDS = toy.WORDS[:6]
 # peft asks transformers for a property that has another name now.
@@ -59,16 +59,16 @@ def test_the_players_share_a_body_where_both_are_asked(
 ) -> None:
     """`search --rank` finds what the run found, with the frozen model once in memory."""
     found = []
-    real = search.last
+    real = library.Library.system
 
-    def last(*words: Any, **options: Any) -> Any:
-        found.append(real(*words, **options))
+    def opened_system(self: library.Library, plan: library.Plan) -> Any:
+        found.append(real(self, plan))
         return found[-1]
 
-    monkeypatch.setattr(search, "last", last)
+    monkeypatch.setattr(library.Library, "system", opened_system)
     assert game("search", " ".join(WORDS), "-k", "3", "--rank") == 0
     assert said()[0].count("ranker ") == 3
-    players = [found[0]._dense._inference._model, found[0]._ranker._inference._model]
+    players = [found[0]._dense.encode._inference._model, found[0]._ranker._inference._model]
     tower, body = (player.base_model for player in players)
     assert tower.get_input_embeddings().weight.data_ptr() == body.get_input_embeddings().weight.data_ptr()
     layers = [part.encoder.layer[0].attention.self.query for part in (tower, body)]
@@ -84,7 +84,7 @@ def test_search_finds_what_the_run_found(game: Place) -> None:
                                    "assignments": []})()  # fmt: skip
     experiment, store = opened(arguments)
     options = {"cuda": False, "batch_tokens": 256, "threads": 1}
-    system = search.last(experiment, store, k=5, depth=5, options=options)
+    system = library.Library(store, **options).system(library.last(experiment.outcome, store, 5))
     queries = pq.read_table(game.artifact("data") / "queries.parquet", filters=[("split", "=", "test")]).to_pylist()
     ranking = pq.read_table(game.artifact("retriever 1 ranking (test)") / "ranking.parquet").to_pylist()
     for query, hits in zip(queries, system.search([one["text"] for one in queries], 5), strict=True):
