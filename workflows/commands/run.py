@@ -44,9 +44,9 @@ def call(arguments: argparse.Namespace) -> None:
         nodes.check_nodes(cluster, store.root) if joins else cluster.check()
     folder = RunFolder(experiment, store)
     folder.write_plan()
-    expected = None if arguments.no_estimate else foresee(experiment, waiting, store, cluster)
-    started = time.monotonic()
     with open_tracker(experiment.run, cluster, experiment.outcome.results.fingerprint) as tracker:
+        expected = None if arguments.no_estimate else foresee(experiment, waiting, store, cluster)
+        started = time.monotonic()
         tracker.send_finished(graph(wanted), store)
         executed = run_steps(waiting, store, cluster, tracker, expected)
         folder.link()
