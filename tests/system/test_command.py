@@ -71,6 +71,12 @@ def test_configs_of_the_repository_are_found_from_anywhere(folder: Folder) -> No
     assert "recipe: 'mine'" in folder("plan", "configs/demo.yaml").stderr
 
 
+def test_profiles_of_the_repository_are_found_from_anywhere(folder: Folder) -> None:
+    done = folder("plan", "configs/dpr/cranfield.yaml", "--cluster", "cluster/inline.yaml")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert folder("plan", "configs/demo.yaml", "--cluster", "x.yaml").stderr == "error: x.yaml: there is no such file\n"
+
+
 @pytest.mark.usefixtures("own")
 def test_a_run_lies_where_the_user_is(folder: Folder) -> None:
     """With its own loss; messages name the command, and other commands find the run."""

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from components.config import Config, UserError, parse, read_yaml
 from components.timing import timed
 from workflows.distributed.resources import Resources
+from workflows.program import located
 
 SETTINGS = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
@@ -243,7 +244,8 @@ def cores() -> int:
 
 
 def read_cluster(path: Path) -> Cluster:
-    """Read a cluster profile."""
+    """Read a cluster profile, the user's or one of the repository's."""
+    path = located(path)
     return parse(Cluster, read_yaml(path), where=str(path))
 
 
