@@ -37,7 +37,7 @@ from workflows.tuning.config import read_tuning
          r"retriever\.warm\.train\.rate: unknown key; accepted: updates, batch, "),
         ({"space": {"retriever.warm.train.losses.3.weight": {"uniform": [0, 1]}}},
          r"'3' is not a position in a list of 1"),
-        ({"space": {"heat": {"uniform": [0, 1]}}}, r"heat: unknown key; accepted: data, seeds, "),
+        ({"space": {"heat": {"uniform": [0, 1]}}}, r"heat: unknown key; accepted: .*data, seeds, "),
         ({"space": {"rounds": {"choice": ["two"]}}}, r"rounds: .*valid integer.*got 'two'"),
         ({"space": {GAME: {"grid": [1e-3]}}, "search": "optuna"}, r"tune\.space\..*: grid: Optuna draws; accepted: "),
     ],
