@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from components.config import Config
+from components.config import Config, read_based
 from components.sources import base as sources
 from tests.support.tiny import ROOT
 from workflows.stages import experiments
@@ -100,7 +100,7 @@ def test_a_recipe_has_a_config_and_builds_a_graph(recipe: str) -> None:
 
 
 def test_every_recipe_has_a_config_file() -> None:
-    assert {experiments.read(path, [], Path("runs")).config.recipe for path in CONFIGS} == set(experiments.names())
+    assert {read_based(path)["recipe"] for path in CONFIGS} == set(experiments.names())
 
 
 def reachable(annotation: Any) -> Iterator[type[BaseModel]]:

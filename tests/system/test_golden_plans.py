@@ -68,7 +68,8 @@ def test_plans_are_the_same_wherever_they_are_made(tmp_path: Path) -> None:
     }  # fmt: skip
     command = [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "".join(plan(config, tmp_path) + "\n" for config in CONFIGS)
+    # What this process makes is compared with the same files, by the test of each config.
+    assert done.stdout == "".join(golden(config).read_text() + "\n" for config in CONFIGS)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: golden(path).stem)
