@@ -78,6 +78,7 @@ def attend(
     """Attention with the interface that transformers asks for: (N, H, L, d) inputs, of keys and values
     perhaps with fewer heads, and an additive mask to (N, L, H, d)."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    query, key = query.to(value.dtype), key.to(value.dtype)  # norms of queries and keys (Qwen3) make fp32 of bf16
     if (shared := query.shape[1] // key.shape[1]) > 1:  # heads that share keys and values (grouped-query attention)
         key, value = (part.repeat_interleave(shared, 1) for part in (key, value))
     output: Tensor = _Attention.apply(query, key, value, attention_mask, scale, dropout)

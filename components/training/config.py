@@ -67,9 +67,9 @@ class TrainConfig(Config):
     precision: Literal["bf16", "fp32"] = "bf16"
     """`bf16` is autocast: matrix products in bf16, weights and optimizer in fp32."""
     weights: Literal["bf16", "fp32"] = Field("fp32", exclude_if=lambda weights: weights == "fp32")
-    """`bf16`: layers and token embeddings are in bf16 in memory, and so are the states between layers; the optimizer
-    updates fp32 weights of its own, which they are the rounded form of, and which the trained model is saved with. What
-    is frozen under an adapter is in bf16 alone."""
+    """`bf16`: the matrices of layers and token embeddings are in bf16 in memory, and so are the states between layers;
+    the optimizer updates fp32 weights of its own, which they are the rounded form of, and which the trained model is
+    saved with. What is frozen under an adapter is in bf16 alone."""
     losses: list[LossTerm] = Field(min_length=1)
     validate_on_dev: Validation | None = None
     log_every: int = Field(10, ge=1)

@@ -17,10 +17,6 @@ from components.training.sharding import is_sharded
 
 Losses = dict[str, float]
 
-BOTH_WAYS = 3
-"""Operations of a forward and a backward pass, in those of a forward pass."""
-
-
 T = TypeVar("T")
 
 
@@ -52,7 +48,7 @@ def add_gradients(
         torch.manual_seed(keyed_int(seed, "dropout", update, part, rank()))
         with timed("files"):
             batch = objective.collate(mine)
-            operations += BOTH_WAYS * (objective.operations(batch) or 0.0)
+            operations += objective.operations(batch) or 0.0
             batch = to_device(batch, device)
         with autocast(device, precision):
             representations = objective.encode(batch)

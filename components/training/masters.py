@@ -1,9 +1,9 @@
 """Weights in bf16 of which the optimizer keeps its own in fp32, the masters (Micikevicius et al., 2018, section 3.1).
 
-A pass reads layers and token embeddings of 2 bytes a number, so its states are of 2 bytes too. A bf16 weight has 8
-bits: what an update changes is mostly less than the last of them, and would be lost. So the optimizer updates the
-master, and the weight is the master rounded. Norms, heads and projections outside of the layers are few, and stay in
-fp32.
+A pass reads matrices of layers and token embeddings of 2 bytes a number, so its states are of 2 bytes too. A bf16
+weight has 8 bits: what an update changes is mostly less than the last of them, and would be lost. So the optimizer
+updates the master, and the weight is the master rounded. Biases and norms, and what stands outside of the layers (heads,
+projections), are few numbers, and stay in fp32.
 
 Where each worker has a part of a layer (`components.training.sharding`), the part is of the master, and the layer is
 gathered in bf16.
@@ -24,12 +24,12 @@ class Master(nn.Parameter):
 
 
 def keep(objective: nn.Module) -> None:
-    """Round layers and embeddings to bf16, and keep beside what they were in fp32; what is frozen too, which is saved.
-    What is sharded stays as it is."""
+    """Round the matrices of layers and embeddings to bf16, and keep beside what they were in fp32; of what is frozen
+    too, which is saved. What is sharded stays as it is."""
     embeddings = [module for module in objective.modules() if isinstance(module, nn.Embedding)]
     for module in [*sharding.layers(objective), *embeddings]:
         for weight in module.parameters():
-            if weight.dtype == torch.float32 and not sharding.is_sharded(weight):
+            if weight.ndim >= 2 and weight.dtype == torch.float32 and not sharding.is_sharded(weight):
                 kept: Any = weight
                 kept.master = Master(weight.detach().clone(), weight.requires_grad)
                 weight.data = weight.data.bfloat16()

@@ -25,7 +25,8 @@ from components.training.objective import Objective
 def shard(objective: Objective, device: torch.device, *, gathered: torch.dtype | None = None) -> None:
     """Keep this worker's part of each layer. With one worker nothing changes.
 
-    A layer may be `gathered` in another precision than its parts have; gradients are summed in that of the parts.
+    Matrices may be `gathered` in another precision than their parts have, in which gradients are summed. Biases and
+    norms then stay whole, as they are.
     """
     if not objective.shards:
         name = type(objective).__module__.rpartition(".")[2]
@@ -37,7 +38,8 @@ def shard(objective: Objective, device: torch.device, *, gathered: torch.dtype |
     policy = MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=summed, cast_forward_inputs=False)
     for layer in layers(objective):
         # Each layer is a root of its own, and a root keeps what it gathered unless it is told not to.
-        sharded: Any = fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
+        few = {p for p in layer.parameters() if p.ndim < 2} if gathered is not None else None
+        sharded: Any = fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy, ignored_params=few)
         sharded.set_gradient_divide_factor(1.0)
         sharded.set_force_sum_reduction_for_comms(True)
     adapters.release(objective, is_sharded)

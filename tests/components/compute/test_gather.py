@@ -267,12 +267,13 @@ def held(rank: int, places: dict[str, str], out: Path) -> None:
         config = config_of({"losses": [BATCH], **half})
         made = objective(places, "rows", {"start": "adapted"}, config.losses)
         layers = sharding.layers(made)
-        numbers = {trained: 0 for trained in (True, False)}
-        for weight in [weight for layer in layers for weight in layer.parameters()]:
-            numbers[weight.requires_grad] += weight.numel()
-        before = {key: weakref.ref(weight) for key, weight in made.model.tower("query").body.weights.items()}
+        inside = [weight for layer in layers for weight in layer.parameters()]
+        few = sum(weight.numel() for weight in inside if weight.ndim < 2)
+        numbers = {kind: sum(p.numel() for p in inside if p.requires_grad == kind) for kind in (True, False)}
+        body = made.model.tower("query").body.weights.items()
+        before = {key: weakref.ref(weight) for key, weight in body if ".layer." in key and weight.ndim >= 2}
+        del body
         loop._prepare(made, config, check=False, seed=1, device=CPU, execution=Execution(shard=True))
-        after = {**before, **{key: lambda: True for key in made.model.tower("query").body.weights}}
         dtypes: set[str] = set()
         for layer in layers:
             layer.intermediate.dense.base_layer.register_forward_pre_hook(
@@ -281,11 +282,14 @@ def held(rank: int, places: dict[str, str], out: Path) -> None:
         batch = to_device(made.collate(visits(list(range(8))[4 * rank : 4 * rank + 4])), CPU)
         with chunking.in_step(), torch.no_grad(), autocast(CPU, config.precision):
             made.encode(batch)
-        parts: list[Any] = [weight for layer in layers for weight in layer.parameters()]
+        parts: list[Any] = [getattr(p, "_local_tensor", p) for layer in layers for p in layer.parameters()]
         found = {
-            "trained": numbers[True], "frozen": numbers[False], "gathered": sorted(dtypes),
-            "bytes": sum(part._local_tensor.untyped_storage().nbytes() for part in parts),
-            "whole": [key for key, weight in after.items() if ".layer." in key and weight() is not None],
+            "trained": numbers[True], "frozen": numbers[False], "biases and norms": few, "gathered": sorted(dtypes),
+            "bytes": sum(part.numel() * part.element_size() for part in parts),
+            "whole": [
+                key for key, weight in before.items()
+                if weight() is not None or key in made.model.tower("query").body.weights
+            ],
         }  # fmt: skip
         (out / f"held-{name}-{rank}.json").write_text(json.dumps(found))
 
@@ -443,11 +447,12 @@ def test_sharded_and_interrupted_it_ends_as_if_never_interrupted(both: dict[int,
 
 def test_a_worker_keeps_half_of_each_layer_and_nothing_whole(both: dict[int, Path]) -> None:
     """Of a frozen model under adapters too. With bf16 weights the half of what is trained is of the fp32 master, that
-    of what is frozen is in bf16, and so is what is gathered."""
+    of what is frozen is in bf16, and so is what is gathered; biases and norms, all frozen here, are whole."""
     for rank in (0, 1):
-        for name, dtype, frozen in (("fp32", "float32", 4), ("bf16", "bfloat16", 2)):
+        for name, dtype, frozen, whole in (("fp32", "float32", 4, 0), ("bf16", "bfloat16", 2, 1)):
             found = json.loads((both[2] / f"held-{name}-{rank}.json").read_text())
-            assert found["bytes"] == (4 * found["trained"] + frozen * found["frozen"]) / 2
+            parts = 4 * found["trained"] + frozen * found["frozen"]
+            assert found["bytes"] == (parts + whole * frozen * found["biases and norms"]) / 2
             assert found["gathered"] == [f"torch.{dtype}"]
             assert found["whole"] == []
 
