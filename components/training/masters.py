@@ -2,8 +2,8 @@
 
 A pass reads matrices of layers and token embeddings of 2 bytes a number, so its states are of 2 bytes too. A bf16
 weight has 8 bits: what an update changes is mostly less than the last of them, and would be lost. So the optimizer
-updates the master, and the weight is the master rounded. Biases and norms, and what stands outside of the layers (heads,
-projections), are few numbers, and stay in fp32.
+updates the master, and the weight is the master rounded. Biases and norms, and what stands outside of the layers
+(heads, projections), are few numbers, and stay in fp32.
 
 Where each worker has a part of a layer (`components.training.sharding`), the part is of the master, and the layer is
 gathered in bf16.

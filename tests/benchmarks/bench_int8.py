@@ -199,8 +199,8 @@ def rankings(few: World, model: DualEncoder) -> list[str]:
     for name, (places, values) in results.items():
         shared = median(len(set(a) & set(b)) / DEPTH for a, b in zip(places, expected, strict=True))
         first = float((places[:, 0] == expected[:, 0]).mean())
-        lines.append(f"{name}: of a query's first {DEPTH} documents {shared:.1%} (median) are fp32's, of the first ones "
-                     f"{first:.1%}; nDCG@10 {values.mean():.4f}.")  # fmt: skip
+        lines.append(f"{name}: of a query's first {DEPTH} documents {shared:.1%} (median) are fp32's, and {first:.1%} "
+                     f"of the first ones; nDCG@10 {values.mean():.4f}.")  # fmt: skip
     return lines
 
 
