@@ -53,10 +53,9 @@ def keep_mask(shape: torch.Size, p: float, dtype: torch.dtype) -> Tensor:
     count = int(np.prod(shape))
     words = np.random.SFC64(int(torch.randint(2**62, ()))).random_raw(-(-count * BITS // 64))
     least = round(p * 2**BITS) - 2 ** (BITS - 1)  # torch compares the bits as signed numbers
-    # Written as numbers at once: to make them of a mask of bools takes five times as long.
-    return torch.ge(
-        torch.from_numpy(words.view(np.int16)[:count]).view(shape), least, out=torch.empty(shape, dtype=dtype)
-    )
+    numbers = torch.from_numpy(words.view(np.int16)[:count]).view(shape)
+    # Compared into numbers at once: to make them of a mask of bools takes five times as long.
+    return torch.ge(numbers, least, out=torch.empty(shape, dtype=dtype))
 
 
 class Dropout(nn.Dropout):

@@ -126,7 +126,7 @@ def pass_gradients(optimizer: Any) -> None:
                 one.grad = None if gradient is None else gradient._local_tensor
 
 
-def clip(parameters: list[nn.Parameter], limit: float) -> float:
+def clip(parameters: list[Tensor], limit: float) -> float:
     """Scale the gradient down to a norm; the norm that it had, over the parts of all workers."""
     here: list[Any] = [p for p in parameters if is_sharded(p)]
     if not here:
