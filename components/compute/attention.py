@@ -22,7 +22,9 @@ def weights(query: Tensor, key: Tensor, mask: Tensor | None, scale: float) -> Te
     if mask is None:
         added, beta = query.new_zeros(1, 1, 1), 0
     else:
-        added, beta = mask.to(query.dtype).expand(count, heads, -1, -1).flatten(0, 1), 1
+        # fp32's least number is infinite in bf16, and a row of nothing else (padding in a window) would be no number.
+        mask = mask.to(query.dtype).clamp_min(torch.finfo(query.dtype).min)
+        added, beta = mask.expand(count, heads, -1, -1).flatten(0, 1), 1
     scores = torch.baddbmm(added, query, key.transpose(1, 2), beta=beta, alpha=scale)
     return _softmax(scores).view(count, heads, queries, -1)
 

@@ -53,6 +53,13 @@ def test_in_bf16_weights_are_the_rounded_softmax(length: int) -> None:
     torch.testing.assert_close(found.double(), scores.softmax(-1), rtol=2**-8, atol=1e-30)
 
 
+def test_a_row_that_sees_nothing_is_a_number() -> None:
+    """Padding further than a window from any token, under the mask that transformers makes in fp32."""
+    query, key, _ = parts(dtype=torch.bfloat16)
+    found = weights(query, key, torch.full((1, 1, 1, LENGTH), torch.finfo(torch.float32).min), 1.0)
+    assert found.isfinite().all()
+
+
 @pytest.mark.parametrize("asking", [LENGTH, 1])
 @pytest.mark.parametrize("kind", ["none", "booleans", "numbers"])
 def test_a_layer_attends_alike_with_amx_and_without(monkeypatch: pytest.MonkeyPatch, asking: int, kind: str) -> None:
