@@ -47,18 +47,15 @@ def _is_plain(model: Any) -> bool:
     return bool(model._supports_attention_backend) and not capped and not sinks
 
 
-def keep_mask(shape: torch.Size, p: float) -> Tensor:
-    """A mask that is False with probability `p` (rounded to 1/65,536), seeded by torch's next random number."""
+def keep_mask(shape: torch.Size, p: float, dtype: torch.dtype) -> Tensor:
+    """Numbers that are 0 with probability `p` (rounded to 1/65,536) and 1 otherwise, seeded by torch's next random
+    number."""
     count = int(np.prod(shape))
     words = np.random.SFC64(int(torch.randint(2**62, ()))).random_raw(-(-count * BITS // 64))
     least = round(p * 2**BITS) - 2 ** (BITS - 1)  # torch compares the bits as signed numbers
-    return torch.from_numpy(words.view(np.int16)[:count]).ge(least).view(shape)
-
-
-def select(mask: Tensor, yes: float, no: float, dtype: torch.dtype) -> Tensor:
-    """The number `yes` where the mask is True, `no` elsewhere."""
-    numbers = torch.tensor([yes, no], dtype=dtype)
-    return torch.where(mask, numbers[0], numbers[1])
+    numbers = torch.from_numpy(words.view(np.int16)[:count]).view(shape)
+    # Compared into numbers at once: to make them of a mask of bools takes five times as long.
+    return torch.ge(numbers, least, out=torch.empty(shape, dtype=dtype))
 
 
 class Dropout(nn.Dropout):
@@ -68,7 +65,7 @@ class Dropout(nn.Dropout):
         """The states with some set to 0, the others scaled up to keep the mean."""
         if not self.training or not self.p:
             return states
-        return states * select(keep_mask(states.shape, self.p), 1 / (1 - self.p), 0, states.dtype)
+        return states * keep_mask(states.shape, self.p, states.dtype).mul_(1 / (1 - self.p))
 
 
 def attend(
@@ -78,6 +75,7 @@ def attend(
     """Attention with the interface that transformers asks for: (N, H, L, d) inputs, of keys and values
     perhaps with fewer heads, and an additive mask to (N, L, H, d)."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    query, key = query.to(value.dtype), key.to(value.dtype)  # norms of queries and keys (Qwen3) make fp32 of bf16
     if (shared := query.shape[1] // key.shape[1]) > 1:  # heads that share keys and values (grouped-query attention)
         key, value = (part.repeat_interleave(shared, 1) for part in (key, value))
     output: Tensor = _Attention.apply(query, key, value, attention_mask, scale, dropout)
@@ -94,7 +92,7 @@ class _Attention(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
             weights = attention.weights(query, key, mask, scale)
-            keep = select(keep_mask(weights.shape, dropout), 1, 0, weights.dtype) if dropout else None
+            keep = keep_mask(weights.shape, dropout, weights.dtype) if dropout else None
             output = torch.matmul(weights if keep is None else weights * keep, value)
             output.mul_(1 / (1 - dropout))
         ctx.save_for_backward(query, key, value, weights, keep, output)
@@ -112,7 +110,7 @@ class _Attention(torch.autograd.Function):
             used = weights * keep
             d_scores.mul_(keep)
         d_value = torch.matmul(used.transpose(-1, -2), gradient)
-        d_scores.sub_(row_sums).mul_(weights)
+        d_scores.sub_(row_sums.expand_as(d_scores).contiguous()).mul_(weights)  # a copy is faster than broadcasting
         d_query = torch.matmul(d_scores, key).mul_(ctx.scale)
         d_key = torch.matmul(d_scores.transpose(-1, -2), query).mul_(ctx.scale)
         return d_query, d_key, d_value, None, None, None

@@ -32,6 +32,7 @@ class MatrixProducts:
         lists = [module for module in encoder.modules() if isinstance(module, nn.ModuleList)]
         linear = {id(part): part for layers in lists for part in layers.modules() if isinstance(part, nn.Linear)}
         self._shapes = tuple((part.in_features, part.out_features) for part in linear.values())
+        self._frozen = sum(2.0 * part.weight.numel() for part in linear.values() if not part.weight.requires_grad)
         layers, self._width = encoder.config.num_hidden_layers, encoder.config.hidden_size
         size = getattr(encoder.config, "head_dim", None)  # Qwen3's heads together are wider than its states
         self._heads = self._width if size is None else size * encoder.config.num_attention_heads
@@ -47,6 +48,14 @@ class MatrixProducts:
             first = (self._per_layer - self._keys_and_values) * len(lengths) + 4.0 * self._heads * tokens
             total += self._keys_and_values * tokens + first
         return float(total)
+
+    def training_operations(self, lengths: np.ndarray) -> float:
+        """Floating-point operations of a forward and a backward pass over texts of these lengths, without padding.
+
+        A product of two matrices has the gradients of both to compute, each as much work again; that of a frozen weight
+        has one.
+        """
+        return 3 * self.operations(lengths) - self._frozen * float(lengths.sum())
 
     def rate(self, *, tokens: int, device: str, precision: str) -> float:
         """Operations a second of the layers' products alone, on `tokens` tokens at once and this process's threads."""

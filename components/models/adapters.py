@@ -4,7 +4,7 @@ however many adapters stand over it, and what is written is what was trained."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,12 @@ def share(model: Any, device: torch.device, dtype: torch.dtype) -> None:
             moved = _bodies[key] = Body(weights)
         part.body = moved
         _stand_on(part)
+
+
+def release(model: Any, is_elsewhere: Callable[[Tensor], bool]) -> None:
+    """Let go of what is frozen under each adapter and, by `is_elsewhere`, no longer lies in the body."""
+    for part in [module for module in model.modules() if has_adapter(module)]:
+        part.body = Body({name: weight.data for name, weight in _frozen(part) if not is_elsewhere(weight)})
 
 
 def merge(model: Any) -> None:

@@ -104,7 +104,7 @@ class Coder(GroupObjective):
 
     def operations(self, batch: CoderBatch) -> float:
         """Of encoding all queries; their products with candidates are little beside it."""
-        return self._products.operations(batch.queries.mask.sum(-1).numpy())
+        return self._products.training_operations(batch.queries.mask.sum(-1).numpy())
 
     def rate(self, *, device: str, precision: str) -> float:
         """Of a tower's products."""

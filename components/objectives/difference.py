@@ -54,7 +54,7 @@ class DifferencePrediction(nn.Module):
 
     def operations(self, edits: Edits) -> float:
         """Of the discriminator's layers; the generator's and the head's are left out."""
-        return self._products.operations(edits.attention.sum(-1).numpy())
+        return self._products.training_operations(edits.attention.sum(-1).numpy())
 
     def predicted(self, edits: Edits) -> Tensor:
         """(N, L) where something is predicted."""

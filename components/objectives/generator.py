@@ -56,8 +56,8 @@ class GeneratorObjective(Writing):
         read, written = (part.mask.sum(-1).numpy() for part in batch)
         if self.model.seq2seq:
             encoder, decoder = self.products
-            return encoder.operations(read) + decoder.operations(np.minimum(read, written))
-        return self.products[0].operations(read + written)
+            return encoder.training_operations(read) + decoder.training_operations(np.minimum(read, written))
+        return self.products[0].training_operations(read + written)
 
     def encode(self, batch: GeneratorBatch) -> Tensor:
         """(N, T) log-probabilities of the targets' tokens, in pieces of similar length."""

@@ -53,7 +53,7 @@ class MLM(TokenPrediction):
 
     def operations(self, batch: MaskedBatch) -> float:
         """Of reading the documents."""
-        return self._products.operations(batch.mask.sum(-1).numpy())
+        return self._products.training_operations(batch.mask.sum(-1).numpy())
 
     def rate(self, *, device: str, precision: str) -> float:
         """Of the encoder's products."""

@@ -16,7 +16,6 @@ from components.data.token_store import TokenStore
 from components.models.cross_encoder import CrossEncoder
 from components.scores import Scores
 from components.training.config import HardestConfig
-from components.training.gradients import BOTH_WAYS
 from components.training.group_objective import GroupObjective, PaddedGroups
 from components.training.objective import ObjectiveInputs, Visit, ranking_measures
 from components.training.terms import TermSum, evaluate
@@ -69,12 +68,13 @@ class Ranker(GroupObjective):
 
     def operations(self, batch: RankerBatch) -> float:
         """Of scoring all pairs; of those that are kept, about, with what choosing them takes."""
-        once = self._products.operations(batch.pairs.mask.sum(-1).numpy())
+        lengths = batch.pairs.mask.sum(-1).numpy()
+        learned = self._passes * self._products.training_operations(lengths)
         if self._keep is None:
-            return self._passes * once
+            return learned
         counts = batch.where.sum(-1)
         kept = float(counts.clamp_max(self._keep).sum() / counts.sum())
-        return once * (self._passes * kept + 1 / BOTH_WAYS)  # what is not learned from runs forward alone
+        return learned * kept + self._products.operations(lengths)  # what is not learned from runs forward alone
 
     def rate(self, *, device: str, precision: str) -> float:
         """Of the ranker's products."""

@@ -63,7 +63,7 @@ class ReaderObjective(Writing):
             return None
         encoder, decoder = self.products
         read, written = (part.mask.sum(-1).numpy() for part in (batch.passages, batch.targets))
-        return encoder.operations(read) + decoder.operations(written)
+        return encoder.training_operations(read) + decoder.training_operations(written)
 
     def encode(self, batch: ReaderBatch) -> Tensor:
         """(N, T) log-probabilities of the answers' tokens."""

@@ -87,7 +87,7 @@ class Retriever(GroupObjective):
     def operations(self, batch: RetrieverBatch) -> float:
         """Of encoding all queries and documents."""
         lengths = torch.cat([batch.queries.mask.sum(-1), batch.documents.mask.sum(-1)])
-        return self._products.operations(lengths.numpy())
+        return self._products.training_operations(lengths.numpy())
 
     def rate(self, *, device: str, precision: str) -> float:
         """Of a tower's products."""

@@ -108,7 +108,7 @@ class SimCSE(DocumentObjective):
         if self._editing is not None:
             assert batch.edits is not None
             encoded.append(batch.edits.mask)
-        return sum(self._products.operations(mask.sum(-1).numpy()) for mask in encoded)
+        return sum(self._products.training_operations(mask.sum(-1).numpy()) for mask in encoded)
 
     def rate(self, *, device: str, precision: str) -> float:
         """Of the encoder's products."""

@@ -140,7 +140,7 @@ class SimLM(TokenPrediction):
     def operations(self, batch: BottleneckBatch) -> float:
         """Of the encoder's and the decoder's layers; the generator's and the heads' are left out."""
         lengths = batch.mask.sum(-1).numpy()
-        return sum(products.operations(lengths) for products in self._products)
+        return sum(products.training_operations(lengths) for products in self._products)
 
     def rate(self, *, device: str, precision: str) -> float:
         """Of the encoder's products."""

@@ -1,8 +1,8 @@
 """What a config says of a training. Apart from the loop, which imports torch: reading a config is quick."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from components.config import Config, UserError, listing
 from components.training.terms import LossTerm, declared
@@ -66,10 +66,20 @@ class TrainConfig(Config):
     """Largest norm of the gradient, to which a larger one is scaled; null for no limit."""
     precision: Literal["bf16", "fp32"] = "bf16"
     """`bf16` is autocast: matrix products in bf16, weights and optimizer in fp32."""
+    weights: Literal["bf16", "fp32"] = Field("fp32", exclude_if=lambda weights: weights == "fp32")
+    """`bf16`: the matrices of layers and token embeddings are in bf16 in memory, and so are the states between layers;
+    the optimizer updates fp32 weights of its own, which they are the rounded form of, and which the trained model is
+    saved with. What is frozen under an adapter is in bf16 alone."""
     losses: list[LossTerm] = Field(min_length=1)
     validate_on_dev: Validation | None = None
     log_every: int = Field(10, ge=1)
     """Updates over which a line of `metrics.jsonl` is the mean."""
+
+    @model_validator(mode="after")
+    def _weights_fit_products(self) -> Self:
+        if self.weights == "bf16" and self.precision == "fp32":
+            raise ValueError("weights: bf16: products of them are in bf16 too; accepted with precision: fp32: fp32")
+        return self
 
 
 class TemperatureConfig(Config):

@@ -11,14 +11,11 @@ from components.compute.gather import rank, sum_gradients, sum_over_workers, wor
 from components.data.batches import to_device
 from components.rng import keyed_int
 from components.timing import timed
+from components.training import masters
 from components.training.objective import Objective, Visit
 from components.training.sharding import is_sharded
 
 Losses = dict[str, float]
-
-BOTH_WAYS = 3
-"""Operations of a forward and a backward pass, in those of a forward pass."""
-
 
 T = TypeVar("T")
 
@@ -51,7 +48,7 @@ def add_gradients(
         torch.manual_seed(keyed_int(seed, "dropout", update, part, rank()))
         with timed("files"):
             batch = objective.collate(mine)
-            operations += BOTH_WAYS * (objective.operations(batch) or 0.0)
+            operations += objective.operations(batch) or 0.0
             batch = to_device(batch, device)
         with autocast(device, precision):
             representations = objective.encode(batch)
@@ -62,9 +59,10 @@ def add_gradients(
         counts = sum_over_workers(torch.tensor(here, device=device))
         means = [term.value / count for term, count in zip(terms.values(), counts, strict=True)]
         (torch.stack(means).sum() / parts).backward()
+        masters.take_gradients(objective)
         for name, mean in zip(terms, sum_over_workers(torch.stack(means)).tolist(), strict=True):
             values[name] = values.get(name, 0.0) + mean / parts
-    sum_gradients([p for p in objective.parameters() if p.requires_grad and not is_sharded(p)])
+    sum_gradients([masters.master(p) for p in objective.parameters() if p.requires_grad and not is_sharded(p)])
     return values, operations
 
 

@@ -29,7 +29,7 @@ from components.files import replacing, write_json
 from components.models import adapters
 from components.models.pretrained import use_gradient_checkpointing
 from components.timing import timed
-from components.training import checkpoints, self_check, sharding
+from components.training import checkpoints, masters, self_check, sharding
 from components.training.config import LOG, TrainConfig
 from components.training.gradients import Losses, add_gradients
 from components.training.log import MetricsLog
@@ -128,7 +128,11 @@ def _prepare(
     objective: Objective, config: TrainConfig, *, check: bool, seed: int, device: torch.device, execution: Execution
 ) -> None:  # fmt: skip
     """Make the objective's modules fast on this device, and small where that is asked for; `check`, before the first
-    update, that gradients stay right."""
+    update, that gradients stay right.
+
+    The check is in fp32, so it comes before weights are rounded to bf16 and shared among workers in that form.
+    """
+    rounded = config.weights == "bf16"
     expected = None
     if objective.self_check and check:
         visits = visits_of_update(config, objective.rows(), seed=seed, update=0)
@@ -142,11 +146,16 @@ def _prepare(
         use_gradient_checkpointing(objective)
     if execution.compile and device.type == "cuda":
         compile_layers(sharding.layers(objective))
-    if execution.shard:
+    if execution.shard and not rounded:
         sharding.shard(objective, device)
     if expected is not None:
         with timed("compute"):
             self_check.compare(objective, expected, device=device)
+    if rounded:
+        adapters.share(objective, device, torch.bfloat16)
+        if execution.shard:
+            sharding.shard(objective, device, gathered=torch.bfloat16)
+        masters.keep(objective)
 
 
 def _resumed(
@@ -175,7 +184,7 @@ def _update(
         objective, visits, parts=config.accumulate, seed=seed, update=state.update, device=device,
         precision=config.precision,
     )  # fmt: skip
-    parameters = [p for p in objective.parameters() if p.requires_grad]
+    parameters = [masters.master(p) for p in objective.parameters() if p.requires_grad]
     norm = sharding.clip(parameters, config.clip if config.clip is not None else math.inf)
     state.update += 1
     state.operations += operations
@@ -185,17 +194,18 @@ def _update(
         group["lr"] = rate
     sharding.pass_gradients(optimizer)
     optimizer.step()
+    masters.round_weights(objective)
     return losses, norm
 
 
 def _optimizer(objective: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    named = sharding.updated(objective)
-    plain = [p for name, p in named if p.ndim < 2]  # biases and norms are not decayed
-    decayed = [p for name, p in named if p.ndim >= 2]
+    updated = [sharding.updated(masters.master(p)) for p in objective.parameters() if p.requires_grad]
+    plain = [p for p in updated if p.ndim < 2]  # biases and norms are not decayed
+    decayed = [p for p in updated if p.ndim >= 2]
     groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
     if config.optimizer == "adafactor":
-        if any(isinstance(p, sharding.Part) for _, p in named):
+        if any(isinstance(p, sharding.Part) for p in updated):
             raise UserError("cluster: train: shard: Adafactor looks at whole matrices; accepted with it: false")
         return torch.optim.Adafactor(groups, lr=config.learning_rate)
     return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
@@ -249,6 +259,7 @@ def _finish(
     }
     moments = checkpoints.whole_moments(optimizer)
     sharding.join(objective)
+    masters.put_back(objective)
     if rank() == 0:
         if state.best is not None:
             best = checkpoints.best(out / "checkpoints", state)

@@ -130,7 +130,7 @@ class Objective(nn.Module, ABC):
         return in_chunks(forward, batch, tokens=self.inputs.max_tokens, recompute=self.inputs.recompute)
 
     def operations(self, batch: Any) -> float | None:
-        """Floating-point operations of the forward pass over a batch, padding left out; None where not known."""
+        """Floating-point operations of both passes over a batch, padding left out; None where not known."""
         return None
 
     def rate(self, *, device: str, precision: str) -> float | None:

@@ -13,27 +13,36 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 from components.compute.gather import rank, sum_over_workers, workers
 from components.config import UserError
+from components.models import adapters
 from components.training.objective import Objective
 
 
-def shard(objective: Objective, device: torch.device) -> None:
-    """Keep this worker's part of each layer. With one worker nothing changes."""
+def shard(objective: Objective, device: torch.device, *, gathered: torch.dtype | None = None) -> None:
+    """Keep this worker's part of each layer. With one worker nothing changes.
+
+    Matrices may be `gathered` in another precision than their parts have, in which gradients are summed. Biases and
+    norms then stay whole, as they are.
+    """
     if not objective.shards:
         name = type(objective).__module__.rpartition(".")[2]
         raise UserError(f"cluster: train: shard: the objective {name} divides a batch itself; accepted: false")
     if workers() == 1:
         return
     mesh = init_device_mesh(device.type, (workers(),))
+    summed = None if gathered is None else torch.float32
+    policy = MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=summed, cast_forward_inputs=False)
     for layer in layers(objective):
         # Each layer is a root of its own, and a root keeps what it gathered unless it is told not to.
-        sharded: Any = fully_shard(layer, mesh=mesh, reshard_after_forward=True)
+        few = {p for p in layer.parameters() if p.ndim < 2} if gathered is not None else None
+        sharded: Any = fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy, ignored_params=few)
         sharded.set_gradient_divide_factor(1.0)
         sharded.set_force_sum_reduction_for_comms(True)
+    adapters.release(objective, is_sharded)
 
 
 def layers(module: nn.Module) -> list[nn.Module]:
@@ -94,12 +103,8 @@ class Part(nn.Parameter):
     of: DTensor
 
 
-def updated(objective: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """What the optimizer updates, by name: the parameters that are trained, or this worker's parts of them."""
-    return [(name, _updated(p)) for name, p in objective.named_parameters() if p.requires_grad]
-
-
-def _updated(parameter: nn.Parameter) -> nn.Parameter:
+def updated(parameter: Tensor) -> Tensor:
+    """What the optimizer updates of a parameter: all of it, or this worker's part."""
     if not isinstance(parameter, DTensor):
         return parameter
     part = Part(parameter._local_tensor.detach())
@@ -121,7 +126,7 @@ def pass_gradients(optimizer: Any) -> None:
                 one.grad = None if gradient is None else gradient._local_tensor
 
 
-def clip(parameters: list[nn.Parameter], limit: float) -> float:
+def clip(parameters: list[Tensor], limit: float) -> float:
     """Scale the gradient down to a norm; the norm that it had, over the parts of all workers."""
     here: list[Any] = [p for p in parameters if is_sharded(p)]
     if not here:

@@ -91,7 +91,8 @@ def _data(made: Sequence[Step], data: Step, store: Store) -> list[str]:
 def _training(node: Step) -> str:
     """A training for people."""
     config = node.inputs["config"]
+    precision = f"{config.precision}, weights in bf16" if config.weights == "bf16" else config.precision
     return (
         f"{node.label}: {config.updates:,} updates of {config.batch} rows, learning rate {config.learning_rate:g}, "
-        f"{config.precision}; losses: {listing(term.name for term in config.losses)}"
+        f"{precision}; losses: {listing(term.name for term in config.losses)}"
     )

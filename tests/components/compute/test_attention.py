@@ -42,6 +42,24 @@ def test_weights_are_the_softmax_of_scaled_and_masked_products(asking: int, rows
             torch.testing.assert_close(found[text, head], expected)
 
 
+@pytest.mark.parametrize("length", [24, 32, 120, 256, 264])
+def test_in_bf16_weights_are_the_rounded_softmax(length: int) -> None:
+    """Whatever way a row's length takes: a bit of the last place at most."""
+    rng = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(2, 2, length, 8, generator=rng).bfloat16() for _ in range(2))
+    scores = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2)).double().view(2, 2, length, length)
+    found = weights(query, key, None, 1.0)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), scores.softmax(-1), rtol=2**-8, atol=1e-30)
+
+
+def test_a_row_that_sees_nothing_is_a_number() -> None:
+    """Padding further than a window from any token, under the mask that transformers makes in fp32."""
+    query, key, _ = parts(dtype=torch.bfloat16)
+    found = weights(query, key, torch.full((1, 1, 1, LENGTH), torch.finfo(torch.float32).min), 1.0)
+    assert found.isfinite().all()
+
+
 @pytest.mark.parametrize("asking", [LENGTH, 1])
 @pytest.mark.parametrize("kind", ["none", "booleans", "numbers"])
 def test_a_layer_attends_alike_with_amx_and_without(monkeypatch: pytest.MonkeyPatch, asking: int, kind: str) -> None:

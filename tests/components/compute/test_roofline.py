@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,6 +53,22 @@ def test_operations_are_those_that_torch_counts(encoder: Path) -> None:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model.towers["shared"](input_ids=ids, attention_mask=torch.ones_like(ids))
     assert MatrixProducts(model.tower("document")).operations(np.full(3, 24)) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("adapter", [None, {"rank": 3}, {"rank": 3, "targets": ["query", "dense"]}], ids=str)
+def test_operations_of_a_training_are_those_that_torch_counts(encoder: Path, adapter: dict[str, Any] | None) -> None:
+    """A frozen weight has no gradient. That of the states that go into the first layer is counted, and not computed
+    where all is frozen before: what stands for it here is a trained embedding."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = DualEncoder.start(toy.retriever_config(encoder, adapter=adapter))[0].eval()
+    tower = model.towers["shared"]
+    tower.set_attn_implementation("eager")
+    tower.get_input_embeddings().requires_grad_(True)
+    ids = torch.full((3, 24), 7)
+    with FlopCounterMode(display=False) as counter:
+        tower(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state.sum().backward()
+    assert MatrixProducts(model.tower("document")).training_operations(np.full(3, 24)) == counter.get_total_flops()
 
 
 def test_the_rate_is_measured_once(encoder: Path) -> None:

@@ -104,6 +104,29 @@ def test_an_objective_trains_there(
     assert workers() == 1
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Version v4.12.0 introduces:FutureWarning")
+@pytest.mark.parametrize("name", EVERY)
+def test_an_objective_trains_with_bf16_weights(made: Any, name: str, tmp_path: Path) -> None:
+    """On a CPU, whose layers refuse numbers of two precisions where a GPU converts them."""
+    objective, losses = made(name)
+    found = []
+    for place, weights in (("a", "fp32"), ("b", "bf16")):
+        if place == "b":
+            (tmp_path / "vectors").rename(tmp_path / "moved") if name == "coder" else None
+            objective, _ = made(name)
+        config = toy.train_config(updates=2, batch=4, log_every=1, losses=losses, precision="bf16", weights=weights)
+        (out := tmp_path / place).mkdir()
+        train(
+            objective, config, out=out, seed=1, start=None, device=torch.device("cpu"), dev=None, save_seconds=-1.0,
+            on_update=lambda update, note: None,
+        )  # fmt: skip
+        found.append(lines(out)[0])
+        assert {parameter.dtype for parameter in objective.parameters()} == {torch.float32}
+    for name, value in found[0].items():
+        assert found[1][name] == pytest.approx(value, rel=0.3 if name == "gradient_norm" else 0.05, abs=0.02)
+
+
 @ALL
 def test_a_loss_makes_no_tensor_elsewhere(loss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = some_scores()
