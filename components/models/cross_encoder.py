@@ -97,15 +97,15 @@ class CrossEncoder(nn.Module):
         return cls(whole, backbone, head, tokens), tokenizer
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Load a ranker that `save` wrote."""
+    def load(cls, folder: Path, *, frozen: bool = False) -> Self:
+        """Load a ranker that `save` wrote; `frozen`, to be asked alone."""
         config = ResolvedCrossEncoderConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
         if config.pooling == "cls":
-            return cls(config, pretrained.load_classifier(folder), None)
+            return cls(config, pretrained.load_classifier(folder, frozen=frozen), None)
         if config.pooling == "token":
             tokens = _token_ids(config, load_tokenizer(folder))
             return cls(config, pretrained.load_causal_language_model(folder), None, tokens)
-        backbone = pretrained.load_encoder(folder)
+        backbone = pretrained.load_encoder(folder, frozen=frozen)
         if config.pooling == "maxsim":
             return cls(config, backbone, None)
         head = nn.Linear(backbone.config.hidden_size, 1)

@@ -81,11 +81,11 @@ class DualEncoder(nn.Module):
         return model, tokenizers[0]
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Load a retriever that `save` wrote."""
+    def load(cls, folder: Path, *, frozen: bool = False) -> Self:
+        """Load a retriever that `save` wrote; `frozen`, to be asked alone."""
         config = ResolvedDualEncoderConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
         folders = {"shared": folder} if config.towers == "shared" else {side: folder / side for side in SIDES}
-        model = cls(config, {side: pretrained.load_encoder(path) for side, path in folders.items()})
+        model = cls(config, {side: pretrained.load_encoder(path, frozen=frozen) for side, path in folders.items()})
         for name, layer in model.projections.items():
             pretrained.load_weights(layer, folder / model._projection_folder(name) / WEIGHTS, prefix="linear.")
         return model

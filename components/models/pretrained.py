@@ -25,15 +25,13 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTextEncoding,
     AutoTokenizer,
-    EncoderDecoderModel,
-    PreTrainedModel,
 )
 from transformers.utils.hub import cached_file
 
 from components.config import UserError
 from components.data.tokenizers import MODEL_CONFIG, tokenizer_file
 from components.files import write_json
-from components.models import adapters
+from components.models import adapters, bert
 from components.models.configs import (
     MODULES,
     Adaptable,
@@ -219,6 +217,8 @@ def language_model(source: Pretrained, auto: Any, tokenizer: Any) -> Any:
     if isinstance(source, Adaptable) and source.adapter is not None:
         raise UserError(f"adapter: {source.model} is an encoder, and a decoder made of it has layers that are new; "
                         "accepted: null")  # fmt: skip
+    from transformers import EncoderDecoderModel  # heavy
+
     sides = {"encoder_model": encoder(source)}
     sides["decoder_model"] = _read(AutoModelForCausalLM, source, is_decoder=True, add_cross_attention=True)
     model = EncoderDecoderModel.from_encoder_decoder_pretrained(**sides)
@@ -339,6 +339,8 @@ def file_of(source: Pretrained, name: str) -> Path | None:
 def use_gradient_checkpointing(module: nn.Module) -> None:
     """Have the layers of all models inside keep their inputs alone, and run again in the backward pass with the same
     dropout (Chen et al., 2016). The gradient is the same. A model whose library does not offer it stays as it is."""
+    from transformers import PreTrainedModel  # heavy
+
     for model in module.modules():
         if isinstance(model, PreTrainedModel) and model.supports_gradient_checkpointing:
             model.activation_checkpointing_enable({"use_reentrant": False})
@@ -359,13 +361,17 @@ def check_length(model: nn.Module, source: Pretrained, *keys: str) -> None:
                 raise UserError(f"{key}: {getattr(source, key)}: {source.model} reads at most {limit} tokens")
 
 
-def load_encoder(folder: Path) -> Any:
-    """An encoder that `save_tower` wrote."""
+def load_encoder(folder: Path, *, frozen: bool = False) -> Any:
+    """An encoder that `save_tower` wrote; `frozen`, to be asked alone."""
+    if frozen and (own := bert.encoder(folder)) is not None:
+        return own
     return _saved(_encoder, folder) or for_reading(_load(AutoModel, str(folder), add_pooling_layer=False))
 
 
-def load_classifier(folder: Path) -> Any:
-    """A sequence classifier that `save_tower` wrote."""
+def load_classifier(folder: Path, *, frozen: bool = False) -> Any:
+    """A sequence classifier that `save_tower` wrote; `frozen`, to be asked alone."""
+    if frozen and (own := bert.classifier(folder)) is not None:
+        return own
     return _saved(_classifier, folder, head=True) or _load(AutoModelForSequenceClassification, str(folder))
 
 
