@@ -177,7 +177,8 @@ def counts(ranking: Path) -> dict[str, int]:
 def records(path: Path, key: str, ids: list[str]) -> dict[str, dict[str, Any]]:
     """The rows with some ids, by id. Of the file no more is read than the ids, and the row groups that have one of
     these."""
-    found, wanted = {}, pa.array(ids, TEXT)
+    found: dict[str, dict[str, Any]] = {}
+    wanted = pa.array(ids, TEXT)
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
             if not pc.any(_has(file.read_row_group(group, columns=[key]), key, wanted)).as_py():

@@ -1,5 +1,5 @@
-"""BERT (Devlin et al., 2019) as a model that is only asked. Its folder is read without transformers' model classes, whose
-import takes longer than all else that a search on the command line does.
+"""BERT (Devlin et al., 2019) as a model that is only asked. Its folder is read without transformers' model classes,
+whose import takes longer than all else that a search on the command line does.
 
 Modules have the names that transformers' have, and compute what those do.
 """
@@ -49,8 +49,8 @@ class SelfAttention(nn.Module):
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
         """(N, L, h) states to what each takes from those under the mask."""
         shape = (*states.shape[:2], self.num_attention_heads, -1)
-        parts = [part(states).view(shape).transpose(1, 2) for part in (self.query, self.key, self.value)]
-        mixed = functional.scaled_dot_product_attention(*parts, attn_mask=mask)
+        query, key, value = (part(states).view(shape).transpose(1, 2) for part in (self.query, self.key, self.value))
+        mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         return mixed.transpose(1, 2).reshape(states.shape)
 
 
@@ -117,6 +117,9 @@ class Encoder(nn.Module):
 
 class Bert(nn.Module):
     """The encoder."""
+
+    pooler: Pooler
+    """A classifier's has one."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()

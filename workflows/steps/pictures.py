@@ -92,7 +92,7 @@ def pictures(
             "predicted_of_labelled_after": right["after"], "temperature": heat}  # fmt: skip
 
 
-@Description(part="evaluation", shows=(PICTURES,), heading="By {x}")
+@Description(part="evaluation", shows=(PICTURES,), cost=_cost, heading="By {x}")
 def along(
     out: Path, cluster: Cluster, *, results: Path, axis: str, curves: dict[str, dict[str, int]]
 ) -> dict[str, Any]:  # fmt: skip
