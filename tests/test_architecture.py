@@ -19,14 +19,13 @@ from pydantic import BaseModel
 
 from components.config import Config, read_based
 from components.sources import base as sources
+from tests.support.planned import CONFIGS, planned
 from tests.support.tiny import ROOT
 from workflows.stages import experiments
 from workflows.stages.results import Outcome
-from workflows.store.dag import graph
 
 PACKAGES = ("components", "workflows")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 
 
 def name(path: Path) -> str:
@@ -145,8 +144,7 @@ def test_a_step_takes_a_place_a_cluster_and_named_inputs() -> None:
 
     `train` alone takes inputs of any name beside: what an objective asks for that others do not.
     """
-    nodes = [node for path in CONFIGS for node in graph(experiments.read(path, [], Path("runs")).wanted)]
-    for function in {node.function for node in nodes}:
+    for function in frozenset().union(*(planned(path).functions for path in CONFIGS)):
         first, second, *others = inspect.signature(function).parameters.values()
         assert (first.name, second.name) == ("out", "cluster")
         named = [one for one in others if one.kind is not inspect.Parameter.VAR_KEYWORD or function.__name__ != "train"]
@@ -211,7 +209,8 @@ def test_workflows_and_components_are_ours() -> None:
 
 
 def test_planning_loads_nothing_heavy() -> None:
-    """Nor does reading any module of `workflows`: torch, Ray and Java are imported where a step runs.
+    """Nor does reading any module of `workflows`: torch, Ray and Java are imported where a step runs. One config of
+    each recipe is planned here, and all of them in tests/system/test_golden_plans.py.
 
     A module of a loss reads nothing but `components.scores`, for type checkers alone.
     """
@@ -235,7 +234,8 @@ print(sorted(heavy & sys.modules.keys()))
 """
     losses = [module for module in map(dotted, MODULES) if module.startswith("components.losses.")]
     modules = [module for module in map(dotted, MODULES) if module.startswith("workflows")]
-    words = [",".join(map(str, each)) for each in (["components.losses", *losses], modules, CONFIGS)]
+    configs = {read_based(path)["recipe"]: path for path in CONFIGS}.values()
+    words = [",".join(map(str, each)) for each in (["components.losses", *losses], modules, configs)]
     command = [sys.executable, "-W", "error", "-c", code, *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.stderr, done.stdout, done.returncode) == ("", "[]\n[]\n[]\n", 0)

@@ -1,8 +1,7 @@
-"""Curves of labels and predictions by rank, and of a training: the data of Zerveas et al. (2023), Figures 2, 11-13."""
+"""Curves of labels and predictions by rank: the data of Zerveas et al. (2023), Figures 11-13."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -49,21 +48,3 @@ def softmax(scores: Shares, mask: npt.NDArray[np.bool_], temperature: float) -> 
     shifted = np.where(mask, scores / temperature, -np.inf)
     exponentials = np.exp(shifted - shifted.max(1, keepdims=True))
     return exponentials / exponentials.sum(1, keepdims=True)
-
-
-def training_curves(lines: Sequence[dict[str, Any]]) -> list[Picture]:
-    """Figure 2: the measures on development queries over the updates, from the lines of a training log."""
-    evaluations = [line for line in lines if any(name.startswith("dev ") for name in line)]
-    names = list(dict.fromkeys(name for line in evaluations for name in line if name.startswith("dev ")))
-    about = {
-        "dev loss": "Divergence of the predicted distribution from the labels that are there. It may fall while ranks "
-        "get no better, as labels are few.",
-        "dev RR": "Reciprocal rank of the best relevant document among a query's own candidates.",
-    }
-    return [
-        picture(
-            f"{name.removeprefix('dev ')} on development queries", about.get(name, ""), "update",
-            {name.removeprefix("dev "): [(line["update"], line[name], None) for line in evaluations if name in line]},
-        )
-        for name in names
-    ]  # fmt: skip

@@ -84,8 +84,8 @@ def write_lists(groups: Path, column: str, values: np.ndarray, to: Path) -> None
 
 def ids_of(path: Path, column: str) -> pa.Array:
     """One id column of a Parquet table."""
-    with timed("files"):
-        return pq.read_table(path, columns=[column])[column].cast(TEXT).combine_chunks()
+    with timed("files"), pq.ParquetFile(path) as file:
+        return file.read(columns=[column])[column].cast(TEXT).combine_chunks()
 
 
 def queries_of(data: Path, splits: list[str], columns: list[str]) -> pa.Table:

@@ -110,9 +110,9 @@ def release(model: Any, is_elsewhere: Callable[[Tensor], bool]) -> None:
 def merge(model: Any) -> None:
     """Add each adapter's product to the weights that it stands over, in copies: others may stand on them. What is
     computed is the same but for rounding, and as fast as without an adapter."""
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
     for part in [module for module in model.modules() if has_adapter(module)]:
+        from peft.tuners.tuners_utils import BaseTunerLayer  # heavy
+
         for name, layer in list(part.named_modules()):
             if isinstance(layer, BaseTunerLayer):
                 parent, _, last = name.rpartition(".")

@@ -12,7 +12,7 @@ from transformers import AutoModel
 
 from components.compute.gather import gather, rank
 from components.config import UserError
-from components.models import pretrained
+from components.models.layers import keep_layers
 
 
 class Decoder(nn.Module):
@@ -35,7 +35,7 @@ class Decoder(nn.Module):
             )
         count = config.num_hidden_layers
         if weights == "last":
-            self.layers = pretrained.keep_layers(copy.deepcopy(encoder), list(range(count - layers, count)))
+            self.layers = keep_layers(copy.deepcopy(encoder), list(range(count - layers, count)))
         else:
             shape = copy.deepcopy(config)
             shape.num_hidden_layers = layers

@@ -15,7 +15,7 @@ from components.config import UserError
 from components.data.batches import Batch
 from components.data.tokenizers import MODEL_CONFIG, load_tokenizer
 from components.files import write_json
-from components.models import pretrained, sentence_modules, special_tokens
+from components.models import attention, layers, pretrained, saved, seeding, sentence_modules, special_tokens
 from components.models.configs import CrossEncoderConfig, ResolvedCrossEncoderConfig
 from components.models.dual_encoder import pool
 from components.models.maxsim import CODE, MODULE, maxsim
@@ -51,20 +51,20 @@ class CrossEncoder(nn.Module):
         stated = {key: value for key, value in config.model_dump().items() if value is not None}
         folder = found.encoders["shared"]
         about = pretrained.huggingface_config(config, folder)
-        if pretrained.is_decoder(about):
+        if attention.is_decoder(about):
             if own.get("pooling") == "cls":  # a decoder's own head is on its last token
                 own["pooling"] = "last"
             usual = "last" if config.true_token is None else "token"
             stated = {"pooling": usual, **own, **stated}
         whole = ResolvedCrossEncoderConfig.model_validate({**own, **stated})
-        if pretrained.is_decoder(about) and whole.pooling in ("cls", "first"):
+        if attention.is_decoder(about) and whole.pooling in ("cls", "first"):
             raise UserError(f"pooling: {whole.pooling}: the first token of {config.model} sees no other; accepted: "
                             "last, token, mean")  # fmt: skip
         for key in ("pooling", "template"):
             if getattr(whole, key) != own.get(key, getattr(whole, key)):
                 raise UserError(f"{key}: {getattr(whole, key)}: the ranker in {config.model} has {own[key]}; accepted: "
                                 f"{own[key]}, or null")  # fmt: skip
-        with pretrained.seeded(config.seed):
+        with seeding.seeded(config.seed):
             head = None
             if whole.pooling == "cls":
                 backbone = pretrained.classifier(config, folder)
@@ -84,8 +84,8 @@ class CrossEncoder(nn.Module):
                     head.weight = theirs.score.weight
                 for file in found.projections.values():
                     if (weights := pretrained.file_of(config, file)) is not None:
-                        pretrained.load_weights(head, weights, prefix="linear.")
-        pretrained.check_length(backbone, whole, "pair_tokens")
+                        saved.load_weights(head, weights, prefix="linear.")
+        layers.check_length(backbone, whole, "pair_tokens")
         tokenizer = pretrained.tokenizer(config, folder)
         if whole.pooling == "maxsim" and "token_type_ids" not in tokenizer.model_input_names:
             raise UserError(f"pooling: maxsim: the tokenizer of {config.model} has no token types, which tell the "
@@ -97,19 +97,19 @@ class CrossEncoder(nn.Module):
         return cls(whole, backbone, head, tokens), tokenizer
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Load a ranker that `save` wrote."""
+    def load(cls, folder: Path, *, frozen: bool = False) -> Self:
+        """Load a ranker that `save` wrote; `frozen`, to be asked alone."""
         config = ResolvedCrossEncoderConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
         if config.pooling == "cls":
-            return cls(config, pretrained.load_classifier(folder), None)
+            return cls(config, saved.load_classifier(folder, frozen=frozen), None)
         if config.pooling == "token":
             tokens = _token_ids(config, load_tokenizer(folder))
-            return cls(config, pretrained.load_causal_language_model(folder), None, tokens)
-        backbone = pretrained.load_encoder(folder)
+            return cls(config, saved.load_causal_language_model(folder), None, tokens)
+        backbone = saved.load_encoder(folder, frozen=frozen)
         if config.pooling == "maxsim":
             return cls(config, backbone, None)
         head = nn.Linear(backbone.config.hidden_size, 1)
-        pretrained.load_weights(head, folder / "2_Dense" / WEIGHTS, prefix="linear.")
+        saved.load_weights(head, folder / "2_Dense" / WEIGHTS, prefix="linear.")
         return cls(config, backbone, head)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -162,7 +162,7 @@ class CrossEncoder(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         if self.config.pooling == "maxsim":
             self.backbone.config.num_labels = 1  # where sentence-transformers looks
-        pretrained.save_tower(self.backbone, folder, tokenizer_from, self.config.pair_tokens)
+        saved.save_tower(self.backbone, folder, tokenizer_from, self.config.pair_tokens)
         modules = [("", "sentence_transformers.base.modules.transformer.Transformer")]
         limit = {"max_seq_length": self.config.pair_tokens}
         if self.config.pooling == "maxsim":
@@ -184,7 +184,7 @@ class CrossEncoder(nn.Module):
                 {"embedding_dimension": width, "pooling_mode": _THEIRS[self.config.pooling], "include_prompt": True},
             )
             (folder / "2_Dense").mkdir(exist_ok=True)
-            pretrained.save_weights(self.head, folder / "2_Dense" / WEIGHTS, prefix="linear.")
+            saved.save_weights(self.head, folder / "2_Dense" / WEIGHTS, prefix="linear.")
             write_json(
                 folder / "2_Dense" / "config.json",
                 {
@@ -201,7 +201,7 @@ class CrossEncoder(nn.Module):
                 ("2_Dense", "sentence_transformers.base.modules.dense.Dense"),
             ]
         about = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"}
-        pretrained.save_modules(folder, modules, about, self.config)
+        saved.save_modules(folder, modules, about, self.config)
 
 
 _POOLING = {"first": "cls", "mean": "mean", "last": "last"}

@@ -15,7 +15,7 @@ from components.config import UserError
 from components.data.batches import Batch
 from components.data.tokenizers import MODEL_CONFIG
 from components.files import write_json
-from components.models import adapters, pretrained, sentence_modules, special_tokens
+from components.models import adapters, attention, layers, pretrained, saved, seeding, sentence_modules, special_tokens
 from components.models.configs import DualEncoderConfig, ResolvedDualEncoderConfig
 from components.models.sentence_modules import SIDES, WEIGHTS, Found
 
@@ -42,7 +42,7 @@ class DualEncoder(nn.Module):
         self.width = next(iter(towers.values())).config.hidden_size
         layers = {}
         if config.projection is not None:
-            with pretrained.seeded(config.seed):
+            with seeding.seeded(config.seed):
                 layers = {name: nn.Linear(self.width, config.projection, bias=False) for name in owners}
             if config.projections == "alike":
                 first, *others = layers.values()
@@ -66,7 +66,7 @@ class DualEncoder(nn.Module):
             for side in (["shared"] if whole.towers == "shared" else SIDES)
         }
         for tower in towers.values():
-            pretrained.check_length(tower, whole, "query_tokens", "document_tokens")
+            layers.check_length(tower, whole, "query_tokens", "document_tokens")
         tokenizers = [pretrained.tokenizer(config, folder) for folder in found.encoders.values()]
         if len(found.encoders) > 1:
             _check_alike(whole, towers, tokenizers)
@@ -77,17 +77,17 @@ class DualEncoder(nn.Module):
             file = found.projections.get(name) or found.projections.get("shared")
             weights = pretrained.file_of(config, file) if file else None
             if weights is not None:
-                pretrained.load_weights(layer, weights, prefix="linear.")
+                saved.load_weights(layer, weights, prefix="linear.")
         return model, tokenizers[0]
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Load a retriever that `save` wrote."""
+    def load(cls, folder: Path, *, frozen: bool = False) -> Self:
+        """Load a retriever that `save` wrote; `frozen`, to be asked alone."""
         config = ResolvedDualEncoderConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
         folders = {"shared": folder} if config.towers == "shared" else {side: folder / side for side in SIDES}
-        model = cls(config, {side: pretrained.load_encoder(path) for side, path in folders.items()})
+        model = cls(config, {side: saved.load_encoder(path, frozen=frozen) for side, path in folders.items()})
         for name, layer in model.projections.items():
-            pretrained.load_weights(layer, folder / model._projection_folder(name) / WEIGHTS, prefix="linear.")
+            saved.load_weights(layer, folder / model._projection_folder(name) / WEIGHTS, prefix="linear.")
         return model
 
     def forward(self, batch: Batch, side: Side) -> Tensor:
@@ -157,7 +157,7 @@ class DualEncoder(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         modules = []
         if self.config.towers == "shared":
-            pretrained.save_tower(self.towers["shared"], folder, tokenizer_from, self.config.document_tokens)
+            saved.save_tower(self.towers["shared"], folder, tokenizer_from, self.config.document_tokens)
             _save_pooling(folder / "1_Pooling", self.width, self.config.pooling)
             modules += [
                 ("", "sentence_transformers.models.Transformer"),
@@ -166,7 +166,7 @@ class DualEncoder(nn.Module):
         else:
             for side, tower in self.towers.items():
                 limit = self.config.query_tokens if side == "query" else self.config.document_tokens
-                pretrained.save_tower(tower, folder / side, tokenizer_from, limit)
+                saved.save_tower(tower, folder / side, tokenizer_from, limit)
                 _save_pooling(folder / f"{side}_pooling", self.width, self.config.pooling)
             write_json(folder / "router_config.json", _router(dense="query" in self.projections))
             modules += [("", "sentence_transformers.models.Router")]
@@ -186,7 +186,7 @@ class DualEncoder(nn.Module):
         }
         if self.config.truncate is not None:
             about["truncate_dim"] = self.config.truncate
-        pretrained.save_modules(folder, modules, about, self.config)
+        saved.save_modules(folder, modules, about, self.config)
 
     def _projection_folder(self, name: str) -> str:
         if name != "shared":
@@ -198,10 +198,10 @@ def _resolved(config: DualEncoderConfig, found: Found, encoder: Any) -> Resolved
     """The config with the folder's values for those that it leaves open. `encoder` is the Hugging Face config."""
     own = {key: value for key, value in found.values.items() if value is not None}
     stated = {key: value for key, value in config.model_dump().items() if value is not None}
-    causal = pretrained.is_causal(encoder) if config.attention is None else config.attention == "causal"
-    if pretrained.is_decoder(encoder) and "pooling" not in own | stated:
+    causal = attention.is_causal(encoder) if config.attention is None else config.attention == "causal"
+    if attention.is_decoder(encoder) and "pooling" not in own | stated:
         stated["pooling"] = "last" if causal else "mean"
-    if pretrained.is_decoder(encoder) and causal and (own | stated)["pooling"] == "cls":
+    if attention.is_decoder(encoder) and causal and (own | stated)["pooling"] == "cls":
         raise UserError(f"pooling: cls: the first token of {config.model} sees no other; accepted: last, mean")
     for key in ("towers", "projection"):
         # One encoder makes two that begin alike; two cannot become one, nor a projection another.
@@ -271,7 +271,7 @@ def _save_pooling(folder: Path, width: int, pooling: str) -> None:
 
 def _save_dense(folder: Path, layer: Any) -> None:
     folder.mkdir(exist_ok=True)
-    pretrained.save_weights(layer, folder / WEIGHTS, prefix="linear.")
+    saved.save_weights(layer, folder / WEIGHTS, prefix="linear.")
     write_json(
         folder / "config.json",
         {

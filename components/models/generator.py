@@ -16,7 +16,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from components.config import UserError
 from components.data.batches import token_batches
 from components.data.tokenizers import MODEL_CONFIG, load_tokenizer
-from components.models import pretrained
+from components.models import pretrained, saved
 from components.models.generator_configs import GenerateConfig, GeneratorConfig
 from components.rng import keyed_rng
 
@@ -52,11 +52,11 @@ class Generator(nn.Module):
         """Load a generator that `save` wrote."""
         config = GeneratorConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
         auto = AutoModelForSeq2SeqLM if config.architecture == "seq2seq" else AutoModelForCausalLM
-        return cls(config, pretrained.load_language_model(folder, auto), load_tokenizer(folder))
+        return cls(config, saved.load_language_model(folder, auto), load_tokenizer(folder))
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:
         """Write it for this project and for `AutoModelForSeq2SeqLM` or `AutoModelForCausalLM`."""
-        pretrained.save_tower(self.model, folder, tokenizer_from, self.config.query_tokens)
+        saved.save_tower(self.model, folder, tokenizer_from, self.config.query_tokens)
         (folder / MODEL_CONFIG).write_text(self.config.model_dump_json(indent=1) + "\n")
 
     @property

@@ -98,7 +98,7 @@ class Inference:
         under them is held once for all models of the process."""
         configure_process(threads)
         self.device, self.batch_tokens = torch.device("cuda" if cuda else "cpu"), batch_tokens
-        model: Any = kind.load(folder)
+        model: Any = kind.load(folder, frozen=True)
         if merge:
             adapters.merge(model)
         else:

@@ -14,7 +14,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from components.compute.chunking import checkpointed
 from components.config import UserError
 from components.data.tokenizers import MODEL_CONFIG
-from components.models import pretrained
+from components.models import layers, pretrained, saved
 from components.models.configs import MaskedLanguageModelConfig
 
 AT_ONCE = 2048
@@ -98,14 +98,14 @@ class MaskedLanguageModel(nn.Module):
     def start(cls, config: MaskedLanguageModelConfig) -> tuple[Self, Any]:
         """A masked language model made from a pre-trained one or from an encoder, and its tokenizer."""
         model = pretrained.masked_language_model(config)
-        pretrained.check_length(model, config, "document_tokens")
+        layers.check_length(model, config, "document_tokens")
         return cls(config, model), pretrained.tokenizer(config)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Load a masked language model that `save` wrote."""
         config = MaskedLanguageModelConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
-        return cls(config, pretrained.load_masked_language_model(folder))
+        return cls(config, saved.load_masked_language_model(folder))
 
     @property
     def vocabulary(self) -> int:
@@ -132,7 +132,7 @@ class MaskedLanguageModel(nn.Module):
         stand_in = getattr(whole, name)
         setattr(whole, name, self.encoder)
         try:
-            pretrained.save_tower(whole, folder, tokenizer_from, self.config.document_tokens)
+            saved.save_tower(whole, folder, tokenizer_from, self.config.document_tokens)
         finally:
             setattr(whole, name, stand_in)
         (folder / MODEL_CONFIG).write_text(self.config.model_dump_json(indent=1) + "\n")

@@ -24,7 +24,7 @@ from components.data.batches import Batch, to_device, token_batches
 from components.data.template import Template
 from components.data.token_store import TokenStore
 from components.data.tokenizers import MODEL_CONFIG, load_tokenizer
-from components.models import pretrained
+from components.models import pretrained, saved
 from components.models.reader_configs import ReaderConfig
 
 QUESTION, CONTEXT = "question:", "context:"
@@ -64,7 +64,7 @@ class Reader(nn.Module):
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:
         """Write it for this project and for `AutoModelForSeq2SeqLM`."""
-        pretrained.save_tower(self.model, folder, tokenizer_from, self.config.passage_tokens)
+        saved.save_tower(self.model, folder, tokenizer_from, self.config.passage_tokens)
         (folder / MODEL_CONFIG).write_text(self.config.model_dump_json(indent=1) + "\n")
 
     def encode_passages(

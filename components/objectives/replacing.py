@@ -15,7 +15,7 @@ from components.data.batches import Batch
 from components.data.template import Template
 from components.data.tokenizers import load_tokenizer, word_starts
 from components.data.word_masks import nested_word_masks
-from components.models import pretrained
+from components.models import layers
 from components.models.masked_language_model import LanguageModelHead, MaskedLanguageModel
 from components.scores import Scores
 from components.training.pretraining import MaskConfig
@@ -77,7 +77,7 @@ def load_generator(artifact: Path, model: Path, tokens: int) -> MaskedLanguageMo
         raise UserError(f"generator: {generator.config.model}: its vocabulary is another than the retriever's; "
                         "accepted: one with the same tokens")  # fmt: skip
     reads = generator.config.model_copy(update={"document_tokens": tokens})
-    pretrained.check_length(generator, reads, "document_tokens")
+    layers.check_length(generator, reads, "document_tokens")
     return generator
 
 

@@ -117,20 +117,31 @@ def read_rows(
     path: Path, needed: list[str], optional: list[str], columns: dict[str, str]
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """Rows with our names of the columns, and the place of each; a missing optional column is None."""
+    with opened(path) as file:
+        theirs = theirs_of(str(path), file.schema_arrow.names, needed, optional, columns)
+        for row, place in plain_rows(file, path, [name for name in theirs.values() if name]):
+            yield {ours: row[name] if name else None for ours, name in theirs.items()}, place
+
+
+def opened(path: Path) -> pq.ParquetFile:
+    """A Parquet file, which closes at the end of a `with` block; UserError where it is none."""
     try:
-        file = pq.ParquetFile(path)
+        return pq.ParquetFile(path)
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
     except pa.ArrowInvalid as error:
         raise UserError(f"{path}: not a Parquet file: {str(error).splitlines()[0]}") from None
-    with file:
-        present = file.schema_arrow.names
-        theirs = theirs_of(str(path), present, needed, optional, columns)
-        number = 0
-        for batch in file.iter_batches(batch_size=4096, columns=[name for name in theirs.values() if name]):
-            for row in plain(batch):
-                number += 1
-                yield {ours: row[name] if name else None for ours, name in theirs.items()}, f"{path}: row {number}"
+
+
+def plain_rows(
+    file: pq.ParquetFile, path: Path, columns: list[str] | None = None
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """The rows of an open file, or some of their columns, and the place of each."""
+    number = 0
+    for batch in file.iter_batches(batch_size=4096, columns=columns):
+        for row in plain(batch):
+            number += 1
+            yield row, f"{path}: row {number}"
 
 
 def theirs_of(

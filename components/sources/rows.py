@@ -4,11 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from components.config import UserError
-from components.sources.parquet import plain
+from components.sources.parquet import opened, plain_rows
 from components.sources.reading import Item, plain_or_gz, read_array, read_lines, read_objects
 from components.sources.records import Bad
 
@@ -29,25 +26,11 @@ def read_rows(table: Path) -> Iterator[Item | Bad]:
     if table.is_dir():
         yield from _saved(table)
     elif table.suffix == ".parquet":
-        yield from _parquet(table)
+        with opened(table) as file:
+            yield from (Item(*row) for row in plain_rows(file, table))
     else:
         first = next((line.text for line in read_lines(table) if not isinstance(line, Bad)), "")
         yield from read_array(table) if first.lstrip().startswith("[") else read_objects(table)
-
-
-def _parquet(path: Path) -> Iterator[Item]:
-    try:
-        file = pq.ParquetFile(path)
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file") from None
-    except pa.ArrowInvalid as error:
-        raise UserError(f"{path}: not a Parquet file: {str(error).splitlines()[0]}") from None
-    with file:
-        number = 0
-        for batch in file.iter_batches(batch_size=4096):
-            for row in plain(batch):
-                number += 1
-                yield Item(row, f"{path}: row {number}")
 
 
 def _saved(folder: Path) -> Iterator[Item]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
@@ -64,19 +64,22 @@ class System:
         self._one_at_a_time = threading.Lock()
 
     @classmethod
-    def load(cls, folder: Path, *, threads: int, batch_tokens: int = BATCH_TOKENS, cuda: bool = False) -> Self:
-        """The system in a folder; UserError for a folder that is none or lacks something."""
+    def load(cls, folder: Path, *, threads: int, models: Callable[[], Mapping[str, Any]] = dict) -> Self:
+        """The system in a folder; UserError for a folder that is none or lacks something. `models` are the other
+        options of `Inference`, where these are not a processor's."""
         config = configs.read(folder)
         lexical = dense = ranker = None
-        if config.lexical is not None:  # Java starts while Python imports
+        if config.lexical is not None:  # Java starts while Python imports torch, to look for a GPU too
             lexical = BM25(folder / config.lexical.index, config.lexical, threads=threads)
         documents = InMemory.of_folder(folder / configs.DOCUMENTS, config.documents)
-        options = {"threads": threads, "batch_tokens": batch_tokens, "cuda": cuda}
+        options: dict[str, Any] = {"threads": threads, "batch_tokens": BATCH_TOKENS, "cuda": False}
+        if config.dense is not None or config.ranker is not None:
+            options |= models()
         if config.dense is not None:
             from components.retrieval import index, smaller
 
             near = config.dense.neighbours
-            opened = index.read(folder / config.dense.index, threads=threads, gpu=cuda and near is None)
+            opened = index.read(folder / config.dense.index, threads=threads, gpu=options["cuda"] and near is None)
             if opened.ntotal != config.documents:
                 raise UserError(
                     f"{folder / config.dense.index}: {opened.ntotal} vectors, and the system has {config.documents} "

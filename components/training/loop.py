@@ -27,7 +27,7 @@ from components.compute.gpu_kernels import compile_layers, use_gpu_attention
 from components.config import UserError
 from components.files import replacing, write_json
 from components.models import adapters
-from components.models.pretrained import use_gradient_checkpointing
+from components.models.layers import use_gradient_checkpointing
 from components.timing import timed
 from components.training import checkpoints, masters, self_check, sharding
 from components.training.config import LOG, TrainConfig

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -119,6 +121,14 @@ def declared(objective: str, name: str) -> tuple[str, ...] | None:
     file = modules.file_of(objective_module(objective))
     if file is None:
         return None
+    status = file.stat()
+    return _assigned(file, name, status.st_mtime_ns, status.st_size)
+
+
+@cache
+def _assigned(file: Path, name: str, *_: int) -> tuple[str, ...] | None:
+    """The literal that a file assigns to a name. What follows tells versions of the file apart: an experiment asks the
+    same for each of its trainings."""
     for node in ast.walk(modules.syntax(file)):
         if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
             continue

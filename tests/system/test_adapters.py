@@ -83,8 +83,8 @@ def test_search_finds_what_the_run_found(game: Place) -> None:
     arguments = type("Words", (), {"config": game.config, "store": game.where, "runs": game.runs,
                                    "assignments": []})()  # fmt: skip
     experiment, store = opened(arguments)
-    options = {"cuda": False, "batch_tokens": 256, "threads": 1}
-    system = library.Library(store, **options).system(library.last(experiment.outcome, store, 5))
+    opened_here = library.Library(store, threads=1, models=lambda: {"cuda": False, "batch_tokens": 256})
+    system = opened_here.system(library.last(experiment.outcome, store, 5))
     queries = pq.read_table(game.artifact("data") / "queries.parquet", filters=[("split", "=", "test")]).to_pylist()
     ranking = pq.read_table(game.artifact("retriever 1 ranking (test)") / "ranking.parquet").to_pylist()
     for query, hits in zip(queries, system.search([one["text"] for one in queries], 5), strict=True):

@@ -72,7 +72,12 @@ def test_a_view_that_an_objective_does_not_have_is_refused_before_anything_runs(
 
 
 @pytest.mark.parametrize(
-    ("objective", "loss"), [("tests.support.masked_lm", MASKED), ("tests.support.two_views", VIEWS)], ids=str
+    ("objective", "loss"),
+    [  # masks are drawn alike in tests/system/test_pretraining.py too
+        pytest.param("tests.support.masked_lm", MASKED, marks=pytest.mark.slow),
+        ("tests.support.two_views", VIEWS),
+    ],
+    ids=str,
 )
 def test_two_workers_train_as_one_process(
     ray: Cluster, tmp_path: Path, data: Path, tokens: Path, retriever: Path, objective: str, loss: dict[str, Any]

@@ -263,7 +263,7 @@ def test_two_drivers_at_once(place: Remote, disk: Place, cache: Path, tmp_path: 
     assert tiny.results(store) == tiny.results(disk.store)
 
 
-@pytest.mark.parametrize("number", [1, 14])
+@pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.slow), 14])
 def test_no_record_is_written_before_its_files(
     place: Remote, disk: Place, number: int, monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:

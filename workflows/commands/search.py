@@ -5,6 +5,7 @@ it, takes the config's place: then it is the system's own stages that find and r
 
 import argparse
 import textwrap
+from collections.abc import Callable
 from typing import Any
 
 from components.config import UserError
@@ -67,7 +68,9 @@ def _exported(arguments: argparse.Namespace) -> list[Hit]:
     folder, k = arguments.config, arguments.k
     configs.read(folder).check_k(k, "-k")
     found = running.asked(folder, running.identity_of_folder(folder), "folder", arguments.query, k)
-    return found if found is not None else System.load(folder, **_options(arguments)).search([arguments.query], k)[0]
+    if found is not None:
+        return found
+    return System.load(folder, threads=cores(), models=_models(arguments)).search([arguments.query], k)[0]
 
 
 def _of_run(arguments: argparse.Namespace) -> list[Hit]:
@@ -88,11 +91,16 @@ def _of_run(arguments: argparse.Namespace) -> list[Hit]:
         depth = own if arguments.depth is None else arguments.depth
     plan = library.last(experiment.outcome, store, depth)
     plan.config.check_k(arguments.k, "-k")
-    return library.Library(store, **_options(arguments)).system(plan).search([arguments.query], arguments.k)[0]
+    opened_here = library.Library(store, threads=cores(), models=_models(arguments))
+    return opened_here.system(plan).search([arguments.query], arguments.k)[0]
 
 
-def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+def _models(arguments: argparse.Namespace) -> Callable[[], dict[str, Any]]:
     """How models compute: in this process, whatever the profile's mode."""
-    cluster = clusters.read_cluster(arguments.cluster)
-    cuda = cluster.model_copy(update={"mode": "inline"}).cuda()
-    return {"cuda": cuda, "batch_tokens": cluster.batch_tokens(cuda=cuda), "threads": cores()}
+    cluster = clusters.read_cluster(arguments.cluster).model_copy(update={"mode": "inline"})
+
+    def options() -> dict[str, Any]:
+        cuda = cluster.cuda()
+        return {"cuda": cuda, "batch_tokens": cluster.batch_tokens(cuda=cuda)}
+
+    return options

@@ -56,10 +56,10 @@ def call(arguments: argparse.Namespace) -> None:
                         f"or ${TOKEN}), or with --without-token")  # fmt: skip
     cluster = clusters.read_cluster(arguments.cluster)
     cuda = cluster.cuda() if cluster.mode == "ray" and cluster.device != "cpu" else False
-    options = {"cuda": cuda, "batch_tokens": cluster.batch_tokens(cuda=cuda), "threads": cores()}
     served = Served(
         located(arguments.config).absolute(), arguments.assignments, arguments.runs.absolute(),
-        _absolute(store_root(arguments)), arguments.systems, options,
+        _absolute(store_root(arguments)), arguments.systems, cores(),
+        {"cuda": cuda, "batch_tokens": cluster.batch_tokens(cuda=cuda)},
     )  # fmt: skip
     checked = served.check()
     port = free_port(arguments.host, arguments.port)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,13 @@ def assumptions(words: Iterable[str]) -> dict[str, float]:
 
 
 def sizes(
-    node: Step, source: Source, store: Store, model: Any, assumed: Assumptions, *, seconds: float = SECONDS
-) -> Sizes:
-    """The sizes of the collection that a step ingests; `model` is the config of the model that reads its tokens."""
+    node: Step, source: Source, store: Store, model: Any, assumed: Assumptions, *, seconds: float = SECONDS,
+    known_sources: dict[str, Sizes],
+) -> Sizes:  # fmt: skip
+    """The sizes of the collection that a step ingests; `model` is the config of the model that reads its tokens.
+
+    A source is read once, however many collections draw their splits from it: `known_sources` gets its sizes.
+    """
     known = None if "documents" in assumed else _finished(node, store, model)
     if known is None and "documents" not in assumed:
         missing = source.missing()
@@ -65,7 +70,11 @@ def sizes(
                 f"source missing: {missing[0]}; to estimate without it, say how large it is: --assume documents=1e6 "
                 "--assume queries=10000"
             )
-        known = _read(source, model, seconds)
+        whole = source.model_copy(update={"hold_out": {}, "sample": {}})
+        key = f"{whole.model_dump_json()} {model.model_dump_json() if model is not None else None}"
+        if key not in known_sources:
+            known_sources[key] = _read(whole, model, seconds)
+        known = replace(known_sources[key], queries=_drawn(source, known_sources[key].queries))
     return _with(known, assumed)
 
 
@@ -119,8 +128,7 @@ def _read(source: Source, model: Any, most: float) -> Sizes:
             exact = False
             break
     seconds = (seconds + time.monotonic() - began) / max(1, read + sum(counts.values()))
-    return _sizes(model, texts, asked, documents=documents, queries=_drawn(source, counts), exact=exact,
-                  read_seconds=seconds)  # fmt: skip
+    return _sizes(model, texts, asked, documents=documents, queries=counts, exact=exact, read_seconds=seconds)
 
 
 def _drawn(source: Source, counts: Mapping[str, int]) -> dict[str, int]:

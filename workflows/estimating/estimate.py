@@ -13,7 +13,7 @@ from workflows.distributed.site import Site
 from workflows.estimating import rates as rating
 from workflows.estimating.collection import SECONDS, Assumptions, sizes
 from workflows.estimating.rates import Rates
-from workflows.store.cost import UNKNOWN, Cost, ModelTask, Need, Pool, UnknownSize, Work
+from workflows.store.cost import UNKNOWN, Cost, ModelTask, Need, Pool, Sizes, UnknownSize, Work
 from workflows.store.dag import Step
 from workflows.store.store import Store
 
@@ -191,6 +191,7 @@ def costs(
 ) -> tuple[dict[str, Cost | None], list[Any]]:
     """The cost of each step by its fingerprint, None where not known; and the sizes of the collections."""
     nodes, found, made, collections = list(nodes), {}, dict[str, Any](), []
+    known_sources: dict[str, Sizes] = {}
     for node in nodes:
         cost, describe = None, node.description.cost
         if describe is not None:
@@ -199,7 +200,10 @@ def costs(
                 if isinstance(given, Step):
                     return made[given.fingerprint]
                 if isinstance(given, Source):
-                    collections.append(sizes(node, given, store, _reader(nodes, node), assumed, seconds=seconds))
+                    reader = _reader(nodes, node)
+                    collections.append(
+                        sizes(node, given, store, reader, assumed, seconds=seconds, known_sources=known_sources)
+                    )
                     return collections[-1]
                 if isinstance(given, Mapping):
                     return {key: value(item) for key, item in given.items()}

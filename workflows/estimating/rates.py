@@ -32,8 +32,9 @@ UNITS: dict[Kind, float] = {
 """Seconds of a unit on one core of an Intel Xeon with AMX, from records of runs and from tests/benchmarks/RESULTS.md. A
 slower machine, or a busy one, takes longer by one factor, which is measured."""
 
-SHARES = {"encoding": 0.65, "scoring": 0.65, "training": 0.45}
-"""Where a task is not tried: the share of the rate of matrix products alone that a CPU reaches."""
+SHARES = {"encoding": 0.65, "scoring": 0.65, "training": 0.45, "generating": 0.15}
+"""Where a task is not tried: the share of the rate of matrix products alone that a CPU reaches. Generating is
+never tried: its products are those of one token at a time."""
 
 LOOP = 2.7e-3
 """Seconds of `_loop` on the core that `UNITS` were measured on."""

@@ -9,6 +9,7 @@ from components.files import replacing
 from workflows.report.finished import Json
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from markupsafe import Markup
 
 REPORT = "report.html"
@@ -18,15 +19,7 @@ WORDS = {"compute": "computing", "files": "files", "start": "starting", "waiting
 
 def write_page(path: Path, page: Json, *, template: str = REPORT) -> None:
     """Fill a template of the folder `templates` by one atomic write."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates()
     numbers = {
         "duration": duration,
         "size": size,
@@ -41,6 +34,19 @@ def write_page(path: Path, page: Json, *, template: str = REPORT) -> None:
     text = environment.get_template(template).render(**{**page, "config": config}, clear=CLEAR, kinds=WORDS)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def templates(*more: Path) -> "Environment":
+    """The templates of the report, and those of other folders that build on them."""
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader([Path(__file__).parent / "templates", *more]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 def drawing(svg: str) -> "Markup":

@@ -21,6 +21,7 @@ from components.charts.line_chart import charts
 from components.config import UserError
 from components.files import remove, write_json
 from workflows.distributed.cluster import Cluster
+from workflows.running.polling import repeated
 from workflows.store.dag import Step
 from workflows.store.progress import read_progress
 from workflows.store.store import Store
@@ -165,25 +166,20 @@ def track_step(tracker: Tracker | None, series: str, out: Path) -> Iterator[None
     if tracker is None:
         yield
         return
-    stop = threading.Event()
-    thread = threading.Thread(target=_poll, args=(tracker, series, out, stop), daemon=True)
-    thread.start()
     try:
-        yield
+        with repeated(POLL_SECONDS, lambda: _send(tracker, series, out)):
+            yield
     finally:
-        stop.set()
-        thread.join()
         tracker.send_training(series, out)
 
 
-def _poll(tracker: Tracker, series: str, out: Path, stop: threading.Event) -> None:
-    while not stop.wait(POLL_SECONDS):
-        if (out / "metrics.jsonl").exists():
-            tracker.send_training(series, out)
-        elif (state := read_progress(out)) is not None and state["seconds"]:
-            unit, done_here = state["unit"], state["done"] - state["first"]
-            values = {f"{unit}_per_second": done_here / state["seconds"], "seconds": state["seconds"]}
-            tracker.send(series, values, state["done"])
+def _send(tracker: Tracker, series: str, out: Path) -> None:
+    if (out / "metrics.jsonl").exists():
+        tracker.send_training(series, out)
+    elif (state := read_progress(out)) is not None and state["seconds"]:
+        unit, done_here = state["unit"], state["done"] - state["first"]
+        values = {f"{unit}_per_second": done_here / state["seconds"], "seconds": state["seconds"]}
+        tracker.send(series, values, state["done"])
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -11,13 +11,14 @@ from starlette.requests import Request
 
 from components.config import UserError
 from workflows import ROOT
+from workflows.report.page import templates
 from workflows.serving.access import Application, Gate
 from workflows.serving.answering import Answering, Unknown
 from workflows.serving.marks import Marks
 from workflows.serving.metrics import FORMAT
 from workflows.serving.questions import Answer, Identifier, K, Mark, Query, Question, Systems
 
-PAGE = ROOT / "workflows" / "serving" / "templates" / "page.html"
+TEMPLATES = ROOT / "workflows" / "serving" / "templates"
 ABOUT = """Search with what a run of Sparring has trained. Where the service wants a token, every path but `/` and
 `/health` takes it as `Authorization: Bearer TOKEN`."""
 
@@ -27,7 +28,7 @@ def application(
 ) -> Application:
     """All paths behind their gate. `about` is what `/health` says beside that the service is well."""
     app = FastAPI(title="Sparring", description=ABOUT, version="1", docs_url=None, redoc_url=None)
-    page = PAGE.read_text(encoding="utf-8")
+    page = templates(TEMPLATES).get_template("page.html").render(title="Search")
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def shown() -> str:

@@ -90,7 +90,7 @@ def _in_this_process(service: Service, cluster: Cluster, ready: Callable[[], Any
 
 
 def _with_ray(service: Service, cluster: Cluster, ready: Callable[[], Any]) -> None:
-    cuda = service.served.options["cuda"]
+    cuda = service.served.models["cuda"]
     ray_session(cluster)
     from ray import serve
     from ray.serve.schema import LoggingConfig

@@ -4,6 +4,7 @@ one, the service all."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -47,22 +48,25 @@ class Plan(NamedTuple):
 class Library:
     """The models and indexes of a run that are open."""
 
-    def __init__(self, store: Store, *, resident: bool = False, **options: Any) -> None:
-        """With `resident` the documents' texts are held in memory, for many queries. Options are those of
-        `Inference`."""
-        self._store, self._resident, self._options = store, resident, options
+    def __init__(
+        self, store: Store, *, threads: int, models: Callable[[], Mapping[str, Any]], resident: bool = False
+    ) -> None:
+        """`models` are the other options of `Inference`. With `resident` the documents' texts are held in memory, for
+        many queries."""
+        self._store, self._resident, self._threads = store, resident, threads
+        self._options = cache(lambda: {"threads": threads, **models()})
         self._open: dict[tuple[Any, ...], Any] = {}
 
     def system(self, plan: Plan) -> System:
         """The system, open. All that it needs has been fetched."""
-        documents, config = self.documents(plan.data), plan.config
-        return System(
-            config, documents,
-            lexical=self._lexical(plan.stages["lexical"], config.lexical) if config.lexical is not None else None,
-            dense=self._dense(plan, config.dense, documents) if config.dense is not None else None,
-            ranker=self._ranker(plan.ranker, config.ranker) if plan.ranker is not None and config.ranker is not None
-            else None,
-        )  # fmt: skip
+        config = plan.config
+        # First, since Java starts while Python imports torch.
+        lexical = self._lexical(plan.stages["lexical"], config.lexical) if config.lexical is not None else None
+        documents = self.documents(plan.data)
+        dense = self._dense(plan, config.dense, documents) if config.dense is not None else None
+        made, ranked_by = plan.ranker, config.ranker
+        ranker = self._ranker(made, ranked_by) if made is not None and ranked_by is not None else None
+        return System(config, documents, lexical=lexical, dense=dense, ranker=ranker)
 
     def documents(self, data: Step) -> Documents:
         """A collection's documents."""
@@ -72,7 +76,7 @@ class Library:
     def _lexical(self, stage: Step, config: Lexical) -> BM25:
         index = stage.inputs["index"]
         path, numbers = self._store.path(index) / lucene.INDEX, config.model_dump_json(exclude={"k"})
-        return self._once(lambda: BM25(path, config, threads=self._options["threads"]), index, numbers)
+        return self._once(lambda: BM25(path, config, threads=self._threads), index, numbers)
 
     def _dense(self, plan: Plan, config: Dense, documents: Documents) -> Retriever:
         stage = plan.stages["dense"]
@@ -82,7 +86,7 @@ class Library:
         # Adapters over the same model: it is held once for all.
         merge = not self._resident and plan.ranker is None
         encoder = self._once(
-            lambda: Encoder(folder, **rounding, merge=merge, **self._options), made, *rounding.values()
+            lambda: Encoder(folder, **rounding, merge=merge, **self._options()), made, *rounding.values()
         )
         nearest, vectors = self._index(stage, rows=near is not None)
         if plan.rescored is not None:
@@ -93,16 +97,16 @@ class Library:
     def _ranker(self, made: Step, config: Ranker) -> PairScorer:
         folder = self._store.path(made) / "model"
         return self._once(
-            lambda: PairScorer(folder, precision=config.precision, merge=False, **self._options),
+            lambda: PairScorer(folder, precision=config.precision, merge=False, **self._options()),
             made, config.precision,
         )  # fmt: skip
 
     def _index(self, stage: Step, *, rows: bool) -> tuple[Nearest, Vectors | None]:
         """The search of the step `search`: by the run's index, or exact; and with `rows` what reads the vectors."""
-        options, path = self._options, self._store.path(systems.searched(stage))
-        how, threads = smaller.read(self._store.path(stage.inputs["vectors"])), options["threads"]
+        cuda, path = self._options()["cuda"], self._store.path(systems.searched(stage))
+        how, threads = smaller.read(self._store.path(stage.inputs["vectors"])), self._threads
         if stage.inputs["index"] is None:
-            shards, device = document_shards(path), "cuda" if options["cuda"] else "cpu"
+            shards, device = document_shards(path), "cuda" if cuda else "cpu"
             return (
                 lambda queries, order, k: smaller.top_k(
                     queries, shards, how, order, k, device=device, threads=threads
@@ -111,7 +115,7 @@ class Library:
             )  # fmt: skip
         from components.retrieval import index
 
-        config, gpu = stage.inputs["config"], options["cuda"] and not rows
+        config, gpu = stage.inputs["config"], cuda and not rows
         opened = self._once(
             lambda: index.read(
                 path / INDEX, probes=config.probes, ef=config.ef, threads=threads, gpu=gpu

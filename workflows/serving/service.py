@@ -47,8 +47,9 @@ class Served:
     store: str
     names: list[str]
     """The systems that are wanted, the default first; empty for all."""
-    options: Mapping[str, Any]
-    """Those of `Inference`."""
+    threads: int
+    models: Mapping[str, Any]
+    """The other options of `Inference`."""
 
     def check(self) -> Checked:
         """See that all is there; UserError for what is not."""
@@ -69,12 +70,12 @@ class Served:
 
     def _open_run(self) -> tuple[dict[str, System], Documents]:
         experiment, store, plans, _ = self._plans()
-        opened = library.Library(store, resident=True, **self.options)
+        opened = library.Library(store, threads=self.threads, models=lambda: self.models, resident=True)
         systems = {name: opened.system(plan) for name, plan in plans.items()}
         return systems, opened.documents(experiment.outcome.data)
 
     def _open_folder(self) -> tuple[dict[str, System], Documents]:
-        system = System.load(self.config, **self.options)
+        system = System.load(self.config, threads=self.threads, models=lambda: self.models)
         return {system.config.name: system}, system.documents
 
     def _plans(self) -> tuple[Experiment, Store, dict[str, library.Plan], dict[str, str]]:

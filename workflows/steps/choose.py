@@ -27,12 +27,37 @@ from components.expansion.query_choice import CHOICE, PREDICTIONS
 from components.retrieval.fusion import FusionConfig
 from components.rng import keyed_sample
 from workflows.distributed.cluster import Cluster
+from workflows.store.cost import Cost, Expanded, Grouped, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
 RANKS, PREDICTED, CHOICES = "ranks.parquet", "predicted.parquet", "choices.parquet"
 
 
-@Description(part="query reranking")
+def _ranks_cost(site: Any, *, expanded: Expanded, ranking: Ranking, by_answer: bool) -> Cost:
+    """Every row of the expansions' rankings."""
+    return Cost(work=(Work("rows", 0.7 * ranking.rows),), makes=expanded, kept=16.0 * expanded.count)
+
+
+def _groups_cost(
+    site: Any, *, data: Sizes, ranks: Expanded, split: str, max_rank: int, queries: int | None, candidates: int | None,
+    seed: list[Any],
+) -> Cost:  # fmt: skip
+    """A group a query, of all its expansions or of so many."""
+    asked = data.asked(split)
+    made = Grouped(min(asked, queries or asked), min(ranks.number, candidates or ranks.number))
+    return Cost(work=(Work("rows", 3.0 * ranks.count),), makes=made, kept=20.0 * made.groups * made.candidates)
+
+
+def _choose_cost(
+    site: Any, *, data: Sizes, expanded: Expanded, ranking: Ranking, otherwise: Ranking, split: str, **rest: Any
+) -> Cost:
+    """The rankings of all expansions are read, and some of their rows kept."""
+    made = Ranking(data.asked(split), ranking.k)
+    rows = 0.2 * (ranking.rows + otherwise.rows) + made.rows * rest.get("most", 1) + 3.0 * expanded.count
+    return Cost(work=(Work("rows", rows),), makes=made, kept=made.bytes + 60.0 * made.queries, objects=2)
+
+
+@Description(part="query reranking", cost=_ranks_cost)
 def answer_ranks(out: Path, cluster: Cluster, *, expanded: Path, ranking: Path, by_answer: bool) -> dict[str, Any]:
     """Write `ranks.parquet`, the minimum answer rank of each expansion; null where the ranking holds none.
 
@@ -49,7 +74,7 @@ def answer_ranks(out: Path, cluster: Cluster, *, expanded: Path, ranking: Path, 
     return {"expansions": len(ranks), "without_an_answer": ranks["rank"].null_count}
 
 
-@Description(part="query reranking")
+@Description(part="query reranking", cost=_groups_cost)
 def rank_groups(
     out: Path, cluster: Cluster, *, data: Path, ranks: Path, split: str, max_rank: int, queries: int | None,
     candidates: int | None, seed: list[Any],
@@ -86,7 +111,7 @@ def rank_groups(
     return {"groups": len(kept), "of": len(grouped), "candidates": sum(len(of) for _, of in kept)}
 
 
-@Description(part="query reranking")
+@Description(part="query reranking", cost=_choose_cost)
 def choose(
     out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path, scores: Path | None, otherwise: Path,
     split: str, number: int | None,
@@ -107,7 +132,7 @@ def choose(
     }
 
 
-@Description(part="query reranking")
+@Description(part="query reranking", cost=_choose_cost)
 def choose_several(
     out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path, scores: Path, otherwise: Path,
     split: str, most: int, config: FusionConfig,

@@ -5,12 +5,11 @@ Each step writes the expansions, and a collection in which each expanded query i
 (`components.expansion.expansions`), for BM25 or a retriever to retrieve for as usual.
 """
 
-import json
-from collections.abc import Iterator
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -20,23 +19,21 @@ from components.compute.processor import configure_process
 from components.config import Config, UserError
 from components.data.groups import queries_of
 from components.data.tables import ANSWER_RANKS, EXPANSIONS, QRELS, QUERIES, RANKING, TEXT, read, write
-from components.expansion import expansions, relevance_model
+from components.expansion import expansions, feedback
 from components.expansion.query_choice import CHOICE
-from components.expansion.relevance_model import Document, Frequencies, RelevanceConfig
-from components.files import remove, replacing, write_json
+from components.expansion.relevance_model import RelevanceConfig
+from components.files import remove, replacing
 from components.models.generator_configs import GenerateConfig
-from components.rng import keyed_rng
 from components.sources.base import locate
 from components.sources.reading import plain_or_gz
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import Shard, map_shards
+from workflows.distributed.site import Site
+from workflows.store.cost import Cost, Expanded, Made, ModelTask, Need, Ranking, Sizes, Work, expanded_sizes
 from workflows.store.dag import Description
 
-SAMPLED = 100_000
-"""How many documents terms are counted in, spread over the collection: enough to know the common terms."""
 QUERIES_A_SHARD = 256
 """In one shard; changes no result."""
-TEXTS, COUNTS = "feedback.arrow", "frequencies.json"
 
 
 class FileConfig(Config):
@@ -57,7 +54,80 @@ class FileConfig(Config):
         return {self.path: plain_or_gz(locate(self.path))}
 
 
-@Description(part="expansions")
+ADDED = {"terms": 1.4, "sentence": 25.0, "title": 6.0}
+"""Tokens of a term, a sentence and a title in the mean, as an estimate takes them."""
+IN_FILE = 15.0
+"""The same of an expansion in a file."""
+
+
+def _collection_cost(made: Expanded, *work: Work, **more: Any) -> Cost:
+    """Two tables with a row for each expansion; documents are those of the original collection."""
+    kept = 150.0 * made.count
+    own = Work("rows", 10.0 * made.count)
+    return Cost(work=(*work, own), makes=made, kept=kept, scratch=kept / 2, objects=4, **more)
+
+
+def _file_cost(site: Site, *, data: Sizes, splits: list[str], config: FileConfig) -> Cost:
+    """Every expansion of the file."""
+    return _collection_cost(expanded_sizes(data, splits, config.number or 1, IN_FILE))
+
+
+def _relevance_cost(
+    site: Site, *, data: Sizes, ranking: Ranking, splits: list[str], seed: list[Any], config: RelevanceConfig
+) -> Cost:  # fmt: skip
+    """Terms are counted in a sample of the documents, and in each that a query retrieves first."""
+    each = ADDED[config.draws] * (config.terms if config.draws == "terms" else 1)
+    made = expanded_sizes(data, splits, config.number, each)
+    queries = made.count // config.number
+    words = float(np.mean(data.document_lengths))
+    counted = Work("rows", data.documents + 0.4 * words * min(feedback.SAMPLED, data.documents))
+    drawn = Work("rows", queries * (0.8 * words * config.documents + 20.0 * config.number), "map")
+    return _collection_cost(made, counted, drawn)
+
+
+def _model_cost(
+    site: Site, *, data: Sizes, models: list[Made], splits: list[str], seed: list[Any], config: GenerateConfig
+) -> Cost:  # fmt: skip
+    """Each query is read once, and each expansion written a token at a time."""
+    made, shape = expanded_sizes(data, splits, config.number, config.new_tokens), models[0].shape
+    read = shape.operations(data.query_lengths) / len(data.query_lengths) / config.number
+    beams = (config.beams or config.number) / config.number if config.method == "beam" else 1.0
+    task = ModelTask(
+        "generating", models[0], data, read + beams * config.new_tokens * shape.operations(np.ones(1)),
+        float(config.new_tokens), {"precision": config.precision}, measurable=False,
+    )  # fmt: skip
+    advice = "in the profile (--cluster), fewer map.workers or a lower max_tokens_per_pass"
+    states = 4.0 * site.cluster.batch_tokens(cuda=site.cuda) * 2 * shape.width * shape.layers
+    need = Need("the generator, and keys and values of a pass", 4.0 * shape.parameters + states, "map", advice, True)
+    return _collection_cost(made, Work("generating", made.count, "map", task), needs=(need,))
+
+
+def _concatenated_cost(site: Any, *, data: Sizes, expanded: Expanded) -> Cost:
+    """All tokens of a query's expansions as one."""
+    added = expanded.number * float(np.mean(expanded.query_lengths) - np.mean(data.query_lengths))
+    return _collection_cost(expanded_sizes(data, expanded.queries, 1, added), Work("rows", expanded.count))
+
+
+def _question_cost(site: Any, *, data: Sizes, expanded: Expanded, splits: list[str]) -> Cost:
+    """One expansion more of each query."""
+    number = expanded.number + 1
+    return _collection_cost(replace(expanded, number=number, queries=expanded_sizes(data, splits, number, 0).queries))
+
+
+def _joined_cost(
+    site: Any, *, data: Sizes, expanded: list[Expanded], rankings: list[Ranking], ranks: list[Expanded]
+) -> Cost:  # fmt: skip
+    """The expansions of all, and their rankings."""
+    queries = {split: count for one in expanded for split, count in one.queries.items()}
+    return _collection_cost(replace(expanded[0], queries=queries), Work("rows", sum(one.rows for one in rankings)))
+
+
+def _chosen_cost(site: Any, *, data: Sizes, choices: Ranking, split: str) -> Cost:
+    """One expansion of each query."""
+    return _collection_cost(expanded_sizes(data, [split], 1, IN_FILE))
+
+
+@Description(part="expansions", cost=_file_cost)
 def expand_from_file(
     out: Path, cluster: Cluster, *, data: Path, splits: list[str], config: FileConfig
 ) -> dict[str, Any]:
@@ -72,7 +142,7 @@ def expand_from_file(
     return {**summary, "not_expanded": len(set(queries) - texts.keys())}
 
 
-@Description(part="expansions")
+@Description(part="expansions", cost=_relevance_cost)
 def expand_by_relevance(
     out: Path, cluster: Cluster, *, data: Path, ranking: Path, splits: list[str], seed: list[Any],
     config: RelevanceConfig,
@@ -84,19 +154,17 @@ def expand_by_relevance(
     asked = queries_of(data, splits, ["query_id", "text"])
     table = read(ranking / "ranking.parquet", RANKING, filters=[("rank", "<=", config.documents)])
     table = table.filter(pc.is_in(table["query_id"], value_set=asked["query_id"].combine_chunks()))
-    _gather_feedback(out / TEXTS, data, table)
-    if not (out / COUNTS).exists():
-        counted = relevance_model.frequencies(_sampled(data))
-        write_json(out / COUNTS, {"documents": counted.documents, "counts": counted.counts})
+    feedback.gather(out / feedback.TEXTS, data, table)
+    feedback.count(out / feedback.COUNTS, data)
     summary = _mapped(
-        out, data, [list(range(len(asked)))], cluster, worker=Sampler, gpu=False, work=out, splits=splits,
+        out, data, [list(range(len(asked)))], cluster, worker=feedback.Sampler, gpu=False, work=out, splits=splits,
         ranking=ranking, seed=seed, config=config,
     )  # fmt: skip
-    remove(out, TEXTS, COUNTS)
+    remove(out, feedback.TEXTS, feedback.COUNTS)
     return summary
 
 
-@Description(part="expansions", version=2)
+@Description(part="expansions", version=2, cost=_model_cost)
 def expand_by_model(
     out: Path, cluster: Cluster, *, data: Path, models: list[Path], splits: list[str], seed: list[Any],
     config: GenerateConfig,
@@ -138,67 +206,6 @@ def _mapped(
     return {**summary, "not_expanded": queries - summary["queries"], **counted}
 
 
-def _gather_feedback(path: Path, data: Path, ranking: pa.Table) -> None:
-    """The documents of a ranking in one file that workers read without holding it: one pass over the collection."""
-    if path.exists():
-        return
-    wanted = pc.unique(ranking["doc_id"])
-    with replacing(path) as temporary, pa.OSFile(str(temporary), "wb") as file:
-        schema = pq.read_schema(data / "documents.parquet").empty_table().select(["doc_id", "title", "text"]).schema
-        with pa.ipc.new_file(file, schema) as writer:
-            for batch in pq.ParquetFile(data / "documents.parquet").iter_batches(columns=schema.names):
-                writer.write_batch(batch.filter(pc.is_in(batch["doc_id"], value_set=wanted)))
-
-
-def _sampled(data: Path) -> Iterator[str]:
-    """Titles and texts of documents at equal distances in the collection."""
-    file = pq.ParquetFile(data / "documents.parquet")
-    step, at = -(-file.metadata.num_rows // SAMPLED), 0
-    for batch in file.iter_batches(columns=["title", "text"]):
-        titles, texts = (column.to_pylist() for column in batch.columns)
-        yield from (f"{titles[row]} {texts[row]}" for row in range(-at % step, len(texts), step))
-        at += len(texts)
-
-
-class Sampler:
-    """Samples the expansions of some queries from what they retrieve."""
-
-    def __init__(
-        self, *, work: Path, data: Path, splits: list[str], ranking: Path, seed: list[Any], config: RelevanceConfig,
-        threads: int,
-    ) -> None:  # fmt: skip
-        configure_process(threads)
-        self._config, self._seed, self._ranking = config, seed, ranking / "ranking.parquet"
-        self._queries = queries_of(data, splits, ["query_id", "text"])
-        self._texts = pa.ipc.open_file(pa.memory_map(str(work / TEXTS))).read_all()
-        self._ids = self._texts["doc_id"].combine_chunks()
-        self._frequencies = Frequencies(**json.loads((work / COUNTS).read_text()))
-
-    def __call__(self, task: dict[str, Any], path: Path) -> None:
-        """Write the expansions of some queries."""
-        asked = self._queries.take(task["rows"]).to_pylist()
-        feedback = self._feedback([one["query_id"] for one in asked])
-        rows = []
-        for one in asked:
-            drawn = relevance_model.expansions(
-                one["text"], feedback.get(one["query_id"], []), self._frequencies, self._config,
-                partial(keyed_rng, *self._seed, "expand", one["query_id"]),
-            )  # fmt: skip
-            rows += expansions.rows(one["query_id"], drawn)
-        pq.write_table(pa.Table.from_pylist(rows, schema=EXPANSIONS), path)
-
-    def _feedback(self, queries: list[str]) -> dict[str, list[Document]]:
-        """The feedback documents of some queries."""
-        wanted = [("query_id", "in", queries), ("rank", "<=", self._config.documents)]
-        table = read(self._ranking, RANKING, columns=["query_id", "doc_id", "score"], filters=wanted)
-        texts = self._texts.take(pc.index_in(table["doc_id"].combine_chunks(), value_set=self._ids))
-        feedback: dict[str, list[Document]] = {}
-        columns = (table["query_id"], texts["title"], texts["text"], table["score"])
-        for query, title, text, score in zip(*(column.to_pylist() for column in columns), strict=True):
-            feedback.setdefault(query, []).append(Document(title, text, score))
-        return feedback
-
-
 class Writer:
     """Generates the expansions of some queries with a language model."""
 
@@ -233,7 +240,7 @@ class Writer:
         return {"tokens": float(written.tokens), "generated": float(sum(map(len, written.texts)))}
 
 
-@Description(part="expansions")
+@Description(part="expansions", cost=_concatenated_cost)
 def concatenated(out: Path, cluster: Cluster, *, data: Path, expanded: Path) -> dict[str, Any]:
     """Write one expansion a query: all of its expansions one after another (Chuang et al., 2023, Table 3.1,
     `concat`)."""
@@ -245,7 +252,7 @@ def concatenated(out: Path, cluster: Cluster, *, data: Path, expanded: Path) -> 
     return expansions.write_collection(out, data, pa.Table.from_pylist(rows, schema=EXPANSIONS))
 
 
-@Description(part="expansions")
+@Description(part="expansions", cost=_question_cost)
 def with_question(out: Path, cluster: Cluster, *, data: Path, expanded: Path, splits: list[str]) -> dict[str, Any]:
     """Write the expansions, and before those of each query of the splits an empty one with the number 0: the question
     as it is."""
@@ -263,7 +270,7 @@ def with_question(out: Path, cluster: Cluster, *, data: Path, expanded: Path, sp
     return expansions.write_collection(out, data, whole.take(order))
 
 
-@Description(part="expansions")
+@Description(part="expansions", cost=_joined_cost)
 def joined_expansions(
     out: Path, cluster: Cluster, *, data: Path, expanded: list[Path], rankings: list[Path], ranks: list[Path]
 ) -> dict[str, Any]:
@@ -280,7 +287,7 @@ def joined_expansions(
     return summary
 
 
-@Description(part="query reranking")
+@Description(part="query reranking", cost=_chosen_cost)
 def chosen_queries(out: Path, cluster: Cluster, *, data: Path, choices: Path, split: str) -> dict[str, Any]:
     """Write a collection in which each query of the split is the question with its chosen expansion.
 

@@ -15,7 +15,7 @@ from components.retrieval import fusion
 from components.retrieval.fusion import FusionConfig
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Ranking, Sizes, Work
+from workflows.store.cost import Cost, Expanded, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
 
@@ -41,7 +41,16 @@ def fuse(
     return {"queries": len(pc.unique(fused["query_id"])), "rows": len(fused)}
 
 
-@Description(part="search")
+def _expansions_cost(
+    site: Site, *, data: Sizes, expanded: Expanded, ranking: Ranking, otherwise: Ranking, split: str, config: Any
+) -> Cost:  # fmt: skip
+    """Every row of every expansion's ranking."""
+    made = Ranking(data.asked(split), config.depth)
+    rows = expanded.asked(split) * ranking.k + otherwise.rows
+    return Cost(work=(Work("rows", 2.0 * rows),), makes=made, kept=made.bytes)
+
+
+@Description(part="search", cost=_expansions_cost)
 def fuse_expansions(
     out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path, otherwise: Path, split: str,
     config: FusionConfig,

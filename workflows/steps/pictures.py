@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from components.charts.label_curves import Mark, by_rank, normalised, picture, softmax, training_curves
+from components.charts.label_curves import Mark, by_rank, normalised, picture, softmax
 from components.config import Config
 from components.data.groups import ids_of, rows_of
 from components.data.tables import GROUPS, first
@@ -44,7 +44,7 @@ def pictures(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, groups: Path, labels: Path | None,
     model: Path, trained: Path, similarity: NeighboursConfig, config: PicturesConfig,
 ) -> dict[str, Any]:  # fmt: skip
-    """Write `pictures.json`: similarities, labels and predicted distributions by rank, and the training's course.
+    """Write `pictures.json`: similarities, labels and predicted distributions by rank.
 
     `groups` have the labels as they are, `labels` smoothed ones. `vectors` are the documents',
     `queries` those of the groups' queries before the training, `trained` those of the same queries by `model`.
@@ -84,7 +84,6 @@ def pictures(
             "What is predicted", "Shares of the predicted distribution, largest first, at the temperature that was "
             "learned.", "rank", {name: by_rank(share, there)[shown] for name, share in predicted.items()},
         ),
-        *training_curves([json.loads(line) for line in (model / "metrics.jsonl").read_text().splitlines()]),
     ]  # fmt: skip
     write_json(out / PICTURES, charts)
     right = {name: float((share * truth).sum(1).mean()) for name, share in predicted.items()}
@@ -92,7 +91,7 @@ def pictures(
             "predicted_of_labelled_after": right["after"], "temperature": heat}  # fmt: skip
 
 
-@Description(part="evaluation", shows=(PICTURES,), heading="By {x}")
+@Description(part="evaluation", shows=(PICTURES,), cost=_cost, heading="By {x}")
 def along(
     out: Path, cluster: Cluster, *, results: Path, axis: str, curves: dict[str, dict[str, int]]
 ) -> dict[str, Any]:  # fmt: skip

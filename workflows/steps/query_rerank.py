@@ -19,6 +19,8 @@ from components.expansion.query_reading import PARTS, TOP
 from components.files import remove, replacing, save_array, write_array
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import map_rows
+from workflows.distributed.site import Site
+from workflows.store.cost import Cost, Expanded, Made, ModelTask, Need, Sizes, Work
 from workflows.store.dag import Description
 
 ROW_GROUP = 10_000
@@ -34,7 +36,39 @@ class PredictConfig(Config):
     """Expansions in one file; the most that each worker loses where prediction is interrupted."""
 
 
-@Description(part="query reranking")
+def _candidates_cost(site: Site, *, data: Sizes, expanded: Expanded, ranking: Any) -> Cost:
+    """Expanded queries count as the queries of what a reranker reads, passages as its documents."""
+    passages = 0 if ranking is None else min(expanded.count, data.documents)
+    made = Sizes(
+        documents=passages, queries=expanded.queries, query_lengths=expanded.query_lengths,
+        document_lengths=data.document_lengths if passages else np.zeros(1), characters=data.characters, exact=False,
+    )  # fmt: skip
+    rows = 5.0 * expanded.count + (0 if ranking is None else data.documents + expanded.count)
+    kept = 100.0 * expanded.count + 0.6 * data.characters * passages
+    return Cost(work=(Work("rows", rows),), makes=made, kept=kept, objects=4)
+
+
+def _predict_cost(
+    site: Site, *, expanded: Expanded, candidates: Sizes, tokens: Sizes, reranker: Made, config: PredictConfig
+) -> Cost:
+    """Each expansion is read once, with the passage that it retrieves first where there is one."""
+    limit, shape, count = getattr(reranker.config, "pair_tokens", None) or 160, reranker.shape, expanded.count
+    passages = np.resize(candidates.document_lengths, len(candidates.query_lengths))
+    lengths = np.minimum(candidates.query_lengths + passages + 3, limit)
+    task = ModelTask(
+        "scoring", reranker, candidates, shape.operations(lengths) / len(lengths), float(lengths.mean()),
+        {"precision": config.precision},
+    )  # fmt: skip
+    states = 4.0 * site.cluster.batch_tokens(cuda=site.cuda) * (4 * shape.width + shape.middle)
+    advice = "in the profile (--cluster), fewer score.workers or a lower max_tokens_per_pass"
+    return Cost(
+        work=(Work("scoring", count, "score", task), Work("rows", 3.0 * count)), makes=expanded, kept=20.0 * count,
+        needs=(Need("the model and one pass through it", 6.0 * shape.parameters + states, "score", advice, True),),
+        scratch=4.0 * count, scratch_objects=-(-count // config.shard),
+    )  # fmt: skip
+
+
+@Description(part="query reranking", cost=_candidates_cost)
 def candidates(out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path | None) -> dict[str, Any]:
     """Write what a query reranker reads, as a collection to be tokenised (`components.expansion.query_reading`).
 
@@ -64,7 +98,7 @@ def candidates(out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranki
     return summary
 
 
-@Description(part="query reranking")
+@Description(part="query reranking", cost=_candidates_cost)
 def candidates_released(
     out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path | None
 ) -> dict[str, Any]:
@@ -107,7 +141,7 @@ def _passages(data: Path, wanted: pa.Array) -> pa.Table:
     return check(pa.Table.from_batches(kept), DOCUMENTS, what="documents")
 
 
-@Description(part="query reranking", models="predicting")
+@Description(part="query reranking", models="predicting", cost=_predict_cost)
 def predict(
     out: Path, cluster: Cluster, *, expanded: Path, candidates: Path, tokens: Path, reranker: Path,
     config: PredictConfig,

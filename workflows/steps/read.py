@@ -20,6 +20,8 @@ from components.models.reader_configs import ReadConfig
 from components.rng import keyed_int
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import map_shards, row_shards
+from workflows.distributed.site import Site
+from workflows.store.cost import Cost, Grouped, Made, ModelTask, Ranking, Sizes, Work, id_memory
 from workflows.store.dag import Description
 
 ANSWERS = "answers.parquet"
@@ -27,7 +29,42 @@ WRITTEN = pa.schema([("query_id", TEXT), ("answer", TEXT)])
 """A reader's answer to a query; empty where it had nothing to read."""
 
 
-@Description(part="reading")
+def _groups_cost(
+    site: Site, *, data: Sizes, ranking: Ranking, split: str, passages: int, visits: int, seed: list[Any]
+) -> Cost:  # fmt: skip
+    """A group for each visit of a question."""
+    made = Grouped(visits * data.asked(split), min(passages, ranking.k))
+    rows = ranking.rows + made.groups * (10.0 + made.candidates)
+    return Cost(work=(Work("rows", rows),), makes=made, kept=made.groups * (100.0 + 8 * made.candidates), objects=4)
+
+
+def _answers_cost(
+    site: Site, *, data: Sizes, tokens: Sizes, ranking: Ranking, split: str, reader: Made, config: ReadConfig
+) -> Cost:  # fmt: skip
+    """Each question's passages are read, and an answer is written a token at a time."""
+    count, each = min(data.asked(split), config.queries or data.asked(split)), min(config.passages, ranking.k)
+    limit = getattr(reader.config, "passage_tokens", None) or 250
+    lengths = np.minimum(np.resize(data.query_lengths, len(data.document_lengths)) + data.document_lengths + 3, limit)
+    shape = reader.shape
+    reading = each * shape.operations(lengths) / len(lengths)
+    writing = config.new_tokens * shape.operations(np.ones(1))
+    task = ModelTask(
+        "generating", reader, data, reading + writing, each * float(lengths.mean()),
+        {"passages": each, "precision": config.precision}, measurable=False,
+    )  # fmt: skip
+    return Cost(
+        work=(Work("generating", count, "map", task), Work("rows", ranking.rows)), makes=count, kept=60.0 * count,
+        needs=(id_memory(data.documents, "ids of all documents"),), scratch=16.0 * count * each,
+        scratch_objects=-(-count // config.shard),
+    )  # fmt: skip
+
+
+def _evaluate_cost(site: Site, *, data: Sizes, answers: int) -> Cost:
+    """Each answer is held against the right ones."""
+    return Cost(work=(Work("rows", 50.0 * answers),), makes=answers, kept=40.0 * answers)
+
+
+@Description(part="reading", cost=_groups_cost)
 def reading_groups(
     out: Path, cluster: Cluster, *, data: Path, ranking: Path, split: str, passages: int, visits: int, seed: list[Any]
 ) -> dict[str, Any]:
@@ -63,7 +100,7 @@ def reading_groups(
     return {"groups": len(groups), "questions": len(able), "of": len(asked)}
 
 
-@Description(part="reading")
+@Description(part="reading", cost=_answers_cost)
 def read_answers(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path, split: str, reader: Path,
     config: ReadConfig,
@@ -131,7 +168,7 @@ class Answerer:
         pq.write_table(pa.table({"answer": pa.array(texts, TEXT)}), path)
 
 
-@Description(part="evaluation")
+@Description(part="evaluation", cost=_evaluate_cost)
 def evaluate_answers(out: Path, cluster: Cluster, *, data: Path, answers: Path) -> dict[str, Any]:
     """Write `per_query.parquet`: exact match and F1 of each answer that a reader wrote
     (`components.evaluation.exact_match`)."""

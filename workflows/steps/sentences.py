@@ -18,13 +18,31 @@ from components.evaluation.similarity import SimilarityConfig, cosines, per_pair
 from components.evaluation.transfer import TransferConfig, cross_validated, features, on_given_splits
 from components.files import write_json
 from workflows.distributed.cluster import Cluster
+from workflows.store.cost import Cost, Sizes, Vectors, Work
 from workflows.store.dag import Description
 
 SIMILARITY = "similarity.json"
 """Alignment, uniformity, and the distribution of cosines by rating (`components.evaluation.similarity.space`)."""
 
 
-@Description(part="evaluation", shows=(SIMILARITY,))
+FITTING = 150.0
+"""Looks of a classifier at each number of what it learns from, until it is fitted."""
+
+
+def _similarity_cost(site: Any, *, data: Sizes, vectors: Vectors, split: str, config: SimilarityConfig) -> Cost:
+    """Each sentence in some pairs, of which all are compared with each other too."""
+    return Cost(work=(Work("rows", 60.0 * data.documents),), makes=data.documents, kept=40.0 * data.documents)
+
+
+def _transfer_cost(site: Any, *, data: Sizes, vectors: Vectors, split: str | None, config: TransferConfig) -> Cost:
+    """Classifiers for each fold: one with each penalty on all of its folds but one, and one with the best."""
+    penalties = len(config.inverse_penalties)
+    fits = (1 if penalties == 1 else 1 + config.folds * penalties) * (config.folds if split is None else 1)
+    looks = FITTING * fits * data.documents * vectors.width
+    return Cost(work=(Work("scores", looks),), makes=data.documents, kept=40.0 * data.documents)
+
+
+@Description(part="evaluation", shows=(SIMILARITY,), cost=_similarity_cost)
 def similarity(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, split: str, config: SimilarityConfig
 ) -> dict[str, Any]:
@@ -43,7 +61,7 @@ def similarity(
     return {"measures": _write(out, examples, values), "subsets": len(set(subsets)), **shown}
 
 
-@Description(part="evaluation")
+@Description(part="evaluation", cost=_transfer_cost)
 def transfer(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, split: str | None, config: TransferConfig
 ) -> dict[str, Any]:

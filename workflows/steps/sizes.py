@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 from components.data.tables import RANKING, pieces
 from components.evaluation.measures import PER_QUERY_FILE, means
 from components.files import write_json
+from workflows.store.cost import Cost, Work
 from workflows.store.dag import Description
 
 SIZES = "sizes.json"
@@ -16,7 +17,12 @@ DEPTH = 10
 """The first documents whose overlap is counted."""
 
 
-@Description(part="evaluation", shows=(SIZES,))
+def _cost(site: Any, *, rows: list[dict[str, Any]]) -> Cost:
+    """The first documents of each ranking."""
+    return Cost(work=(Work("rows", float(sum(row["ranking"].rows for row in rows))),), makes=None, kept=1e5)
+
+
+@Description(part="evaluation", shows=(SIZES,), cost=_cost)
 def sizes(out: Path, cluster: Any, *, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Write `sizes.json`: for each of `rows` the mean of each measure, and the mean share of the first 10 documents by
     whole vectors that are among its own first 10.

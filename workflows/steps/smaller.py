@@ -16,13 +16,35 @@ from components.retrieval import smaller
 from components.retrieval.smaller import Kind, Smaller
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import Shard, map_rows, map_shards
+from workflows.store.cost import Cost, Made, Ranking, Sizes, Vectors, Work
 from workflows.store.dag import Description
 
 QUERIES = 1024
 """In one shard of a rescoring; changes no result."""
 
 
-@Description(part="search", droppable=("documents-*.npy",))
+def _cost(site: Any, *, vectors: Vectors, retriever: Made, dimensions: int | None, kind: Kind) -> Cost:
+    """Each number is read twice: for the distances between those of int8, and to be rounded."""
+    width, item = dimensions or vectors.width, 1 if kind == "int8" else vectors.item
+    made = Vectors(vectors.documents, width, item, vectors.shard)
+    return Cost(
+        work=(Work("bytes", 2.0 * vectors.bytes), Work("rows", vectors.documents, "map")), makes=made, kept=made.bytes,
+        objects=-(-vectors.documents // vectors.shard) + 2,
+    )  # fmt: skip
+
+
+def _rescore_cost(
+    site: Any, *, data: Sizes, vectors: Vectors, queries: Vectors, ranking: Ranking, k: int
+) -> Cost:  # fmt: skip
+    """Each candidate's vector is read and multiplied."""
+    made = Ranking(ranking.queries, min(k, ranking.k))
+    return Cost(
+        work=(Work("rows", 20.0 * ranking.rows, "map"), Work("rows", 2.0 * ranking.rows)), makes=made, kept=made.bytes,
+        scratch=24.0 * ranking.rows, scratch_objects=-(-ranking.queries // QUERIES),
+    )  # fmt: skip
+
+
+@Description(part="search", droppable=("documents-*.npy",), cost=_cost)
 def smaller_vectors(
     out: Path, cluster: Cluster, *, vectors: Path, retriever: Path, dimensions: int | None, kind: Kind
 ) -> dict[str, Any]:  # fmt: skip
@@ -42,7 +64,7 @@ def smaller_vectors(
     return {"documents": sum(map(len, shards)), "dimensions": how.dimensions, "bytes": size}
 
 
-@Description(part="search")
+@Description(part="search", cost=_rescore_cost)
 def rescore(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, ranking: Path, k: int
 ) -> dict[str, Any]:  # fmt: skip

@@ -12,6 +12,7 @@ from components.expansion.expansions import expand_query
 from components.expansion.query_choice import CHOICE
 from components.files import write_json
 from workflows.distributed.cluster import Cluster
+from workflows.store.cost import Cost, Expanded, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
 STUDY = "study.json"
@@ -19,7 +20,18 @@ WON, LOST = 2, 1
 """So many examples of each generator."""
 
 
-@Description(part="evaluation", shows=(STUDY,))
+def _cost(
+    site: Any, *, data: Sizes, split: str, lexical: Ranking, by_answer: bool, ranks: dict[str, Expanded],
+    choices: dict[str, dict[str, Ranking]],
+) -> Cost:  # fmt: skip
+    """Every expansion's rank, every choice, and a few looks at the collection for the examples."""
+    chosen = sum(one.queries for systems in choices.values() for one in systems.values())
+    rows = lexical.rows + sum(one.count for one in ranks.values()) + 10.0 * chosen
+    looks = len(choices) * (WON + LOST) * data.documents
+    return Cost(work=(Work("rows", rows + looks),), makes=None, kept=1e5)
+
+
+@Description(part="evaluation", shows=(STUDY,), cost=_cost)
 def study(
     out: Path, cluster: Cluster, *, data: Path, split: str, lexical: Path, by_answer: bool, ranks: dict[str, Path],
     choices: dict[str, dict[str, Path]],

@@ -7,19 +7,23 @@ read or run. Units become seconds by rates (`workflows.estimating.rates`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 Kind = Literal[
-    "encoding", "scoring", "training", "reading", "tokenising", "BM25 indexing", "BM25 retrieval", "Java", "scores",
-    "index", "rows", "bytes", "loading", "draws",
+    "encoding", "scoring", "training", "generating", "reading", "tokenising", "BM25 indexing", "BM25 retrieval",
+    "Java", "scores", "index", "rows", "bytes", "loading", "draws",
 ]  # fmt: skip
-"""`encoding`, `scoring` and `training` count texts, pairs and updates of a `task`. `reading` counts records of a
-source, `tokenising` and `BM25 indexing` tokens, `BM25 retrieval` a query's look at a million documents, `Java` starts
-of it, `scores` inner products, as their multiplications, `index` multiplications in an index of vectors that is built,
-`rows` rows of tables that Python and Arrow go through, `bytes` and `loading` bytes of vectors and of models that are
-read, `draws` a permutation's look at a query."""
+"""`encoding`, `scoring`, `training` and `generating` count texts, pairs, updates and written texts of a `task`.
+`reading` counts records of a source, `tokenising` and `BM25 indexing` tokens, `BM25 retrieval` a query's look at a
+million documents, `Java` starts of it, `scores` inner products, as their multiplications, `index` multiplications in an
+index of vectors that is built, `rows` rows of tables that Python and Arrow go through, `bytes` and `loading` bytes of
+vectors and of models that are read, `draws` a permutation's look at a query."""
 
 Pool = Literal["driver", "map", "score", "java", "train", "one"]
 """Who works: the driver, all workers of a pool of the cluster profile, or one worker."""
@@ -115,6 +119,34 @@ class Sizes:
         """Queries of a split."""
         return int(self.queries.get(split, self.queries.get(ANY, 0)))
 
+    @cached_property
+    def lengths(self) -> str:
+        """A digest of the texts' lengths: folds of one collection have the same."""
+        ordered = [
+            np.sort(np.asarray(one, np.float64)).tobytes() for one in (self.document_lengths, self.query_lengths)
+        ]
+        return hashlib.blake2b(b"".join(ordered), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Expanded(Sizes):
+    """A collection in which each expanded query is a query."""
+
+    number: int = 1
+    """Expansions of a query."""
+
+    @property
+    def count(self) -> int:
+        """All expansions."""
+        return sum(self.queries.values())
+
+
+def expanded_sizes(data: Sizes, splits: Iterable[str], number: int, tokens: float) -> Expanded:
+    """What so many expansions of each query of some splits make of a collection, each with so many tokens."""
+    same = {one.name: getattr(data, one.name) for one in fields(Sizes)}
+    queries = {split: number * data.asked(split) for split in splits}
+    return Expanded(**{**same, "queries": queries, "query_lengths": data.query_lengths + tokens}, number=number)
+
 
 @dataclass(frozen=True)
 class Ranking:
@@ -172,7 +204,7 @@ class Made:
 class ModelTask:
     """What a model is to do, as far as its rate depends on it."""
 
-    use: Literal["encoding", "scoring", "training"]
+    use: Literal["encoding", "scoring", "training", "generating"]
     model: Made
     sizes: Sizes
     operations: float
@@ -195,7 +227,7 @@ class ModelTask:
         )  # fmt: skip
         rest = {name: value for name, value in self.options.items() if name != "config"}
         read = self.model.config.model_dump(mode="json", exclude={"seed"})
-        return f"{self.use} {read} {id(self.sizes)} {sorted(rest.items(), key=str)} {training}"
+        return f"{self.use} {read} {self.sizes.lengths} {sorted(rest.items(), key=str)} {training}"
 
 
 ID_BYTES = 24

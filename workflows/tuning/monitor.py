@@ -2,11 +2,11 @@
 
 import shutil
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from workflows.running.polling import repeated
 from workflows.running.tracking import Tracker
 from workflows.store.dag import graph
 from workflows.store.planner import pending
@@ -40,28 +40,23 @@ class Monitor:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Show and track, until the block ends, what the running trials do."""
-        stop = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(stop,), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
-
-    def _watch(self, stop: threading.Event) -> None:
         live = sys.stderr.isatty()
-        while not stop.wait(SECONDS[live]):
-            running = [trial for trial in self.table.trials if trial.state == "running"]
-            for trial in running:
-                self._track(trial)
-            if running:
-                line = " | ".join(f"trial {trial.number}: {self._progress(trial)}" for trial in running)
-                width = shutil.get_terminal_size((100, 24)).columns - 1
-                text = f"{CLEAR}{line[:width]}" if live else f"{line}\n"
-                print(text, end="", file=sys.stderr, flush=True)
-        if live:
-            print(CLEAR, end="", file=sys.stderr, flush=True)
+        try:
+            with repeated(SECONDS[live], self._show):
+                yield
+        finally:
+            if live:
+                print(CLEAR, end="", file=sys.stderr, flush=True)
+
+    def _show(self) -> None:
+        running = [trial for trial in self.table.trials if trial.state == "running"]
+        for trial in running:
+            self._track(trial)
+        if running:
+            line = " | ".join(f"trial {trial.number}: {self._progress(trial)}" for trial in running)
+            width = shutil.get_terminal_size((100, 24)).columns - 1
+            text = f"{CLEAR}{line[:width]}" if sys.stderr.isatty() else f"{line}\n"
+            print(text, end="", file=sys.stderr, flush=True)
 
     def _track(self, trial: Trial) -> None:
         """Hand the tracker a trial's measures, and the losses of its trainings, whichever trial ran them."""

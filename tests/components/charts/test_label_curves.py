@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from components.charts.label_curves import by_rank, normalised, softmax, training_curves
+from components.charts.label_curves import by_rank, normalised, softmax
 
 VALUES = np.array([[1.0, 4.0, 2.0], [6.0, 8.0, 99.0]])
 THERE = np.array([[True, True, True], [True, True, False]])
@@ -27,15 +27,3 @@ def test_shares_of_what_is_there() -> None:
     there = np.array([[True, True, False]])
     assert softmax(scores, there, 1.0)[0] == pytest.approx([1 / 3, 2 / 3, 0])
     assert softmax(scores, there, 0.5)[0] == pytest.approx([1 / 5, 4 / 5, 0])
-
-
-def test_a_trainings_looks_and_nothing_else() -> None:
-    lines = [
-        {"update": 0, "dev RR": 0.1, "dev loss": 3.0},
-        {"update": 5, "divergence (group)": 1.0},
-        {"update": 10, "dev RR": 0.2},
-    ]
-    rank, loss = training_curves(lines)
-    assert rank["curves"] == {"RR": [(0, 0.1, None), (10, 0.2, None)]}
-    assert loss["curves"] == {"loss": [(0, 3.0, None)]}
-    assert training_curves([]) == []

@@ -11,7 +11,7 @@ from transformers import AutoModelForMaskedLM
 
 from components.config import UserError
 from components.models.masked_language_model import LanguageModelHead, MaskedLanguageModel, sampled
-from components.models.pretrained import load_encoder
+from components.models.saved import load_encoder
 from tests.support import toy
 
 ARCHITECTURES = pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "electra"])

@@ -13,7 +13,7 @@ import torch
 
 from components.config import UserError
 from components.data.tokenizers import load_tokenizer
-from components.models import configs, pretrained
+from components.models import configs, pretrained, saved, seeding
 from tests.support import toy
 
 
@@ -59,8 +59,8 @@ def test_the_first_layers_compute_what_they_computed(deep: Path) -> None:
 
 def test_a_cut_model_is_written_and_read_with_its_layers(deep: Path, tmp_path: Path) -> None:
     cut = pretrained.encoder(config(deep, layers=[0, 2]))
-    pretrained.save_tower(cut, tmp_path / "cut", deep, 48)
-    again = pretrained.load_encoder(tmp_path / "cut")
+    saved.save_tower(cut, tmp_path / "cut", deep, 48)
+    again = saved.load_encoder(tmp_path / "cut")
     assert again.config.num_hidden_layers == 2
     assert torch.equal(states(again, IDS), states(cut, IDS))
     assert not torch.equal(states(again, IDS), states(pretrained.encoder(config(deep, layers=2)), IDS))
@@ -77,8 +77,8 @@ def test_families_are_read_cut_written_and_read_again(tmp_path: Path, kind: str)
     folder = toy.write_encoder(tmp_path / kind, kind)
     cut = pretrained.encoder(config(folder, layers=1))
     assert cut.config.num_hidden_layers == 1
-    pretrained.save_tower(cut, tmp_path / "again", folder, 48)
-    assert torch.equal(states(pretrained.load_encoder(tmp_path / "again"), IDS), states(cut, IDS))
+    saved.save_tower(cut, tmp_path / "again", folder, 48)
+    assert torch.equal(states(saved.load_encoder(tmp_path / "again"), IDS), states(cut, IDS))
     tokenizer = load_tokenizer(tmp_path / "again")
     text = "bara nami xq7 lotol"
     assert tokenizer(text)["input_ids"] == pretrained.tokenizer(config(folder))(text)["input_ids"]
@@ -88,7 +88,7 @@ def test_families_are_read_cut_written_and_read_again(tmp_path: Path, kind: str)
 def test_weights_are_read_whole_in_fp32(tmp_path: Path, kind: str) -> None:
     """Also where they were stored in half precision."""
     folder = toy.write_encoder(tmp_path / kind, kind)
-    before = pretrained.load_encoder(folder)
+    before = saved.load_encoder(folder)
     before.to(torch.bfloat16).save_pretrained(str(folder))
     read = pretrained.encoder(config(folder))
     assert {value.dtype for value in read.parameters()} == {torch.float32}
@@ -178,18 +178,18 @@ def test_a_hubs_id_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_weights_of_a_module_by_themselves(tmp_path: Path) -> None:
     torch.manual_seed(0)
     one, other = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
-    pretrained.save_weights(one, tmp_path / "head.safetensors", prefix="linear.")
-    pretrained.load_weights(other, tmp_path / "head.safetensors", prefix="linear.")
+    saved.save_weights(one, tmp_path / "head.safetensors", prefix="linear.")
+    saved.load_weights(other, tmp_path / "head.safetensors", prefix="linear.")
     assert torch.equal(one.weight, other.weight)
     assert torch.equal(one.bias, other.bias)
 
 
 def test_a_seeded_block_leaves_the_generator_as_it_was() -> None:
     torch.manual_seed(3)
-    with pretrained.seeded(7):
+    with seeding.seeded(7):
         first = torch.randn(2)
     after = torch.randn(2)
-    with pretrained.seeded(7):
+    with seeding.seeded(7):
         assert torch.equal(torch.randn(2), first)
     torch.manual_seed(3)
     assert torch.equal(torch.randn(2), after)

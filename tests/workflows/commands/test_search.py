@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,20 @@ def test_search_needs_no_ray(played: Place, tmp_path: Path, monkeypatch: pytest.
     tiny.write(place.folder / "inline.yaml", {"mode": "ray", "device": "auto"})
     monkeypatch.setattr(clusters, "ray_session", None)
     assert place("search", "barami comi", "-k", "3") == 0
+
+
+def test_it_imports_nothing_heavy_that_it_does_not_need(played: Place) -> None:
+    """Transformers' model classes alone take as long to import as all else takes."""
+    code = """
+import sys
+from workflows.__main__ import main
+assert main(sys.argv[1:]) == 0
+heavy = ("ray", "transformers.modeling_utils", "torch._dynamo", "peft", "accelerate", "sklearn", "fastapi", "pyserini")
+print("imported:", *(name for name in heavy if name in sys.modules))
+"""
+    words = [sys.executable, "-c", code, *played.words("search", "barami comi", "--rank")]
+    done = subprocess.run(words, cwd=tiny.ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.endswith("imported:\n"), done
 
 
 def test_control_characters_of_documents_do_not_reach_the_terminal(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from dataclasses import replace
@@ -14,18 +15,21 @@ import yaml
 
 from components.config import UserError
 from components.models.shape import BASE, LARGE, ModelShape, shape_of
+from components.sources.beir import Source as BEIR
 from tests.support import tiny, toy
+from workflows import steps
 from workflows.__main__ import main
 from workflows.distributed.cluster import Cluster, Hardware, read_cluster
 from workflows.distributed.site import GB, Site, site
 from workflows.estimating import foreseen, rates, trial
 from workflows.estimating.collection import assumptions
-from workflows.estimating.estimate import estimate
+from workflows.estimating.estimate import costs, estimate
 from workflows.estimating.rates import Rates
 from workflows.estimating.trial import Trial
 from workflows.stages import experiments
+from workflows.steps.choose import rank_groups
 from workflows.steps.search import SearchConfig, index_shape
-from workflows.store.cost import Made, ModelTask, Sizes, Work
+from workflows.store.cost import Made, ModelTask, Sizes, Work, expanded_sizes
 from workflows.store.dag import graph
 from workflows.store.store import Store
 
@@ -143,6 +147,52 @@ def test_plan_estimates_every_step_and_leaves_nothing_in_the_store(
     assert "could not be tried" not in out
     assert "not estimated" not in out
     assert not store.exists()
+
+
+def test_every_step_function_describes_its_cost() -> None:
+    """A step without one would be missing from the sums of every experiment that has it."""
+    folder = Path(steps.__file__).parent
+    modules = [importlib.import_module(f"{steps.__name__}.{path.stem}") for path in sorted(folder.glob("[a-z]*.py"))]
+    described = [one for module in modules for one in vars(module).values() if hasattr(one, "description")]
+    assert len(described) > 40
+    assert [one.__name__ for one in described if one.description.cost is None] == []
+
+
+@pytest.mark.parametrize("recipe", ["ear", "adapt", "ar2"])
+def test_nothing_of_an_experiment_is_left_out_of_the_sums(
+    tmp_path: Path, beir: Path, encoder: Path, recipe: str
+) -> None:
+    path = tiny.write(tmp_path / "tiny.yaml", getattr(tiny, recipe)(beir, encoder))
+    nodes = graph(experiments.read(path, [], tmp_path).wanted)
+    result = estimate(nodes, {node.fingerprint for node in nodes}, site(Cluster(mode="inline"), tmp_path),
+                      Store(tmp_path / "store"), assumed={}, quick=True)  # fmt: skip
+    assert result.unknown == []
+    assert result.exact
+
+
+def test_expansions_multiply_queries(tmp_path: Path) -> None:
+    """Three of each of two splits' queries, with 10 tokens more; what comes of them counts the queries again."""
+    made = expanded_sizes(replace(SIZES, queries={"train": 100, "dev": 10, "test": 5}), ["train", "dev"], 3, 10.0)
+    assert (made.count, made.asked("dev"), made.asked("test"), made.number) == (330, 30, 0, 3)
+    assert made.query_lengths.tolist() == [15.0]
+    grouped = rank_groups.description.cost(  # type: ignore[attr-defined]
+        None, data=SIZES, ranks=made, split="train", max_rank=101, queries=40, candidates=2, seed=[]
+    ).makes
+    assert (grouped.groups, grouped.candidates) == (40, 2)
+
+
+def test_folds_of_a_collection_are_read_once_and_tried_once(
+    tmp_path: Path, beir: Path, encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tiny.write(tmp_path / "inner.yaml", tiny.dpr(beir, encoder))
+    folds = {"recipe": "folds", "experiment": str(inner), "of": "train", "folds": 3}
+    nodes = graph(experiments.read(tiny.write(tmp_path / "folds.yaml", folds), [], tmp_path).wanted)
+    here, read = site(Cluster(mode="inline"), tmp_path), []
+    monkeypatch.setattr(BEIR, "read_documents", lambda own, plain=BEIR.read_documents: read.append(own) or plain(own))
+    found, collections = costs(nodes, here, Store(tmp_path / "store"), {})
+    assert (len(collections), len(read)) == (3, 1)
+    tasks = {work.task.key for cost in found.values() if cost for work in cost.work if work.task is not None}
+    assert len(tasks) == 3  # documents, queries, a training
 
 
 @pytest.mark.usefixtures("quick_trials")

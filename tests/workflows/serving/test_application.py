@@ -16,7 +16,7 @@ from tests.support import asked
 from tests.support.asked import DENSE, LEXICAL, get, post
 from workflows.serving.access import Application
 from workflows.serving.answering import TOGETHER, Answering, Asked
-from workflows.serving.application import PAGE, application
+from workflows.serving.application import application
 from workflows.serving.marks import Marks
 from workflows.serving.metrics import Metrics
 from workflows.serving.questions import BODY_BYTES, DOCUMENTS, QUERIES, QUERY_CHARACTERS, Question
@@ -211,7 +211,8 @@ def test_marks_are_kept_and_given_as_qrels(service: Made, tmp_path: Path) -> Non
 
 def test_the_page_asks_nothing_of_others(service: Made) -> None:
     said = get(service.application, "/")
-    assert said.body.decode() == PAGE.read_text()
+    assert "<title>Search · Sparring</title>" in said.body.decode()
+    assert said.body.decode().strip().endswith("</html>")
     assert "default-src 'none'" in said.headers["content-security-policy"]
     assert not re.search(r"https?://|@import|url\(", said.body.decode())
     assert get(service.application, "/docs").status == 404

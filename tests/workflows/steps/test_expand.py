@@ -11,7 +11,7 @@ import pytest
 
 from components.config import UserError
 from components.data.tables import EXPANSIONS, QUERIES, check
-from components.expansion import expansions
+from components.expansion import expansions, feedback
 from components.models.generator_configs import GenerateConfig, GeneratorConfig
 from tests.support import tiny, toy
 from tests.support.expanded import by_relevance, place
@@ -65,10 +65,10 @@ def test_an_interrupted_expansion_draws_only_what_is_left(
     monkeypatch.setattr(expand, "QUERIES_A_SHARD", 5)
     by_relevance(tmp_path / "wanted", toy.INLINE, data, found, ["train"])
     with monkeypatch.context() as power:
-        cut_power(power, expand.Sampler, "__call__", after=1)
+        cut_power(power, feedback.Sampler, "__call__", after=1)
         with pytest.raises(PowerCut):
             by_relevance(tmp_path / "out", toy.INLINE, data, found, ["train"])
-    filled = cut_power(monkeypatch, expand.Sampler, "__call__", after=None)
+    filled = cut_power(monkeypatch, feedback.Sampler, "__call__", after=None)
     by_relevance(tmp_path / "out", toy.INLINE, data, found, ["train"])
     assert len(filled) == 3  # of four
     assert tiny.kept(tmp_path / "out") == tiny.kept(tmp_path / "wanted")

@@ -1,0 +1,59 @@
+"""Which tokens a pre-trained model's tokens see: all of a text, or those before them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+from components.config import UserError
+from components.models.configs import Base, DualEncoderConfig
+
+
+def is_decoder(config: Any) -> bool:
+    """Whether a Hugging Face config is that of a decoder without an encoder: Qwen3's, Mistral's, Llama's."""
+    kind = type(config)
+    masked = kind in MODEL_FOR_MASKED_LM_MAPPING
+    return kind in MODEL_FOR_CAUSAL_LM_MAPPING and not masked and not getattr(config, "is_encoder_decoder", False)
+
+
+def is_causal(config: Any) -> bool:
+    """Whether tokens see only those before them."""
+    both_ways = getattr(config, "use_bidirectional_attention", None) is True or not getattr(config, "is_causal", True)
+    return is_decoder(config) and not both_ways
+
+
+def for_reading(model: Any) -> Any:
+    """The model, to read texts and not to write them: a causal one keeps no keys and values for the next token."""
+    if is_decoder(model.config):
+        model.config.use_cache = False
+        _tell_attention(model)
+    return model
+
+
+def with_attention(model: Any, source: DualEncoderConfig | Base) -> Any:
+    """The model, whose tokens see what `source.attention` says. UserError if that cannot be chosen."""
+    if source.attention is None:
+        return model
+    if not is_decoder(model.config):
+        raise UserError(f"attention: {source.attention}: {source.model} is no causal language model; accepted: null")
+    model.config.is_causal = source.attention == "causal"
+    _tell_attention(model)
+    ids = torch.tensor([[1, 2], [1, 3]])
+    was, _ = model.training, model.eval()
+    with torch.no_grad():
+        one, other = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[:, 0]
+    model.train(was)
+    if torch.allclose(one, other, rtol=1e-4, atol=1e-5) != model.config.is_causal:
+        raise UserError(f"attention: {source.attention}: a {model.config.model_type} model has no such attention; "
+                        "accepted: null")  # fmt: skip
+    return model
+
+
+def _tell_attention(model: Any) -> None:
+    """Tell a model's layers what its config says of the mask: flash attention asks them, and has no mask."""
+    if hasattr(model.config, "is_causal"):
+        for module in model.modules():
+            if hasattr(module, "is_causal"):
+                module.is_causal = model.config.is_causal

@@ -1,0 +1,63 @@
+"""The layers of a pre-trained model: keeping some of them, running them again in the backward pass, how long a text
+they read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from components.config import UserError
+from components.models.configs import Pretrained
+
+
+def keep_layers(model: Any, layers: int | list[int] | None) -> Any:
+    """Keep some of an encoder's layers: those of the module list whose length is the config's number of layers."""
+    if layers is None:
+        return model
+    count = model.config.num_hidden_layers
+    keep = list(range(layers)) if isinstance(layers, int) else layers
+    if not keep or min(keep) < 0 or max(keep) >= count or len(set(keep)) < len(keep):
+        raise UserError(
+            f"layers: {layers}: the model has {count} layers; accepted: 1 to {count}, or a list of positions"
+        )
+    if keep[0] != 0 and hasattr(model.config, "relative_attention_num_buckets"):
+        raise UserError(f"layers: {layers}: the first layer of a {model.config.model_type} model holds the position "
+                        "biases of all layers; accepted: lists that begin with 0")  # fmt: skip
+    if keep[0] != 0 and model.config.model_type == "modernbert":
+        raise UserError(f"layers: {layers}: the first layer of a modernbert model has one norm less than the others; "
+                        "accepted: lists that begin with 0")  # fmt: skip
+    for module in model.modules():
+        for name, child in module.named_children():
+            if isinstance(child, nn.ModuleList) and len(child) == count:
+                setattr(module, name, nn.ModuleList([child[i] for i in keep]))
+                if getattr(model.config, "layer_types", None):  # which layers look at the whole text
+                    model.config.layer_types = [model.config.layer_types[i] for i in keep]
+                model.config.num_hidden_layers = len(keep)
+                return model
+    raise UserError(f"layers: {layers}: there is no list of {count} layers in a {model.config.model_type} model")
+
+
+def use_gradient_checkpointing(module: nn.Module) -> None:
+    """Have the layers of all models inside keep their inputs alone, and run again in the backward pass with the same
+    dropout (Chen et al., 2016). The gradient is the same. A model whose library does not offer it stays as it is."""
+    from transformers import PreTrainedModel  # heavy
+
+    for model in module.modules():
+        if isinstance(model, PreTrainedModel) and model.supports_gradient_checkpointing:
+            model.activation_checkpointing_enable({"use_reentrant": False})
+
+
+def check_length(model: nn.Module, source: Pretrained, *keys: str) -> None:
+    """UserError if a limit in `source`, named by one of `keys`, exceeds the positions that the model has learnt: those
+    of its table, or, of a model with rotary ones (RoPE), those that its config says it was made for."""
+    config: Any = getattr(model, "config", None)
+    limits = [config.max_position_embeddings] if getattr(config, "rope_parameters", None) else []
+    for name, module in model.named_modules():
+        if name.endswith(("position_embeddings", "wpe")) and isinstance(module, nn.Embedding):
+            unused = 0 if module.padding_idx is None else module.padding_idx + 1  # RoBERTa starts after it
+            limits.append(module.num_embeddings - unused)
+    for limit in limits:
+        for key in keys:
+            if getattr(source, key) > limit:
+                raise UserError(f"{key}: {getattr(source, key)}: {source.model} reads at most {limit} tokens")

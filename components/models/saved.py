@@ -1,0 +1,94 @@
+"""Models as this project writes them and reads them again: weights, tokenizer, what describes them to others."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
+
+from components.data.tokenizers import MODEL_CONFIG, tokenizer_file
+from components.files import write_json
+from components.models import adapters, bert, over_base, pretrained
+from components.models.attention import for_reading
+from components.models.configs import MODULES, Pretrained
+
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt",
+    "added_tokens.json", "spiece.model", "sentencepiece.bpe.model",
+)  # fmt: skip
+
+
+def load_encoder(folder: Path, *, frozen: bool = False) -> Any:
+    """An encoder that `save_tower` wrote; `frozen`, to be asked alone."""
+    if frozen and (own := bert.encoder(folder)) is not None:
+        return own
+    return over_base.saved(pretrained.plain_encoder, folder) or for_reading(
+        pretrained.load(AutoModel, str(folder), add_pooling_layer=False)
+    )
+
+
+def load_classifier(folder: Path, *, frozen: bool = False) -> Any:
+    """A sequence classifier that `save_tower` wrote; `frozen`, to be asked alone."""
+    if frozen and (own := bert.classifier(folder)) is not None:
+        return own
+    return over_base.saved(pretrained.plain_classifier, folder, head=True) or pretrained.load(
+        AutoModelForSequenceClassification, str(folder)
+    )
+
+
+def load_language_model(folder: Path, auto: Any) -> Any:
+    """A language model that `save_tower` wrote; `auto` is the Hugging Face class to load it with."""
+    saved = over_base.saved(lambda source, within: pretrained.read(auto, source, within), folder)
+    return saved or auto.from_pretrained(str(folder), dtype=torch.float32)
+
+
+def load_causal_language_model(folder: Path) -> Any:
+    """A causal language model that `save_tower` wrote."""
+    return over_base.saved(pretrained.plain_causal_language_model, folder) or pretrained.load(
+        AutoModelForCausalLM, str(folder)
+    )
+
+
+def load_masked_language_model(folder: Path) -> Any:
+    """A masked language model that `save_tower` wrote."""
+    return pretrained.load(AutoModelForMaskedLM, str(folder))
+
+
+def save_tower(model: Any, folder: Path, tokenizer_from: Path, limit: int) -> None:
+    """Write a Hugging Face model with its tokenizer, and `limit` as the length at which sentence-transformers cuts. Of
+    one with an adapter what is frozen is left out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if adapters.has_adapter(model):
+        adapters.save(model, folder)
+    else:
+        model.save_pretrained(str(folder))
+    source = tokenizer_file(tokenizer_from).parent
+    for name in TOKENIZER_FILES:
+        if (source / name).exists():
+            shutil.copyfile(source / name, folder / name)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": False})
+
+
+def save_modules(folder: Path, modules: list[tuple[str, str]], about: dict[str, Any], config: Pretrained) -> None:
+    """Write a model's description: for sentence-transformers its modules, as pairs of folder and class, and `about`;
+    for this project its config."""
+    listed = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(modules)]
+    write_json(folder / MODULES, listed)
+    write_json(folder / "config_sentence_transformers.json", {"prompts": {}, **about})
+    (folder / MODEL_CONFIG).write_text(config.model_dump_json(indent=1) + "\n")
+
+
+def save_weights(module: nn.Module, path: Path, *, prefix: str = "") -> None:
+    """Write a module's parameters as safetensors, with `prefix` before each name."""
+    tensors = {prefix + name: value.detach().cpu().contiguous() for name, value in module.state_dict().items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def load_weights(module: nn.Module, path: Path, *, prefix: str = "") -> None:
+    """Load the parameters that `save_weights` wrote."""
+    module.load_state_dict({name.removeprefix(prefix): value for name, value in load_file(path).items()})

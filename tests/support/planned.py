@@ -1,0 +1,40 @@
+"""The plans of the repository's configs, each made once in a process: reading all 152 takes many seconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from components.config import read_based
+from tests.support.tiny import ROOT
+from workflows.running.plan import plan_text
+from workflows.stages import experiments
+from workflows.store.dag import graph
+from workflows.store.store import Store
+
+CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+
+
+class Planned(NamedTuple):
+    """A config's plan where nothing was done yet."""
+
+    text: str
+    functions: frozenset[Callable[..., Any]]
+    """Those of its steps."""
+
+
+@cache
+def planned(config: Path) -> Planned:
+    """A config's plan. `adapt` takes numbers from its collection, which is not there: the texts of a package are others
+    in its next version. Of a cross-validation it is that of one seed."""
+    there = "data={format: beir, path: nowhere}"
+    assignments = {"adapt": [there], "folds": [f"sets={json.dumps([there, 'seeds=[1]'])}"]}.get(
+        read_based(config)["recipe"], []
+    )
+    nowhere = Path("nowhere")
+    wanted = experiments.read(config, assignments, nowhere / "runs").wanted
+    functions = frozenset(node.function for node in graph(wanted))
+    return Planned(plan_text(wanted, Store(nowhere / "store")) + "\n", functions)
