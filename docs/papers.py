@@ -10,6 +10,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from components.config import Config, read_based  # noqa: E402
-from components.sources.base import Source  # noqa: E402
 from workflows.stages import experiments  # noqa: E402
 from workflows.stages.expected import KEY, Expected  # noqa: E402
 from workflows.store.dag import graph  # noqa: E402
@@ -35,16 +35,26 @@ PAPERS = {
 }
 
 FILES = {
-    "data/nq": "DPR's: `psgs_w100.tsv` with 21,015,324 passages (13 GB), 58,880 training questions with a gold passage, "
-    "8,757 dev and 3,610 test questions; 2,032 test questions of WebQuestions, 694 of CuratedTREC, 22,075 of "
-    "EntityQuestions",
-    "data/trivia": "the same passages, 60,413 training questions with a gold passage, 8,837 dev and 11,313 test questions",
-    "data/msmarco": "`collection.tsv` with 8,841,823 passages (3 GB), about 503,000 training queries, 6,980 of dev.small, "
-    "about 56,000 of dev, 43 of DL 2019 and 54 of DL 2020",
-    "data/tripclick": "about 1.5 million articles, and topics with qrels of HEAD and TORSO; 3,500 queries to validate and "
-    "3,500 to test",
-    "data/multireqa": "NQ: 106,521 training pairs, 4,131 test queries, 22,118 sentences; SQuAD: 87,133, 10,485, 10,642; "
-    "TriviaQA: 335,659, 7,776, 238,339; SearchQA: 629,160, 16,476, 454,836",
+    "data/nq": (
+        "DPR's: `psgs_w100.tsv` with 21,015,324 passages (13 GB), 58,880 training questions with a gold "
+        "passage, 8,757 dev and 3,610 test questions; 2,032 test questions of WebQuestions, 694 of "
+        "CuratedTREC, 22,075 of EntityQuestions"
+    ),
+    "data/trivia": (
+        "the same passages, 60,413 training questions with a gold passage, 8,837 dev and 11,313 test questions"
+    ),
+    "data/msmarco": (
+        "`collection.tsv` with 8,841,823 passages (3 GB), about 503,000 training queries, 6,980 of dev.small, "
+        "about 56,000 of dev, 43 of DL 2019 and 54 of DL 2020"
+    ),
+    "data/tripclick": (
+        "about 1.5 million articles, and topics with qrels of HEAD and TORSO; 3,500 queries to validate and "
+        "3,500 to test"
+    ),
+    "data/multireqa": (
+        "NQ: 106,521 training pairs, 4,131 test queries, 22,118 sentences; SQuAD: 87,133, 10,485, 10,642; "
+        "TriviaQA: 335,659, 7,776, 238,339; SearchQA: 629,160, 16,476, 454,836"
+    ),
     "data/beir": "BEIR's 18 sets but MS MARCO, each a folder; CQADupStack has 12",
     "data/wiki1m_for_simcse.txt": "1 million sentences of Wikipedia",
     "data/senteval": "SentEval's STS and transfer tasks",
@@ -54,41 +64,62 @@ FILES = {
 FOLDERS = {place for place in FILES if "." not in place}
 
 NOT_HERE = {
-    "ar2": "Tables 1 and 9 (statistics, numbers of the trainings: they are in the configs), Table 8 (seconds: in every "
-    "report), Figures 1 and 2 (drawings).",
-    "samtone": "The average columns of Tables 1 and 4 (means of the other columns), GTR's column of Table 2 (another "
-    "paper's model), Figure 2 (a drawing).",
-    "simlm": "Table 3 (the size of ColBERTv2's index, another paper's), Tables 9 and 14 (examples), Tables 11 and 13 "
-    "(numbers of the trainings: they are in the configs), GLUE in Table 1 (no retrieval), Figures 1 and 2 (drawings).",
-    "diffcse": "Tables 2.9 (examples), A.1 to A.3 (numbers of the trainings: they are in the configs), Figure 2-1 (a "
-    "drawing). Table 2.11 and Figure 2-2 are sections of the report of Table 2.1.",
-    "ear": "Table 3.3 (statistics), Tables B.1 and B.2 (numbers of the trainings: they are in the configs), Figure 3-1 "
-    "(a drawing). Seconds of Table 3.11 with a batch of 1 are not measured: the report's are of whole batches. FiD's "
-    "checkpoints, which Table 3.5 takes, are not read: its reader is trained.",
-    "coder": "Table 1's first rows (other papers' models), Tables 5 and 6 (numbers: they are in the configs), Figures 1, "
-    "11, 12 and 13 (drawings and examples; the report draws such of its own queries). Table 4's row CODER(RB), whose "
-    "numbers the paper does not give.",
+    "ar2": (
+        "Tables 1 and 9 (statistics, numbers of the trainings: they are in the configs), Table 8 (seconds: in "
+        "every report), Figures 1 and 2 (drawings)."
+    ),
+    "samtone": (
+        "The average columns of Tables 1 and 4 (means of the other columns), GTR's column of Table 2 (another "
+        "paper's model), Figure 2 (a drawing)."
+    ),
+    "simlm": (
+        "Table 3 (the size of ColBERTv2's index, another paper's), Tables 9 and 14 (examples), Tables 11 and "
+        "13 (numbers of the trainings: they are in the configs), GLUE in Table 1 (no retrieval), Figures 1 "
+        "and 2 (drawings)."
+    ),
+    "diffcse": (
+        "Tables 2.9 (examples), A.1 to A.3 (numbers of the trainings: they are in the configs), Figure 2-1 (a "
+        "drawing). Table 2.11 and Figure 2-2 are sections of the report of Table 2.10."
+    ),
+    "ear": (
+        "Table 3.3 (statistics), Tables B.1 and B.2 (numbers of the trainings: they are in the configs), "
+        "Figure 3-1 (a drawing). Seconds of Table 3.11 with a batch of 1 are not measured: the report's are "
+        "of whole batches. FiD's checkpoints, which Table 3.5 takes, are not read: its reader is trained."
+    ),
+    "coder": (
+        "Table 1's first rows (other papers' models), Tables 5 and 6 (numbers: they are in the configs), "
+        "Figures 1, 11, 12 and 13 (drawings and examples; the report draws such of its own queries). Table "
+        "4's row CODER(RB), whose numbers the paper does not give."
+    ),
 }
 """Tables and figures that no file has, and why."""
 
 
+ABOUT = """\
+# Every table of the papers
+
+Made by `python docs/papers.py` from the files beside it; tests keep it current. A file is an experiment with the
+paper's numbers, and `expected:` has the paper's results:
+
+```
+sparring plan configs/papers/ar2/table2-nq.yaml     # every step; needs none of the data
+sparring run configs/papers/ar2/table2-nq.yaml --cluster cluster/YOURS.yaml
+```
+
+The table at its end, the report and `metrics.json` have the paper's value, this run's with its interval, the
+difference, and whether the paper's lies within, above or below. *Small* is a config with the same rows on what a
+laptop holds; what it gave is in [RESULTS.md](../../RESULTS.md), if anything. None of the files was run here as it
+stands: their data and GPUs were not at hand.
+"""
+
+
 def text() -> str:
     """The list."""
-    lines = [
-        "# Every table of the papers", "",
-        "Made by `python docs/papers.py` from the files beside it; tests keep it current. A file is an experiment with the",
-        "paper's numbers, and `expected:` has the paper's results:", "",
-        "```", "sparring plan configs/papers/ar2/table2-nq.yaml     # every step; needs none of the data",
-        "sparring run configs/papers/ar2/table2-nq.yaml --cluster cluster/YOURS.yaml", "```", "",
-        "The table at its end, the report and `metrics.json` have the paper's value, this run's with its interval, the",
-        "difference, and whether the paper's lies within, above or below. *Small* is a config with the same rows on what a",
-        "laptop holds; what it gave is in [RESULTS.md](../../RESULTS.md), if anything. None of the files was run here as it",
-        "stands: their data and GPUs were not at hand.", "",
-    ]  # fmt: skip
+    lines = [ABOUT]
     places: dict[str, set[str]] = {}
     for name, title in PAPERS.items():
-        lines += [f"## {title}", "", "| what | config | needs in `data/` (files) | start models | the paper's hardware | small |",
-                  "|---|---|---|---|---|---|"]  # fmt: skip
+        head = ["what", "config", "needs in `data/` (files)", "start models", "the paper's hardware", "small"]
+        lines += [f"## {title}", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
         parts = []
         for path in sorted((FOLDER / name).glob("*.yaml"), key=_natural):
             tree = read_based(path)
@@ -128,20 +159,16 @@ def needs(path: Path) -> tuple[list[str], list[str]]:
     return sorted(files), sorted(models)
 
 
-class _data_in:  # noqa: N801
+@contextmanager
+def _data_in(folder: str) -> Iterator[None]:
     """`$SPARRING_DATA` is another folder for a while."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder, self._before = folder, os.environ.get("SPARRING_DATA")
-
-    def __enter__(self) -> None:
-        os.environ["SPARRING_DATA"] = self._folder
-
-    def __exit__(self, *error: object) -> None:
-        if self._before is None:
-            del os.environ["SPARRING_DATA"]
-        else:
-            os.environ["SPARRING_DATA"] = self._before
+    before = os.environ.get("SPARRING_DATA")
+    os.environ["SPARRING_DATA"] = folder
+    try:
+        yield
+    finally:
+        os.environ.pop("SPARRING_DATA")
+        os.environ |= {} if before is None else {"SPARRING_DATA": before}
 
 
 def _configs(value: Any) -> Iterator[Config]:

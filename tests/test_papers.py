@@ -20,7 +20,8 @@ TABLES = [path for path in sorted(FOLDER.rglob("*.yaml")) if read_based(path).ge
 def papers() -> ModuleType:
     """`docs/papers.py`, which is no part of a package."""
     spec = importlib.util.spec_from_file_location("papers", ROOT / "docs" / "papers.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
