@@ -191,7 +191,7 @@ def _place(file: str) -> str:
 def _folders(files: list[str]) -> str:
     """The folders that files lie in, with how many there are of each."""
     of = [_place(file) for file in files]
-    return ", ".join(f"{_in_data(one)} ({of.count(one)})" if one in FOLDERS else _in_data(one) for one in sorted({*of}))
+    return ", ".join(_in_data(one) + (f" ({of.count(one)})" if one in FOLDERS else "") for one in sorted({*of}))
 
 
 def _in_data(place: str) -> str:

@@ -71,9 +71,8 @@ class Expected(Config):
             why = self.not_comparable or column.not_comparable
             for system, value in column.values.items():
                 found = {key: own.get(system, {}).get(key) for key in ("value", "low", "high")}
-                row = {"system": system, "collection": column.collection, "measure": column.measure}
-                row |= {"expected": value / scale, **found, **_told(value / scale, why, **found)}
-                rows.append(row)
+                place = {"system": system, "collection": column.collection, "measure": column.measure}
+                rows.append({**place, "expected": value / scale, **found, **_told(value / scale, why, **found)})
         return {"source": self.source, "unsaid": self.unsaid, "rows": rows}
 
 
