@@ -133,7 +133,7 @@ def text() -> str:
             what = expected.source.rpartition("), ")[2]
             cells = [what, _link(path), _folders(files), ", ".join(f"`{one}`" for one in models),
                      expected.hardware or "not said",
-                     "no" if expected.small is None else f"[{Path(expected.small).stem}](../../{expected.small})"]  # fmt: skip
+                     f"[{Path(expected.small).stem}](../../{expected.small})" if expected.small else "no"]  # fmt: skip
             lines.append(f"| {' | '.join(cells)} |")
         lines += ["", f"Parts of these: {', '.join(map(_link, parts))}.", ""] if parts else [""]
         lines += [f"Not here: {NOT_HERE[name]}", ""]
