@@ -83,8 +83,8 @@ NOT_HERE = {
     ),
     "ear": (
         "Table 3.3 (statistics), Tables B.1 and B.2 (numbers of the trainings: they are in the configs), "
-        "Figure 3-1 (a drawing). Seconds of Table 3.11 with a batch of 1 are not measured: the report's are "
-        "of whole batches. FiD's checkpoints, which Table 3.5 takes, are not read: its reader is trained."
+        "Figure 3-1 (a drawing). Seconds of Table 3.11 with a batch of 1 are not measured: the report's are of "
+        "whole batches."
     ),
     "coder": (
         "Table 1's first rows (other papers' models), Tables 5 and 6 (numbers: they are in the configs), "
@@ -109,7 +109,8 @@ sparring run configs/papers/ar2/table2-nq.yaml --cluster cluster/YOURS.yaml
 The table at its end, the report and `metrics.json` have the paper's value, this run's with its interval, the
 difference, and whether the paper's lies within, above or below. *Small* is a config with the same rows on what a
 laptop holds; what it gave is in [RESULTS.md](../../RESULTS.md), if anything. None of the files was run here as it
-stands: their data and GPUs were not at hand.
+stands: their data and GPUs were not at hand. `sparring convert` makes a start model of a checkpoint that a paper's own
+code wrote.
 """
 
 

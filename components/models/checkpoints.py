@@ -1,4 +1,5 @@
-"""Checkpoints of the papers' own code as retrievers of ours: DPR's, AR2's, ANCE's and CODER's.
+"""Checkpoints of the papers' own code as models of ours: DPR's, AR2's, ANCE's and CODER's retrievers, and the readers
+of Fusion-in-Decoder (FiD).
 
 Each is a table of weights by name, and the part of a name before the encoder's own says whose weights they are. Those
 that a hub has as plain encoders (coCondenser, SimLM, TAS-B) need nothing of this: `retriever.model` takes their name.
@@ -19,11 +20,17 @@ from torch import Tensor
 from components.config import UserError, listing
 from components.models.configs import DualEncoderConfig
 from components.models.dual_encoder import DualEncoder
+from components.models.reader import Reader
+from components.models.reader_configs import ReaderConfig
 
 FIRST = "embeddings.word_embeddings.weight"
 """A weight that every encoder here has: what stands before it in a checkpoint is the encoder's place there."""
-UNUSED = re.compile(r"(pooler|cls|lm_head|classifier)\.|(.*\.)?position_ids$")
-"""Weights that no vector depends on."""
+UNUSED = re.compile(r"(pooler|cls|classifier)\.|(.*\.)?position_ids$|.*EncDecAttention\.relative_attention_bias")
+"""Weights that nothing depends on."""
+WRAPPED = re.compile(r"encoder\.encoder\.(?:block\.(\d+)\.module\.)?")
+"""How FiD's code names a weight of T5's encoder, whose layers it wraps."""
+TIED = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+"""T5's token embeddings under their other names, which a file may leave out."""
 
 
 class Layout(NamedTuple):
@@ -88,7 +95,7 @@ def retriever(paths: list[Path], config: DualEncoderConfig) -> tuple[DualEncoder
     """
     weights = {name: value for path in paths for name, value in weights_in(path).items()}
     name, layout = _layout_of(weights, paths)
-    asked = {"towers": "shared" if layout.shared else "separate", "pooling": "cls", "similarity": "dot"}
+    asked: dict[str, Any] = {"towers": "shared" if layout.shared else "separate", "pooling": "cls", "similarity": "dot"}
     stated = {key: value for key in asked if (value := getattr(config, key)) is not None}
     if layout.head:
         asked |= {"projection": len(_under(weights, "norm.")["weight"]), "projection_norm": True}
@@ -101,6 +108,24 @@ def retriever(paths: list[Path], config: DualEncoderConfig) -> tuple[DualEncoder
         for theirs, ours in HEADS.items():
             _fill(getattr(head, ours), _under(weights, theirs), theirs.rstrip("."), paths)
     return model, tokenizer, name
+
+
+def has_reader(paths: list[Path]) -> bool:
+    """Whether a checkpoint is one of FiD's."""
+    return len(paths) == 1 and any(WRAPPED.match(name) for name in weights_in(paths[0]))
+
+
+def reader(path: Path, config: ReaderConfig) -> tuple[Reader, Any]:
+    """A reader with the weights of FiD's checkpoint, and its tokenizer. `config.model` is the T5 that it was trained
+    from. FiD's code puts `title:` before a passage's title, and ours does not."""
+    weights = {
+        WRAPPED.sub(lambda found: f"encoder.block.{found[1]}." if found[1] else "encoder.", name, count=1): value
+        for name, value in weights_in(path).items()
+    }
+    weights |= {name: weights["shared.weight"] for name in TIED if name not in weights and "shared.weight" in weights}
+    model, tokenizer = Reader.start(config)
+    _fill(model.model, weights, "the reader", [path])
+    return model, tokenizer
 
 
 def _layout_of(weights: dict[str, Tensor], paths: list[Path]) -> tuple[str, Layout]:
@@ -142,8 +167,8 @@ def _fill(module: torch.nn.Module, weights: dict[str, Tensor], what: str, paths:
     module.load_state_dict(kept, strict=False)
 
 
-def write(model: DualEncoder, tokenizer: Any, folder: Path) -> None:
-    """Write the retriever as `retriever.model` and sentence-transformers take it."""
+def write(model: DualEncoder | Reader, tokenizer: Any, folder: Path) -> None:
+    """Write a model as `retriever.model` and sentence-transformers take it, or as `reader.model` does."""
     with tempfile.TemporaryDirectory() as place:
         tokenizer.save_pretrained(place)
         model.save(folder, Path(place))

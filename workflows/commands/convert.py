@@ -1,5 +1,6 @@
 """Write a checkpoint of DPR's, AR2's, ANCE's or CODER's own code as a retriever's folder, which `retriever.model` and
-sentence-transformers take. Nothing in the checkpoint is executed: tensors and plain values alone are read."""
+sentence-transformers take, or one of Fusion-in-Decoder's as a reader's. Nothing in the checkpoint is executed: tensors
+and plain values alone are read."""
 
 import argparse
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 from components.config import UserError
 from components.files import replacing
 from components.models.configs import DualEncoderConfig
+from components.models.reader_configs import ReaderConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,9 +39,13 @@ def call(arguments: argparse.Namespace) -> None:
     asked = DualEncoderConfig(
         model=arguments.model, query_tokens=arguments.query_tokens, document_tokens=arguments.document_tokens
     )
-    model, tokenizer, layout = checkpoints.retriever(paths, asked)
+    if checkpoints.has_reader(paths):
+        model, tokenizer = checkpoints.reader(paths[0], ReaderConfig(model=arguments.model))
+        about, key = "a reader", f"reader: {{model: {{model: {folder}}}, train: null}}"
+    else:
+        model, tokenizer, layout = checkpoints.retriever(paths, asked)
+        about = f"{layout}'s layout; {model.config.towers} towers, vectors of {model.dimensions} numbers"
+        key = f"retriever: {{model: {folder}}}"
     with replacing(folder) as place:
         checkpoints.write(model, tokenizer, place)
-    about = model.config
-    print(f"{folder}: {layout}'s layout; {about.towers} towers, vectors of {model.dimensions} numbers")
-    print(f"In a config: retriever: {{model: {folder}}}")
+    print(f"{folder}: {about}\nIn a config: {key}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from components.data.batches import Batch
 from components.models import checkpoints
 from components.models.configs import DualEncoderConfig
 from components.models.dual_encoder import DualEncoder
-from tests.support import toy
+from components.models.reader import Reader
+from components.models.reader_configs import ReaderConfig
+from tests.support import tiny, toy
 from workflows.__main__ import main
 
 TEXTS = ["bara comi", "dutol feven gira", "lomi"]
@@ -141,6 +144,33 @@ def test_coders_query_encoder_stands_beside_its_bases_documents(bert: Path, tmp_
     torch.testing.assert_close(model(batch, "query"), query(batch))
     base, _ = DualEncoder.start(DualEncoderConfig(model=str(bert), pooling="cls", document_tokens=32))
     torch.testing.assert_close(model(batch, "document"), base.eval()(batch, "document"))
+
+
+@torch.inference_mode()
+def test_fids_reader_writes_what_its_t5_writes(tmp_path: Path, said: tiny.Said) -> None:
+    """Its code wraps each layer of the encoder; old files have a bias of the decoder that T5 never had."""
+    from transformers import AutoModelForSeq2SeqLM
+
+    base = toy.write_encoder(tmp_path / "t5", "t5")
+    theirs = AutoModelForSeq2SeqLM.from_pretrained(str(base)).eval()
+    for weight in theirs.parameters():
+        weight.data.normal_(0, 0.2)
+    state = {}
+    for name, value in theirs.state_dict().items():
+        first, _, rest = name.partition(".")
+        rest = re.sub(r"^(block\.\d+)\.", r"\1.module.", rest)
+        state[f"encoder.encoder.{rest}" if first == "encoder" else name] = value
+    state["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"] = torch.ones(2, 2)
+    state.pop("lm_head.weight", None)
+    (tmp_path / "fid").mkdir()
+    saved(state, tmp_path / "fid" / "pytorch_model.bin")
+    assert main(["convert", str(tmp_path / "fid"), str(tmp_path / "folder"), "--model", str(base)]) == 0
+    assert "train: null" in said()[0]
+    ours, _ = Reader.start(ReaderConfig(model=str(tmp_path / "folder")))
+    ids = torch.tensor([[5, 6, 7, 8, 1]])
+    labels = torch.tensor([[9, 10, 1]])
+    torch.testing.assert_close(ours.model.eval()(input_ids=ids, labels=labels).logits,
+                               theirs(input_ids=ids, labels=labels).logits)  # fmt: skip
 
 
 @pytest.mark.parametrize("cosine", [False, True], ids=["TAS-B and coCondenser", "SimLM"])
