@@ -83,8 +83,7 @@ NOT_HERE = {
     ),
     "ear": (
         "Table 3.3 (statistics), Tables B.1 and B.2 (numbers of the trainings: they are in the configs), "
-        "Figure 3-1 (a drawing). Seconds of Table 3.11 with a batch of 1 are not measured: the report's are of "
-        "whole batches."
+        "Figure 3-1 (a drawing)."
     ),
     "coder": (
         "Table 1's first rows (other papers' models), Tables 5 and 6 (numbers: they are in the configs), "
