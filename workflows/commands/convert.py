@@ -40,12 +40,14 @@ def call(arguments: argparse.Namespace) -> None:
         model=arguments.model, query_tokens=arguments.query_tokens, document_tokens=arguments.document_tokens
     )
     if checkpoints.has_reader(paths):
-        model, tokenizer = checkpoints.reader(paths[0], ReaderConfig(model=arguments.model))
+        reader, tokenizer = checkpoints.reader(paths[0], ReaderConfig(model=arguments.model))
         about, key = "a reader", f"reader: {{model: {{model: {folder}}}, train: null}}"
+        with replacing(folder) as place:
+            checkpoints.write(reader, tokenizer, place)
     else:
         model, tokenizer, layout = checkpoints.retriever(paths, asked)
         about = f"{layout}'s layout; {model.config.towers} towers, vectors of {model.dimensions} numbers"
         key = f"retriever: {{model: {folder}}}"
-    with replacing(folder) as place:
-        checkpoints.write(model, tokenizer, place)
+        with replacing(folder) as place:
+            checkpoints.write(model, tokenizer, place)
     print(f"{folder}: {about}\nIn a config: {key}")
