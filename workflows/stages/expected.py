@@ -40,7 +40,7 @@ class Expected(Config):
     hardware: str = ""
     """What the paper ran it on, where it says so."""
     small: str | None = None
-    """The config that has the same rows at small scale, from the repository's root. Null where there is none."""
+    """The config that has these rows, or some of them, at small scale, from the repository's root. Null for none."""
     not_comparable: str = ""
     """Why none of the values says anything about the run's, where that is so."""
 
