@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from components.config import UserError, listing
 from components.models.configs import DualEncoderConfig
@@ -58,32 +57,16 @@ HEADS = {"embeddingHead.": "linear", "norm.": "norm"}
 
 
 def weights_in(path: Path) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint by its name, of nested tables with a dot between theirs. Nothing but tensors and
-    plain values is ever made of a file. UserError if it is no checkpoint."""
-    if path.is_dir():
-        names = ("model.safetensors", "pytorch_model.bin")
-        there = [path / name for name in names if (path / name).exists()]
-        if not there:
-            raise UserError(f"{path}: there is neither {' nor '.join(names)}")
-        path = there[0]
+    """Every tensor of a checkpoint by its name. UserError if it is not in safetensors: the papers' code pickles its
+    own, and what a pickle says is executed when it is opened."""
+    path = path / "model.safetensors" if path.is_dir() else path
     if not path.is_file():
         raise UserError(f"{path}: there is no such file")
-    if path.suffix == ".safetensors":
-        return load_file(path)
     try:
-        # The papers' code writes pickles alone: `weights_only` makes tensors and plain values of one, and nothing else.
-        loaded = torch.load(path, map_location="cpu", weights_only=True)  # noqa: TID251
-    except Exception as error:  # what torch raises differs by what is wrong
-        raise UserError(f"{path}: no checkpoint of tensors and plain values: {str(error).splitlines()[0]}") from None
-    return {} if not isinstance(loaded, Mapping) else dict(_flat(loaded))
-
-
-def _flat(table: Mapping[Any, Any], before: str = "") -> Iterator[tuple[str, Tensor]]:
-    for name, value in table.items():
-        if isinstance(value, Tensor):
-            yield f"{before}{name}", value
-        elif isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
+        return load_file(path)
+    except SafetensorError:
+        raise UserError(f"{path}: is not in safetensors; docs/pages/methods/index.md has a few lines that make such a "
+                        "file of a checkpoint that you trust") from None  # fmt: skip
 
 
 def retriever(paths: list[Path], config: DualEncoderConfig) -> tuple[DualEncoder, Any, str]:
@@ -156,7 +139,7 @@ def _under(weights: dict[str, Tensor], place: str) -> dict[str, Tensor]:
     }  # fmt: skip
 
 
-def _fill(module: torch.nn.Module, weights: dict[str, Tensor], what: str, paths: list[Path]) -> None:
+def _fill(module: nn.Module, weights: dict[str, Tensor], what: str, paths: list[Path]) -> None:
     """Load weights, all of them and no others."""
     kept = {name: value.float() for name, value in weights.items() if not UNUSED.match(name)}
     own = {name: value for name, value in module.state_dict().items() if not UNUSED.match(name)}

@@ -1,6 +1,6 @@
 """Write a checkpoint of DPR's, AR2's, ANCE's or CODER's own code as a retriever's folder, which `retriever.model` and
-sentence-transformers take, or one of Fusion-in-Decoder's as a reader's. Nothing in the checkpoint is executed: tensors
-and plain values alone are read."""
+sentence-transformers take, or one of Fusion-in-Decoder's as a reader's. It must be in safetensors: a pickle would be
+executed."""
 
 import argparse
 from pathlib import Path
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument(
         "checkpoint", type=Path, nargs="+", metavar="CHECKPOINT",
-        help="a file (.pt, .bin, .safetensors) or a hub's folder; two for a retriever with an encoder in each",
+        help="a file in safetensors, or a hub's folder with one; two for a retriever with an encoder in each",
     )  # fmt: skip
     parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="a directory that is not there")
     parser.add_argument(
