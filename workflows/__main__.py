@@ -36,6 +36,7 @@ from components.config import UserError
 from workflows.commands import (
     clean,
     completion,
+    convert,
     doctor,
     evaluate,
     export,
@@ -56,7 +57,7 @@ from workflows.program import program
 from workflows.store.dag import StepFailed
 
 COMMANDS = (
-    init, plan, run, submit, tune, show, report, search, serve, marks, export, push, clean, evaluate, doctor,
+    init, plan, run, submit, tune, show, report, search, serve, marks, export, push, convert, clean, evaluate, doctor,
     completion,
 )  # fmt: skip
 """A module each, named as the command: its docstring is the help, `add_arguments` takes a parser, `call` what it

@@ -234,17 +234,24 @@ def table(metrics: Json) -> str:
 def _expected_lines(expected: Json) -> list[str]:
     """What a paper has beside what was measured."""
     rows = expected["rows"]
+    if not rows:
+        return [textwrap.fill(f"{expected['source']}: {expected['unsaid']}.", WIDTH)]
     several = any(row["collection"] for row in rows)
     names = [f"{row['collection']}: {row['system']}" if several else row["system"] for row in rows]
     first, second = (max(len(head), *map(len, of)) + 2 for head, of in (
         ("system", names), ("measure", [row["measure"] for row in rows])
     ))  # fmt: skip
     lines = [f"{expected['source']}: theirs beside this run's", ""]
-    lines.append(f"  {'system':{first}}{'measure':{second}}{'theirs':>6}   {'this run':15}   theirs lies")
+    lines.append(f"  {'system':{first}}{'measure':{second}}{'theirs':>6}   {'this run':15} difference   theirs lies")
     for name, row in zip(names, rows, strict=True):
         cell = _cell(None if row["value"] is None else Cell(row["value"], _half(row), None), None).strip()
-        lines.append(f"  {name:{first}}{row['measure']:{second}}{row['expected']:6.3f}   {cell:15}   {row['lies']}")
-    return [*lines, "", "  within, above or below the 95 % interval of this run. What else differs is in the config."]
+        less = "-" if row["difference"] is None else f"{row['difference']:+.3f}"
+        lines.append(
+            f"  {name:{first}}{row['measure']:{second}}{row['expected']:6.3f}   {cell:15} {less:>10}   {row['lies']}"
+        )
+    why = dict.fromkeys(row["sentence"] for row in rows if row["lies"] == "not comparable")
+    return [*lines, "", *(textwrap.fill(one, WIDTH, initial_indent="  ", subsequent_indent="  ") for one in why),
+            "  within, above or below the 95 % interval of this run. What else differs is in the config."]  # fmt: skip
 
 
 def _across_lines(one: Json) -> list[str]:

@@ -138,6 +138,9 @@ class DualEncoderConfig(Adaptable):
     projection: int | None = Field(None, ge=1)
     """Width of the vectors, made by a linear layer without bias after pooling (Moiseev et al., 2023, section 2), one
     for each tower. Null for the folder's; where it has none, for the encoder's own width and no such layer."""
+    projection_norm: bool | None = Field(None, exclude_if=lambda norm: not norm)
+    """Whether the projection has a bias, and layer normalization after it, as ANCE's has (Xiong et al., 2021). Null for
+    the folder's; where it says nothing for neither."""
     projections: Literal["apart", "alike"] = "apart"
     """Initial weights of separate towers' projections. `apart`: a random draw each, as layers made one by one have; the
     paper does not say. Queries and documents are then unrelated before training, and it takes a long one to bring them
@@ -162,6 +165,8 @@ class DualEncoderConfig(Adaptable):
             raise ValueError("share: shared towers share everything already; accepted only with `towers: separate`")
         if "projection" in self.share and self.projection is None:
             raise ValueError("share: there is no projection to share; set its width in `projection`")
+        if self.projection_norm and self.projection is None:
+            raise ValueError("projection_norm: there is no projection; set its width in `projection`")
         if self.projections == "alike" and self.projection is None:
             raise ValueError("projections: there are none; set their width in `projection`")
         return self
@@ -175,6 +180,7 @@ class ResolvedDualEncoderConfig(DualEncoderConfig):
     similarity: Literal["dot", "cosine"] = "dot"
     query_tokens: int = Field(32, ge=3)
     document_tokens: int = Field(128, ge=3)
+    projection_norm: bool = Field(False, exclude_if=lambda norm: not norm)
 
 
 class CrossEncoderConfig(Adaptable):

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from components.models.configs import DualEncoderConfig, ResolvedDualEncoderConf
 from components.models.sentence_modules import SIDES, WEIGHTS, Found
 
 Side = Literal["query", "document"]
+_Place = TypeVar("_Place")
 
 
 class DualEncoder(nn.Module):
@@ -43,7 +45,7 @@ class DualEncoder(nn.Module):
         layers = {}
         if config.projection is not None:
             with seeding.seeded(config.seed):
-                layers = {name: nn.Linear(self.width, config.projection, bias=False) for name in owners}
+                layers = {name: _projection(self.width, config.projection, config.projection_norm) for name in owners}
             if config.projections == "alike":
                 first, *others = layers.values()
                 for layer in others:
@@ -74,10 +76,11 @@ class DualEncoder(nn.Module):
             tokenizers[0] = special_tokens.ended_by(tokenizers[0], whole.end_token)
         model = cls(whole, towers)
         for name, layer in model.projections.items():
-            file = found.projections.get(name) or found.projections.get("shared")
-            weights = pretrained.file_of(config, file) if file else None
-            if weights is not None:
-                saved.load_weights(layer, weights, prefix="linear.")
+            for files, part, prefix in _parts(layer, found.projections, found.norms):
+                file = files.get(name) or files.get("shared")
+                weights = pretrained.file_of(config, file) if file else None
+                if weights is not None:
+                    saved.load_weights(part, weights, prefix=prefix)
         return model, tokenizers[0]
 
     @classmethod
@@ -87,7 +90,8 @@ class DualEncoder(nn.Module):
         folders = {"shared": folder} if config.towers == "shared" else {side: folder / side for side in SIDES}
         model = cls(config, {side: saved.load_encoder(path, frozen=frozen) for side, path in folders.items()})
         for name, layer in model.projections.items():
-            saved.load_weights(layer, folder / model._projection_folder(name) / WEIGHTS, prefix="linear.")
+            for place, part, prefix in _parts(layer, model._projection_folder(name), model._norm_folder(name)):
+                saved.load_weights(part, folder / place / WEIGHTS, prefix=prefix)
         return model
 
     def forward(self, batch: Batch, side: Side) -> Tensor:
@@ -168,12 +172,15 @@ class DualEncoder(nn.Module):
                 limit = self.config.query_tokens if side == "query" else self.config.document_tokens
                 saved.save_tower(tower, folder / side, tokenizer_from, limit)
                 _save_pooling(folder / f"{side}_pooling", self.width, self.config.pooling)
-            write_json(folder / "router_config.json", _router(dense="query" in self.projections))
+            own = "query" in self.projections
+            write_json(folder / "router_config.json", _router(dense=own, norm=own and self.config.projection_norm))
             modules += [("", "sentence_transformers.models.Router")]
         for name, layer in self.projections.items():
-            _save_dense(folder / self._projection_folder(name), layer)
-            if name == "shared":
-                modules += [(self._projection_folder(name), "sentence_transformers.models.Dense")]
+            for place, part, _ in _parts(layer, self._projection_folder(name), self._norm_folder(name)):
+                kind = "LayerNorm" if isinstance(part, nn.LayerNorm) else "Dense"
+                (_save_norm if kind == "LayerNorm" else _save_dense)(folder / place, part)
+                if name == "shared":
+                    modules += [(place, f"sentence_transformers.models.{kind}")]
         if self.config.similarity == "cosine":
             normalize = f"{len(modules)}_Normalize"
             (folder / normalize).mkdir(exist_ok=True)
@@ -192,6 +199,24 @@ class DualEncoder(nn.Module):
         if name != "shared":
             return f"{name}_dense"
         return "2_Dense" if self.config.towers == "shared" else "1_Dense"
+
+    def _norm_folder(self, name: str) -> str:
+        if name != "shared":
+            return f"{name}_norm"
+        return "3_LayerNorm" if self.config.towers == "shared" else "2_LayerNorm"
+
+
+def _projection(width: int, dimensions: int, norm: bool) -> nn.Module:
+    """A linear layer; with a bias and layer normalization where `norm` asks for them."""
+    linear = nn.Linear(width, dimensions, bias=norm)
+    return nn.Sequential(OrderedDict(linear=linear, norm=nn.LayerNorm(dimensions))) if norm else linear
+
+
+def _parts(layer: Any, dense: _Place, norm: _Place) -> list[tuple[_Place, Any, str]]:
+    """A projection's modules, as sentence-transformers has them: where each lies, and the prefix of its weights."""
+    if isinstance(layer, nn.Sequential):
+        return [(dense, layer.linear, "linear."), (norm, layer.norm, "norm.")]
+    return [(dense, layer, "linear.")]
 
 
 def _resolved(config: DualEncoderConfig, found: Found, encoder: Any) -> ResolvedDualEncoderConfig:
@@ -231,9 +256,11 @@ def _for_side(modules: nn.ModuleDict, side: Side) -> Any:
     return modules["shared" if "shared" in modules else side]
 
 
-def _router(*, dense: bool) -> dict[str, Any]:
-    """The config of sentence-transformers' Router; `dense` says whether each side has its own projection."""
-    kinds = {"": "Transformer", "_pooling": "Pooling", **({"_dense": "Dense"} if dense else {})}
+def _router(*, dense: bool, norm: bool) -> dict[str, Any]:
+    """The config of sentence-transformers' Router; `dense` says whether each side has its own projection, `norm`
+    whether layer normalization comes after it."""
+    kinds = {"": "Transformer", "_pooling": "Pooling", **({"_dense": "Dense"} if dense else {}),
+             **({"_norm": "LayerNorm"} if norm else {})}  # fmt: skip
     return {
         "types": {
             f"{side}{part}": f"sentence_transformers.models.{kind}" for side in SIDES for part, kind in kinds.items()
@@ -277,7 +304,13 @@ def _save_dense(folder: Path, layer: Any) -> None:
         {
             "in_features": layer.in_features,
             "out_features": layer.out_features,
-            "bias": False,
+            "bias": layer.bias is not None,
             "activation_function": "torch.nn.modules.linear.Identity",
         },
     )
+
+
+def _save_norm(folder: Path, layer: Any) -> None:
+    folder.mkdir(exist_ok=True)
+    saved.save_weights(layer, folder / WEIGHTS, prefix="norm.")
+    write_json(folder / "config.json", {"dimension": layer.normalized_shape[0]})

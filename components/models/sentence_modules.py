@@ -1,7 +1,8 @@
 """What a folder of sentence-transformers says of its model, in the terms of this project's configs.
 
-Such a folder lists modules that a text goes through: a Transformer, a Pooling, perhaps a Dense and a Normalize; a
-Router has a list for each side. Every part is read or refused by name, so that no model is taken for another.
+Such a folder lists modules that a text goes through: a Transformer, a Pooling, perhaps a Dense, which a LayerNorm may
+follow, and a Normalize; a Router has a list for each side. Every part is read or refused by name, so that no model is
+taken for another.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ WEIGHTS = "model.safetensors"
 """The file with the weights of a Dense module."""
 
 SIDES = ("query", "document")
-_ORDER = ["Transformer", "Pooling", "Dense", "Normalize"]
+_ORDER = ["Transformer", "Pooling", "Dense", "LayerNorm", "Normalize"]
 _IDENTITY = "torch.nn.modules.linear.Identity"
 _POOLING_MODES = {
     "pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_max_tokens": "max",
@@ -47,6 +48,8 @@ class Found(NamedTuple):
     projections: dict[str, str]
     """The file with the weights of each projection or head, by the same names."""
     values: dict[str, Any]
+    norms: dict[str, str] = {}
+    """The file with the weights of each projection's layer normalization."""
 
 
 class _Module(NamedTuple):
@@ -75,10 +78,15 @@ def retriever(source: DualEncoderConfig) -> Found | None:
                 "one list of modules, or a Transformer for each side")  # fmt: skip
     limits = {side: _limit(source, parts["Transformer"].path, "feature-extraction") for side, parts in sides.items()}
     dense = {side: parts["Dense"].path for side, parts in sides.items() if "Dense" in parts}
-    widths = {side: _dense(source, path, bias=False)["out_features"] for side, path in dense.items()}
+    norms = {side: parts["LayerNorm"].path for side, parts in sides.items() if "LayerNorm" in parts}
+    if norms.keys() - dense.keys():
+        _refuse(source, "a LayerNorm without a Dense before it", "both, or none")
+    widths = {side: _dense(source, path, bias=side in norms)["out_features"] for side, path in dense.items()}
+    normed = _same(source, "LayerNorm", [side in norms for side in sides])
     shared = len(sides) > 1 and len(set(dense.values())) == 1 and len(dense) == len(sides)
     if shared:
         dense = {"shared": dense["query"]}
+        norms = {"shared": norms["query"]} if norms else {}
     values = {
         "towers": "shared" if "shared" in sides else "separate",
         "pooling": _same(source, "Pooling", [_pooling(source, one["Pooling"], prompted) for one in sides.values()]),
@@ -86,6 +94,7 @@ def retriever(source: DualEncoderConfig) -> Found | None:
         "query_tokens": limits.get("query", limits.get("shared")),
         "document_tokens": limits.get("document", limits.get("shared")),
         "projection": _same(source, "Dense", [widths.get(side) for side in sides]),
+        "projection_norm": normed,
         "share": ["projection"] if shared else [],
         "truncate": cut,
     }
@@ -95,7 +104,8 @@ def retriever(source: DualEncoderConfig) -> Found | None:
         if values["towers"] == "shared" and values["document_tokens"] == saved["document_tokens"]:
             values["query_tokens"] = saved["query_tokens"]
         values["share"] += [part for part in saved["share"] if part == "embedder"]
-    return Found(encoders, {side: f"{path}/{WEIGHTS}" for side, path in dense.items()}, values)
+    files = [{side: f"{path}/{WEIGHTS}" for side, path in of.items()} for of in (dense, norms)]
+    return Found(encoders, files[0], values, files[1])
 
 
 def ranker(source: CrossEncoderConfig) -> Found | None:
@@ -210,7 +220,11 @@ def _side(source: Pretrained, chain: list[_Module]) -> dict[str, _Module]:
     """One side's modules by kind; UserError if they are others than ours or in another order."""
     kinds = [module.kind for module in chain]
     if kinds[:2] != _ORDER[:2] or kinds != [kind for kind in _ORDER if kind in kinds]:
-        _refuse(source, f"the modules {listing(kinds)}", "Transformer, Pooling, and after them one Dense, Normalize")
+        _refuse(
+            source,
+            f"the modules {listing(kinds)}",
+            "Transformer, Pooling, and after them one Dense, LayerNorm, Normalize",
+        )
     return dict(zip(kinds, chain, strict=True))
 
 

@@ -86,7 +86,7 @@ def test_what_a_paper_has_stands_beside_a_row(config: Path, tmp_path: Path) -> N
     experiment = experiments.read(config, [], tmp_path)
     assert experiment.expected is not None
     systems = experiment.outcome.systems
-    places = {one.collection for one in systems} | {AVERAGE, None}
+    places = {one.collection for one in systems} | {AVERAGE, None, *(experiment.outcome.parts or {}).values()}
     for column in experiment.expected.of:
         assert column.collection in places
         assert column.values.keys() <= {one.name for one in systems}

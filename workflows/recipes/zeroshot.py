@@ -36,6 +36,9 @@ class Evaluated(Part):
     same_id: Literal["keep", "drop"] = "keep"
     """Whether a document with its query's id may be retrieved. `drop` is for collections whose queries are among the
     documents, where the benchmark leaves them out (BEIR: ArguAna, Quora)."""
+    other_qrels: dict[str, AnySource] = Field({}, exclude_if=lambda of: not of)
+    """Other judgements of the same queries, by the name that tables show: TripClick's other labels. They do not count
+    in the average."""
     part_of: str | None = None
     """The name of a collection that this is a part of. Its parts' mean counts once in the average, as that of
     CQADupStack's twelve forums does in BEIR. Null for a whole collection."""
@@ -82,16 +85,17 @@ class Config(SizesKey):
             raise ValueError(f"part_of: {AVERAGE!r} is the mean over all collections; accepted: another name")
         return self
 
-    def parts(self) -> dict[str, str]:
-        """By collection, the whole that it is a part of."""
-        return {name: asked.part_of for name, asked in self.collections.items() if asked.part_of is not None}
+    def parts(self) -> dict[str, str | None]:
+        """By collection, the whole that it is a part of; None for one that is another's judgements."""
+        wholes = {name: asked.part_of for name, asked in self.collections.items() if asked.part_of is not None}
+        return {**wholes, **{other: None for asked in self.collections.values() for other in asked.other_qrels}}
 
     def on(self, asked: Evaluated) -> CollectionConfig:
         """One collection: how it is read, searched and measured."""
         return CollectionConfig(
             data=asked.data, k=self.k + (asked.same_id == "drop"), tokens=self.tokens, bm25=self.bm25,
             encode=self.encode, search=self.search, analyse=self.analyse,
-            evaluate=EvaluateConfig(split=asked.split, measures=self.measures),
+            evaluate=EvaluateConfig(split=asked.split, measures=self.measures, other_qrels=asked.other_qrels),
         )  # fmt: skip
 
 

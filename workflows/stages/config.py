@@ -17,6 +17,7 @@ from components.training.pretraining import DifferenceConfig, MaskedLanguageMode
 from workflows.steps.answers import AnswerConfig
 from workflows.steps.encode import EncodeConfig
 from workflows.steps.evaluate import EntropyConfig
+from workflows.steps.given import RankingFile
 from workflows.steps.lucene import LuceneIndexConfig
 from workflows.steps.mine import MineConfig
 from workflows.steps.search import SearchConfig
@@ -56,6 +57,8 @@ class EvaluateConfig(Config):
     other_qrels: dict[str, AnySource] = {}
     """Other judgements of the same queries, by the collection name that their results have in tables. The rankings are
     measured by them too. Of these sources only the qrels are read. An example is TripClick with its other labels."""
+    other_rankings: dict[str, RankingFile] = Field({}, exclude_if=lambda of: not of)
+    """Rankings of other systems, from files, by the name that tables show: SEAL's beside EAR's."""
     entropy: EntropyConfig = EntropyConfig()
     """Of the retriever's distribution over its first documents."""
 

@@ -1,13 +1,16 @@
 """What a paper has where a run has its results: the key `expected` of any experiment, which changes no step."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, FiniteFloat
+from pydantic import Field, FiniteFloat, model_validator
 
 from components.config import Config
 
 KEY = "expected"
 """The key, which recipes do not see."""
+
+FREE = ("seeds",)
+"""Keys that `--set` may change without the results being other than the paper's: how often it is measured."""
 
 
 class ExpectedMeasure(Config):
@@ -19,6 +22,8 @@ class ExpectedMeasure(Config):
     """The collection or set, where a run has several. Null for that of a run with one."""
     values: dict[str, FiniteFloat] = Field(min_length=1)
     """The paper's value of each system: a row of the run's table, or one that this run has not, under its own name."""
+    not_comparable: str = ""
+    """Why these values say nothing about the run's, where that is so."""
 
 
 class Expected(Config):
@@ -28,12 +33,34 @@ class Expected(Config):
     """Author, year and table."""
     unit: Literal["percent", "share"] = "percent"
     """What the values are. A run's are shares."""
-    of: list[ExpectedMeasure] = Field(min_length=1)
+    of: list[ExpectedMeasure] = []
     """Its columns."""
+    unsaid: str = ""
+    """Why there are none: a figure whose points are in no table."""
+    hardware: str = ""
+    """What the paper ran it on, where it says so."""
+    small: str | None = None
+    """The config that has these rows, or some of them, at small scale, from the repository's root. Null for none."""
+    not_comparable: str = ""
+    """Why none of the values says anything about the run's, where that is so."""
+
+    @model_validator(mode="after")
+    def _has_columns_or_says_why_not(self) -> Self:
+        if bool(self.of) == bool(self.unsaid):
+            raise ValueError("of: columns with the paper's values, or none and `unsaid` with the reason")
+        return self
+
+    def after(self, assignments: list[str]) -> Self:
+        """The same for a run with `--set` values: whatever but the seeds is another is no longer the paper's."""
+        other = [one for one in assignments if one.partition("=")[0].split(".")[0] not in FREE]
+        if not other or self.not_comparable:
+            return self
+        return self.model_copy(update={"not_comparable": f"this run has --set {' --set '.join(other)}"})
 
     def beside(self, means: list[dict[str, Any]]) -> dict[str, Any]:
-        """The values as shares, each with the run's mean and its 95 % interval, None where the run has no such row; and
-        whether the value lies `within` the interval, `above` or `below`, or is `not measured`."""
+        """The values as shares, each with the run's mean, its 95 % interval and the difference, None where the run has
+        no such row; whether the value lies `within` the interval, `above` or `below`, is `not measured` or `not
+        comparable`; and that in a sentence."""
         scale = 100 if self.unit == "percent" else 1
         rows = []
         for column in self.of:
@@ -41,16 +68,25 @@ class Expected(Config):
                 one["system"]: one for one in means
                 if one["measure"] == column.measure and column.collection in (None, one["collection"])
             }  # fmt: skip
+            why = self.not_comparable or column.not_comparable
             for system, value in column.values.items():
                 found = {key: own.get(system, {}).get(key) for key in ("value", "low", "high")}
-                row = {"system": system, "collection": column.collection, "measure": column.measure}
-                rows.append({**row, "expected": value / scale, **found, "lies": _lies(value / scale, **found)})
-        return {"source": self.source, "rows": rows}
+                place = {"system": system, "collection": column.collection, "measure": column.measure}
+                rows.append({**place, "expected": value / scale, **found, **_told(value / scale, why, **found)})
+        return {"source": self.source, "unsaid": self.unsaid, "rows": rows}
 
 
-def _lies(expected: float, value: float | None, low: float | None, high: float | None) -> str:
+def _told(expected: float, why: str, value: float | None, low: float | None, high: float | None) -> dict[str, Any]:
+    """What a run's value is to a paper's: the difference, where the paper's lies, and both in a sentence."""
     if value is None:
-        return "not measured"
-    if expected > (value if high is None else high):
-        return "above"
-    return "below" if expected < (value if low is None else low) else "within"
+        return {"difference": None, "lies": "not measured", "sentence": "Not comparable: this run has no such row."}
+    difference = value - expected
+    if why:
+        return {"difference": difference, "lies": "not comparable", "sentence": f"Not comparable: {why}."}
+    if low is None or high is None:
+        lies = "above" if expected > value else "below" if expected < value else "within"
+        of = f"this run's {value:.3f}, which has no interval"
+    else:
+        lies = "above" if expected > high else "below" if expected < low else "within"
+        of = f"the 95 % interval of this run, {low:.3f} to {high:.3f}"
+    return {"difference": difference, "lies": lies, "sentence": f"The paper's {expected:.3f} lies {lies} {of}."}

@@ -5,7 +5,7 @@ import importlib
 import json
 from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -63,7 +63,11 @@ def read(path: Path, assignments: list[str], runs: Path) -> Experiment:
     if assignments:
         digest = hashlib.sha256(json.dumps(sorted(assignments)).encode()).hexdigest()
         suffix = f"-{digest[:6]}"
-    return made(override(read_based(path), assignments), path, runs / f"{name_of(path)}{suffix}")
+    tree, run = override(read_based(path), assignments), runs / f"{name_of(path)}{suffix}"
+    experiment = made(tree, path, run)
+    if experiment.expected is None:
+        return experiment
+    return replace(experiment, expected=experiment.expected.after(assignments))
 
 
 def made(tree: dict[str, Any], path: Path, run: Path) -> Experiment:

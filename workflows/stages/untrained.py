@@ -2,8 +2,12 @@
 
 from components.models.configs import DualEncoderConfig
 from components.retrieval.fusion import FusionConfig
+from workflows.stages.collection import Collection
+from workflows.stages.config import CollectionConfig
 from workflows.stages.results import Results
 from workflows.stages.retrieval import Retrieval, fused, refresh
+from workflows.steps.given import rank_from_file
+from workflows.store.dag import Step, step
 
 INTERPOLATED = FusionConfig(how="interpolate")
 FUSIONS = {"reciprocal": FusionConfig(how="reciprocal"), "interpolated": INTERPOLATED}
@@ -13,7 +17,7 @@ def add_untrained(
     results: Results, start: Retrieval, model: DualEncoderConfig, *, seed: int, entropy: bool = False
 ) -> None:  # fmt: skip
     """Measure BM25, the start model as the recipe trains from it, the whole start model where the recipe cuts it, and
-    BM25 fused with the model as it comes. `model` is the start model's config."""
+    BM25 fused with the model as it comes, and the rankings of files. `model` is the start model's config."""
     collection, config = results.collection, results.config
     split, name, whole = config.evaluate.split, "start model", start
     results.add("BM25", collection.bm25(split), seed=seed)
@@ -27,3 +31,16 @@ def add_untrained(
         system = f"BM25 + {name}, {how}"
         ranking = fused(system, collection, [collection.bm25, whole.ranking], config, fusion)
         results.add(system, ranking(split), seed=seed)
+    for system, given in from_files(collection, config).items():
+        results.add(system, given, seed=seed)
+
+
+def from_files(collection: Collection, config: CollectionConfig) -> dict[str, Step]:
+    """The rankings of the measured split that files have, by system."""
+    return {
+        system: step(
+            f"{system} ranking", rank_from_file, data=collection.data, split=file.split, k=config.k, config=file
+        )
+        for system, file in config.evaluate.other_rankings.items()
+        if file.split == config.evaluate.split
+    }

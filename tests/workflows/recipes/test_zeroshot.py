@@ -203,3 +203,15 @@ def test_the_retriever_of_an_experiment_is_taken(
     assert {row["system"] for row in place.metrics()["rows"]} == {"BM25", "retriever", "fusion"}
     (screened,) = place.store.glob("screen-*")
     assert sum(json.loads((screened / "artifact.json").read_text())["summary"]["removed"].values())
+
+
+def test_other_judgements_are_measured_and_do_not_count(tree: dict[str, Any], tmp_path: Path) -> None:
+    """They are of the same queries, so nothing is encoded or searched again."""
+    plain = experiments.read(tiny.write(tmp_path / "plain.yaml", tree), [], tmp_path).outcome
+    first = {**tree["collections"]["First"], "other_qrels": {"First, graded": tree["collections"]["Second"]["data"]}}
+    told = {**tree, "collections": {**tree["collections"], "First": first}}
+    outcome = experiments.read(tiny.write(tmp_path / "told.yaml", told), [], tmp_path).outcome
+    assert {one.collection for one in outcome.systems} == {"First", "First, graded", "Second"}
+    rankings = [{one.ranking.fingerprint for one in of.systems if one.ranking} for of in (outcome, plain)]
+    assert rankings[0] == rankings[1]
+    assert outcome.parts == {"First, graded": None}

@@ -33,6 +33,30 @@ def test_a_value_lies_within_the_interval_or_not(value: float, half: float | Non
     asked = Expected(source="s", of=[{"measure": "RR@10", "values": {"a": 40.0}}])
     (row,) = asked.beside([mean("a", value, half), mean("a", 0.1, measure="R@100"), mean("b", 0.2)])["rows"]
     assert (row["expected"], row["value"], row["lies"]) == (0.4, value, lies)
+    assert row["difference"] == pytest.approx(value - 0.4)
+    assert row["sentence"].startswith(f"The paper's 0.400 lies {lies} ")
+    assert ("no interval" in row["sentence"]) is (half is None)
+
+
+def test_what_cannot_be_told_says_why() -> None:
+    column = {"measure": "RR@10", "values": {"a": 40.0}}
+    asked = Expected(source="s", of=[{**column, "not_comparable": "other queries"}, {**column, "measure": "R@100"}])
+    one, other = asked.beside([mean("a", 0.5, 0.1), mean("a", 0.5, 0.1, measure="R@100")])["rows"]
+    assert (one["lies"], one["sentence"]) == ("not comparable", "Not comparable: other queries.")
+    assert (one["difference"], other["lies"]) == (pytest.approx(0.1), "within")
+
+
+def test_other_numbers_are_not_the_papers() -> None:
+    asked = Expected(source="s", of=[{"measure": "RR@10", "values": {"a": 40.0}}])
+    assert asked.after(["seeds=[1, 2]"]).beside([mean("a", 0.4, 0.1)])["rows"][0]["lies"] == "within"
+    (row,) = asked.after(["seeds=[1]", "train.updates=3"]).beside([mean("a", 0.4, 0.1)])["rows"]
+    assert row["sentence"] == "Not comparable: this run has --set train.updates=3."
+
+
+def test_a_figure_has_no_values_and_says_so() -> None:
+    assert Expected(source="s", unsaid="points in no table").beside([]) == {
+        "source": "s", "unsaid": "points in no table", "rows": []
+    }  # fmt: skip
 
 
 def test_shares_and_collections_are_told_apart() -> None:
@@ -61,19 +85,25 @@ def test_it_changes_no_step_and_stands_in_the_table_and_the_report(
     table = said()[0]
     assert "Karpukhin et al. (2020), Table 2: theirs beside this run's" in table
     lines = [line.split() for line in table.partition("theirs lies")[2].splitlines()]
-    assert ["their", "own", "RR@10", "0.400", "-", "not", "measured"] in lines
+    assert ["their", "own", "RR@10", "0.400", "-", "-", "not", "measured"] in lines
     rows = place.metrics()["expected"]["rows"]
     assert [(row["system"], row["lies"]) for row in rows] == [
         ("BM25", "below"), ("start model", "above"), ("their own", "not measured")
     ]  # fmt: skip
-    assert "Karpukhin et al. (2020), Table 2" in (place.runs / "tiny" / "report.html").read_text()
+    page = (place.runs / "tiny" / "report.html").read_text()
+    assert "Karpukhin et al. (2020), Table 2" in page
+    assert "Not comparable: this run has no such row." in page
+    assert place("run", "--set", "k=9") == 0
+    said()
+    assert place("show", "--set", "k=9") == 0
+    assert "Not comparable: this run has --set k=9." in said()[0]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"table": 2}, "expected: table: unknown key"),
-        ({"of": []}, "expected: of"),
+        ({"of": []}, "of: columns with the paper.s values, or none and `unsaid`"),
         ({"of": [{"measure": "RR@10", "values": {"BM25": "good"}}]}, "expected: of.0.values.BM25"),
         ({"unit": "points"}, "expected: unit"),
     ],

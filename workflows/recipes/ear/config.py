@@ -250,6 +250,9 @@ class Config(RetrievalConfig):
     """Its training; null to take the start model as it is."""
     dense_fusion: FusionConfig = FusionConfig()
     """Of a ranking with the dense retriever's (last block of Table 3.2)."""
+    with_dense: Annotated[list[str], AfterValidator(distinct)] = Field([], exclude_if=lambda of: not of)
+    """Further systems whose ranking is fused with the dense retriever's, beside BM25 and the query rerankers: `first
+    expansion` (GAR + DPR), `all expansions`, `concat`, `RM3`, or one of `evaluate.other_rankings`."""
     hnsw: str | None = None
     """Also search the dense retriever's vectors by an approximate index of this FAISS factory string (Table 3.11:
     `HNSW`); null for not."""

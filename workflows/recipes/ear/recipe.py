@@ -17,7 +17,7 @@ from workflows.recipes.ear.setting import setting
 from workflows.stages import experiments
 from workflows.stages.results import Cost, Outcome, Results, note_on
 from workflows.stages.retrieval import Retrieval, refresh
-from workflows.stages.untrained import add_untrained
+from workflows.stages.untrained import add_untrained, from_files
 from workflows.steps.study import study
 from workflows.store.dag import Step, graph, relabelled, step
 
@@ -70,13 +70,14 @@ def build(config: Config) -> Outcome:
     firsts = [ear.choices.choose(name, one, None, "first") for name, one in expansions.items()]
     rm3 = ear.setting.rm3()
     unseeded = _unseeded(ear, expansions, firsts, rm3)
+    to_fuse = _to_fuse(config, unseeded | from_files(collection, config))
     results = Results(collection, config)
     start = refresh("start", collection, ear.setting.retriever, config)
     for seed in config.seeds:
         add_untrained(results, start, config.retriever, seed=seed, entropy=True)
         for system, ranking in unseeded.items():
             results.add(system, ranking, seed=seed, oracle=system == "best query")
-        last = Seed(ear, results, expansions, seed).measure(unseeded["first expansion"], firsts, rm3)
+        last = Seed(ear, results, expansions, seed).measure(unseeded["first expansion"], firsts, rm3, to_fuse)
     gathered = results.gather(comparisons(config, _dense_name(config)))
     if other is not None:
         gathered = relabelled(gathered, _labels(other, str(config.models_from)))
@@ -104,6 +105,15 @@ def _unseeded(ear: Ear, expansions: dict[str, Expansions], firsts: list[Step], r
     return rankings
 
 
+def _to_fuse(config: Config, rankings: dict[str, Step]) -> dict[str, Step]:
+    """The rankings that `with_dense` names. Those of files that do not have the measured split are left out."""
+    known = rankings.keys() | config.evaluate.other_rankings.keys()
+    for name in config.with_dense:
+        if name not in known:
+            raise ValueError(f"with_dense: {name!r}; accepted: {listing(known)}")
+    return {name: rankings[name] for name in config.with_dense if name in rankings}
+
+
 @dataclass(frozen=True)
 class Measured:
     """What a seed's systems leave for the report."""
@@ -124,8 +134,9 @@ class Seed:
     expansions: dict[str, Expansions]
     seed: int
 
-    def measure(self, first: Step, firsts: list[Step], rm3: Step | None) -> Measured:
-        """Measure all systems. `first` and `firsts` are the first expansions' ranking, fused and by generator."""
+    def measure(self, first: Step, firsts: list[Step], rm3: Step | None, to_fuse: dict[str, Step]) -> Measured:
+        """Measure all systems. `first` and `firsts` are the first expansions' ranking, fused and by generator;
+        `to_fuse` are rankings that are fused with the dense retriever's."""
         ear, config, dense = self.ear, self.ear.config, _dense_name(self.ear.config)
         retrieval = ear.dense.retrieve(self.seed)
         if config.train is not None:
@@ -135,7 +146,8 @@ class Seed:
         approximate = ear.dense.approximate(retrieval, self.seed)
         if approximate is not None:
             self.results.add(f"{dense} ({config.hnsw})", approximate.ranking(config.evaluate.split), seed=self.seed)
-        self._add_with_dense("BM25", ear.setting.bm25, retrieval)
+        for system, ranking in {"BM25": ear.setting.bm25, **to_fuse}.items():
+            self._add_with_dense(system, ranking, retrieval)
         costing = Costs(ear.setting, ear.generators, self.expansions)
         costs = costing.without_reranker(dense, retrieval, approximate, rm3)
         if config.to_dense:

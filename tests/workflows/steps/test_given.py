@@ -1,0 +1,80 @@
+"""Another system's ranking, from a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from components.config import UserError
+from tests.support import tiny, toy
+from workflows.stages import experiments
+from workflows.steps.given import RankingFile, rank_from_file
+
+
+def asked(data: Path) -> list[tuple[str, str]]:
+    """Ids and texts of the test queries."""
+    rows = pq.read_table(data / "queries.parquet").to_pylist()
+    return [(row["query_id"], row["text"]) for row in rows if row["split"] == "test"]
+
+
+def given(data: Path, out: Path, path: Path, k: int = 10) -> list[tuple[str, str, int]]:
+    out.mkdir(exist_ok=True)
+    rank_from_file(out, toy.INLINE, data=data, split="test", k=k, config=RankingFile(path=str(path)))
+    rows = pq.read_table(out / "ranking.parquet").to_pylist()
+    return [(row["query_id"], row["doc_id"], row["rank"]) for row in rows]
+
+
+def test_a_run_file_is_ranked_by_its_scores(data: Path, tmp_path: Path) -> None:
+    query = asked(data)[0][0]
+    path = tmp_path / "other.run"
+    path.write_text(f"{query} Q0 d1 1 0.5 x\n{query} Q0 d2 2 0.7 x\n{query} Q0 d3 3 0.1 x\n")
+    assert given(data, tmp_path / "out", path, k=2) == [(query, "d2", 1), (query, "d1", 2)]
+
+
+def test_a_file_of_dprs_is_ranked_as_it_stands(data: Path, tmp_path: Path) -> None:
+    """Questions are found by their text, in any order; a document counts once."""
+    (one, first), (two, second) = asked(data)[:2]
+    contexts = [{"id": "wiki:d4"}, {"passage_id": "d1"}, {"psg_id": "d4"}]
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps([{"question": second, "ctxs": contexts[:1]}, {"question": first, "ctxs": contexts}]))
+    assert given(data, tmp_path / "out", path) == [(two, "d4", 1), (one, "d4", 1), (one, "d1", 2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.run", "nobody Q0 d1 1 0.5 x\n", "query nobody is none of the split 'test'"),
+        ("a.run", "{query} Q0 d999 1 0.5 x\n", "d999"),
+        ("a.json", '[{"question": "what is it", "ctxs": []}]', "'what is it' is no question of the split"),
+        ("a.json", '[{"question": "what is it"}]', "expected an object with question and ctxs"),
+        ("a.json", '[{"question": "{text}", "ctxs": [{"title": "x"}]}]', "none of id, passage_id, psg_id"),
+        ("gone.run", None, "there is no such file"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_told(
+    data: Path, tmp_path: Path, name: str, text: str | None, message: str
+) -> None:
+    query, question = asked(data)[0]
+    if text is not None:
+        (tmp_path / name).write_text(text.replace("{query}", query).replace("{text}", question))
+    with pytest.raises(UserError, match=message):
+        given(data, tmp_path / "out", tmp_path / name)
+
+
+def test_it_is_a_system_of_its_split_alone(beir: Path, encoder: Path, tmp_path: Path) -> None:
+    """Measured where it has queries, fused with the dense retriever where that is asked, never selected."""
+    tree: dict[str, Any] = tiny.ear(beir, encoder)
+    tree["evaluate"] = {"other_rankings": {"SEAL": {"path": "seal.json"}, "elsewhere": {"path": "a.run", "split": "x"}}}
+    tree["with_dense"] = ["first expansion", "SEAL", "elsewhere"]
+    systems = {
+        one.name for one in experiments.read(tiny.write(tmp_path / "a.yaml", tree), [], tmp_path).outcome.systems
+    }
+    assert {"SEAL", "SEAL + dense", "first expansion + dense"} <= systems
+    assert not {"elsewhere", "elsewhere + dense"} & systems
+    tree["with_dense"] = ["CCS"]
+    with pytest.raises(UserError, match="with_dense: 'CCS'; accepted: "):
+        experiments.read(tiny.write(tmp_path / "b.yaml", tree), [], tmp_path)

@@ -1,0 +1,53 @@
+"""Write a checkpoint of DPR's, AR2's, ANCE's or CODER's own code as a retriever's folder, which `retriever.model` and
+sentence-transformers take, or one of Fusion-in-Decoder's as a reader's. It must be in safetensors: a pickle would be
+executed."""
+
+import argparse
+from pathlib import Path
+
+from components.config import UserError
+from components.files import replacing
+from components.models.configs import DualEncoderConfig
+from components.models.reader_configs import ReaderConfig
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument(
+        "checkpoint", type=Path, nargs="+", metavar="CHECKPOINT",
+        help="a file in safetensors, or a hub's folder with one; two for a retriever with an encoder in each",
+    )  # fmt: skip
+    parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="a directory that is not there")
+    parser.add_argument(
+        "--model", required=True, metavar="MODEL",
+        help="what it was trained from, for its shape and its tokenizer: a name of the hub or a folder; for CODER the "
+        "retriever whose document vectors it was trained with",
+    )  # fmt: skip
+    parser.add_argument("--query-tokens", type=int, default=32, metavar="N", help="(default: 32)")
+    parser.add_argument("--document-tokens", type=int, default=256, metavar="N", help="(default: 256)")
+
+
+def call(arguments: argparse.Namespace) -> None:
+    """Write the folder, and print what it holds."""
+    from components.models import checkpoints  # imports torch
+
+    paths, folder = arguments.checkpoint, arguments.directory
+    if len(paths) > 2:
+        raise UserError(f"{len(paths)} checkpoints; accepted: one, or the query's and the document's")
+    if folder.exists():
+        raise UserError(f"{folder}: is there already; accepted: a new directory")
+    asked = DualEncoderConfig(
+        model=arguments.model, query_tokens=arguments.query_tokens, document_tokens=arguments.document_tokens
+    )
+    if checkpoints.has_reader(paths):
+        reader, tokenizer = checkpoints.reader(paths[0], ReaderConfig(model=arguments.model))
+        about, key = "a reader", f"reader: {{model: {{model: {folder}}}, train: null}}"
+        with replacing(folder) as place:
+            checkpoints.write(reader, tokenizer, place)
+    else:
+        model, tokenizer, layout = checkpoints.retriever(paths, asked)
+        about = f"{layout}'s layout; {model.config.towers} towers, vectors of {model.dimensions} numbers"
+        key = f"retriever: {{model: {folder}}}"
+        with replacing(folder) as place:
+            checkpoints.write(model, tokenizer, place)
+    print(f"{folder}: {about}\nIn a config: {key}")

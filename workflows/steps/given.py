@@ -1,0 +1,85 @@
+"""A ranking that a file has: of another system, such as SEAL or contextual clue sampling (Chuang et al., 2023, Table
+3.2)."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from components.config import Config, UserError
+from components.data.groups import ids_of, queries_of, rows_of
+from components.data.tables import RANKING, write
+from components.data.trec import read_ranking
+from components.sources.base import locate
+from components.sources.reading import Item, plain_or_gz, read_array
+from workflows.distributed.cluster import Cluster
+from workflows.store.dag import Description
+
+
+class RankingFile(Config):
+    """A file with another system's ranking of a split."""
+
+    path: str
+    """TREC's run file, or in a file that ends in `.json` what DPR's code writes of its retrieval: an array of
+    `{"question": ..., "ctxs": [{"id": ...}]}`, whose questions are found by their text. Either may be .gz. A leading
+    `data/` is replaced by `$SPARRING_DATA`, if that is set."""
+    split: str = "test"
+    """The split whose queries it has."""
+
+    def files(self) -> dict[str, Path]:
+        """The file."""
+        return {self.path: plain_or_gz(locate(self.path))}
+
+
+@Description(part="search")
+def rank_from_file(
+    out: Path, cluster: Cluster, *, data: Path, split: str, k: int, config: RankingFile
+) -> dict[str, Any]:
+    """Write `ranking.parquet`: a file's ranking of the split's queries, cut to `k` documents.
+
+    UserError where it has a query or a document that the collection has not. A query that it lacks has no results.
+    """
+    path = config.files()[config.path]
+    if not path.exists():
+        raise UserError(f"{path}: there is no such file")
+    asked = queries_of(data, [split], ["query_id", "text"])
+    if ".json" in path.suffixes:
+        table = _of_dpr(path, dict(zip(asked["text"].to_pylist(), asked["query_id"].to_pylist(), strict=True)))
+    else:
+        table = read_ranking(path)
+    unknown = set(table["query_id"].to_pylist()) - set(asked["query_id"].to_pylist())
+    if unknown:
+        raise UserError(f"{path}: query {min(unknown)} is none of the split {split!r}")
+    try:
+        rows_of(table["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what=str(path))
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    table = table.filter(pa.array(table["rank"].to_numpy() <= k))
+    write(out / "ranking.parquet", table, RANKING)
+    found = len(set(table["query_id"].to_pylist()))
+    return {"queries": len(asked), "without_results": len(asked) - found}
+
+
+def _of_dpr(path: Path, by_text: dict[str, str]) -> pa.Table:
+    """The ranking in a file of DPR's, whose order counts; its scores are of many kinds."""
+    columns: dict[str, list[Any]] = {name: [] for name in RANKING.names}
+    for item in read_array(path):
+        if not isinstance(item, Item) or not isinstance(item.value.get("ctxs"), list):
+            raise UserError(f"{item.place}: expected an object with question and ctxs")
+        question = str(item.value.get("question", "")).replace("\u2019", "'")
+        if question not in by_text:
+            raise UserError(f"{item.place}: {question!r:.80} is no question of the split")
+        documents = dict.fromkeys(_document(context, item.place) for context in item.value["ctxs"])
+        for rank, document in enumerate(documents, 1):
+            row = {"query_id": by_text[question], "doc_id": document, "rank": rank, "score": -float(rank)}
+            for name, value in row.items():
+                columns[name].append(value)
+    return pa.table(columns, schema=RANKING)
+
+
+def _document(context: Any, place: str) -> str:
+    """The id of a context as DPR's passages have it: some files say `wiki:7` for 7."""
+    for key in ("id", "passage_id", "psg_id"):
+        if isinstance(context, dict) and context.get(key) is not None:
+            return str(context[key]).removeprefix("wiki:")
+    raise UserError(f"{place}: a context has none of id, passage_id, psg_id")
