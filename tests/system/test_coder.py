@@ -129,7 +129,7 @@ def test_the_report_shows_labels_and_what_was_learned_from_them(trained: Place) 
     """Shares sum to 1 where every rank is shown, and smoothed labels are on more than the relevant documents."""
     drawn = {one["title"]: one for one in json.loads((trained.artifact("pictures") / "pictures.json").read_text())}
     report = (trained.runs / "tiny" / "report.html").read_text()
-    assert len(drawn) == 7
+    assert len(drawn) == 4
     assert all(f"<figcaption>{title}</figcaption>" in report for title in drawn)
     for title in ("What is to be learned", "What is predicted"):
         for curve in drawn[title]["curves"].values():

@@ -13,6 +13,8 @@ from components.data.trec import read_ranking
 from components.sources.base import locate
 from components.sources.reading import Item, plain_or_gz, read_array
 from workflows.distributed.cluster import Cluster
+from workflows.distributed.site import Site
+from workflows.store.cost import Cost, Ranking, Sizes, Work, id_memory
 from workflows.store.dag import Description
 
 
@@ -31,7 +33,15 @@ class RankingFile(Config):
         return {self.path: plain_or_gz(locate(self.path))}
 
 
-@Description(part="search")
+def _cost(site: Site, *, data: Sizes, split: str, k: int, config: RankingFile) -> Cost:
+    """Every row of the file, and the ids of all documents."""
+    made = Ranking(data.asked(split), k)
+    rows = float(made.rows + data.documents)
+    needs = (id_memory(data.documents, "ids of all documents"),)
+    return Cost(work=(Work("rows", rows),), makes=made, kept=made.bytes, needs=needs)
+
+
+@Description(part="search", cost=_cost)
 def rank_from_file(
     out: Path, cluster: Cluster, *, data: Path, split: str, k: int, config: RankingFile
 ) -> dict[str, Any]:
