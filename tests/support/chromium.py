@@ -69,8 +69,9 @@ class Browser:
         self._stack.close()
 
     def open(self, address: str | Path, *, width: int = 1200, height: int = 900) -> None:
-        """Open a file or an address in a window of this size, and wait until it is loaded."""
+        """Open a file or an address in a window of this size, on a light screen, and wait until it is loaded."""
         self.resize(width, height)
+        self.media()
         self.errors.clear()
         self.requests.clear()
         self._loaded = False

@@ -28,7 +28,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture
 def page(browser: Browser, played: Place) -> Browser:
     """The report of a finished run, opened anew. Whatever a test does, nothing is asked for and nothing complains."""
-    browser.media()
     browser.open(played.runs / "tiny/report.html")
     return browser
 
