@@ -11,6 +11,7 @@ import statistics
 import tempfile
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,12 +70,16 @@ def measure(specs: list[Spec], *, threads: int, batch_tokens: int, cuda: bool) -
         for number, spec in enumerate(specs):
             place = Path(folder) / f"{number}"
             try:
-                name = spec.config.model_dump_json()
-                if name not in models:
-                    models[name] = _started(place / "start", spec.config)
-                try_out = _train if spec.use == "training" else _ask
+                others = spec.options.get("models", {})
+                begun = {}
+                for key, config in {"start": spec.config, **others}.items():
+                    name = f"{config!r}"
+                    if name not in models:
+                        models[name] = _started(place / key, config)
+                    begun[key] = models[name]
+                try_out = partial(_train, own=begun) if spec.use == "training" else _ask
                 found.append(
-                    try_out(spec, place, models[name], threads=threads, batch_tokens=batch_tokens,
+                    try_out(spec, place, begun.pop("start"), threads=threads, batch_tokens=batch_tokens,
                             device=torch.device("cuda" if cuda else "cpu"))
                 )  # fmt: skip
             except Exception as error:  # an estimate goes on without this rate, and says so
@@ -135,8 +140,11 @@ class _Enough(Exception):
     """The updates that were asked for are done."""
 
 
-def _train(spec: Spec, place: Path, start: Path, *, threads: int, batch_tokens: int, device: Any) -> Trial:
-    """Seconds of an update, of as many rows of a batch as are quick, and of what comes before the first."""
+def _train(
+    spec: Spec, place: Path, start: Path, *, own: dict[str, Path], threads: int, batch_tokens: int, device: Any
+) -> Trial:
+    """Seconds of an update, of as many rows of a batch as are quick, and of what comes before the first; `own` are the
+    objective's other models."""
     from components.training.loop import train
     from components.training.objective import ObjectiveInputs, make_objective
 
@@ -145,33 +153,36 @@ def _train(spec: Spec, place: Path, start: Path, *, threads: int, batch_tokens: 
     whole = max(1, config.batch // spec.options["workers"])
     most = whole if device.type != "cpu" else math.ceil(OPERATIONS / spec.operations * config.batch)
     rows = max(min(whole, 2), min(whole, most)) // parts * parts or parts
-    documents = int(np.clip(rows * candidates, 64, 20_000))
+    documents = int(np.clip(rows * max(1, candidates), 64, 20_000))
     tokens = _tokens(place / "tokens", spec, start, documents=documents, queries=rows)
     data = _collection(place / "data", documents=documents, queries=rows)
-    groups = _groups(place / "groups", rows=rows, candidates=candidates, documents=documents,
-                     scored=spec.options["scored"])  # fmt: skip
+    table = data
+    if candidates:
+        table = _groups(place / "groups", rows=rows, candidates=candidates, documents=documents,
+                        scored=spec.options["scored"])  # fmt: skip
     shown: list[float] = []
-    own: list[float] = []
+    computed: list[float] = []
 
     def on_update(update: int, note: str) -> None:
         shown.append(time.perf_counter())
-        own.append(time.process_time())
+        computed.append(time.process_time())
         if update >= UPDATES or (update >= 2 and shown[-1] - shown[0] > 4 * SECONDS):
             raise _Enough
 
     began = time.perf_counter()
     inputs = ObjectiveInputs(
-        model=start / "model", rows=groups, data=data, tokens=tokens, losses=config.losses, max_tokens=batch_tokens,
+        model=start / "model", rows=table, data=data, tokens=tokens, losses=config.losses, max_tokens=batch_tokens,
         recompute=spec.options["recompute"],
     )  # fmt: skip
     few = config.model_copy(update={"batch": rows, "updates": 1000, "validate_on_dev": None, "carry": "weights",
                                     "schedule_updates": None})  # fmt: skip
     (place / "out").mkdir()
+    made = make_objective(spec.options["objective"], inputs, seed=1, **own, **spec.options["own"])
     with suppress(_Enough):
-        train(make_objective(spec.options["objective"], inputs, seed=1), few, out=place / "out", seed=1, start=start,
-              device=device, dev=None, save_seconds=math.inf, on_update=on_update)  # fmt: skip
+        train(made, few, out=place / "out", seed=1, start=start, device=device, dev=None, save_seconds=math.inf,
+              on_update=on_update)  # fmt: skip
     each = np.diff(shown)
-    share = _own(own[-1] - own[0], shown[-1] - shown[0], threads) if device.type == "cpu" else 1.0
+    share = _own(computed[-1] - computed[0], shown[-1] - shown[0], threads) if device.type == "cpu" else 1.0
     return Trial(statistics.median(each[1:]) * whole / rows, shown[0] - began, share)
 
 

@@ -22,6 +22,12 @@ from workflows.store.progress import Progress
 SAVE_SECONDS = 60.0
 """How much training is lost at most when everything dies."""
 
+PASSES = {"simlm": 1.5, "cocondenser": 1.5, "ict": 2, "simcse": 2, "diffcse": 3, "diffcse_retriever": 2}
+"""How often an objective reads each text, roughly: twice by SimCSE, and once more by DiffCSE's discriminator; a decoder
+and a generator count as half. Where models are tried, no result depends on it."""
+PREDICTED = {"mlm": 0.2, "simlm": 2.0, "cocondenser": 2.0}
+"""Tokens predicted among the whole vocabulary, of each token that is read, roughly."""
+
 
 def _cost(
     site: Site, *, objective: str, rows: Any, dev: Any, data: Sizes, tokens: Sizes, start: Made, seed: list[Any],
@@ -29,13 +35,16 @@ def _cost(
 ) -> Cost:  # fmt: skip
     """Updates: forward and backward through each row's texts or pairs, three times the arithmetic of encoding them.
 
-    In memory: 16 bytes a weight (itself, its gradient, Adam's two moments), and of each token 34 numbers a layer for
-    the backward pass (Korthikanti et al., 2023, section 4.1), of a batch or, with `recompute`, of one pass.
+    In memory: of a weight that is trained 16 bytes (itself, its gradient, Adam's two moments; 18 with `weights: bf16`),
+    of another 4, and of each token 34 numbers a layer for the backward pass (Korthikanti et al., 2023, section 4.1), of
+    a batch or, with `recompute`, of one pass.
     """
     task = _task(objective, rows, data, start, config, own)
     batch = config.batch // config.accumulate // site.workers("train")
     at_once = site.cluster.batch_tokens(cuda=site.cuda) if site.cluster.recompute else task.tokens * max(1, batch)
-    weights, states = 16.0 * start.shape.parameters, 34.0 * at_once * start.shape.width * start.shape.layers
+    trained = _trained_weights(start)
+    held = 4.0 * (start.shape.parameters - trained) + (18.0 if config.weights == "bf16" else 16.0) * trained
+    states = 34.0 * at_once * start.shape.width * start.shape.layers
     advice = (
         "in the profile (--cluster), "
         + ("a lower max_tokens_per_pass" if site.cluster.recompute else "recompute: true")
@@ -45,14 +54,22 @@ def _cost(
     validated = looks * config.validate_on_dev.queries / config.batch / 3 if config.validate_on_dev is not None else 0
     return Cost(
         work=(Work("training", config.updates + validated, "train", task),), makes=start, objects=14,
-        needs=(Need("weights, their moments and a batch's states", weights + states, "train", advice, True),),
-        kept=12.0 * start.shape.parameters, scratch=12.0 * start.shape.parameters,
+        needs=(Need("weights, their moments and a batch's states", held + states, "train", advice, True),),
+        kept=12.0 * trained, scratch=12.0 * trained,
     )  # fmt: skip
+
+
+def _trained_weights(start: Made) -> float:
+    """Weights of a model, or of its adapter: two thin matrices beside each of a layer's six."""
+    adapter, shape = getattr(start.config, "adapter", None), start.shape
+    if adapter is None:
+        return float(shape.parameters)
+    return float(adapter.rank * shape.layers * (10 * shape.width + 2 * shape.middle))
 
 
 def _task(objective: str, rows: Any, data: Sizes, start: Made, config: TrainConfig, own: dict[str, Any]) -> ModelTask:
     """One update. A ranker reads a pair for each candidate; a retriever a query and each candidate; what learns from
-    documents alone, a document."""
+    documents alone, a document, with `PASSES` and `PREDICTED` beside it."""
     if isinstance(rows, Unknown):
         raise UnknownSize("rows")
     documents, queries = data.document_lengths, np.resize(data.query_lengths, len(data.document_lengths))
@@ -66,12 +83,21 @@ def _task(objective: str, rows: Any, data: Sizes, start: Made, config: TrainConf
     elif candidates:
         read += [np.minimum(queries + 2, limits["query"] or 32)]
     each = len(documents) / config.batch
+    passes, predicted = PASSES.get(objective, 1), PREDICTED.get(objective, 0.0)
+    tokens = sum(float(one.sum()) for one in read)
+    forward = passes * sum(map(start.shape.operations, read))
+    forward += 2 * predicted * tokens * start.shape.width * start.shape.vocabulary
+    work = 3 * forward
+    if getattr(start.config, "adapter", None) is not None:  # a frozen weight has no gradient
+        work -= passes * tokens * 2 * start.shape.layers * start.shape.weights_per_layer
+    models = {key: one.config for key, one in own.items() if isinstance(one, Made)}
+    configs = {key: one for key, one in own.items() if isinstance(one, Config)}
+    rated = {key for key, one in own.items() if isinstance(one, Sizes)}  # a validation's, which is not tried
     return ModelTask(
-        "training", start, data, 3 * sum(map(start.shape.operations, read)) / each,
-        sum(float(one.mean()) for one in read),
+        "training", start, data, work / each, passes * tokens / len(documents),
         {"objective": objective, "config": config, "candidates": candidates,
-         "scored": isinstance(rows, Grouped) and rows.scored, "own": sorted(own)},
-        measurable=isinstance(rows, Grouped) and not own,
+         "scored": isinstance(rows, Grouped) and rows.scored, "models": models, "own": configs},
+        measurable=isinstance(rows, (Grouped, Sizes)) and own.keys() == models.keys() | configs.keys() | rated,
     )  # fmt: skip
 
 

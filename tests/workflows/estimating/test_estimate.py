@@ -16,6 +16,7 @@ import yaml
 from components.config import UserError
 from components.models.shape import BASE, LARGE, ModelShape, shape_of
 from components.sources.beir import Source as BEIR
+from components.training.config import TrainConfig
 from tests.support import tiny, toy
 from workflows import steps
 from workflows.__main__ import main
@@ -29,7 +30,8 @@ from workflows.estimating.trial import Trial
 from workflows.stages import experiments
 from workflows.steps.choose import rank_groups
 from workflows.steps.search import SearchConfig, index_shape
-from workflows.store.cost import Made, ModelTask, Sizes, Work, expanded_sizes
+from workflows.steps.train import train
+from workflows.store.cost import Grouped, Made, ModelTask, Sizes, Work, expanded_sizes
 from workflows.store.dag import graph
 from workflows.store.store import Store
 
@@ -38,6 +40,9 @@ HARDWARE = {
     "nodes": 2, "cores": 64, "memory_gb": 512, "disk_gb": 50_000, "gpus": 8, "gpu_teraflops": 100, "share_of_peak": 0.5,
 }  # fmt: skip
 SIZES = Sizes(1000, {"train": 100}, np.array([10.0]), np.array([5.0]), 50.0)
+
+# peft asks transformers for a property that has another name now.
+PEFT = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 
 
 def profile(tmp_path: Path, **keys: Any) -> Path:
@@ -149,6 +154,21 @@ def test_plan_estimates_every_step_and_leaves_nothing_in_the_store(
     assert not store.exists()
 
 
+@pytest.mark.usefixtures("quick_trials")
+def test_trainings_on_texts_alone_are_tried(tmp_path: Path, beir: Path, encoder: Path) -> None:
+    """A masked language model, SimLM with its generator and head, and all that follows."""
+    path = tiny.write(tmp_path / "tiny.yaml", tiny.simlm(beir, encoder))
+    nodes = graph(experiments.read(path, [], tmp_path).wanted)
+    cluster = Cluster.model_validate({"mode": "inline", "device": "cpu", "train": {"threads": 1}})
+    here, store = site(cluster, tmp_path), Store(tmp_path / "store")
+    found, _ = costs(nodes, here, store, {})
+    works = [(work, work.task) for cost in found.values() if cost for work in cost.work if work.kind == "training"]
+    assert {"mlm", "simlm"} <= {task.options["objective"] for _, task in works}
+    tried = rates.measured(here, works)
+    assert tried.trials.keys() == {task.key for _, task in works}
+    assert tried.notes == []
+
+
 def test_every_step_function_describes_its_cost() -> None:
     """A step without one would be missing from the sums of every experiment that has it."""
     folder = Path(steps.__file__).parent
@@ -168,6 +188,32 @@ def test_nothing_of_an_experiment_is_left_out_of_the_sums(
                       Store(tmp_path / "store"), assumed={}, quick=True)  # fmt: skip
     assert result.unknown == []
     assert result.exact
+
+
+@PEFT
+def test_an_adapter_has_gradients_of_its_own_weights_alone(encoder: Path) -> None:
+    """And keeps them alone. By peft's own count."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModel
+
+    model = AutoModel.from_pretrained(encoder)
+    targets = ["query", "key", "value", "dense"]
+    peft = get_peft_model(model, LoraConfig(r=3, target_modules=targets, exclude_modules=["pooler.dense"]))
+    trained = peft.get_nb_trainable_parameters()[0]
+    here = site(Cluster(mode="inline"), Path())
+
+    def cost(**keys: Any) -> Any:
+        config = toy.retriever_config(encoder, **keys)
+        return train.description.cost(  # type: ignore[attr-defined]
+            here, objective="retriever", rows=Grouped(40, 2), dev=None, data=SIZES, tokens=SIZES, seed=[],
+            start=Made(config, shape_of(config)), config=TrainConfig.model_validate(tiny.training()),
+        )  # fmt: skip
+
+    whole, adapted = cost(), cost(adapter={"rank": 3})
+    assert adapted.kept == 12 * trained
+    weights = shape_of(toy.retriever_config(encoder)).parameters
+    assert whole.needs[0].bytes - adapted.needs[0].bytes == 12 * (weights - trained)
+    assert whole.work[0].task.operations > adapted.work[0].task.operations
 
 
 def test_expansions_multiply_queries(tmp_path: Path) -> None:
