@@ -209,20 +209,30 @@ def _values(line: dict[str, Any], lines: dict[int, dict[str, Any]]) -> Values:
     return values
 
 
+OPEN_SERIES = 8
+"""Series that TensorBoard's files are open for at once: each has two threads. More than the steps that run at once."""
+
+
 class _TensorBoard:
     """A folder of event files for each series, in `<run>/tensorboard`."""
 
     def __init__(self, run: Path, ids: dict[str, str]) -> None:
         self._folder = run / TENSORBOARD
         self._writers: dict[str, Any] = {}
+        self._files = 0
 
     def send(self, series: str, values: Values, step: int) -> None:
-        if series not in self._writers:
+        writer = self._writers.pop(series, None)
+        if writer is None:
             from tensorboardX import SummaryWriter
 
-            self._writers[series] = SummaryWriter(str(self._folder / series), write_to_disk=True)
+            while len(self._writers) >= OPEN_SERIES:  # the first is the one that was sent to longest ago
+                self._writers.pop(next(iter(self._writers))).close()
+            self._files += 1  # a series that is opened twice in a second has two files
+            writer = SummaryWriter(str(self._folder / series), filename_suffix=f".{self._files}", write_to_disk=True)
+        self._writers[series] = writer
         for name, value in values.items():
-            self._writers[series].add_scalar(metric_name(name), value, step)
+            writer.add_scalar(metric_name(name), value, step)
 
     def close(self) -> None:
         for writer in self._writers.values():

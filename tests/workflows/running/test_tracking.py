@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import struct
 import sys
+import threading
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -184,6 +186,19 @@ def test_a_run_writes_event_files_for_tensorboard(played: Place) -> None:
     assert found["warm ranker: learning_rate"] == [1, 2, 3]
     assert found["measures/retriever: RR_10"] == [0, 1]
     assert "measures/BM25: RR_10" in found
+
+
+def test_many_series_keep_few_threads_and_every_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "OPEN_SERIES", 2)
+    tracker = Tracker(tmp_path, ["tensorboard"], "one")
+    before = threading.active_count()
+    for step in range(3):
+        for series in "abcde":
+            tracker.send(series, {"loss": 1.0}, step)
+    while threading.active_count() > before + 2 * 2:  # a closed file's thread ends a moment later
+        time.sleep(0.01)
+    tracker.close()
+    assert events(tmp_path / "tensorboard") == {f"{series}: loss": [0, 1, 2] for series in "abcde"}
 
 
 def test_an_edited_config_shows_its_own_trainings_alone(played: Place, tmp_path: Path) -> None:
