@@ -20,6 +20,8 @@ from workflows.stages.experiments import name_of
 
 HOLDS, DOES_NOT, NOT_SHOWN, UNTOLD = "holds", "does not hold", "not shown", "cannot be told here"
 WORST_FIRST = (DOES_NOT, NOT_SHOWN, HOLDS)
+RECORDS = ROOT / "docs" / "records"
+"""A file NAME.json for each record, and what people say of it in NAME.md, under a title."""
 
 Json = dict[str, Any]
 
@@ -97,7 +99,7 @@ class Reading:
 
     ours: Ours
     verdict: str
-    scope: Scope = Scope()
+    scope: Scope = Scope()  # noqa: RUF009  (immutable)
     better: float | None = None
     worse: float | None = None
     entry: Json | None = None
@@ -109,7 +111,7 @@ class Reading:
 @cache
 def record(name: str) -> Json | None:
     """A record by its name; None where there is none."""
-    path = ROOT / "docs" / "records" / f"{name}.json"
+    path = RECORDS / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else None
 
 
@@ -121,11 +123,11 @@ def configs() -> dict[str, str]:
 
 def read_page(path: Path) -> Page:
     """The claims and records of a page. UserError names what is wrong."""
-    page = parse(Page, read_yaml(path), where=str(path))
+    where = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+    page = parse(Page, read_yaml(path), where=str(where))
     for name in page.records:
-        known = record(name) is not None or (ROOT / "docs" / "records" / f"{name}.md").exists() or name in configs()
-        if not known:
-            raise UserError(f"{path}: records: no record {name!r} in docs/records, and no config of that name")
+        if record(name) is None and not (RECORDS / f"{name}.md").exists() and name not in configs():
+            raise UserError(f"{where}: records: no record {name!r} in docs/records, and no config of that name")
     return page
 
 
@@ -171,7 +173,7 @@ def read(ours: Ours) -> Reading:
     means_of = {"better": values[ours.better], "worse": values[ours.worse]}
     entry = _compared(found["comparisons"], ours, here[0]["collection"])
     if entry is None:
-        return Reading(ours, UNTOLD, **means_of, why="this pair was not tested")
+        return Reading(ours, UNTOLD, **means_of, why="the record has no test of this pair")
     return Reading(ours, *verdict(entry), **means_of, entry=entry)
 
 
