@@ -16,6 +16,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 import claims as rule  # noqa: E402
 from claims import DOES_NOT, HOLDS, NOT_SHOWN, RECORDS, UNTOLD, Claim, Json, Page, Reading  # noqa: E402
+from papers import PAPERS  # noqa: E402
 
 from components.config import UserError, listing  # noqa: E402
 from components.evaluation import result_table  # noqa: E402
@@ -71,7 +72,8 @@ WORDS_ALONE = "*No record: what follows was written by hand in RESULTS.md, and s
 
 def texts() -> dict[str, str]:
     """Every page by its file's name. UserError names a wrong claim, or a record that is not on one page."""
-    pages = {path.stem: rule.read_page(path) for path in sorted(CLAIMS.glob("*.yaml"))}
+    paths = sorted(CLAIMS.glob("*.yaml"), key=lambda path: ([*PAPERS, path.stem].index(path.stem), path.stem))
+    pages = {path.stem: rule.read_page(path) for path in paths}
     listed = [name for page in pages.values() for name in page.records]
     for path in sorted(RECORDS.iterdir()):
         if (count := listed.count(path.stem)) != 1:
@@ -111,9 +113,23 @@ def _page(name: str, page: Page, readings: list[list[Reading]]) -> str:
     lines += [page.about, ""]
     lines += ["## Claims", "", *_overview(page, readings), ""]
     for at, (claim, of) in enumerate(zip(page.claims, readings, strict=True), 1):
-        verdict = rule.summary(of)[1]
-        lines += [f"### Claim {at}", "", f"{claim.says} **{_capital(verdict)}.**", "", *_theirs(claim)]
-        lines += [*_ours(claim, of), f"{_capital(claim.untold)}." if claim.untold else "", "", claim.note, ""]
+        verdict = _capital(rule.summary(of)[1])
+        lines += [
+            f'<a id="claim-{at}"></a>',
+            "",
+            f"### {at}. {claim.says.removesuffix('.')}",
+            "",
+            f"**{verdict}.**",
+            "",
+        ]
+        lines += [
+            *_theirs(claim),
+            *_ours(claim, of),
+            f"{_capital(claim.untold)}." if claim.untold else "",
+            "",
+            claim.note,
+            "",
+        ]
     lines += ["## Runs", ""]
     for one in page.records:
         lines += _run(one)
@@ -143,19 +159,18 @@ def _theirs(claim: Claim) -> list[str]:
 
 def _ours(claim: Claim, readings: list[Reading]) -> list[str]:
     """What each record says."""
-    lines = _head("here", "measure", "better", "worse", "difference", "p", "corrected", "verdict") if readings else []
+    lines = _head("here", "difference", "p", "of", "run") if readings else []
     for one in readings:
         ours, entry = one.ours, one.entry
         run = f"[{ours.record}](#{_anchor(ours.record)})" if rule.record(ours.record) else f"`{ours.record}`"
-        rows = [name if value is None else f"{name}: {unsigned(value)}"
-                for name, value in ((ours.better, one.better), (ours.worse, one.worse))]  # fmt: skip
+        better, worse = (name if value is None else f"{name} ({unsigned(value)})"
+                         for name, value in ((ours.better, one.better), (ours.worse, one.worse)))  # fmt: skip
+        of = f"{_measure(ours)}: {better} against {worse}"
         if entry is None:
-            told = ["", "", "", f"{one.verdict}: {one.why}"]
+            lines.append(_cells(f"{one.verdict}: {one.why}", "", "", of, run))
         else:
-            inside = _inside(claim, one)
-            told = [_difference(entry), f"{_p(entry, 'p')} {_test(entry)}", _p(entry, "p_holm"),
-                    f"{one.verdict}{one.scope}{inside}"]  # fmt: skip
-        lines.append(_cells(run, _measure(ours), *rows, *told))
+            told = f"{one.verdict}{one.scope}{_inside(claim, one)}"
+            lines.append(_cells(told, _difference(entry), _chance(entry), of, run))
     return [*lines, ""]
 
 
@@ -174,17 +189,18 @@ def _inside(claim: Claim, one: Reading) -> str:
     return f"; the paper's difference lies {lies} this interval"
 
 
-def _test(entry: Json) -> str:
+def _chance(entry: Json) -> str:
+    """p, the same corrected for the other differences of the table, and what it counts as chance."""
+    p, corrected = (_p(entry.get(key), below=entry.get("below", False)) for key in ("p", "p_holm"))
     trainings = "this training" if len(entry["seeds"]) == 1 else "these trainings"
-    return "(the method)" if entry["test"] == THE_METHOD else f"({trainings})"
+    counted = "the method" if entry["test"] == THE_METHOD else trainings
+    return ", ".join(filter(None, [p, corrected and f"corrected {corrected}", counted]))
 
 
-def _p(entry: Json, key: str) -> str:
+def _p(value: float | None, *, below: bool) -> str:
     """A p; of one that was transcribed it may be known that it is below."""
-    if entry.get(key) is None:
-        return "-"
-    text = p_number(entry[key])
-    return f"<{text}" if entry.get("below") and not text.startswith("<") else text
+    text = "" if value is None else p_number(value)
+    return f"<{text}" if below and text and not text.startswith("<") else text
 
 
 def _run(name: str) -> list[str]:
@@ -224,7 +240,7 @@ def _machine(one: Json) -> str:
     """What steps ran on."""
     known = f"{one['cores']} cores of {one['processor']}, " if "processor" in one else ""
     workers, threads = one["train"]["workers"], one["train"]["threads"]
-    return f"{known}{one['device']}, trained by {workers} x {threads} threads"
+    return f"{known}device {one['device']}, training by {workers} x {threads or 'all'} threads"
 
 
 def _collection(one: Json) -> str:
