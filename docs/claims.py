@@ -139,7 +139,8 @@ def size(theirs: Theirs) -> tuple[float, float, str]:
     values = columns.get((theirs.measure, theirs.collection))
     if values is None:
         accepted = listing(" of ".join(filter(None, one)) for one in columns)
-        raise UserError(f"{theirs.table}: no column {theirs.measure!r} of {theirs.collection}; accepted: {accepted}")
+        wanted = " of ".join(filter(None, (theirs.measure, theirs.collection)))
+        raise UserError(f"{theirs.table}: no column {wanted}; accepted: {accepted}")
     for row in (theirs.better, theirs.worse):
         if row not in values:
             raise UserError(f"{theirs.table}: {theirs.measure} has no row {row!r}; accepted: {listing(values)}")

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 import claims as rule  # noqa: E402
-from claims import DOES_NOT, HOLDS, NOT_SHOWN, RECORDS, UNTOLD, Claim, Json, Page, Reading  # noqa: E402
+from claims import DOES_NOT, HOLDS, NOT_SHOWN, UNTOLD, Claim, Json, Page, Reading  # noqa: E402
 from papers import PAPERS  # noqa: E402
 
 from components.config import UserError, listing  # noqa: E402
@@ -75,7 +75,7 @@ def texts() -> dict[str, str]:
     paths = sorted(CLAIMS.glob("*.yaml"), key=lambda path: ([*PAPERS, path.stem].index(path.stem), path.stem))
     pages = {path.stem: rule.read_page(path) for path in paths}
     listed = [name for page in pages.values() for name in page.records]
-    for path in sorted(RECORDS.iterdir()):
+    for path in sorted(rule.RECORDS.iterdir()):
         if (count := listed.count(path.stem)) != 1:
             raise UserError(f"docs/records/{path.name} is in `records` of {count} pages in docs/claims; accepted: one")
     readings = {name: [_read(name, at, claim) for at, claim in enumerate(page.claims)] for name, page in pages.items()}
@@ -205,7 +205,7 @@ def _p(value: float | None, *, below: bool) -> str:
 
 def _run(name: str) -> list[str]:
     """A run: how it was made, its table as `show` prints it, and what people say of it; empty for none yet."""
-    record, path = rule.record(name), RECORDS / f"{name}.md"
+    record, path = rule.record(name), rule.RECORDS / f"{name}.md"
     title, _, words = path.read_text().partition("\n") if path.exists() else ("", "", "")
     if record is None and not words:
         return []
@@ -246,7 +246,7 @@ def _machine(one: Json) -> str:
 def _collection(one: Json) -> str:
     """How large a collection is."""
     queries = [f"{count:,} of {split}" for split, count in (one["queries"] or {}).items()]
-    return f"{one['documents']:,} documents" + (f", queries: {', '.join(queries)}" if queries else "")
+    return f"{one['name']}, {one['documents']:,} documents" + (f", queries: {', '.join(queries)}" if queries else "")
 
 
 def _measure(one: rule.Theirs | rule.Ours) -> str:

@@ -20,12 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def call(arguments: argparse.Namespace) -> None:
     """Write the record, and print where it lies."""
     experiment, store = opened(arguments)
-    results = experiment.outcome.results
-    finished(store, results)
+    finished(store, experiment.outcome.results)
     folder = RunFolder(experiment, store)
     record = record_of(
-        folder.metrics(), folder.finished_steps(), config=located(arguments.config),
-        assignments=arguments.assignments, results=results.fingerprint[:12],
+        folder.metrics(), folder.finished_steps(), experiment.outcome, config=located(arguments.config),
+        assignments=arguments.assignments,
     )  # fmt: skip
     arguments.file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(arguments.file) as path:

@@ -11,20 +11,26 @@ from typing import Any
 from workflows import ROOT
 from workflows.report.finished import Finished, Json
 from workflows.report.timeline import course
+from workflows.stages.results import Outcome
 
 MEASURED = ("rows", "means", "comparisons", "leading", "unmeasured", "expected", "deploy")
 """What a record has of `metrics.json`, as it stands there."""
 
 
-def record_of(metrics: Json, steps: Finished, *, config: Path, assignments: Sequence[str], results: str) -> Json:
+COUNTED = ("documents", "queries")
+"""What a record has of a collection: how many documents, and how many queries of each split."""
+
+
+def record_of(metrics: Json, steps: Finished, outcome: Outcome, *, config: Path, assignments: Sequence[str]) -> Json:
     """What was measured, and under `run` how: the command, the code, the days, the machines, the time and the data.
 
-    `steps` are the run's finished steps, and `results` is the fingerprint of the one that gathered the measures. No
-    path of this machine is in it: a config outside the repository goes by its file's name.
+    `steps` are the run's finished steps. No path of this machine is in it: a config outside the repository goes by its
+    file's name.
     """
     place = config.resolve()
     name = place.relative_to(ROOT).as_posix() if place.is_relative_to(ROOT) else config.name
     records = [record for _, record in sorted(steps, key=lambda pair: pair[1]["started"])]
+    names = {system.data.fingerprint: system.collection for system in outcome.systems}
     seconds: dict[str, list[float]] = {}
     for node, record in steps:
         seconds.setdefault(node.function.__name__, []).append(record["seconds"])
@@ -34,7 +40,7 @@ def record_of(metrics: Json, steps: Finished, *, config: Path, assignments: Sequ
     run = {
         "config": name,
         "set": list(assignments),
-        "results": results,
+        "results": outcome.results.fingerprint[:12],
         "seeds": sorted({row["seed"] for row in metrics["rows"]}),
         "days": list(dict.fromkeys(days)),
         "code": _distinct(record["code"] for record in records if record["code"]),
@@ -42,7 +48,7 @@ def record_of(metrics: Json, steps: Finished, *, config: Path, assignments: Sequ
         "seconds": round(course([(record["started"], record["seconds"]) for record in records])[1], 1),
         "steps": {name: {"steps": len(of), "seconds": round(sum(of), 1)} for name, of in seconds.items()},
         "collections": [
-            {key: record["summary"].get(key) for key in ("documents", "queries")}
+            {"name": names.get(node.fingerprint, node.label), **{key: record["summary"].get(key) for key in COUNTED}}
             for node, record in steps if node.function.__name__ == "ingest"
         ],
     }  # fmt: skip
