@@ -131,11 +131,17 @@ def read_page(path: Path) -> Page:
     return page
 
 
+@cache
+def expected(table: str) -> Expected:
+    """What a paper's table has, as its config says."""
+    path = ROOT / "configs" / "papers" / f"{table}.yaml"
+    return parse(Expected, read_based(path).get(KEY) or {}, where=f"configs/papers/{table}.yaml: {KEY}")
+
+
 def size(theirs: Theirs) -> tuple[float, float, str]:
     """The paper's value of the better row, of the worse, as shares, and where it has them."""
-    path = ROOT / "configs" / "papers" / f"{theirs.table}.yaml"
-    expected = parse(Expected, read_based(path).get(KEY) or {}, where=f"{path}: {KEY}")
-    columns = {(one.measure, one.collection): one.values for one in expected.of}
+    paper = expected(theirs.table)
+    columns = {(one.measure, one.collection): one.values for one in paper.of}
     values = columns.get((theirs.measure, theirs.collection))
     if values is None:
         accepted = listing(" of ".join(filter(None, one)) for one in columns)
@@ -144,8 +150,8 @@ def size(theirs: Theirs) -> tuple[float, float, str]:
     for row in (theirs.better, theirs.worse):
         if row not in values:
             raise UserError(f"{theirs.table}: {theirs.measure} has no row {row!r}; accepted: {listing(values)}")
-    scale = 100 if expected.unit == "percent" else 1
-    return values[theirs.better] / scale, values[theirs.worse] / scale, expected.source
+    scale = 100 if paper.unit == "percent" else 1
+    return values[theirs.better] / scale, values[theirs.worse] / scale, paper.source
 
 
 def read(ours: Ours) -> Reading:

@@ -190,7 +190,7 @@ THEIRS = {"table": "ar2/table2-nq", "better": "retriever 10", "worse": "BM25", "
          "claims.0: ar2/table2-nq: Answer@20 has no row 'x'; accepted: BM25, warm retriever, retriever 10"),
         ({"ours": [OURS], "theirs": [{**THEIRS, "measure": "P@1"}]},
          "claims.0: ar2/table2-nq: no column P@1; accepted: Answer@5, Answer@20, Answer@100"),
-        ({"ours": [OURS], "theirs": [{**THEIRS, "table": "ar2/table0"}]}, "papers/ar2/table0.yaml: there is no such file"),
+        ({"ours": [OURS], "theirs": [{**THEIRS, "table": "ar2/table0"}]}, "papers/ar2/table0.yaml: there is no such"),
         ({}, "claims.0: ours: where runs here tell of it, or none and `untold` with the reason"),
         ({"ours": [{**OURS, "bettr": "a"}]}, "claims.0.ours.0.bettr: unknown key; accepted: record, better, worse"),
     ],
