@@ -39,8 +39,8 @@ sparring record configs/demo.yaml docs/records/demo.json
 
 Runs here are small: two cores, models of one to six layers, thousands of documents. They can show what holds at that
 size, and nothing of the papers' own. The start model is all-MiniLM-L6-v2, or its first layers, and its row is no
-zero-shot result: its card lists SQuAD, CodeSearchNet, Natural Questions, TriviaQA, MS MARCO and S2ORC among its training
-data.
+zero-shot result: its card lists SQuAD, CodeSearchNet, Natural Questions, TriviaQA, MS MARCO and S2ORC among its
+training data.
 
 ## The rule
 
@@ -59,9 +59,9 @@ A claim of several pairs has the worst of their verdicts. "Before correction" me
 its correction.
 
 Tables that are *transcribed* were typed by hand in RESULTS.md, from runs whose artifacts are gone. They and the words
-about them stand here as they stood there. Where these say nothing else, they are of 2 cores of an Intel Xeon with AMX and
-no GPU, and p comes from a paired randomization test over the queries, which takes the trainings as they are, and is not
-corrected.
+about them stand here as they stood there. Where these say nothing else, they are of 2 cores of an Intel Xeon with AMX
+and no GPU, and p comes from a paired randomization test over the queries, which takes the trainings as they are, and is
+not corrected.
 
 Steps of most runs shared their machine with other programs: no speed is claimed by their times. Speed is measured in
 `tests/benchmarks/RESULTS.md`.
@@ -243,8 +243,8 @@ def _machine(one: Json) -> str:
     """What steps ran on."""
     known = f"{one['cores']} cores of {one['processor']}, " if "processor" in one else ""
     workers, threads = one["train"]["workers"], one["train"]["threads"]
-    many = f"{workers} {'worker' if workers == 1 else 'workers'} of {threads or 'all'} {'core' if threads == 1 else 'cores'}"
-    return f"{known}device {one['device']}, {many}"
+    each = "1 thread" if threads == 1 else f"{threads or 'all'} threads"
+    return f"{known}device {one['device']}, {workers} {'worker' if workers == 1 else 'workers'} of {each}"
 
 
 def _collection(one: Json) -> str:
