@@ -107,9 +107,9 @@ sparring run configs/papers/ar2/table2-nq.yaml --cluster cluster/YOURS.yaml
 
 The table at its end, the report and `metrics.json` have the paper's value, this run's with its interval, the
 difference, and whether the paper's lies within, above or below. *Small* is a config with these rows, or some of
-them, on what a laptop holds; what it gave is in [RESULTS.md](../../RESULTS.md), if anything. None of the files was
-run here as it stands: their data and GPUs were not at hand. `sparring convert` makes a start model of a checkpoint
-that a paper's own code wrote.
+them, on what a laptop holds; what it gave is in [Results](../../docs/pages/results/index.md), if anything. None of the
+files was run here as it stands: their data and GPUs were not at hand. `sparring convert` makes a start model of a
+checkpoint that a paper's own code wrote.
 """
 
 

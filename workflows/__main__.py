@@ -45,6 +45,7 @@ from workflows.commands import (
     opening,
     plan,
     push,
+    record,
     report,
     run,
     search,
@@ -57,8 +58,8 @@ from workflows.program import program
 from workflows.store.dag import StepFailed
 
 COMMANDS = (
-    init, plan, run, submit, tune, show, report, search, serve, marks, export, push, convert, clean, evaluate, doctor,
-    completion,
+    init, plan, run, submit, tune, show, report, record, search, serve, marks, export, push, convert, clean, evaluate,
+    doctor, completion,
 )  # fmt: skip
 """A module each, named as the command: its docstring is the help, `add_arguments` takes a parser, `call` what it
 read."""

@@ -2,8 +2,11 @@
 
 import ctypes
 import gc
+import os
+import re
 import sys
 from functools import cache
+from pathlib import Path
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4  # parameters of glibc's mallopt
 
@@ -14,6 +17,18 @@ def has_amx() -> bool:
     import torch
 
     return bool(torch.cpu.get_capabilities().get("amx_bf16"))
+
+
+@cache
+def machine() -> dict[str, str | int]:
+    """What this machine calls its processor, with what makes a model fast on it, and how many cores it has."""
+    try:
+        about = Path("/proc/cpuinfo").read_text()
+    except OSError:  # no Linux
+        about = ""
+    model = re.search(r"^model name\s*: (.*)", about, re.M)
+    name = " ".join(model.group(1).replace("(R)", "").split()) if model else "an unknown processor"
+    return {"processor": f"{name} with AMX" if "amx_bf16" in about else name, "cores": os.cpu_count() or 1}
 
 
 def configure_process(threads: int) -> None:

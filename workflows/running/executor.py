@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from components import timing
+from components.compute.processor import machine
 from components.config import Config, UserError, listing
 from components.digests import sha256
 from components.files import remove_leftovers
@@ -139,6 +140,7 @@ def _record(node: Step, summary: dict[str, Any], files: dict[str, str], started:
         "seconds": seconds,
         "time": timing.seconds_by_kind(intervals),
         "host": socket.gethostname(),
+        "machine": machine(),
         "nodes": timing.compute_seconds(intervals),
         "cluster": cluster.model_dump(mode="json") if isinstance(cluster, BaseModel) else None,
         "code": code_version(),

@@ -1,0 +1,227 @@
+"""The pages of results are what claims and records say, and the rule of the verdicts is what it says it is."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from components.config import UserError
+from components.evaluation.significance import THE_METHOD, THIS_TRAINING
+from tests.support.tiny import ROOT
+
+
+@pytest.fixture(scope="module")
+def pages() -> Iterator[ModuleType]:
+    """`docs/results.py`, which is no part of a package and imports its neighbours."""
+    spec = importlib.util.spec_from_file_location("results", ROOT / "docs" / "results.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module, before = importlib.util.module_from_spec(spec), list(sys.path)
+    spec.loader.exec_module(module)
+    yield module
+    sys.path[:] = before
+    for name in ("claims", "papers"):
+        del sys.modules[name]
+
+
+@pytest.fixture
+def rule(pages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The rule, with a folder of records of its own; called with comparisons, it makes the record `made` of them."""
+    records, claims = tmp_path / "records", tmp_path / "claims"
+    records.mkdir()
+    claims.mkdir()
+    monkeypatch.setattr(pages.rule, "RECORDS", records)
+    monkeypatch.setattr(pages, "CLAIMS", claims)
+
+    def recorded(*comparisons: dict[str, Any], collections: tuple[str, ...] = ("c",)) -> None:
+        means = [{"system": system, "collection": collection, "split": "test", "seeds": [1], "measure": "RR@10",
+                  "value": value, "low": None, "high": None, "queries": 9}
+                 for collection in collections for system, value in (("a", 0.5), ("b", 0.4), ("c", 0.3))]  # fmt: skip
+        (records / "made.json").write_text(json.dumps({"means": means, "comparisons": comparisons}))
+        pages.rule.record.cache_clear()
+
+    pages.rule.recorded = recorded
+    pages.rule.record.cache_clear()
+    yield pages.rule
+    pages.rule.record.cache_clear()
+
+
+def compared(difference: float, holm: float | None, test: str = THE_METHOD, **rest: Any) -> dict[str, Any]:
+    """A comparison of a with b."""
+    return {"system": "a", "baseline": "b", "collection": "c", "split": "test", "seeds": [1, 2, 3], "measure": "RR@10",
+            "difference": difference, "low": difference - 0.02, "high": difference + 0.02, "p": 0.01, "test": test,
+            "queries": 9, "p_holm": holm, **rest}  # fmt: skip
+
+
+def read(rule: Any, **ours: Any) -> Any:
+    return rule.read(rule.Ours(**{"record": "made", "better": "a", "worse": "b", "measure": "RR@10", **ours}))
+
+
+def test_the_pages_are_current(pages: ModuleType) -> None:
+    made = pages.texts()
+    written = {path.name: path.read_text() for path in pages.PAGES.glob("*.md")}
+    assert written == made, "if it is meant: .venv/bin/python docs/results.py"
+
+
+def test_a_row_that_a_record_will_have_is_one_that_its_config_has(pages: ModuleType, tmp_path: Path) -> None:
+    """So that a record which comes later does not break the pages."""
+    from workflows.stages import experiments
+
+    waiting: dict[str, set[str]] = {}
+    for path in pages.CLAIMS.glob("*.yaml"):
+        for one in (one for claim in pages.rule.read_page(path).claims for one in claim.ours):
+            if pages.rule.record(one.record) is None:
+                waiting.setdefault(one.record, set()).update((one.better, one.worse))
+    for name, rows in waiting.items():
+        outcome = experiments.read(ROOT / pages.rule.configs()[name], [], tmp_path).outcome
+        assert rows - {system.name for system in outcome.systems} == set(), name
+
+
+@pytest.mark.parametrize(
+    ("comparison", "verdict"),
+    [
+        (compared(0.1, 0.049), "holds"),
+        (compared(-0.1, 0.049), "does not hold"),
+        (compared(0.1, 0.05), "not shown"),
+        (compared(-0.1, 0.3), "not shown"),
+        (compared(0.0, 0.0), "not shown"),
+        (compared(0.1, 0.01, THIS_TRAINING), "holds in these 3 trainings"),
+        (compared(0.1, 0.01, THIS_TRAINING, seeds=[7]), "holds in this training"),
+        (compared(-0.1, 0.01, THIS_TRAINING, seeds=[7]), "does not hold in this training"),
+        (compared(0.1, None), "holds, before correction"),
+        (compared(0.1, None, THIS_TRAINING), "holds in these 3 trainings, before correction"),
+        (compared(0.1, None, p=0.06), "not shown"),
+    ],
+)
+def test_a_verdict_follows_from_the_comparison(rule: Any, comparison: dict[str, Any], verdict: str) -> None:
+    rule.recorded(comparison)
+    reading = read(rule)
+    assert f"{reading.verdict}{reading.scope}" == verdict
+    assert rule.summary([reading])[1] == verdict
+
+
+def test_the_test_that_counts_trainings_decides(rule: Any) -> None:
+    rule.recorded(compared(0.1, 0.001, THIS_TRAINING), compared(0.1, 0.2))
+    assert read(rule).verdict == "not shown"
+
+
+def test_a_comparison_the_other_way_round_is_turned(rule: Any) -> None:
+    rule.recorded(compared(0.1, 0.01))
+    reading = read(rule, better="b", worse="a")
+    assert (reading.verdict, reading.better, reading.worse) == ("does not hold", 0.4, 0.5)
+    assert [reading.entry[key] for key in ("difference", "low", "high")] == pytest.approx([-0.1, -0.12, -0.08])
+
+
+def test_rows_that_were_not_compared_tell_nothing(rule: Any) -> None:
+    rule.recorded(compared(0.1, 0.01))
+    reading = read(rule, worse="c")
+    assert (reading.verdict, reading.why) == ("cannot be told here", "the record has no test of this pair")
+
+
+def test_a_record_that_is_not_there_yet_tells_nothing(rule: Any) -> None:
+    reading = read(rule, record="simlm-starts")
+    assert reading.verdict == "cannot be told here"
+    assert reading.why == "no record yet; `sparring run configs/simlm/starts.yaml` measures it"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "verdict"),
+    [
+        ([(0.1, 0.01), (0.1, 0.01)], "holds"),
+        ([(0.1, 0.01), (0.1, 0.5)], "not shown (of 2 pairs 1 holds)"),
+        ([(-0.1, 0.01), (0.1, 0.01), (0.1, 0.01)], "does not hold (of 3 pairs 2 hold)"),
+        ([(-0.1, 0.01), (0.1, 0.5)], "does not hold"),
+        ([], "cannot be told here"),
+    ],
+)
+def test_a_claim_has_the_worst_verdict_of_its_pairs(rule: Any, pairs: list[tuple[float, float]], verdict: str) -> None:
+    readings = []
+    for pair in pairs:
+        rule.recorded(compared(*pair))
+        readings.append(read(rule))
+    rule.recorded()
+    assert rule.summary([*readings, read(rule)])[1] == verdict
+
+
+def test_a_claim_is_about_no_more_than_its_narrowest_pair(rule: Any) -> None:
+    readings = []
+    for one in (compared(0.1, 0.01), compared(0.1, 0.01, THIS_TRAINING), compared(0.1, 0.01, THIS_TRAINING, seeds=[4])):
+        rule.recorded(one)
+        readings.append(read(rule))
+    assert rule.summary(readings)[1] == "holds in this training"
+
+
+@pytest.mark.parametrize(
+    ("difference", "lies"),
+    [(0.04, "in"), (0.09, "outside")],  # the paper's is .047, the interval .02 on both sides
+)
+def test_a_difference_that_is_not_shown_may_exclude_the_papers(
+    rule: Any, pages: ModuleType, difference: float, lies: str
+) -> None:
+    rule.recorded(compared(difference, 0.4))
+    theirs = {"table": "ar2/table2-msmarco", "better": "retriever 10", "worse": "warm retriever", "measure": "RR@10"}
+    ours = {"record": "made", "better": "a", "worse": "b", "measure": "RR@10"}
+    claim = rule.Claim(says="x", theirs=[theirs], ours=[ours])
+    text = "\n".join([*pages._theirs(claim), *pages._ours(claim, [read(rule)])])
+    assert "| Table 2 (`ar2/table2-msmarco`) | RR@10 | retriever 10: .395 | warm retriever: .348 | +.047 |" in text
+    assert f"not shown; the paper's difference lies {lies} this interval" in text
+
+
+OURS = {"record": "made", "better": "a", "worse": "b", "measure": "RR@10"}
+THEIRS = {"table": "ar2/table2-nq", "better": "retriever 10", "worse": "BM25", "measure": "Answer@20"}
+
+
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        ({"ours": [{**OURS, "record": "mad"}]}, "claims.0: no record 'mad' in docs/records, and no config of"),
+        ({"ours": [{**OURS, "worse": "x"}]}, "claims.0: made has no row 'x'; rows: a, b, c"),
+        ({"ours": [{**OURS, "measure": "P@1"}]}, "claims.0: made has no P@1 of both rows; it has: RR@10 of c"),
+        ({"ours": [{**OURS, "collection": "d"}]}, "claims.0: made has no RR@10 of d of both rows; it has: RR@10 of c"),
+        ({"ours": [OURS], "theirs": [{**THEIRS, "better": "x"}]},
+         "claims.0: ar2/table2-nq: Answer@20 has no row 'x'; accepted: BM25, warm retriever, retriever 10"),
+        ({"ours": [OURS], "theirs": [{**THEIRS, "measure": "P@1"}]},
+         "claims.0: ar2/table2-nq: no column P@1; accepted: Answer@5, Answer@20, Answer@100"),
+        ({"ours": [OURS], "theirs": [{**THEIRS, "table": "ar2/table0"}]}, "papers/ar2/table0.yaml: there is no such"),
+        ({}, "claims.0: ours: where runs here tell of it, or none and `untold` with the reason"),
+        ({"ours": [{**OURS, "bettr": "a"}]}, "claims.0.ours.0.bettr: unknown key; accepted: record, better, worse"),
+    ],
+)  # fmt: skip
+def test_a_wrong_claim_is_one_clear_line(rule: Any, pages: ModuleType, page: dict[str, Any], says: str) -> None:
+    rule.recorded(compared(0.1, 0.01))
+    tree = {"title": "x", "claims": [{"says": "a is better.", **page}], "records": ["made"]}
+    (pages.CLAIMS / "bad.yaml").write_text(yaml.safe_dump(tree))
+    with pytest.raises(UserError) as caught:
+        pages.texts()
+    assert "bad.yaml: " in str(caught.value)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_rows_on_several_collections_need_the_collection(rule: Any) -> None:
+    rule.recorded(compared(0.1, 0.01), collections=("c", "d"))
+    with pytest.raises(UserError, match=r"made has RR@10 of several collections; `collection` is one of c, d"):
+        read(rule)
+    assert read(rule, collection="c").verdict == "holds"
+
+
+@pytest.mark.parametrize(("records", "count"), [([], 0), (["made", "made"], 2)])
+def test_a_record_is_on_one_page(rule: Any, pages: ModuleType, records: list[str], count: int) -> None:
+    rule.recorded()
+    (pages.CLAIMS / "one.yaml").write_text(yaml.safe_dump({"title": "x", "records": records}))
+    with pytest.raises(UserError, match=rf"docs/records/made.json is in `records` of {count} pages in docs/claims"):
+        pages.texts()
+
+
+def test_a_page_lists_no_record_that_nothing_makes(rule: Any, pages: ModuleType) -> None:
+    (pages.CLAIMS / "one.yaml").write_text(yaml.safe_dump({"title": "x", "records": ["mad"]}))
+    with pytest.raises(UserError, match=r"one.yaml: records: no record 'mad' in docs/records, and no config of that"):
+        pages.texts()

@@ -1,0 +1,32 @@
+"""Keep what a finished run measured, and how, as one small JSON file that can be committed."""
+
+import argparse
+from pathlib import Path
+
+from components.files import replacing
+from workflows.commands.opening import add_config, opened
+from workflows.program import located
+from workflows.report.record import record_of, text_of
+from workflows.report.run_folder import RunFolder
+from workflows.store.needed import finished
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_config(parser)
+    parser.add_argument("file", type=Path, metavar="FILE", help="where to write it: ar2-docstrings.json")
+
+
+def call(arguments: argparse.Namespace) -> None:
+    """Write the record, and print where it lies."""
+    experiment, store = opened(arguments)
+    finished(store, experiment.outcome.results)
+    folder = RunFolder(experiment, store)
+    record = record_of(
+        folder.metrics(), folder.finished_steps(), experiment.outcome, config=located(arguments.config),
+        assignments=arguments.assignments,
+    )  # fmt: skip
+    arguments.file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(arguments.file) as path:
+        path.write_text(text_of(record))
+    print(arguments.file)

@@ -1,0 +1,89 @@
+"""The record of a run: what it measured and how, in one JSON file that is small enough to commit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from workflows import ROOT
+from workflows.report.finished import Finished, Json
+from workflows.report.timeline import course
+from workflows.stages.results import Outcome
+
+MEASURED = ("rows", "means", "comparisons", "leading", "unmeasured", "expected", "deploy")
+"""What a record has of `metrics.json`, as it stands there."""
+
+
+COUNTED = ("documents", "queries")
+"""What a record has of a collection: how many documents, and how many queries of each split."""
+
+
+def record_of(metrics: Json, steps: Finished, outcome: Outcome, *, config: Path, assignments: Sequence[str]) -> Json:
+    """What was measured, and under `run` how: the command, the code, the days, the machines, the time and the data.
+
+    `steps` are the run's finished steps. No path of this machine is in it: a config outside the repository goes by its
+    file's name.
+    """
+    place = config.resolve()
+    name = place.relative_to(ROOT).as_posix() if place.is_relative_to(ROOT) else config.name
+    records = [record for _, record in sorted(steps, key=lambda pair: pair[1]["started"])]
+    names = {system.data.fingerprint: system.collection for system in outcome.systems}
+    seconds: dict[str, list[float]] = {}
+    for node, record in steps:
+        seconds.setdefault(node.function.__name__, []).append(record["seconds"])
+    days = [datetime.fromtimestamp(at, UTC).date().isoformat() for at in (
+        records[0]["started"], max(record["started"] + record["seconds"] for record in records)
+    )]  # fmt: skip
+    run = {
+        "config": name,
+        "set": list(assignments),
+        "results": outcome.results.fingerprint[:12],
+        "seeds": sorted({row["seed"] for row in metrics["rows"]}),
+        "days": list(dict.fromkeys(days)),
+        "code": _distinct(record["code"] for record in records if record["code"]),
+        "machines": _distinct(map(_machine, records)),
+        "seconds": round(course([(record["started"], record["seconds"]) for record in records])[1], 1),
+        "steps": {name: {"steps": len(of), "seconds": round(sum(of), 1)} for name, of in seconds.items()},
+        "collections": [
+            {"name": names.get(node.fingerprint, node.label), **{key: record["summary"].get(key) for key in COUNTED}}
+            for node, record in steps if node.function.__name__ == "ingest"
+        ],
+    }  # fmt: skip
+    return {"run": run, **{key: metrics[key] for key in MEASURED if key in metrics}}
+
+
+def text_of(record: Json) -> str:
+    """A record as JSON with a line for each row, mean, comparison and key, so that a difference of two can be read."""
+
+    def line(value: Any) -> str:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False)
+
+    parts = []
+    for key, value in record.items():
+        inside = [f"{line(one)}: {line(of)}" for one, of in value.items()] if isinstance(value, dict) else (
+            [line(one) for one in value] if isinstance(value, list) else []
+        )  # fmt: skip
+        start, end = "{}" if isinstance(value, dict) else "[]"
+        text = f"{start}\n  " + ",\n  ".join(inside) + f"\n {end}" if inside else line(value)
+        parts.append(f" {line(key)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _machine(record: Json) -> Json:
+    """What a step ran on, as far as its record says so."""
+    profile = record["cluster"] or {}
+    train = profile.get("train", {})
+    return {**record.get("machine", {}), "device": profile.get("device"), "mode": profile.get("mode"),
+            "train": {key: train.get(key) for key in ("workers", "threads")}}  # fmt: skip
+
+
+def _distinct(values: Iterator[Any]) -> list[Any]:
+    """Values each once, in the order in which they came first."""
+    found: list[Any] = []
+    for value in values:
+        if value not in found:
+            found.append(value)
+    return found
