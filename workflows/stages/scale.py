@@ -1,8 +1,8 @@
 """An experiment at small scale: the same steps and rows, from other data and models, in minutes.
 
 `--set scale=small` makes the changes of the key `small`, `key.path: value` as `--set` has them, before those of other
-`--set` values. What the file leaves out, by null, is left out at small scale too, whatever `small` says of it: a base's
-changes then fit the files that are based on it. Experiments that an experiment builds on are at small scale too.
+`--set` values. What the file leaves out, by null or by a shorter list, is left out at small scale too, whatever `small` says of
+it: a base's changes then fit the files that are based on it. Experiments that an experiment builds on are at small scale too.
 """
 
 import copy
@@ -47,7 +47,7 @@ def rescaled(tree: dict[str, Any], assignments: list[str], where: str) -> dict[s
         raise UserError(f"{where}: {SMALL}: {changes!r}; accepted: `key.path: value`, or a line that says why not")
     tree = copy.deepcopy({key: value for key, value in tree.items() if key != SMALL})
     for path, value in changes.items():
-        if not _is_null(tree, path):
+        if not _is_left_out(tree, path):
             assign(tree, path, copy.deepcopy(value), where=f"{where}: {SMALL}: {path}")
     return {**override(tree, assignments), SCALE: asked}
 
@@ -62,13 +62,16 @@ def why_not(tree: dict[str, Any]) -> str | None:
     return None
 
 
-def _is_null(tree: dict[str, Any], path: str) -> bool:
-    """Whether a tree has null at a key path, or on the way to it."""
+def _is_left_out(tree: dict[str, Any], path: str) -> bool:
+    """Whether a tree has null at a key path or on the way to it, or there a list that is too short."""
     node: Any = tree
     for key in path.split("."):
-        if not isinstance(node, dict) or key not in node:
+        if isinstance(node, list) and key.isdigit():
+            node = node[int(key)] if int(key) < len(node) else None
+        elif isinstance(node, dict) and key in node:
+            node = node[key]
+        else:
             return False
-        node = node[key]
         if node is None:
             return True
     return False
