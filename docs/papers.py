@@ -122,8 +122,8 @@ sparring run configs/papers --set scale=small --cluster cluster/inline.yaml
 
 Repeat it to resume: tables share their steps, and one that fails does not keep the others from being run. What is
 changed is the key `small` of a file, or of one that it is based on: `key.path: value`, as `--set` has it. Twins read
-`squad`, `cranfield`, `scifact` (BEIR folders), `stsb`, `transfer` and `wiki-sentences` in `data/`
-([Data](../../docs/pages/guides/own-collection.md)). Where there is none, the list says why.
+`squad`, `cranfield` and `scifact` (BEIR folders), `stsb`, `transfer` and `wiki-sentences` in `data/`. Tables of one
+experiment on several collections have the same twin, which runs once. Where there is none, the list says why.
 """
 
 

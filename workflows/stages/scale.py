@@ -1,8 +1,9 @@
 """An experiment at small scale: the same steps and rows, from other data and models, in minutes.
 
 `--set scale=small` makes the changes of the key `small`, `key.path: value` as `--set` has them, before those of other
-`--set` values. What the file leaves out, by null or by a shorter list, is left out at small scale too, whatever `small` says of
-it: a base's changes then fit the files that are based on it. Experiments that an experiment builds on are at small scale too.
+`--set` values. What the file leaves out, by null or by a shorter list, is left out at small scale too, whatever `small`
+says of it: a base's changes then fit the files that are based on it. Experiments that an experiment builds on are at
+small scale too.
 """
 
 import copy
@@ -35,7 +36,9 @@ _scale: ContextVar[str | None] = ContextVar("scale", default=None)
 def rescaled(tree: dict[str, Any], assignments: list[str], where: str) -> dict[str, Any]:
     """A tree of keys with its changes at small scale, where that is asked for, and then the assignments made. UserError
     where there is no small scale, and for another one."""
-    asked = override({SCALE: _scale.get(), **tree}, [one for one in assignments if one.partition("=")[0] == SCALE])[SCALE]
+    asked = override({SCALE: _scale.get(), **tree}, [one for one in assignments if one.partition("=")[0] == SCALE])[
+        SCALE
+    ]
     if asked is None:
         return override(tree, assignments)
     if asked != SMALL:

@@ -60,9 +60,7 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
     _declared(source)
     dropped = Dropped(source.on_bad)
     with Progress(out, total=None, unit="records") as progress:
-        documents = _write(
-            out / "documents.parquet", DOCUMENTS, lambda: _documents(source), _again, dropped, progress
-        )
+        documents = _write(out / "documents.parquet", DOCUMENTS, lambda: _documents(source), _again, dropped, progress)
         if not documents.rows:
             raise UserError(f"format {source.format}: no documents" + (" are left" if dropped.counts else ""))
         kept = _sample(source)
