@@ -226,25 +226,30 @@ def override(tree: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
             new = _loaded(value)
         except yaml.YAMLError as error:
             raise UserError(f"--set {assignment}: not YAML: {' '.join(str(error).split())}") from None
-        node: Any = tree
-        *parents, last = path.split(".")
-        for parent in parents:
-            node = _child(node, parent, assignment)
-            if not isinstance(node, (dict, list)):
-                raise UserError(f"--set {assignment}: {parent!r} holds a value, not keys")
-        if isinstance(node, list):
-            _child(node, last, assignment)
-            node[int(last)] = new
-        else:
-            node[last] = new
+        assign(tree, path, new, where=f"--set {assignment}")
     return tree
 
 
-def _child(node: Any, key: str, assignment: str) -> Any:
+def assign(tree: dict[str, Any], path: str, value: Any, *, where: str) -> None:
+    """Give the key at `key.path` of a tree a value. UserError, which begins with `where`, if it cannot have one."""
+    node: Any = tree
+    *parents, last = path.split(".")
+    for parent in parents:
+        node = _child(node, parent, where)
+        if not isinstance(node, (dict, list)):
+            raise UserError(f"{where}: {parent!r} holds a value, not keys")
+    if isinstance(node, list):
+        _child(node, last, where)
+        node[int(last)] = value
+    else:
+        node[last] = value
+
+
+def _child(node: Any, key: str, where: str) -> Any:
     """The child at a key, which is made if there is none, or at a position of a list."""
     if isinstance(node, list):
         if not key.isdigit() or int(key) >= len(node):
-            raise UserError(f"--set {assignment}: {key!r} is not a position in a list of {len(node)}")
+            raise UserError(f"{where}: {key!r} is not a position in a list of {len(node)}")
         return node[int(key)]
     if node.get(key) is None:
         node[key] = {}

@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT))
 from components.config import Config, read_based  # noqa: E402
 from workflows.stages import experiments  # noqa: E402
 from workflows.stages.expected import KEY, Expected  # noqa: E402
+from workflows.stages.scale import why_not  # noqa: E402
 from workflows.store.dag import graph  # noqa: E402
 
 FOLDER = ROOT / "configs" / "papers"
@@ -106,10 +107,23 @@ sparring run configs/papers/ar2/table2-nq.yaml --cluster cluster/YOURS.yaml
 ```
 
 The table at its end, the report and `metrics.json` have the paper's value, this run's with its interval, the
-difference, and whether the paper's lies within, above or below. *Small* is a config with these rows, or some of
-them, on what a laptop holds; what it gave is in [Results](../../docs/pages/results/index.md), if anything. None of the
-files was run here as it stands: their data and GPUs were not at hand. `sparring convert` makes a start model of a
-checkpoint that a paper's own code wrote.
+difference, and whether the paper's lies within, above or below. None of the files was run here as it stands: their
+data and GPUs were not at hand. `sparring convert` makes a start model of a checkpoint that a paper's own code wrote.
+
+## At small scale
+
+Each has a small twin: the same rows from small data, a small model and a few updates, which shows that the experiment
+runs and what comes out of it, and nothing of the paper's values. One command for a table, one for all:
+
+```
+sparring run configs/papers/ar2/table2-nq.yaml --set scale=small
+sparring run configs/papers --set scale=small --cluster cluster/inline.yaml
+```
+
+Repeat it to resume: tables share their steps, and one that fails does not keep the others from being run. What is
+changed is the key `small` of a file, or of one that it is based on: `key.path: value`, as `--set` has it. Twins read
+`squad`, `cranfield` and `scifact` (BEIR folders), `stsb`, `transfer` and `wiki-sentences` in `data/`. Tables of one
+experiment on several collections have the same twin, which runs once. Where there is none, the list says why.
 """
 
 
@@ -118,7 +132,7 @@ def text() -> str:
     lines = [ABOUT]
     places: dict[str, set[str]] = {}
     for name, title in PAPERS.items():
-        head = ["what", "config", "needs in `data/` (files)", "start models", "the paper's hardware", "small"]
+        head = ["what", "config", "needs in `data/` (files)", "start models", "the paper's hardware", "small twin"]
         lines += [f"## {title}", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
         parts = []
         for path in sorted((FOLDER / name).glob("*.yaml"), key=_natural):
@@ -131,9 +145,9 @@ def text() -> str:
             for file in files:
                 places.setdefault(_place(file), set()).add(file)
             what = expected.source.rpartition("), ")[2]
+            why = why_not(tree)
             cells = [what, _link(path), _folders(files), ", ".join(f"`{one}`" for one in models),
-                     expected.hardware or "not said",
-                     f"[{Path(expected.small).stem}](../../{expected.small})" if expected.small else "no"]  # fmt: skip
+                     expected.hardware or "not said", "yes" if why is None else f"no: {why}"]  # fmt: skip
             lines.append(f"| {' | '.join(cells)} |")
         lines += ["", f"Parts of these: {', '.join(map(_link, parts))}.", ""] if parts else [""]
         lines += [f"Not here: {NOT_HERE[name]}", ""]

@@ -38,10 +38,9 @@ def test_what_a_table_needs_is_read_from_its_config(papers: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: "-".join(path.relative_to(FOLDER).with_suffix("").parts))
-def test_a_table_names_its_source_and_a_small_config_that_is_there(path: Path) -> None:
+def test_a_table_names_its_source(path: Path) -> None:
     expected = Expected.model_validate(read_based(path)[KEY])
     assert "Table" in expected.source or "Figure" in expected.source
-    assert expected.small is None or (ROOT / expected.small).is_file()
     for column in expected.of:
         top = 100 if expected.unit == "percent" else 1
         assert all(0 < value <= top for value in column.values.values()), column.measure

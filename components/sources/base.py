@@ -68,7 +68,10 @@ class Source(Config):
     """SHA-256 digests that files must have, by their path inside `path`."""
     sample: dict[str, PositiveInt | Sample] = {}
     """Keep only this many queries of a split, sampled by their ids: `{train: 10000}`, or by the ids of their relevant
-    documents: `{train: {queries: 10000, by: document}}`. All documents are kept."""
+    documents: `{train: {queries: 10000, by: document}}`. All documents are kept, but for `only_judged`."""
+    only_judged: bool = Field(False, exclude_if=lambda only: not only)
+    """Keep only the documents that a judgement of a kept query names: a collection for trials, in which retrieval is
+    easier than in the whole."""
 
     hold_out: dict[str, HoldOut] = {}
     """Further splits, drawn from those that there are: `{dev: {of: train, share: 0.1}}` for a collection without dev

@@ -1,4 +1,4 @@
-"""The plans of the repository's configs, each made once in a process: reading all 152 takes many seconds."""
+"""The plans of the repository's configs, each made once in a process: reading them all takes many seconds."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from components.config import read_based
 from tests.support.tiny import ROOT
 from workflows.running.plan import plan_text
 from workflows.stages import experiments
+from workflows.stages.expected import KEY
+from workflows.stages.scale import why_not
 from workflows.store.dag import graph
 from workflows.store.store import Store
 
@@ -26,15 +28,19 @@ class Planned(NamedTuple):
     """Those of its steps."""
 
 
+SMALL = [path for path in CONFIGS if KEY in (tree := read_based(path)) and tree[KEY] and why_not(tree) is None]
+"""The papers' tables that have a small twin."""
+
+
 @cache
-def planned(config: Path) -> Planned:
-    """A config's plan. `adapt` takes numbers from its collection, which is not there: the texts of a package are others
-    in its next version. Of a cross-validation it is that of one seed."""
+def planned(config: Path, *sets: str) -> Planned:
+    """A config's plan, with `--set` values. `adapt` takes numbers from its collection, which is not there: the texts of
+    a package are others in its next version. Of a cross-validation it is that of one seed."""
     there = "data={format: beir, path: nowhere}"
     assignments = {"adapt": [there], "folds": [f"sets={json.dumps([there, 'seeds=[1]'])}"]}.get(
         read_based(config)["recipe"], []
     )
     nowhere = Path("nowhere")
-    wanted = experiments.read(config, assignments, nowhere / "runs").wanted
+    wanted = experiments.read(config, [*assignments, *sets], nowhere / "runs").wanted
     functions = frozenset(node.function for node in graph(wanted))
     return Planned(plan_text(wanted, Store(nowhere / "store")) + "\n", functions)

@@ -10,39 +10,47 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from components.config import read_based
 from components.evaluation.averages import AVERAGE
-from tests.support.planned import CONFIGS, planned
+from tests.support.planned import CONFIGS, SMALL, planned
 from tests.support.tiny import ROOT
 from workflows.stages import experiments
+from workflows.store.dag import graph
 
 GOLDEN = ROOT / "tests" / "golden"
 UPDATE = "UPDATE_GOLDEN"
+AT_SMALL_SCALE = "scale=small"
 
 
-def golden(config: Path) -> Path:
-    """Where a config's plan is kept."""
-    return GOLDEN / f"{'-'.join(config.relative_to(ROOT / 'configs').with_suffix('').parts)}.txt"
+def golden(config: Path, *sets: str) -> Path:
+    """Where a config's plan is kept, or that of its small twin."""
+    parts = config.relative_to(ROOT / "configs").with_suffix("").parts
+    return GOLDEN / f"{'-'.join([*(['small'] if sets else []), *parts])}.txt"
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: golden(path).stem)
-def test_the_plan_is_what_it_was(config: Path) -> None:
-    text = planned(config).text
+PLANS = [(config, *sets) for configs, sets in ((CONFIGS, []), (SMALL, [AT_SMALL_SCALE])) for config in configs]
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: golden(*plan).stem)
+def test_the_plan_is_what_it_was(plan: tuple[Any, ...]) -> None:
+    text, kept = planned(*plan).text, golden(*plan)
     if os.environ.get(UPDATE):
-        golden(config).write_text(text)
+        kept.write_text(text)
     how = f"if it is meant: {UPDATE}=1 make test ARGS=tests/system/test_golden_plans.py"
-    assert golden(config).exists(), f"{config.name} has no golden plan; {how}"
-    assert text == golden(config).read_text(), how
+    assert kept.exists(), f"{kept.stem} has no golden plan; {how}"
+    assert text == kept.read_text(), how
 
 
 def test_no_golden_plan_is_left_over() -> None:
+    kept = {golden(*plan) for plan in PLANS}
     if os.environ.get(UPDATE):
-        for path in set(GOLDEN.glob("*.txt")) - {golden(config) for config in CONFIGS}:
+        for path in set(GOLDEN.glob("*.txt")) - kept:
             path.unlink()
-    assert set(GOLDEN.iterdir()) == {golden(config) for config in CONFIGS}
+    assert set(GOLDEN.iterdir()) == kept
 
 
 def test_plans_are_the_same_wherever_they_are_made(tmp_path: Path) -> None:
@@ -52,9 +60,9 @@ def test_plans_are_the_same_wherever_they_are_made(tmp_path: Path) -> None:
     """
     code = """
 import sys
-from tests.support.planned import CONFIGS, planned
-for path in CONFIGS:
-    print(planned(path).text)
+from tests.system.test_golden_plans import PLANS, planned
+for plan in PLANS:
+    print(planned(*plan).text)
 heavy = {"torch", "transformers", "ray", "faiss", "jnius", "pyserini", "sentence_transformers", "matplotlib"}
 print(sorted(heavy & sys.modules.keys()))
 """
@@ -65,7 +73,7 @@ print(sorted(heavy & sys.modules.keys()))
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     # What this process makes is compared with the same files, by the test of each config.
-    assert done.stdout == "".join(golden(config).read_text() + "\n" for config in CONFIGS) + "[]\n"
+    assert done.stdout == "".join(golden(*plan).read_text() + "\n" for plan in PLANS) + "[]\n"
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: golden(path).stem)
@@ -78,9 +86,10 @@ def test_a_config_says_how_to_run_it(config: Path) -> None:
     assert re.fullmatch(r"recipe: \w+|base: [\w./-]+\.yaml", first)
 
 
-@pytest.mark.parametrize(
-    "config", [path for path in CONFIGS if read_based(path).get("expected")], ids=lambda path: golden(path).stem
-)
+TABLES = [config for config in CONFIGS if read_based(config).get("expected")]
+
+
+@pytest.mark.parametrize("config", TABLES, ids=lambda path: golden(path).stem)
 def test_what_a_paper_has_stands_beside_a_row(config: Path, tmp_path: Path) -> None:
     """Each of its values is of a system, and a collection, that the experiment measures."""
     experiment = experiments.read(config, [], tmp_path)
@@ -90,3 +99,21 @@ def test_what_a_paper_has_stands_beside_a_row(config: Path, tmp_path: Path) -> N
     for column in experiment.expected.of:
         assert column.collection in places
         assert column.values.keys() <= {one.name for one in systems}
+
+
+@pytest.mark.parametrize("config", SMALL, ids=lambda path: golden(path).stem)
+def test_a_small_twin_has_the_rows_of_its_table_and_none_of_its_files(config: Path, tmp_path: Path) -> None:
+    """All systems of the paper's values, on other data."""
+    small = experiments.read(config, [AT_SMALL_SCALE], tmp_path)
+    assert small.expected is not None
+    assert {system for column in small.expected.of for system in column.values} <= {
+        one.name for one in small.outcome.systems
+    }
+    folders = {file.parts[1] for node in graph(small.wanted) for file in sources(node) if file.parts[0] == "data"}
+    assert folders <= {"squad", "cranfield", "scifact", "stsb", "transfer", "wiki-sentences"}
+
+
+def sources(node: Any) -> list[Path]:
+    """The files that a step reads."""
+    source = node.inputs.get("source")
+    return [] if source is None else list(source.files().values())

@@ -22,6 +22,11 @@ def add_config(
 ) -> None:  # fmt: skip
     """Add the arguments that name an experiment, which may be left out where it is `optional`."""
     parser.add_argument("config", type=Path, metavar="CONFIG", help=accepted, nargs="?" if optional else None)
+    add_assignments(parser)
+
+
+def add_assignments(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that changes values of an experiment."""
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments",
         help="change a value: rounds=3, retriever.game.train.updates=200 (part of the experiment's identity)",

@@ -1,12 +1,14 @@
 """Print every step with its state and its place; run nothing. With --cluster, also check that the profile's machines
-can do the work; with --estimate, what the run would cost in time, memory, disk and money."""
+can do the work; with --estimate, what the run would cost in time, memory, disk and money. Of several experiments, print
+a line each."""
 
 import argparse
 from pathlib import Path
 
 from components.config import UserError
 from workflows import ROOT
-from workflows.commands.opening import add_config, opened
+from workflows.commands.opening import opened
+from workflows.commands.several import add_configs, named
 from workflows.distributed import cluster as clusters
 from workflows.distributed.site import site
 from workflows.estimating.collection import assumptions
@@ -15,6 +17,7 @@ from workflows.estimating.foreseen import write_estimate
 from workflows.estimating.table import estimate_text
 from workflows.running.plan import defaults_text, plan_text
 from workflows.stages.experiments import Experiment
+from workflows.stages.scale import NoSmallScale
 from workflows.store.dag import graph
 from workflows.store.planner import pending
 from workflows.store.store import Store
@@ -22,7 +25,7 @@ from workflows.store.store import Store
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    add_config(parser)
+    add_configs(parser)
     parser.add_argument("--cluster", type=Path, metavar="FILE", help="check that what this profile names can run it")
 
     parser.add_argument(
@@ -38,7 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def call(arguments: argparse.Namespace) -> None:
     """Print the plan."""
-    experiment, store = opened(arguments)
+    paths = named(arguments)
+    if len(paths) > 1:
+        _several(arguments, paths)
+        return
+    experiment, store = opened(argparse.Namespace(**vars(arguments), config=paths[0]))
     if arguments.estimate or arguments.assume:
         _estimate(arguments, experiment, store)
         return
@@ -51,6 +58,24 @@ def call(arguments: argparse.Namespace) -> None:
     missing = data.inputs["source"].missing()
     if missing and not store.is_done(data):
         print(f"source missing: {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""))
+
+
+def _several(arguments: argparse.Namespace, paths: list[Path]) -> None:
+    """Print a line for each experiment: its steps, and those to run that none before it needs too."""
+    if arguments.estimate or arguments.assume:
+        raise UserError("--estimate is of one experiment; accepted: one config")
+    seen: set[str] = set()
+    for path in paths:
+        try:
+            experiment, store = opened(argparse.Namespace(**vars(arguments), config=path))
+        except NoSmallScale as error:
+            print(f"{path}: left out: {error.why}")
+            continue
+        waiting = pending(experiment.wanted, store)
+        own = [node for node in waiting if node.fingerprint not in seen]
+        print(f"{path}: {len(own)} to run of {len(graph(experiment.wanted))} steps")
+        seen |= {node.fingerprint for node in waiting}
+    print(f"in all: {len(seen)} steps to run")
 
 
 def _estimate(arguments: argparse.Namespace, experiment: Experiment, store: Store) -> None:

@@ -1,4 +1,5 @@
-"""Run the steps that are not done. Repeat the command to resume a run that was stopped."""
+"""Run the steps that are not done. Repeat the command to resume a run that was stopped. Several experiments are run one
+after another, and share their steps."""
 
 import argparse
 import shlex
@@ -6,7 +7,8 @@ import time
 from pathlib import Path
 
 from components.evaluation import result_table
-from workflows.commands.opening import add_cluster, add_config, labelled, opened
+from workflows.commands.opening import add_cluster, labelled, opened
+from workflows.commands.several import add_configs, one_by_one
 from workflows.distributed import cluster as clusters
 from workflows.distributed import nodes
 from workflows.estimating.foreseen import foresee, how_far_off
@@ -22,7 +24,7 @@ from workflows.store.planner import pending
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    add_config(parser)
+    add_configs(parser)
     add_cluster(parser)
     parser.add_argument("--until", metavar="LABEL", help="stop when the step with this label is done")
     parser.add_argument("--no-estimate", action="store_true", help="begin without saying how long it may take")
@@ -31,7 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Run what is not done, write the run's folder, and print the table."""
+    """Run the experiments that the arguments name."""
+    one_by_one(arguments, run_one)
+
+
+def run_one(arguments: argparse.Namespace) -> None:
+    """Run what is not done of an experiment, write the run's folder, and print the table."""
     experiment, store = opened(arguments)
     check_source_files(graph(experiment.wanted), store)
     wanted = [labelled(experiment, arguments.until)] if arguments.until else experiment.wanted

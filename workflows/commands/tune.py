@@ -25,4 +25,4 @@ def call(arguments: argparse.Namespace) -> None:
     best = tune.tune(arguments, store)
     opening.leave()  # this Ray has CPUs for many trials; the run starts its own
     own: dict[str, Any] = {"config": best, "known_as": None, "assignments": [], "until": None, "no_estimate": False}
-    run.call(argparse.Namespace(**{**vars(arguments), **own}))
+    run.run_one(argparse.Namespace(**{**vars(arguments), **own}))

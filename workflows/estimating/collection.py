@@ -70,11 +70,13 @@ def sizes(
                 f"source missing: {missing[0]}; to estimate without it, say how large it is: --assume documents=1e6 "
                 "--assume queries=10000"
             )
-        whole = source.model_copy(update={"hold_out": {}, "sample": {}})
+        whole = source.model_copy(update={"hold_out": {}, "sample": {}, "only_judged": False})
         key = f"{whole.model_dump_json()} {model.model_dump_json() if model is not None else None}"
         if key not in known_sources:
             known_sources[key] = _read(whole, model, seconds)
         known = replace(known_sources[key], queries=_drawn(source, known_sources[key].queries))
+        if source.only_judged:  # mostly one document a query
+            known = replace(known, documents=min(known.documents, sum(known.queries.values())))
     return _with(known, assumed)
 
 

@@ -14,6 +14,7 @@ from workflows.report.metrics import METRICS, metrics_of
 from workflows.report.page import REPORT
 from workflows.running.plan import plan_text
 from workflows.stages.experiments import CONFIG, Experiment
+from workflows.stages.scale import SCALE
 from workflows.store.dag import Step, graph
 from workflows.store.store import Store
 
@@ -70,7 +71,8 @@ class RunFolder:
         )  # fmt: skip
 
     def _config(self) -> Json:
-        return dict(self._experiment.config.model_dump(mode="json"))
+        scale = {SCALE: self._experiment.scale} if self._experiment.scale is not None else {}
+        return dict(self._experiment.config.model_dump(mode="json")) | scale
 
     def _computed(self, executed: Collection[str]) -> Json:
         """What metrics.json would say of the store as it is."""

@@ -39,8 +39,6 @@ class Expected(Config):
     """Why there are none: a figure whose points are in no table."""
     hardware: str = ""
     """What the paper ran it on, where it says so."""
-    small: str | None = None
-    """The config that has these rows, or some of them, at small scale, from the repository's root. Null for none."""
     not_comparable: str = ""
     """Why none of the values says anything about the run's, where that is so."""
 

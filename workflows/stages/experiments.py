@@ -11,13 +11,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from components.config import UserError, listing, override, parse, read_based, read_yaml
+from components.config import UserError, listing, parse, read_based, read_yaml
 from workflows import ROOT
 from workflows.program import located
 from workflows.stages import selection
 from workflows.stages.config import CollectionConfig, Default
 from workflows.stages.expected import KEY, Expected
 from workflows.stages.results import Outcome
+from workflows.stages.scale import KEYS, SCALE, at_scale_of, rescaled
 from workflows.store.dag import Step
 
 CONFIG = "config.yaml"
@@ -37,6 +38,8 @@ class Experiment:
     """What the config left open and the recipe filled in."""
     expected: Expected | None = None
     """What a paper has where this has its results."""
+    scale: str | None = None
+    """`small` where its file's key `small` has changed it."""
 
     @property
     def wanted(self) -> list[Step]:
@@ -63,30 +66,38 @@ def read(path: Path, assignments: list[str], runs: Path) -> Experiment:
     if assignments:
         digest = hashlib.sha256(json.dumps(sorted(assignments)).encode()).hexdigest()
         suffix = f"-{digest[:6]}"
-    tree, run = override(read_based(path), assignments), runs / f"{name_of(path)}{suffix}"
-    experiment = made(tree, path, run)
+    experiment = made(tree_of(path, assignments), path, runs / f"{name_of(path)}{suffix}")
     if experiment.expected is None:
         return experiment
     return replace(experiment, expected=experiment.expected.after(assignments))
 
 
+def tree_of(path: Path, assignments: list[str]) -> dict[str, Any]:
+    """The tree of keys in a config file, with `--set` values."""
+    return rescaled(read_based(located(path)), assignments, str(path))
+
+
 def made(tree: dict[str, Any], path: Path, run: Path) -> Experiment:
     """The experiment that a tree of keys describes. The file that it comes from is for messages."""
-    recipe, config, defaults = _resolved(tree, path, run / CONFIG)
-    outcome = _built(recipe, config, path)
+    with at_scale_of(tree):
+        recipe, config, defaults = _resolved(tree, path, run / CONFIG)
+        outcome = _built(recipe, config, path)
     expected = parse(Expected, tree[KEY], where=f"{path}: {KEY}") if tree.get(KEY) is not None else None
-    return Experiment(name=name_of(path), config=config, outcome=outcome, run=run, defaults=defaults, expected=expected)
+    return Experiment(
+        name=name_of(path), config=config, outcome=outcome, run=run, defaults=defaults, expected=expected,
+        scale=tree.get(SCALE),
+    )  # fmt: skip
 
 
 def read_config(path: Path, assignments: list[str]) -> Any:
     """The config in a file, an instance of its recipe's `Config`. No graph is built."""
-    return _resolved(override(read_based(located(path)), assignments), path)[1]
+    return _resolved(tree_of(path, assignments), path)[1]
 
 
 def read_outcome(path: Path, assignments: list[str]) -> Outcome:
     """What a config file's recipe hands back, for recipes that build on other experiments."""
     path = located(path)
-    recipe, config, _ = _resolved(override(read_based(path), assignments), path)
+    recipe, config, _ = _resolved(tree_of(path, assignments), path)
     return _built(recipe, config, path)
 
 
@@ -117,7 +128,7 @@ def _resolved(
 
 def _validated(tree: dict[str, Any], path: Path) -> tuple[ModuleType, Any]:
     """The module of the recipe that a tree names, and its config."""
-    tree = {key: value for key, value in tree.items() if key not in ("tune", KEY)}  # which are not the recipe's
+    tree = {key: value for key, value in tree.items() if key not in ("tune", KEY, *KEYS)}  # which are not the recipe's
     recipe = _recipe(tree.get("recipe"), path)
     return recipe, parse(recipe.Config, tree, where=str(path))
 

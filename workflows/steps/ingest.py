@@ -60,7 +60,7 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
     _declared(source)
     dropped = Dropped(source.on_bad)
     with Progress(out, total=None, unit="records") as progress:
-        documents = _write(out / "documents.parquet", DOCUMENTS, source.read_documents, _again, dropped, progress)
+        documents = _write(out / "documents.parquet", DOCUMENTS, lambda: _documents(source), _again, dropped, progress)
         if not documents.rows:
             raise UserError(f"format {source.format}: no documents" + (" are left" if dropped.counts else ""))
         kept = _sample(source)
@@ -138,6 +138,15 @@ def _drawn(source: Source, split: str, queries: list[str]) -> set[str]:
     drawn = {document: keyed_int("sample", document) for document in asked_for.values()}
     of_document = [query for query in queries if query in asked_for]
     return set(nsmallest(wanted.queries, of_document, key=lambda query: (drawn[asked_for[query]], query)))
+
+
+def _documents(source: Source) -> Iterator[Document | Bad]:
+    """The documents that are kept: all, or those that a judgement of a kept query names. Bad records all pass."""
+    if not source.only_judged:
+        return source.read_documents()
+    judgements = _of_sample(_held_out(source.read_qrels(), source), _sample(source))
+    judged = {record.doc_id for record in judgements if isinstance(record, Judgement)}
+    return (one for one in source.read_documents() if isinstance(one, Bad) or one.doc_id in judged)
 
 
 def _of_sample(records: Iterator[Any], kept: dict[str, set[str]]) -> Iterator[Any]:

@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from components.config import Config, UserError, listing, override, parse, read_based
+from components.config import Config, UserError, listing, override, parse
 from components.evaluation.measures import canonical
-from workflows.program import located
 from workflows.stages import experiments
 from workflows.stages.experiments import Experiment
 from workflows.stages.results import system_names
@@ -108,7 +107,7 @@ class TunedExperiment:
 def read_tuning(arguments: argparse.Namespace) -> TunedExperiment:
     """Read the experiment and check its section `tune`; UserError where it is missing or cannot work."""
     path = arguments.config
-    tree = override(read_based(located(path)), arguments.assignments)
+    tree = experiments.tree_of(path, arguments.assignments)
     if "tune" not in tree:
         raise UserError(f"{path}: tune: missing; accepted: a section such as the one in configs/tune/demo.yaml")
     if not isinstance(tree["tune"], dict):

@@ -19,6 +19,7 @@ from components.sources import base
 from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 from workflows.steps import ingest as step
 from workflows.steps.ingest import ingest
+from workflows.store.dag import canonical
 
 
 @pytest.fixture(autouse=True)
@@ -337,6 +338,16 @@ def test_a_sample_of_a_split_is_the_same_wherever_its_queries_stand(out: Path, c
     assert {row["query_id"] for row in rows(out, "queries") if row["split"] == "train"} > kept
     with pytest.raises(UserError, match=r"data\.sample: there are no queries in 'dev'"):
         ingest(out, None, source=collection.source(sample={"dev": 2}))
+
+
+def test_documents_that_no_kept_query_asks_for_may_be_left_out(out: Path, collection: Collection) -> None:
+    collection.queries = [{"_id": f"q{n}", "text": f"what is {n}?"} for n in range(20)]
+    collection.qrels = {"train": [f"q{n}\td{n % 6}\t{n % 2}" for n in range(20)]}
+    sampled = collection.source(sample={"train": 2}, only_judged=True)
+    assert ingest(out, None, source=sampled)["documents"] <= 2
+    assert {row["doc_id"] for row in rows(out, "documents")} == {row["doc_id"] for row in rows(out, "qrels")}
+    assert ingest(out, None, source=collection.source(only_judged=True))["documents"] == 6
+    assert canonical(collection.source(only_judged=False)) == canonical(collection.source())
 
 
 def test_a_split_is_drawn_from_another_by_its_queries_ids(out: Path, collection: Collection) -> None:

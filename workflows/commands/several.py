@@ -1,0 +1,97 @@
+"""One command on several experiments, one after another: configs, and folders of them."""
+
+import argparse
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from components.config import UserError
+from workflows.commands.opening import add_assignments
+from workflows.program import located
+from workflows.stages.scale import NoSmallScale
+from workflows.store.dag import StepFailed
+
+
+def add_configs(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that name experiments."""
+    parser.add_argument(
+        "configs", type=Path, nargs="+", metavar="CONFIG",
+        help="an experiment, such as configs/demo.yaml, or several, one after another; a folder stands for all in it",
+    )  # fmt: skip
+    add_assignments(parser)
+
+
+def named(arguments: argparse.Namespace) -> list[Path]:
+    """The experiments' files. Those of a folder are in the order of their names, Table 2 before Table 10. UserError
+    for a folder without any."""
+    files: dict[Path, None] = {}
+    for path in arguments.configs:
+        found = located(path)
+        inside = sorted(found.rglob("*.yaml"), key=_natural) if found.is_dir() else [path]
+        if not inside:
+            raise UserError(f"{path}: a folder without configs; accepted: a config, or a folder that has some")
+        files |= dict.fromkeys(inside)
+    return list(files)
+
+
+def one_by_one(arguments: argparse.Namespace, call: Callable[[argparse.Namespace], None]) -> None:
+    """Call a command with each experiment as `arguments.config`. Of several, one that fails does not keep the others
+    from being run, and how each ended is said at the end; StepFailed or UserError then if any failed."""
+    paths = named(arguments)
+    if len(paths) == 1:
+        call(argparse.Namespace(**vars(arguments), config=paths[0]))
+        return
+    ends = Ends()
+    for number, path in enumerate(paths, 1):
+        print(f"\n==== {number} of {len(paths)}: {path}\n", flush=True)
+        with ends.of(path):
+            call(argparse.Namespace(**vars(arguments), config=path))
+    print(f"\n{ends.text()}")
+    ends.check()
+
+
+@dataclass
+class Ends:
+    """How each of several experiments ended."""
+
+    lines: list[str] = field(default_factory=list)
+    failed: int = 0
+    mistaken: int = 0
+
+    @contextmanager
+    def of(self, path: Path) -> Iterator[None]:
+        """Note how an experiment ends."""
+        began = time.monotonic()
+        try:
+            yield
+        except NoSmallScale as error:
+            self.lines.append(f"left out      {path}: {error.why}")
+            print(self.lines[-1])
+        except (StepFailed, UserError) as error:
+            self.failed += isinstance(error, StepFailed)
+            self.mistaken += isinstance(error, UserError)
+            self.lines.append(f"failed        {path}: {error}")
+            print(self.lines[-1])
+        else:
+            seconds = int(time.monotonic() - began)
+            self.lines.append(f"done {f'{seconds // 60}:{seconds % 60:02d} min':>12} {path}")
+
+    def text(self) -> str:
+        """A line for each."""
+        return "\n".join(self.lines)
+
+    def check(self) -> None:
+        """StepFailed or UserError if any failed."""
+        said = f"{self.failed + self.mistaken} of {len(self.lines)} experiments, above"
+        if self.failed:
+            raise StepFailed(said)
+        if self.mistaken:
+            raise UserError(said)
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    parts = re.split(r"(\d+)", path.as_posix())
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]

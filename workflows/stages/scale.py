@@ -1,0 +1,90 @@
+"""An experiment at small scale: the same steps and rows, from other data and models, in minutes.
+
+`--set scale=small` makes the changes of the key `small`, `key.path: value` as `--set` has them, before those of other
+`--set` values. What the file leaves out, by null or by a shorter list, is left out at small scale too, whatever `small`
+says of it: a base's changes then fit the files that are based on it. Experiments that an experiment builds on are at
+small scale too.
+"""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from components.config import UserError, assign, override
+
+SCALE, SMALL = "scale", "small"
+"""Keys that recipes do not see: the scale, and what is another at small scale, or in one line why there is none."""
+KEYS = (SCALE, SMALL)
+BUILDS_ON = ("experiments", "experiment")
+"""Keys of recipes that name the experiments they consist of: whatever these change at small scale is enough."""
+
+
+class NoSmallScale(UserError):
+    """An experiment that has no small scale."""
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(f"{where}: {SCALE}: there is no small one: {why}")
+        self.why = why
+
+
+_scale: ContextVar[str | None] = ContextVar("scale", default=None)
+"""That of the experiment which is being built."""
+
+
+def rescaled(tree: dict[str, Any], assignments: list[str], where: str) -> dict[str, Any]:
+    """A tree of keys with its changes at small scale, where that is asked for, and then the assignments made. UserError
+    where there is no small scale, and for another one."""
+    asked = override({SCALE: _scale.get(), **tree}, [one for one in assignments if one.partition("=")[0] == SCALE])[
+        SCALE
+    ]
+    if asked is None:
+        return override(tree, assignments)
+    if asked != SMALL:
+        raise UserError(f"{where}: {SCALE}: {asked!r}; accepted: {SMALL}")
+    if (why := why_not(tree)) is not None:
+        raise NoSmallScale(where, why)
+    changes = tree.get(SMALL) or {}
+    if not isinstance(changes, dict):
+        raise UserError(f"{where}: {SMALL}: {changes!r}; accepted: `key.path: value`, or a line that says why not")
+    tree = copy.deepcopy({key: value for key, value in tree.items() if key != SMALL})
+    for path, value in changes.items():
+        if not _is_left_out(tree, path):
+            assign(tree, path, copy.deepcopy(value), where=f"{where}: {SMALL}: {path}")
+    return {**override(tree, assignments), SCALE: asked}
+
+
+def why_not(tree: dict[str, Any]) -> str | None:
+    """Why there is no small scale; None where there is one."""
+    small = tree.get(SMALL)
+    if isinstance(small, str):
+        return small
+    if small is None and not tree.keys() & {*BUILDS_ON, SCALE}:
+        return f"the file has no key `{SMALL}`"
+    return None
+
+
+def _is_left_out(tree: dict[str, Any], path: str) -> bool:
+    """Whether a tree has null at a key path or on the way to it, or there a list that is too short."""
+    node: Any = tree
+    for key in path.split("."):
+        if isinstance(node, list) and key.isdigit():
+            node = node[int(key)] if int(key) < len(node) else None
+        elif isinstance(node, dict) and key in node:
+            node = node[key]
+        else:
+            return False
+        if node is None:
+            return True
+    return False
+
+
+@contextmanager
+def at_scale_of(tree: dict[str, Any]) -> Iterator[None]:
+    """While an experiment is built, those that it builds on are at its scale."""
+    token = _scale.set(tree.get(SCALE) or _scale.get())
+    try:
+        yield
+    finally:
+        _scale.reset(token)
