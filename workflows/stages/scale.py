@@ -1,4 +1,4 @@
-"""An experiment at small scale: the same steps and rows, from other data and models, in minutes.
+"""An experiment at small scale: the same steps and rows, from other data and models.
 
 `--set scale=small` makes the changes of the key `small`, `key.path: value` as `--set` has them, before those of other
 `--set` values. What the file leaves out, by null or by a shorter list, is left out at small scale too, whatever `small`
