@@ -228,8 +228,9 @@ class _TensorBoard:
 
             while len(self._writers) >= OPEN_SERIES:  # the first is the one that was sent to longest ago
                 self._writers.pop(next(iter(self._writers))).close()
-            self._files += 1  # a series that is opened twice in a second has two files
-            writer = SummaryWriter(str(self._folder / series), filename_suffix=f".{self._files}", write_to_disk=True)
+            self._files += 1  # opened twice in a second, a series has two files, in this order
+            place = str(self._folder / series)
+            writer = SummaryWriter(place, filename_suffix=f".{self._files:06d}", write_to_disk=True)
         self._writers[series] = writer
         for name, value in values.items():
             writer.add_scalar(metric_name(name), value, step)
