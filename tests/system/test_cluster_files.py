@@ -108,7 +108,7 @@ def test_the_job_is_a_run_of_a_config_that_is_there() -> None:
     assert arguments.command == "run"
     assert Path(arguments.store).is_absolute()
     assert arguments.runs.is_absolute()
-    experiments.read(ROOT / arguments.config, [], arguments.runs)
+    experiments.read(ROOT / arguments.configs[0], [], arguments.runs)
     assert clusters.read_cluster(ROOT / arguments.cluster).address == "auto"
 
 

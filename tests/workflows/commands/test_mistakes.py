@@ -49,7 +49,8 @@ def test_a_file_that_is_not_there(tmp_path: Path, said: Said) -> None:
     assert said()[1] == f"error: {place.config}: there is no such file\n"
     place.config.mkdir()
     assert place("plan") == 2
-    assert said()[1] == f"error: {place.config}: is a directory, not a file\n"
+    folder = f"{place.config}: a folder without configs; accepted: a config, or a folder that has some"
+    assert said()[1] == f"error: {folder}\n"
     place.config.rmdir()
     place.config.write_bytes(b"recipe: \xff\n")
     assert place("plan") == 2
@@ -88,7 +89,7 @@ def test_a_file_that_is_not_there(tmp_path: Path, said: Said) -> None:
         ("evaluate.measures=[RR@10, MRR]x", r"not YAML"),
         ("evaluate.measures=[BLEU@4]", r"evaluate\.measures: measure 'BLEU@4': not known; accepted: RR@k"),
         ("data.format=bier", r"data: unknown format 'bier'; accepted: beir, "),
-        ("data.pth=x", r"data\.pth: unknown key; accepted: format, on_bad, sha256, sample, hold_out, path, splits"),
+        ("data.pth=x", r"data\.pth: unknown key; accepted: format, on_bad, sha256, sample, only_judged, hold_out, path"),
         ("data=null", r"data: "),
         ("order=sideways", r"order: Input should be 'released' or 'paper', got 'sideways'"),
     ],
