@@ -112,8 +112,9 @@ data and GPUs were not at hand. `sparring convert` makes a start model of a chec
 
 ## At small scale
 
-Each has a small twin: the same rows from small data, a small model and a few updates, which shows that the experiment
-runs and what comes out of it, and nothing of the paper's values. One command for a table, one for all:
+Most have a small twin: the same rows from small data, a small model and a few updates. It tries the experiment out, and
+says nothing of the paper's values. **None was run to its end yet**; tests make the plan of each. One command for a
+table, one for all:
 
 ```
 sparring run configs/papers/ar2/table2-nq.yaml --set scale=small
