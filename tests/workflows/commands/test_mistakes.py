@@ -89,7 +89,7 @@ def test_a_file_that_is_not_there(tmp_path: Path, said: Said) -> None:
         ("evaluate.measures=[RR@10, MRR]x", r"not YAML"),
         ("evaluate.measures=[BLEU@4]", r"evaluate\.measures: measure 'BLEU@4': not known; accepted: RR@k"),
         ("data.format=bier", r"data: unknown format 'bier'; accepted: beir, "),
-        ("data.pth=x", r"data\.pth: unknown key; accepted: format, on_bad, sha256, sample, only_judged, hold_out, path"),
+        ("data.pth=x", r"data\.pth: unknown key; accepted: format, on_bad, sha256, sample, only_judged, hold_out"),
         ("data=null", r"data: "),
         ("order=sideways", r"order: Input should be 'released' or 'paper', got 'sideways'"),
     ],
