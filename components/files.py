@@ -77,7 +77,14 @@ def append(path: Path, text: str) -> None:
 def remove(folder: Path, *patterns: str) -> None:
     """Remove files and directories by name or glob pattern; it is no error if there are none."""
     for path in [path for pattern in patterns for path in folder.glob(pattern)]:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        drop(path) if path.is_dir() else path.unlink()
+
+
+def drop(folder: Path) -> None:
+    """Remove a directory, under another name first: a kill leaves no half of it under its own, and what it does leave
+    is removed with other leftovers."""
+    dropped = folder.rename(folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}"))
+    shutil.rmtree(dropped, ignore_errors=True)
 
 
 def remove_leftovers(folder: Path) -> None:

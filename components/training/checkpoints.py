@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from components.compute.gather import of_first, rank, sum_over_workers, workers
-from components.files import replacing, write_json
+from components.files import drop, replacing, write_json
 from components.training import masters, sharding
 from components.training.state import TrainingState
 
@@ -88,9 +86,7 @@ def _drop_old(folder: Path, state: TrainingState) -> None:
     kept, old = (found := _by_update(folder, "update"))[:2], found[2:]
     named = {best(folder, one) for one in [state, *map(_read_state, kept)] if one.best is not None}
     for path in [*old, *(one for one in _by_update(folder, "best") if one not in named)]:
-        # Under another name first: a kill leaves no half of it under its own.
-        dropped = path.rename(path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}"))
-        shutil.rmtree(dropped, ignore_errors=True)
+        drop(path)
 
 
 def write(folder: Path, weights: Tensors, moments: Tensors | None, state: TrainingState) -> None:

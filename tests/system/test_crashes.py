@@ -3,6 +3,7 @@ the step that is run again ends as one that nothing happened to."""
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import subprocess
@@ -24,6 +25,7 @@ from workflows.chaos.comparison import artifact_difference, first_difference
 from workflows.distributed.cluster import Cluster
 from workflows.running.executor import execute
 from workflows.stages import experiments
+from workflows.store import attempts
 from workflows.store.dag import Step, StepFailed, graph
 from workflows.store.store import RECORD, Store
 
@@ -33,6 +35,12 @@ SAMPLED = ("ingest", "tokenize", "start", "encode_documents", "search", "mine", 
 """Steps of which some points are tried at every change."""
 POINTS = 2
 """How many."""
+
+
+@pytest.fixture(autouse=True)
+def no_times_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a map takes, its points are the same."""
+    monkeypatch.setattr(attempts, "KEEP_SECONDS", math.inf)
 
 
 def kinds(place: Place) -> dict[str, Step]:
