@@ -37,6 +37,7 @@ if __name__ == "__main__" and (reason := shadowed()):
 
 from components.config import UserError
 from workflows.commands import (
+    chaos,
     clean,
     completion,
     convert,
@@ -62,7 +63,7 @@ from workflows.store.dag import StepFailed
 
 COMMANDS = (
     init, plan, run, submit, tune, show, report, record, search, serve, marks, export, push, convert, clean, evaluate,
-    doctor, completion,
+    doctor, chaos, completion,
 )  # fmt: skip
 """A module each, named as the command: its docstring is the help, `add_arguments` takes a parser, `call` what it
 read."""

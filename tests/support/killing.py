@@ -36,12 +36,13 @@ def arm(kind: str, number: int) -> None:
     """Make this process die at the numbered moment of a kind, or live where the kind is `never`."""
     from components import files
     from components.training import checkpoints
-    from workflows.distributed import shard_worker
+    from workflows.distributed import cluster, shard_worker
     from workflows.running import executor
-    from workflows.steps import encode, train
+    from workflows.steps import encode
     from workflows.store import leases
 
-    train.SAVE_SECONDS = -1.0  # a checkpoint after every update
+    read = cluster.read_cluster
+    cluster.read_cluster = lambda path: read(path).model_copy(update={"save_seconds": 0.0})
     leases.EXPIRE_SECONDS = float(os.environ.get("SPARRING_TEST_STALE", leases.EXPIRE_SECONDS))
     left = number
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import string
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,23 +15,13 @@ from components.config import parse
 from components.data.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING
 from components.models.configs import CrossEncoderConfig, DualEncoderConfig, MaskedLanguageModelConfig
 from components.training.config import TrainConfig
+from workflows.chaos.toy import LETTERS, WORDS, bert_tokenizer, some_text
 from workflows.distributed.cluster import Cluster
 
 # One thread: models are tiny, and on a busy machine threads that wait for one another take ten times as long.
-INLINE = Cluster(mode="inline", device="cpu", max_tokens_per_pass=256, train={"threads": 1})
+# A checkpoint after every update.
+INLINE = Cluster(mode="inline", device="cpu", max_tokens_per_pass=256, train={"threads": 1}, save_seconds=0)
 CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
-
-WORDS = [f"{a}{b}" for a in ["ba", "co", "du", "fe", "gi", "lo", "mu", "na"] for b in ["ra", "mi", "tol", "ven"]]
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-LETTERS = string.ascii_lowercase + string.digits + ".,-"
-
-
-def bert_tokenizer() -> Any:
-    """WordPiece over the toy words, single letters, and their continuations."""
-    from transformers import BertTokenizer
-
-    pieces = [*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS), *WORDS]
-    return BertTokenizer(vocab={max_tokens: i for i, max_tokens in enumerate(pieces)}, model_max_length=64)
 
 
 def roberta_tokenizer() -> Any:
@@ -150,11 +139,6 @@ def write_encoder(
     model.save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))
     return folder
-
-
-def some_text(rng: np.random.Generator, words: int) -> str:
-    """Toy words, now and then one that falls to pieces."""
-    return " ".join("xq7" if rng.random() < 0.1 else WORDS[rng.integers(len(WORDS))] for _ in range(words))
 
 
 def write_document_vectors(folder: Path, parts: Iterable[np.ndarray]) -> Path:

@@ -115,16 +115,14 @@ def assert_same(one: Path, other: Path) -> None:
 def updates_of_two_runs(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any]) -> tuple[list[int], list[int]]:
     """The updates that a training step makes before a power cut in its third, and those when it is called again.
 
-    It saves a checkpoint after every update.
+    Its cluster profile must ask for a checkpoint after every update.
     """
     from components.training import loop
-    from workflows.steps import train
 
     def update(objective: Any, optimizer: Any, config: Any, state: Any, **rest: Any) -> int:
         number: int = state.update
         return number
 
-    monkeypatch.setattr(train, "SAVE_SECONDS", -1.0)
     with monkeypatch.context() as power:
         first = cut_power(power, loop, "_update", after=2, note=update)
         with pytest.raises(PowerCut):

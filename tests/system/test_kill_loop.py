@@ -18,15 +18,14 @@ import yaml
 from tests.support import killing, tiny
 from tests.support.tiny import ROOT, Place
 from tests.system.test_kill import RAY, assert_ray_same
+from workflows.chaos import victims
 
 KILLS = 30
 
 
 class Victim(NamedTuple):
-    """A kind of process of a run, and when it is killed."""
+    """When processes of a kind are killed."""
 
-    parts: tuple[str, ...]
-    """What its command line has in it."""
     share: int
     """How often it lies in the bag that victims are drawn from."""
     within: float
@@ -34,11 +33,11 @@ class Victim(NamedTuple):
 
 
 VICTIMS = {
-    "encoder": Victim(("ray::", "fill_batch"), 4, 1.0),
-    "train worker": Victim(("ray::", "RayTrainWorker"), 4, 10.0),
-    "node": Victim(("--raylet_socket_name",), 2, 15.0),
-    "head": Victim(("/gcs_server",), 1, 15.0),
-    "driver": Victim((), 2, 25.0),
+    "map worker": Victim(4, 1.0),
+    "train worker": Victim(4, 10.0),
+    "node": Victim(2, 15.0),
+    "head": Victim(1, 15.0),
+    "driver": Victim(2, 25.0),
 }
 PATIENCE = 30.0
 """Seconds to wait for a victim; then another kind has its turn, and this one later."""
@@ -85,7 +84,7 @@ def test_thirty_kills(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyP
     everything = kills["node"] + kills["head"] + kills["driver"]
     updates, shards = (sum(n for (what, _), n in again.items() if what == one) for one in ("update", "shard"))
     assert updates <= kills["train worker"] + everything  # a checkpoint follows each update
-    assert shards <= kills["encoder"] + 2 * everything  # two workers have a shard each
+    assert shards <= kills["map worker"] + 2 * everything  # two workers have a shard each
 
 
 def _again(lines: list[str], alone: Counter[str]) -> Counter[tuple[str, str]]:
@@ -117,7 +116,7 @@ def _hunted(place: Place, rng: random.Random, bag: list[str], kills: Counter[str
                 bag += [kind for kind, victim in VICTIMS.items() for _ in range(victim.share)]
                 rng.shuffle(bag)
             kind, given_up = bag.pop(), time.monotonic() + PATIENCE
-            while driver.poll() is None and not _there(driver.pid, kind) and time.monotonic() < given_up:
+            while driver.poll() is None and not victims.find(driver.pid, kind) and time.monotonic() < given_up:
                 time.sleep(0.05)
             time.sleep(rng.uniform(0, VICTIMS[kind].within))
             if driver.poll() is None and _killed(driver.pid, kind, rng):
@@ -131,23 +130,9 @@ def _hunted(place: Place, rng: random.Random, bag: list[str], kills: Counter[str
 
 def _killed(driver: int, kind: str, rng: random.Random) -> bool:
     """Kill one of a driver's processes that are of a kind; whether there was one."""
-    there = _there(driver, kind)
+    there = victims.find(driver, kind)
     with suppress(psutil.NoSuchProcess):
         if there:
             rng.choice(there).kill()
             return True
     return False
-
-
-def _there(driver: int, kind: str) -> list[psutil.Process]:
-    """Those of a driver's processes that are of a kind."""
-    found = []
-    with suppress(psutil.NoSuchProcess):
-        if kind == "driver":
-            return [psutil.Process(driver)]
-        for process in psutil.Process(driver).children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                line = " ".join(process.cmdline())
-                if all(part in line for part in VICTIMS[kind].parts):
-                    found.append(process)
-    return found

@@ -134,6 +134,9 @@ class Cluster(Config):
     """What all machines together cost in an hour, in any currency: `plan --estimate` then says money too."""
     hardware: Hardware | None = None
     """What the machines are, for an estimate where they are not here. Null measures those that are."""
+    save_seconds: float = Field(60, ge=0)
+    """Seconds between the checkpoints of a training: how much of it is lost at most when everything dies. 0 writes one
+    after each update."""
     retries: int = 3
     """How often a training starts again after a worker has died, before the step fails."""
 

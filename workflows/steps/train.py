@@ -19,9 +19,6 @@ from workflows.store.cost import Cost, Grouped, Made, ModelTask, Need, Sizes, Un
 from workflows.store.dag import Description
 from workflows.store.progress import Progress
 
-SAVE_SECONDS = 60.0
-"""How much training is lost at most when everything dies."""
-
 PASSES = {"simlm": 1.5, "cocondenser": 1.5, "ict": 2, "simcse": 2, "diffcse": 3, "diffcse_retriever": 2}
 """How often an objective reads each text, roughly: twice by SimCSE, and once more by DiffCSE's discriminator; a decoder
 and a generator count as half. Where models are tried, no result depends on it."""
@@ -127,7 +124,6 @@ def train(
     task = {
         "out": out, "objective": objective, "rows": rows, "dev": dev, "data": data, "tokens": tokens, "start": start,
         "seed": keyed_int(*seed), "config": config, "own": own, "cluster": cluster, "cuda": cuda,
-        "save_seconds": SAVE_SECONDS,
     }  # fmt: skip
     with oom.advise(oom.training_advice(cluster, cuda=cuda)):
         if cluster.mode == "inline":
@@ -145,7 +141,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
 
 def _trained(
     *, out: Path, objective: str, rows: Path, dev: Path | None, data: Path, tokens: Path, start: Path, seed: int,
-    config: TrainConfig, own: dict[str, Path | Config], cluster: Cluster, cuda: bool, save_seconds: float,
+    config: TrainConfig, own: dict[str, Path | Config], cluster: Cluster, cuda: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Train on this node's files; the summary."""
     import torch
@@ -176,7 +172,7 @@ def _trained(
 
     summary = run_loop(
         made, config, out=out, seed=seed, start=start, device=torch.device("cuda" if cuda else "cpu"),
-        dev=made.reading(dev) if dev is not None else None, save_seconds=save_seconds, on_update=on_update,
+        dev=made.reading(dev) if dev is not None else None, save_seconds=cluster.save_seconds, on_update=on_update,
         on_save=on_save,
         execution=Execution(
             shard=cluster.train.shard, gradient_checkpointing=cluster.train.gradient_checkpointing,

@@ -1,0 +1,65 @@
+"""Whether two runs of the same experiment made the same: every artifact, file by file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from workflows.store.store import LOCK, RECORD
+
+VARYING = {"started", "time", "host", "machine", "nodes", "cluster", "code"}
+"""What records say of when and where a run went, which no two have in common; nor have they keys with `second`."""
+UNLIKE = {LOCK, "ray"}
+"""Entries of an artifact that are of its driver: the lock's file, and Ray Train's notes."""
+LUCENE = "lucene_index-"
+"""Lucene draws an id for each index, and writes a segment for each thread; rankings show whether it is the same."""
+
+
+def first_difference(store: Path, other: Path) -> str | None:
+    """The first artifact or file of `store` that is not as in `other`, and why; None where nothing differs."""
+    here, there = _artifacts(store), _artifacts(other)
+    if lost := sorted(there - here):
+        return f"{lost[0]}: is not there"
+    if more := sorted(here - there):
+        return f"{more[0]}: the other run has none"
+    for name in sorted(here):
+        if found := _difference(store / name, other / name):
+            return f"{name}/{found}"
+    return None
+
+
+def _artifacts(store: Path) -> set[str]:
+    return {path.name for path in store.iterdir() if path.is_dir() and not path.name.startswith(".")}
+
+
+def _difference(one: Path, other: Path) -> str | None:
+    """The first file of an artifact that differs, and how."""
+    if not (one / RECORD).is_file():
+        return f"{RECORD}: the artifact is not finished"
+    here, there = _files(one), _files(other)
+    if one.name.startswith(LUCENE):
+        here, there = here & {RECORD}, there & {RECORD}
+    if lost := sorted(there - here):
+        return f"{lost[0]}: is not there"
+    if more := sorted(here - there):
+        return f"{more[0]}: is left over"
+    return next((f"{name}: differs" for name in sorted(here) if _read(one / name) != _read(other / name)), None)
+
+
+def _files(artifact: Path) -> set[str]:
+    found = (path.relative_to(artifact) for path in artifact.rglob("*") if path.is_file())
+    return {str(name) for name in found if name.parts[0] not in UNLIKE}
+
+
+def _read(path: Path) -> Any:
+    """A file's content, of JSON without what varies."""
+    if path.suffix == ".json":
+        return _constant(json.loads(path.read_text()))
+    if path.suffix == ".jsonl":
+        return [_constant(json.loads(line)) for line in path.read_text().splitlines()]
+    return path.read_bytes()
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _constant(item) for key, item in value.items() if key not in VARYING and "second" not in key}
+    return [_constant(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,134 @@
+"""Kill a small run again and again, on your cluster, and see whether anything is lost or wrong. It trains a tiny model
+on a toy collection, kills the driver and its workers (of a Ray that the profile starts on this machine, also the
+workers' node and its head) at random moments, repeats the command until it is finished, and compares every artifact
+with those of a run that nobody killed. Exit status 1 where one differs."""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import yaml
+
+from components.config import UserError
+from workflows.chaos import toy, victims
+from workflows.chaos.comparison import first_difference
+from workflows.chaos.killer import HANGS, Broken, Kill, Killer, Run
+from workflows.commands.opening import add_cluster, store_root
+from workflows.distributed import cluster as clusters
+from workflows.distributed.cluster import Cluster
+from workflows.store import s3
+
+SAVE_SECONDS = 0.5
+"""Between the checkpoints of the toy's trainings, which take seconds."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("--kills", type=int, default=20, metavar="N", help="how many processes to kill (default: 20)")
+    add_cluster(parser)
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="another one, other moments (default: 1)")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER",
+        help="an empty or new folder for the toy and the runs, which then stay, with their logs; all nodes must see it "
+        "(default: a folder beside the store, which goes when all is well)",
+    )  # fmt: skip
+
+
+def call(arguments: argparse.Namespace) -> None:
+    """Kill, resume and compare; SystemExit 1 where something is lost or wrong."""
+    if arguments.kills < 1:
+        raise UserError(f"--kills: got {arguments.kills}; accepted: 1 and more")
+    cluster = clusters.read_cluster(arguments.cluster)
+    folder = _folder(arguments)
+    kills, wrong = list[Kill](), ""
+    try:
+        wrong = _try(folder, cluster, arguments.kills, arguments.seed, kills)
+    except Broken as broken:
+        wrong = str(broken)
+    finally:
+        if kills:
+            print(table(kills))
+        if not wrong and arguments.keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    if wrong:
+        print(f"WRONG: {wrong}\neverything is kept in {folder}", flush=True)
+        sys.exit(1)
+    print("nothing lost, nothing wrong")
+
+
+def _folder(arguments: argparse.Namespace) -> Path:
+    """The folder for everything."""
+    root = store_root(arguments)
+    if arguments.keep is not None:
+        folder = Path(arguments.keep).absolute()
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(f"--keep {arguments.keep}: is not an empty folder; accepted: an empty or a new one")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    if s3.is_cached(s3.local_path(root)):
+        raise UserError(f"--store {root}: chaos tries stores in directories; accepted: --keep FOLDER, one of them")
+    beside = Path(root).absolute().parent
+    if not beside.is_dir():
+        raise UserError(f"--store {root}: there is no folder {beside}; accepted: a store in one that is there")
+    return Path(tempfile.mkdtemp(prefix="chaos-", dir=beside))
+
+
+def _try(folder: Path, cluster: Cluster, count: int, seed: int, kills: list[Kill]) -> str:
+    """Add so many kills to the list, and compare each run; the first thing that is wrong, or nothing."""
+    config, profile = folder / "toy.yaml", folder / "profile.yaml"
+    cluster = cluster.model_copy(update={"save_seconds": SAVE_SECONDS})
+    profile.write_text(yaml.safe_dump(cluster.model_dump(mode="json")))
+    tree = toy.experiment(
+        toy.write_collection(folder / "collection"), toy.write_encoder(folder / "encoder"),
+        workers=cluster.train.workers or 1,
+    )  # fmt: skip
+    config.write_text(yaml.safe_dump(tree, sort_keys=False))
+
+    def on_kill(kill: Kill) -> None:
+        kills.append(kill)
+        print(f"{len(kills):4}/{count}  {line(kill)}", flush=True)
+
+    began, undisturbed = time.monotonic(), Run(folder / "undisturbed", config, profile)
+    kinds = victims.kinds(cluster)
+    Killer(kinds, 0, seed, on_kill).finish(undisturbed, 10 * HANGS)
+    alone = time.monotonic() - began
+    print(f"undisturbed: {alone:.0f} s, {undisturbed.finished()} artifacts", flush=True)
+    killer = Killer(
+        kinds, count, seed, on_kill, artifacts=undisturbed.finished(), seconds=alone, retries=cluster.retries
+    )  # fmt: skip
+    runs = starts = 0
+    began = time.monotonic()
+    while killer.left:
+        runs += 1
+        run = Run(folder / f"run-{runs}", config, profile)
+        starts += killer.finish(run, max(HANGS, 10 * alone))
+        if (found := first_difference(run.store, undisturbed.store)) is not None:
+            return f"{run.store}/{found}"
+        shutil.rmtree(run.folder)
+    seconds = time.monotonic() - began
+    print(f"\n{runs} runs, {starts} starts of the command, {seconds:.0f} s: {seconds - runs * alone:.0f} s more than "
+          "undisturbed runs, for starting and for work done twice")  # fmt: skip
+    return ""
+
+
+def line(kill: Kill) -> str:
+    """A kill in words."""
+    where = f"in {kill.step}" if kill.step else "between steps"
+    again = f", {kill.updates} updates to do again" if kill.updates else ""
+    return f"{kill.kind} killed {where}, {kill.seconds:.1f} s after the start{again}"
+
+
+def table(kills: list[Kill]) -> str:
+    """The kills by what was hit: how many, in which steps, and the updates done twice."""
+    lines = [f"\n{'hit':14}{'kills':>6}{'updates done twice':>20}  in"]
+    for kind in victims.VICTIMS:
+        hit = [kill for kill in kills if kill.kind == kind]
+        steps = Counter(kill.step or "between steps" for kill in hit).most_common()
+        if hit:
+            where = ", ".join(f"{step} {count}" for step, count in steps)
+            lines.append(f"{kind:14}{len(hit):6}{sum(kill.updates for kill in hit):20}  {where}")
+    return "\n".join(lines)
