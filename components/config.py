@@ -27,6 +27,10 @@ class Config(BaseModel):
         """The files outside the store that a step with this config reads, by name, whether or not they exist."""
         return {}
 
+    def missing(self) -> list[str]:
+        """What a step with this config reads and cannot find: files, or packages."""
+        return [str(path) for path in self.files().values() if not path.exists()]
+
     def installed(self) -> dict[str, str]:
         """The versions of the installed packages whose files a step with this config reads, by name."""
         return {}

@@ -77,10 +77,6 @@ class Source(Config):
     """Further splits, drawn from those that there are: `{dev: {of: train, share: 0.1}}` for a collection without dev
     queries. They are drawn before `sample`."""
 
-    def missing(self) -> list[str]:
-        """The files or packages that are needed and missing; empty if the source can be read."""
-        return [str(path) for path in self.files().values() if not path.exists()]
-
     @abstractmethod
     def read_documents(self) -> Iterator[Document | Bad]:
         """Yield every document, in the order of the files."""
