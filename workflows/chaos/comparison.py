@@ -22,7 +22,7 @@ def first_difference(store: Path, other: Path) -> str | None:
     if more := sorted(here - there):
         return f"{more[0]}: the other run has none"
     for name in sorted(here):
-        if found := _difference(store / name, other / name):
+        if found := artifact_difference(store / name, other / name):
             return f"{name}/{found}"
     return None
 
@@ -31,7 +31,7 @@ def _artifacts(store: Path) -> set[str]:
     return {path.name for path in store.iterdir() if path.is_dir() and not path.name.startswith(".")}
 
 
-def _difference(one: Path, other: Path) -> str | None:
+def artifact_difference(one: Path, other: Path) -> str | None:
     """The first file of an artifact that differs, and how."""
     if not (one / RECORD).is_file():
         return f"{RECORD}: the artifact is not finished"

@@ -67,6 +67,8 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         words = ["--store", str(self.store), "--runs", str(self.folder / "runs")]
         words += ["run", str(self.config), "--cluster", str(self.profile), "--no-estimate"]
+        # Of what killed processes leave: it is freed, and there is nothing to say about it.
+        os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         process = context.Process(target=_command, args=(words, self.log))

@@ -1,0 +1,118 @@
+"""The power is cut at any point of a step, and what had not reached the disk is gone: no artifact is half finished, and
+the step that is run again ends as one that nothing happened to."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from components.rng import keyed_rng
+from tests.support import crashes, tiny
+from tests.support.crashes import Survives
+from tests.support.tiny import Place
+from tests.system.test_coder import coder
+from workflows.chaos.comparison import artifact_difference
+from workflows.distributed.cluster import Cluster
+from workflows.running.executor import execute
+from workflows.stages import experiments
+from workflows.store.dag import Step, StepFailed, graph
+from workflows.store.store import RECORD, Store
+
+INLINE = Cluster(**{**tiny.INLINE, "save_seconds": 0})
+"""With a checkpoint after every update."""
+SAMPLED = ("ingest", "tokenize", "start", "encode_documents", "search", "mine", "train", "score_groups", "evaluate")
+"""Steps of which some points are tried at every change."""
+POINTS = 2
+"""How many."""
+
+
+def kinds(place: Place) -> dict[str, Step]:
+    """A step of each function that a finished run has."""
+    nodes = graph(experiments.read(place.config, [], place.runs).wanted)
+    return {node.function.__name__: node for node in reversed(nodes)}
+
+
+class Stage:
+    """A store in which a step of a finished run can be run again and again; what it reads is the finished run's."""
+
+    def __init__(self, node: Step, finished: Path, folder: Path) -> None:
+        self.node, self._whole, self._folder = node, finished / node.name, folder
+        self.store = Store(folder / "store")
+        self.store.root.mkdir(parents=True)
+        for before in node.upstream:
+            (self.store.root / before.name).symlink_to(finished / before.name)
+        self.out = self.store.path(node)
+
+    def empty(self) -> None:
+        """Begin anew."""
+        shutil.rmtree(self.out, ignore_errors=True)
+        self.out.mkdir()
+
+    def run(self) -> None:
+        """Run the step, or find it finished; it is as it was in the finished run."""
+        execute(self.node, self.store, INLINE, on_wait=pytest.fail)
+        assert artifact_difference(self.out, self._whole) is None
+
+    def points(self) -> int:
+        """How many points it has where the power can be cut."""
+        self.empty()
+        with crashes.disk(self.out) as disk:
+            self.run()
+        return disk.points
+
+    def cut(self, point: int) -> int:
+        """Cut the power at a point, and resume from whatever may be left; whether the step was finished by then."""
+        self.empty()
+        left: dict[Survives, Path] = {survives: self._folder / survives for survives in get_args(Survives)}
+        with crashes.disk(self.out, cut=point, left=left), pytest.raises(StepFailed):
+            execute(self.node, self.store, INLINE, on_wait=pytest.fail)
+        finished = 0
+        for one in left.values():
+            crashes.put_back(one, self.out)
+            finished += (self.out / RECORD).exists()
+            if (self.out / RECORD).exists():  # then all of it is there, before anything is run
+                assert artifact_difference(self.out, self._whole) is None
+            self.run()
+        return finished
+
+
+@pytest.mark.parametrize("kind", SAMPLED)
+def test_a_step_survives_a_power_cut(kind: str, played: Place, tmp_path: Path) -> None:
+    """At some points, and at the last two, around the sync of the directory with the record's name."""
+    stage = Stage(kinds(played)[kind], played.store, tmp_path)
+    count = stage.points()
+    rng = keyed_rng("crashes", kind)
+    for point in {*rng.integers(1, count - 1, POINTS).tolist(), count - 1}:
+        stage.cut(point)
+    assert stage.cut(count) == len(get_args(Survives))
+
+
+RECIPES: dict[str, Any] = {
+    "ar2": tiny.ar2, "ear": tiny.ear, "coder": coder, "simlm": tiny.simlm, "adapt": tiny.adapt,
+}  # fmt: skip
+"""Between them 36 kinds of steps."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_step_survives_a_power_cut_at_every_point(recipe: str, beir: Path, encoder: Path, tmp_path: Path) -> None:
+    """Of steps of a kind that no recipe before has."""
+    places = {name: tiny.place(tmp_path / f"{name}-run", tree(beir, encoder)) for name, tree in RECIPES.items()}
+    before = list(RECIPES)[: list(RECIPES).index(recipe)]
+    known = frozenset().union(*(kinds(places[name]) for name in before))
+    place, tried = places[recipe], Counter[str]()
+    assert place("run") == 0
+    for kind, node in kinds(place).items():
+        if kind in known:
+            continue
+        stage = Stage(node, place.store, tmp_path / kind)
+        for point in range(1, stage.points() + 1):
+            stage.cut(point)
+            tried[kind] += 1
+    print(f"\n{recipe}: {tried.total()} points: {dict(tried)}")
+    assert all(count >= 4 for count in tried.values())
