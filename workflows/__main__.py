@@ -3,6 +3,7 @@ repository's."""
 
 # ruff: noqa: E402  (first we check that what is imported below is ours)
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -68,6 +69,10 @@ COMMANDS = (
 """A module each, named as the command: its docstring is the help, `add_arguments` takes a parser, `call` what it
 read."""
 
+OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE}
+"""Errors of a disk that is full, read-only, another's or broken: no mistake of ours that a traceback would explain."""
+
+KEPT = "Finished steps are kept. Repeat the command to resume."
 
 GUIDE = """\
 Sparring trains dense retrievers and rankers against each other on Ray.
@@ -115,15 +120,21 @@ def main(words: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except StepFailed as error:
-        print(f"failed: {error}\nFinished steps are kept. Repeat the command to resume.", file=sys.stderr)
+        print(f"failed: {error}\n{KEPT}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as stop:
         how = "Terminated" if terminated.is_set() else "Interrupted"
-        print(f"\n{str(stop) or f'{how}. Finished steps are kept. Repeat the command to resume.'}", file=sys.stderr)
+        print(f"\n{str(stop) or f'{how}. {KEPT}'}", file=sys.stderr)
         return 143 if terminated.is_set() else 130
     except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in OF_THE_DISK:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"failed: {where}{error.strerror}\n{KEPT}", file=sys.stderr)
+        return 1
     finally:
         opening.leave()
 

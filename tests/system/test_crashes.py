@@ -3,7 +3,11 @@ the step that is run again ends as one that nothing happened to."""
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
+import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any, get_args
@@ -13,9 +17,10 @@ import pytest
 from components.rng import keyed_rng
 from tests.support import crashes, tiny
 from tests.support.crashes import Survives
+from tests.support.power_cut import PowerCut
 from tests.support.tiny import Place
 from tests.system.test_coder import coder
-from workflows.chaos.comparison import artifact_difference
+from workflows.chaos.comparison import artifact_difference, first_difference
 from workflows.distributed.cluster import Cluster
 from workflows.running.executor import execute
 from workflows.stages import experiments
@@ -68,7 +73,7 @@ class Stage:
         """Cut the power at a point, and resume from whatever may be left; whether the step was finished by then."""
         self.empty()
         left: dict[Survives, Path] = {survives: self._folder / survives for survives in get_args(Survives)}
-        with crashes.disk(self.out, cut=point, left=left), pytest.raises(StepFailed):
+        with crashes.disk(self.out, cut=point, left=left), pytest.raises((StepFailed, PowerCut)):
             execute(self.node, self.store, INLINE, on_wait=pytest.fail)
         finished = 0
         for one in left.values():
@@ -91,9 +96,7 @@ def test_a_step_survives_a_power_cut(kind: str, played: Place, tmp_path: Path) -
     assert stage.cut(count) == len(get_args(Survives))
 
 
-RECIPES: dict[str, Any] = {
-    "ar2": tiny.ar2, "ear": tiny.ear, "coder": coder, "simlm": tiny.simlm, "adapt": tiny.adapt,
-}  # fmt: skip
+RECIPES: dict[str, Any] = {"ar2": tiny.ar2, "ear": tiny.ear, "coder": coder, "adapt": tiny.adapt}
 """Between them 36 kinds of steps."""
 
 
@@ -116,3 +119,42 @@ def test_every_step_survives_a_power_cut_at_every_point(recipe: str, beir: Path,
             tried[kind] += 1
     print(f"\n{recipe}: {tried.total()} points: {dict(tried)}")
     assert all(count >= 4 for count in tried.values())
+
+
+def test_a_clock_that_jumps_changes_no_result(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A day forwards or back at every look at it; no time that a record has is negative."""
+    rng, now = keyed_rng("clock"), time.time
+    monkeypatch.setattr(time, "time", lambda: now() + float(rng.choice([-86400.0, 0.0, 86400.0])))
+    found = kinds(played)
+    for kind in ("encode_documents", "train"):
+        stage = Stage(found[kind], played.store, tmp_path / kind)
+        stage.run()
+        record = stage.store.record(found[kind])
+        assert record is not None
+        assert min(record["seconds"], *record["time"].values(), *record["nodes"].values()) >= 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_disk_that_fills_up_loses_nothing(played: Place, tmp_path: Path) -> None:
+    """A read-only store, and fifteen disks of which each is full a little later, are said in one line; in the end the
+    run is as any other."""
+    (tmp_path / "disk").mkdir()
+    unshare = ["unshare", "--map-root-user", "--mount"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode
+    ):
+        pytest.skip("mounting a small disk takes user namespaces")
+    places = [played.config, played.folder / "inline.yaml", tmp_path / "disk", tmp_path / "runs"]
+    done = subprocess.run(
+        [*unshare, sys.executable, "-m", "tests.support.full_disk", *map(str, places)], cwd=tiny.ROOT, check=False,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    tried = re.findall(r"^(\d+) (\d) (.*)$", done.stdout, re.M)
+    assert tried[0] == ("0", "1", f"failed: {tmp_path}/disk/store: Read-only file system")
+    assert len(tried) > 10
+    assert all(status == "1" and "No space left on device" in said for _, status, said in tried[1:-1]), tried
+    assert tried[-1][1] == "0"
+    assert first_difference(tmp_path / "copy", played.store) is None

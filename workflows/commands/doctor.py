@@ -1,4 +1,5 @@
-"""Check Java, Ray, accelerators, FAISS and disk, and say what to do about what is missing."""
+"""Check Java, Ray, accelerators, FAISS and disk, and say what to do about what is missing, and about processes that a
+killed run has left on this machine."""
 
 import argparse
 import importlib.metadata
@@ -6,13 +7,18 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+
+import psutil
 
 from components.compute.processor import has_amx
 from components.config import UserError
 from workflows.commands.opening import store_root
 from workflows.distributed.cluster import cores
+from workflows.distributed.leftovers import leftovers
 from workflows.store import s3
 
 GIB = 2**30
@@ -33,8 +39,22 @@ def call(arguments: argparse.Namespace) -> None:
             fine = False
             reason = str(error).strip().splitlines() or [type(error).__name__]
             print(f"  MISSING {name}: {reason[-1]}")
+    for driver, processes in leftovers().items():
+        print("\n".join(_left(driver, processes)))
     if not fine:
         raise UserError("something is missing; the lines above say what to do")
+
+
+def _left(driver: int, processes: list[psutil.Process]) -> list[str]:
+    """The processes that a killed run has left: which, since when, and how to end them."""
+    ids = " ".join(str(process.pid) for process in processes)
+    lines = [f"  left processes: the run of process {driver} is gone, and this is still running; end it: kill {ids}"]
+    for process in processes:
+        with suppress(psutil.Error):
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(process.create_time()))
+            held = process.memory_info().rss / GIB
+            lines.append(f"       {process.pid:>8}  {process.name()}, since {since}, {held:.1f} GiB")
+    return lines
 
 
 def _python() -> str:

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from workflows.distributed import resources
+from workflows.distributed import leftovers, resources
 from workflows.distributed.cluster import Cluster, ray_session
 from workflows.running.executor import execute
 from workflows.running.tracking import Tracker, track_step
@@ -27,6 +27,7 @@ def run_steps(
     The tracker gets what they measure; the forecast says how much time is left. After a failure no further step
     starts; steps that are running then are finished before the error is raised.
     """
+    leftovers.mark()
     began = time.monotonic()
     with ProgressView(forecast) as view:
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +19,7 @@ import yaml
 from tests.support import tiny
 from tests.support.light import light
 from tests.support.tiny import ROOT, Place, Said
+from workflows.distributed import leftovers
 
 # plan
 
@@ -256,3 +260,32 @@ def test_doctor_says_what_is_there_and_what_is_missing(
     out, err = said()
     assert f"  MISSING disk: 1.0 GiB free at {played.store}; move the store with SPARRING_STORE or --store" in out
     assert err == "error: something is missing; the lines above say what to do\n"
+
+
+def test_doctor_names_what_a_killed_run_has_left(tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what a living driver has started."""
+    monkeypatch.setattr("workflows.commands.doctor.CHECKS", {})
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    sleep = [sys.executable, "-c", "input()"]
+    with ExitStack() as stack:
+        left, other = (
+            stack.enter_context(
+                subprocess.Popen(sleep, stdin=subprocess.PIPE, env={**os.environ, leftovers.DRIVER: str(driver)})
+            )
+            for driver in (gone.pid, os.getpid())
+        )
+        for process in (left, other):
+            stack.callback(process.kill)
+        tiny.place(tmp_path / "place", {})("doctor")
+        out = said()[0]
+    about = f"the run of process {gone.pid} is gone, and this is still running; end it: kill {left.pid}"
+    assert f"  left processes: {about}\n" in out
+    assert re.search(rf"^ +{left.pid}  python[\d.]*, since {time.strftime('%Y-%m-%d')} [\d:]+, \d\.\d GiB$", out, re.M)
+    assert f"kill {other.pid}" not in out
+
+
+def test_what_a_run_starts_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(leftovers.DRIVER, "1")
+    leftovers.mark()
+    assert os.environ[leftovers.DRIVER] == str(os.getpid())

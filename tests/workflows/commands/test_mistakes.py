@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -275,3 +277,25 @@ runpy.run_module("workflows", run_name="__main__", alter_sys=True)
         f"error: 'components' is found in {tmp_path / 'components'}, and ours is in {ROOT}; "
         "run it as `python -m workflows`, without PYTHONPATH\n"
     )  # fmt: skip
+
+
+# Disks
+
+
+def test_a_store_that_cannot_be_written_to_is_named(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, no traceback; and the same command resumes when it can."""
+    place, mkdir = tiny.place(tmp_path / "place", tiny.dpr(beir, encoder)), os.mkdir
+
+    def read_only(path: Any, *arguments: Any) -> None:
+        if str(path).startswith(place.where):
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        mkdir(path, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", read_only)
+        assert place("run", "--until", "data", "--no-estimate") == 1
+    kept = "Finished steps are kept. Repeat the command to resume."
+    assert re.fullmatch(rf"failed: {place.store}(/ingest-\w+)?: Read-only file system\n{kept}\n", said()[1])
+    assert place("run", "--until", "data", "--no-estimate") == 0

@@ -8,6 +8,8 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +221,26 @@ def test_of_two_drivers_one_runs_a_step(store: Store, tmp_path: Path) -> None:
         assert first.stdout.read() == "ran True\n"
     assert (first.returncode, second.returncode) == (0, 0)
     assert steps.calls(store.path(node)) == 1
+
+
+@pytest.mark.slow
+def test_of_twenty_drivers_one_runs_a_step_and_another_where_it_is_killed(store: Store, tmp_path: Path) -> None:
+    """The first that came is killed; one of the nineteen that wait runs the step, and the others take what it made."""
+    started, go = tmp_path / "started", tmp_path / "go"
+    node = step("it", steps.wait, started=str(started), go=str(go))
+    with ExitStack() as stack:
+        first = stack.enter_context(driver(node, store))
+        wait_for(started, first)
+        others = [stack.enter_context(driver(node, store)) for _ in range(19)]
+        for other in others:
+            assert other.stdout is not None
+            assert other.stdout.readline().startswith(f"waits for process {first.pid} on ")
+        first.kill()
+        go.touch()
+        said = Counter(other.stdout.read() for other in others if other.stdout is not None)
+    assert said == {"ran True\n": 1, "ran False\n": 18}
+    assert [other.returncode for other in others] == [0] * 19
+    assert steps.calls(store.path(node)) == 2
 
 
 def test_a_killed_driver_frees_its_lock_and_the_waiting_one_runs_the_step(store: Store, tmp_path: Path) -> None:
