@@ -166,8 +166,8 @@ def _resumed(
     carried = start / "state" if config.carry == "all" and start is not None else None
     if carried and not (carried / checkpoints.OPTIMIZER).is_file():
         raise UserError(
-            "carry: all: what this training starts from has no optimizer; accepted: weights, or a start from a training "
-            "that carries all too or has `schedule_updates`"
+            "carry: all: what this training starts from has no optimizer; accepted: weights, or a start from a "
+            "training that carries all too or has `schedule_updates`"
         )
     first = json.loads((carried / "state.json").read_text())["schedule_update"] if carried else 0
     if checkpoint is not None:
