@@ -3,6 +3,7 @@
 import ast
 import copy
 import importlib
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,9 +14,25 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from components import modules
 
+LINE = 1_200
+"""Most characters of a line of a message."""
+
 
 class UserError(Exception):
-    """A mistake of the user. The message is one line that names the file, line or key; the exit status is 2."""
+    """A mistake of the user. The message is one line that names the file, line or key; the exit status is 2.
+
+    Where it quotes a file, or a file's name, it may hold anything: what a terminal would obey is escaped, and what is
+    too long to read is cut in its middle.
+    """
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__("\n".join(map(_plain, lines)))
+
+
+def _plain(line: str) -> str:
+    if not line.isprintable():
+        line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in line)
+    return line if len(line) <= LINE else f"{line[: LINE // 2]} ... {line[-LINE // 3 :]}"
 
 
 class Config(BaseModel):
@@ -26,6 +43,11 @@ class Config(BaseModel):
     def files(self) -> dict[str, Path]:
         """The files outside the store that a step with this config reads, by name, whether or not they exist."""
         return {}
+
+    def missing(self) -> list[str]:
+        """What a step with this config reads and cannot find: files, or packages."""
+        # unlike Path.exists, this takes a name that is longer than names can be
+        return [str(path) for path in self.files().values() if not os.path.exists(path)]
 
     def installed(self) -> dict[str, str]:
         """The versions of the installed packages whose files a step with this config reads, by name."""
@@ -262,6 +284,8 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
         return cls.model_validate(tree)
     except RecursionError:
         raise UserError(f"{where}: nested too deeply") from None
+    except UnicodeEncodeError as error:  # an escaped half of a character
+        raise UserError(f"{where}: text that is not UTF-8: {error.object[:80]!r}") from None
     except ValidationError as error:
         mistakes = error.errors()
         # Unknown keys first: with a misspelt key, the right one is missing too.

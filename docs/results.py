@@ -133,7 +133,7 @@ def _page(name: str, page: Page, readings: list[list[Reading]]) -> str:
             claim.note,
             "",
         ]
-    lines += ["## Runs", ""]
+    lines += ["## Runs", ""] if page.records else []
     for one in page.records:
         lines += _run(one)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"

@@ -5,9 +5,12 @@ repository's."""
 import argparse
 import errno
 import os
+import signal
 import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -96,11 +99,19 @@ def command() -> int:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run one command; 0 for done, 2 for a user's mistake, 1 for a failure, 130 for Ctrl-C."""
+    """Run one command; 0 for done, 2 for a user's mistake, 1 for a failure, 130 for Ctrl-C, 143 for SIGTERM."""
     if not (sys.argv[1:] if words is None else words):
         print(GUIDE.format(program=program()) + parser().format_help(), end="")
         return 0
     arguments = parser().parse_args(words)
+    terminated = threading.Event()
+
+    def terminate(number: int, frame: Any) -> NoReturn:
+        terminated.set()  # Ray raises another exception for one that was raised while it waited
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, terminate)
     try:
         arguments.call(arguments)
         sys.stdout.flush()
@@ -112,9 +123,9 @@ def main(words: list[str] | None = None) -> int:
         print(f"failed: {error}\n{KEPT}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as stop:
-        message = str(stop) or f"Interrupted. {KEPT}"
-        print(f"\n{message}", file=sys.stderr)
-        return 130
+        how = "Terminated" if terminated.is_set() else "Interrupted"
+        print(f"\n{str(stop) or f'{how}. {KEPT}'}", file=sys.stderr)
+        return 143 if terminated.is_set() else 130
     except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -77,10 +77,6 @@ class Source(Config):
     """Further splits, drawn from those that there are: `{dev: {of: train, share: 0.1}}` for a collection without dev
     queries. They are drawn before `sample`."""
 
-    def missing(self) -> list[str]:
-        """The files or packages that are needed and missing; empty if the source can be read."""
-        return [str(path) for path in self.files().values() if not path.exists()]
-
     @abstractmethod
     def read_documents(self) -> Iterator[Document | Bad]:
         """Yield every document, in the order of the files."""
@@ -113,11 +109,25 @@ def declared(tree: Any) -> Any:
     if name not in accepted:
         got = "no format" if name is None else f"unknown format {name!r}"
         raise ValueError(f"{got}; accepted: {listing(accepted)}")
+    for key, text in _texts(tree):
+        if "\0" in text or any("\ud800" <= one <= "\udfff" for one in text):
+            raise ValueError(f"{key}: got {text!r:.80}, which no file can hold or be called")
     source: type[Source] = importlib.import_module(f"components.sources.{name}").Source
     try:
         return source.model_validate(tree)
     except ValidationError as error:
         raise _with_accepted_keys(error, source) from None
+
+
+def _texts(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Every key and text of a tree, and the key that it is or belongs to."""
+    if isinstance(tree, str):
+        yield path, tree
+    elif isinstance(tree, (dict, list)):
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            own = f"{path}.{key}".strip(".")
+            yield own, str(key)
+            yield from _texts(value, own)
 
 
 def _with_accepted_keys(error: ValidationError, source: type[Source]) -> ValidationError:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from components.sources import base
-from components.sources.reading import Item, fields, plain_or_gz, read_lines, read_objects
+from components.sources.reading import Item, fields, named, plain_or_gz, read_lines, read_objects
 from components.sources.records import (
     UNJUDGED,
     Bad,
@@ -35,7 +35,7 @@ class Source(base.Source):
         folder = base.locate(self.path)
         names = ["corpus.jsonl", "queries.jsonl", *(f"qrels/{theirs}.tsv" for theirs in self._splits().values())]
         paths = [plain_or_gz(folder / name) for name in names]
-        return {path.relative_to(folder).as_posix(): path for path in paths}
+        return named(folder, paths)
 
     def read_documents(self) -> Iterator[Document | Bad]:
         """The lines of the corpus."""

@@ -39,6 +39,8 @@ class Source(training_groups.GroupSource):
             return Bad("wrong columns", place, f"expected query, pos and neg; it has {', '.join(row)}")
         teacher: list[float] | Bad | None = None
         lists = [row.get("pos_scores"), row.get("neg_scores")]
+        if not all(one is None or isinstance(one, list) for one in lists):
+            return Bad("wrong columns", place, "pos_scores and neg_scores must be lists")
         if lists[0] is not None and (lists[1] is not None or not negatives):
             own = [*lists[0], *(lists[1] or [])]
             if [len(lists[0]), len(lists[1] or [])] != [len(positives), len(negatives)]:

@@ -12,6 +12,7 @@ from pydantic import model_validator
 from components.config import Config, UserError, listing
 from components.sources import base
 from components.sources.parquet import theirs_of
+from components.sources.reading import readable
 from components.sources.records import (
     UNJUDGED,
     Bad,
@@ -23,6 +24,7 @@ from components.sources.records import (
     judgement,
     query,
 )
+from components.sources.rows import SAVED, load
 
 
 class Table(Config):
@@ -98,31 +100,31 @@ def _rows(declared: Table, needed: list[str], optional: list[str]) -> Iterator[t
     table = _load(declared, place)
     theirs = theirs_of(place, table.column_names, needed, optional, declared.columns)
     number = 0
-    for batch in table.select_columns([name for name in theirs.values() if name]).iter(batch_size=1000):
-        columns = [batch[name] if name else None for name in theirs.values()]
-        for i in range(len(next(column for column in columns if column is not None))):
-            number += 1
-            row = {ours: column[i] if column else None for ours, column in zip(theirs, columns, strict=True)}
-            yield row, f"{place}: row {number}"
+    with readable(place, SAVED):
+        for batch in table.select_columns([name for name in theirs.values() if name]).iter(batch_size=1000):
+            columns = [batch[name] if name else None for name in theirs.values()]
+            for i in range(len(next(column for column in columns if column is not None))):
+                number += 1
+                row = {ours: column[i] if column else None for ours, column in zip(theirs, columns, strict=True)}
+                yield row, f"{place}: row {number}"
 
 
 def _load(declared: Table, place: str) -> Any:
     """The table, memory-mapped."""
+    loaded = load(Path(place)) if declared.path is not None else _of_hub(declared, place)
+    if isinstance(loaded, dict):
+        if declared.split not in loaded:
+            raise UserError(f"{place}: no split {declared.split!r}; it has {listing(loaded)}")
+        loaded = loaded[declared.split]
+    return loaded
+
+
+def _of_hub(declared: Table, place: str) -> Any:
     try:
         import datasets  # takes seconds, and a plan must not wait for it
     except ModuleNotFoundError:
         raise UserError("format huggingface: the package `datasets` is not installed") from None
     try:
-        if declared.path is not None:
-            loaded = datasets.load_from_disk(place)
-        else:
-            loaded = datasets.load_dataset(
-                declared.dataset, declared.name, split=declared.split, revision=declared.revision
-            )
+        return datasets.load_dataset(declared.dataset, declared.name, split=declared.split, revision=declared.revision)
     except (FileNotFoundError, datasets.exceptions.DatasetsError, ValueError) as error:
         raise UserError(f"{place}: {str(error).splitlines()[0]}") from None
-    if isinstance(loaded, datasets.DatasetDict):
-        if declared.split not in loaded:
-            raise UserError(f"{place}: no split {declared.split!r}; it has {listing(loaded)}")
-        loaded = loaded[declared.split]
-    return loaded

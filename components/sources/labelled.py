@@ -13,7 +13,17 @@ from typing import NamedTuple, Self
 from pydantic import model_validator
 
 from components.sources import base
-from components.sources.records import Bad, Document, Example, Judgement, Query, document, judgement, query
+from components.sources.records import (
+    Bad,
+    Document,
+    Example,
+    Judgement,
+    Query,
+    document,
+    is_split,
+    judgement,
+    query,
+)
 
 ALL = "all"
 """The split of a set that is not divided into splits."""
@@ -112,5 +122,10 @@ def scored(
 
 
 def _checked(record: Labelled) -> Labelled | Bad:
-    empty = not all(sentence.strip() for sentence in record.sentences)
-    return Bad("empty sentence", record.place, "expected text") if empty else record
+    if not all(sentence.strip() for sentence in record.sentences):
+        return Bad("empty sentence", record.place, "expected text")
+    if not is_split(record.split):
+        return Bad("split without a name", record.place, f"got {record.split!r:.40}")
+    named = zip(record.ids(), record.sentences, strict=True)
+    checked = (document(name, None, sentence, record.place) for name, sentence in named)
+    return next((one for one in checked if isinstance(one, Bad)), record)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from components.sources import base
-from components.sources.reading import plain_or_gz, read_lines
+from components.sources.reading import named, plain_or_gz, read_lines
 from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 
 
@@ -31,7 +31,7 @@ class Source(base.Source):
         paths = [self._path("collection.tsv"), *(self._path(f"queries.{theirs}.tsv") for theirs in splits)]
         qrels = [self._path(f"qrels.{theirs}.tsv") for theirs in splits]
         paths += [path for path in qrels if self.splits is not None or path.exists()]
-        return {path.relative_to(folder).as_posix(): path for path in paths}
+        return named(folder, paths)
 
     def read_documents(self) -> Iterator[Document | Bad]:
         """The lines of the collection."""

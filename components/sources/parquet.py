@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from components.config import Config, UserError, listing
 from components.sources import base
+from components.sources.reading import matching, named, readable, regular
 from components.sources.records import (
     UNJUDGED,
     Bad,
@@ -24,6 +25,8 @@ from components.sources.records import (
     judgement,
     query,
 )
+
+PARQUET = "a Parquet file"
 
 
 class Columns(Config):
@@ -60,7 +63,7 @@ class Source(base.Source):
         folder = base.locate(self.path)
         patterns = dict.fromkeys(pattern for pattern in (self.documents, self.queries, self.qrels) if pattern)
         paths = [path for pattern in patterns for path in self._paths(pattern)]
-        return {path.relative_to(folder).as_posix(): path for path in paths}
+        return named(folder, paths)
 
     def read_documents(self) -> Iterator[Document | Bad]:
         """The rows of the documents."""
@@ -78,8 +81,8 @@ class Source(base.Source):
                 split = judged.get(str(row["query_id"]), UNJUDGED)
                 if split != UNJUDGED or self.splits is None:
                     yield query(row["query_id"], row["text"], row["answers"], split, place)
-            elif self.splits is None or split in ours:
-                yield query(row["query_id"], row["text"], row["answers"], ours.get(split, split), place)
+            elif self.splits is None or str(split) in ours:
+                yield query(row["query_id"], row["text"], row["answers"], ours.get(str(split), split), place)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
         """The rows of the qrels, of the chosen splits."""
@@ -93,8 +96,8 @@ class Source(base.Source):
                 split = asked.get(str(row["query_id"]), UNJUDGED) if asked else None
             if split is None:
                 raise UserError(f"{place}: no split; give the table a column `split`, or the source the key `split`")
-            if self.splits is None or split in ours:
-                yield judgement(row["query_id"], row["doc_id"], row["relevance"], ours.get(split, split), place)
+            if self.splits is None or str(split) in ours:
+                yield judgement(row["query_id"], row["doc_id"], row["relevance"], ours.get(str(split), split), place)
 
     def _asked_in(self) -> dict[str, str]:
         """The split of each query whose row names one."""
@@ -103,8 +106,7 @@ class Source(base.Source):
         return {str(row["query_id"]): row["split"] for row, _ in rows if row["split"]}
 
     def _paths(self, pattern: str) -> list[Path]:
-        folder = base.locate(self.path)
-        return sorted(folder.glob(pattern)) or [folder / pattern]
+        return matching(base.locate(self.path), pattern)
 
     def _rows(
         self, pattern: str | None, needed: list[str], optional: list[str], columns: dict[str, str]
@@ -125,12 +127,8 @@ def read_rows(
 
 def opened(path: Path) -> pq.ParquetFile:
     """A Parquet file, which closes at the end of a `with` block; UserError where it is none."""
-    try:
-        return pq.ParquetFile(path)
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file") from None
-    except pa.ArrowInvalid as error:
-        raise UserError(f"{path}: not a Parquet file: {str(error).splitlines()[0]}") from None
+    with readable(path, PARQUET):
+        return pq.ParquetFile(regular(path))
 
 
 def plain_rows(
@@ -138,10 +136,11 @@ def plain_rows(
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """The rows of an open file, or some of their columns, and the place of each."""
     number = 0
-    for batch in file.iter_batches(batch_size=4096, columns=columns):
-        for row in plain(batch):
-            number += 1
-            yield row, f"{path}: row {number}"
+    with readable(path, PARQUET):
+        for batch in file.iter_batches(batch_size=4096, columns=columns):
+            for row in plain(batch):
+                number += 1
+                yield row, f"{path}: row {number}"
 
 
 def theirs_of(

@@ -5,8 +5,10 @@ import csv
 import gzip
 import itertools
 import json
+import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -35,8 +37,48 @@ class Item(NamedTuple):
 
 def plain_or_gz(path: Path) -> Path:
     """The file, or if only the compressed file (`.gz`) beside it exists, that one."""
-    compressed = path.with_name(path.name + ".gz")
-    return compressed if compressed.exists() and not path.exists() else path
+    compressed = Path(f"{path}.gz")
+    return compressed if exists(compressed) and not exists(path) else path
+
+
+def exists(path: Path) -> bool:
+    """Whether something is there; not where a name is longer than names can be."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def matching(folder: Path, pattern: str) -> list[Path]:
+    """The tables inside a folder that a name or pattern means, such as `train-*.parquet`; a name for which there is
+    none stands for itself."""
+    try:
+        found = sorted(folder.glob(pattern))
+    except OSError as error:  # such as a name that is too long
+        raise UserError(f"{folder / pattern}: cannot be read: {error.strerror}") from None
+    except (ValueError, NotImplementedError):  # no pattern: empty, or of another folder
+        found = []
+    return found or [plain_or_gz(folder / pattern)]
+
+
+def named(folder: Path, paths: Iterable[Path]) -> dict[str, Path]:
+    """Files by their names inside a folder; UserError for one that is elsewhere."""
+    try:
+        return {path.relative_to(folder).as_posix(): path for path in paths}
+    except ValueError as error:
+        raise UserError(f"{folder}: {error}; accepted: names inside the folder `path`") from None
+
+
+@contextmanager
+def readable(place: object, kind: str) -> Iterator[None]:
+    """While a library reads a file that may be damaged: UserError for whatever it says."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"{place}: not {kind}: {said}") from None
 
 
 def read_lines(path: Path, *, encoding: str = "utf-8", blank: bool = False) -> Iterator[Line | Bad]:
@@ -127,12 +169,16 @@ def read_csv(path: Path) -> Iterator[Row]:
 
 
 def fields(text: str, *, delimiter: str = "\t") -> list[str]:
-    """The columns of a line. Cells may be quoted; a quoted cell must end on the same line."""
+    """The columns of a line. Cells may be quoted; a quoted cell must end on the same line. What is not written so is
+    one column."""
     if '"' not in text:
         return text.split(delimiter)
     # The csv module limits the length of a cell in case a quote is never closed; here it cannot exceed the line.
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
-    return next(csv.reader([text], delimiter=delimiter))
+    try:
+        return next(csv.reader([text], delimiter=delimiter))
+    except csv.Error:  # such as a carriage return
+        return [text]
 
 
 class _Buffer:
@@ -202,12 +248,23 @@ class _Buffer:
         return bool(raw)
 
 
-def _open(path: Path) -> IO[bytes]:
-    """The file's bytes, uncompressed."""
+def regular(path: Path) -> Path:
+    """The path of a file; UserError unless it is there, and one that can be read again: a pipe is empty then."""
     try:
-        return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+        mode = path.stat().st_mode
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(mode):
+        raise UserError(f"{path}: is a {'directory' if stat.S_ISDIR(mode) else 'device or pipe'}; accepted: a file")
+    return path
+
+
+def _open(path: Path) -> IO[bytes]:
+    """The file's bytes, uncompressed."""
+    regular(path)
+    return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
 def _guarded(file: IO[bytes], path: Path) -> Iterator[bytes]:

@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from components.config import UserError, listing
+from components.sources.parquet import opened
 from components.sources.reading import Item, Line, fields, read_array, read_csv, read_lines, read_objects
 from components.sources.tables import KINDS, kind_of
 
@@ -80,7 +78,7 @@ def recognise(place: Path) -> Keys:
     lines = [f"{place}: no collection was recognised; what is there:"]
     lines += [f"  {name}: {one if isinstance(one, str) else _about(one)}" for name, one in seen.items()][:20]
     lines += ["  nothing" if not seen else f"  and {len(seen) - 20} more" if len(seen) > 20 else ""]
-    raise UserError("\n".join([line for line in lines if line] + ["accepted:", *(f"  {one}" for one in ACCEPTED)]))
+    raise UserError(*(line for line in lines if line), "accepted:", *(f"  {one}" for one in ACCEPTED))
 
 
 def _names(folder: Path) -> list[str]:
@@ -160,7 +158,7 @@ def _seen(folder: Path, names: list[str]) -> Iterator[tuple[str, Table | str]]:
             try:
                 yield name, Table(name, _columns(path))
             except UserError as error:
-                yield name, str(error).removeprefix(f"{path}:")
+                yield name, str(error).removeprefix(f"{path}:").lstrip()
 
 
 def _parts(folder: Path) -> Table | str:
@@ -185,10 +183,8 @@ def _columns(path: Path) -> list[str]:
     if kind == ".txt":
         return ["text"]
     if kind == ".parquet":
-        try:
-            return list(pq.read_schema(path).names)
-        except pa.ArrowInvalid as error:
-            raise UserError(f"not a Parquet file: {str(error).splitlines()[0]}") from None
+        with opened(path) as file:
+            return list(file.schema_arrow.names)
     if kind == ".jsonl":
         first = next(read_objects(path), None)
         if not isinstance(first, Item):

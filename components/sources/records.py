@@ -3,6 +3,7 @@
 Each has its `place`, the file and line or row that it was read from, for error messages.
 """
 
+import unicodedata
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -95,6 +96,8 @@ def query(query_id: Any, text: Any, answers: Any, split: str, place: str) -> Que
     answers = [] if answers is None else answers
     if not isinstance(answers, (list, tuple)) or not all(isinstance(answer, str) for answer in answers):
         return Bad("answers that are not a list of texts", place, id=name)
+    if not is_split(split):
+        return Bad("split without a name", place, f"got {split!r:.40}", name)
     if not all(map(_is_utf8, (text, *answers))):
         return Bad("text that is not UTF-8", place, id=name)
     return Query(name, text, list(answers), split, place)
@@ -110,6 +113,8 @@ def judgement(query_id: Any, doc_id: Any, relevance: Any, split: str, place: str
     integer = as_relevance(relevance)
     if integer is None:
         return Bad("relevance that is not an integer", place, f"got {relevance!r:.40}", query_name)
+    if not is_split(split):
+        return Bad("split without a name", place, f"got {split!r:.40}", query_name)
     return Judgement(query_name, doc_name, integer, split, place)
 
 
@@ -134,7 +139,14 @@ def _id(value: Any, kind: str, place: str) -> str | Bad:
         return Bad(f"{kind} id with white space", place, id=value)
     if not _is_utf8(value):
         return Bad("text that is not UTF-8", place)
+    if not value.isprintable() and any(unicodedata.category(one) == "Cc" for one in value):
+        return Bad(f"{kind} id with a control character", place, id=value)
     return value
+
+
+def is_split(name: Any) -> bool:
+    """Whether a split can be called so. It may be the name of a column or of a file, and is printed."""
+    return isinstance(name, str) and bool(name.strip()) and name.isprintable()
 
 
 def _is_utf8(text: str) -> bool:

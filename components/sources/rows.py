@@ -6,14 +6,10 @@ from typing import Any
 
 from components.config import UserError
 from components.sources.parquet import opened, plain_rows
-from components.sources.reading import Item, plain_or_gz, read_array, read_lines, read_objects
+from components.sources.reading import Item, read_array, read_lines, read_objects, readable
 from components.sources.records import Bad
 
-
-def matching(folder: Path, pattern: str) -> list[Path]:
-    """The tables inside a folder that a name or pattern means, such as `train-*.parquet`; a name for which there is
-    none stands for itself."""
-    return sorted(folder.glob(pattern)) or [plain_or_gz(folder / pattern)]
+SAVED = "a dataset of `save_to_disk`"
 
 
 def files_of(table: Path) -> list[Path]:
@@ -35,15 +31,19 @@ def read_rows(table: Path) -> Iterator[Item | Bad]:
 
 def _saved(folder: Path) -> Iterator[Item]:
     """The rows of a dataset that `save_to_disk` wrote."""
+    table = load(folder)
+    if isinstance(table, dict):
+        raise UserError(f"{folder}: holds several tables; accepted: the folder of one, such as {min(table)}")
+    with readable(folder, SAVED):
+        for number, row in enumerate(table, 1):
+            yield Item(dict(row), f"{folder}: row {number}")
+
+
+def load(folder: Path) -> Any:
+    """What `save_to_disk` wrote to a folder, memory-mapped: a dataset, or several by split."""
     try:
         import datasets  # takes seconds, and a plan must not wait for it
     except ModuleNotFoundError:
         raise UserError(f"{folder}: a folder is read by the package `datasets`, which is not installed") from None
-    try:
-        table: Any = datasets.load_from_disk(str(folder))
-    except (FileNotFoundError, datasets.exceptions.DatasetsError, ValueError) as error:
-        raise UserError(f"{folder}: {str(error).splitlines()[0]}") from None
-    if isinstance(table, datasets.DatasetDict):
-        raise UserError(f"{folder}: holds several tables; accepted: the folder of one, such as {min(table)}")
-    for number, row in enumerate(table, 1):
-        yield Item(dict(row), f"{folder}: row {number}")
+    with readable(folder, SAVED):
+        return datasets.load_from_disk(str(folder))

@@ -94,7 +94,7 @@ class Source(parquet.Source):
             if isinstance(row["text"], str) and not row["text"].strip():
                 split = None
             elif self.splits is not None:
-                split = ours.get(split)
+                split = ours.get(str(split))
             yield _Asked(name, known, row, split, place)
 
     def _rows(

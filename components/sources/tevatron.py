@@ -13,8 +13,9 @@ from typing import Any
 
 from components.data.tables import document_text
 from components.sources import base, training_groups
+from components.sources.reading import matching
 from components.sources.records import Bad, Document, document
-from components.sources.rows import matching, read_rows
+from components.sources.rows import read_rows
 from components.sources.training_groups import Given, divided, scores
 
 SIDES = ("positive", "negative")

@@ -17,8 +17,9 @@ from pydantic import Field
 
 from components.data.tables import document_text
 from components.sources import base
+from components.sources.reading import matching, named
 from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
-from components.sources.rows import files_of, matching, read_rows
+from components.sources.rows import files_of, read_rows
 
 
 class Given(NamedTuple):
@@ -63,7 +64,7 @@ class GroupSource(base.Source):
     def _files(self, *patterns: str) -> dict[str, Path]:
         folder = base.locate(self.path)
         tables = [table for pattern in patterns for table in matching(folder, pattern)]
-        return {path.relative_to(folder).as_posix(): path for table in tables for path in files_of(table)}
+        return named(folder, (path for table in tables for path in files_of(table)))
 
     @abstractmethod
     def given(self, row: dict[str, Any], split: str, place: str) -> Given | Bad:

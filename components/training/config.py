@@ -75,6 +75,11 @@ class TrainConfig(Config):
     log_every: int = Field(10, ge=1)
     """Updates over which a line of `metrics.jsonl` is the mean."""
 
+    @property
+    def chained(self) -> bool:
+        """Whether trainings follow one another on one schedule, so that the next one needs this one's optimizer."""
+        return self.carry == "all" or self.schedule_updates is not None
+
     @model_validator(mode="after")
     def _weights_fit_products(self) -> Self:
         if self.weights == "bf16" and self.precision == "fp32":

@@ -164,6 +164,11 @@ def _resumed(
 ) -> tuple[TrainingState, int]:  # fmt: skip
     """Load a checkpoint, or what the start carries; the state, and how far on the schedule update 0 is."""
     carried = start / "state" if config.carry == "all" and start is not None else None
+    if carried and not (carried / checkpoints.OPTIMIZER).is_file():
+        raise UserError(
+            "carry: all: what this training starts from has no optimizer; accepted: weights, or a start from a "
+            "training that carries all too or has `schedule_updates`"
+        )
     first = json.loads((carried / "state.json").read_text())["schedule_update"] if carried else 0
     if checkpoint is not None:
         return checkpoints.load(checkpoint, objective, optimizer, device), first
@@ -257,7 +262,7 @@ def _finish(
         **({"best": asdict(state.best)} if state.best else {}),
         **(noam_peak(config, first, state.update) if config.schedule == "noam" else {}),
     }
-    moments = checkpoints.whole_moments(optimizer)
+    moments = checkpoints.whole_moments(optimizer) if config.chained else {}
     sharding.join(objective)
     masters.put_back(objective)
     if rank() == 0:
@@ -271,7 +276,8 @@ def _finish(
         with replacing(out / "state") as folder:
             shutil.rmtree(out / "state", ignore_errors=True)
             folder.mkdir()
-            checkpoints.write_moments(moments, folder)
+            if config.chained:
+                checkpoints.write_moments(moments, folder)
             write_json(folder / "state.json", {"schedule_update": first + state.update, "summary": summary})
         shutil.rmtree(out / "checkpoints", ignore_errors=True)
     if workers() > 1:

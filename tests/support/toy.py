@@ -237,8 +237,9 @@ def language_model_config(model: Path | str, **options: Any) -> MaskedLanguageMo
 
 
 def train_config(**options: Any) -> TrainConfig:
-    """A short training in fp32, of cross entropy over the group unless said otherwise."""
+    """A short training in fp32, of cross entropy over the group unless said otherwise. It keeps its optimizer."""
     defaults: dict[str, Any] = {
-        "updates": 4, "batch": 4, "learning_rate": 1e-3, "precision": "fp32", "losses": [{"function": CROSS_ENTROPY}]
+        "updates": 4, "batch": 4, "learning_rate": 1e-3, "precision": "fp32", "losses": [{"function": CROSS_ENTROPY}],
+        "schedule_updates": options.get("updates", 4),
     }  # fmt: skip
     return parse(TrainConfig, {**defaults, **options}, where="test")

@@ -162,6 +162,31 @@ def test_a_driver_killed_under_ray(deadly: dict[str, Place], tmp_path: Path) -> 
     assert_ray_same(place, undisturbed(deadly["undisturbed"], tmp_path / "marker"))
 
 
+@pytest.mark.kill
+@pytest.mark.parametrize(
+    ("number", "status", "said"), [(signal.SIGINT, 130, "Interrupted. "), (signal.SIGTERM, 143, "Terminated. ")]
+)
+def test_a_driver_that_is_told_to_end_says_so_in_a_line(
+    number: int, status: int, said: str, deadly: dict[str, Place], tmp_path: Path
+) -> None:
+    """In the middle of a training under Ray, by Ctrl-C or as a machine's owner ends it."""
+    place = deadly["killed"]
+    tree = yaml.safe_load(place.config.read_text())
+    tree["train"]["losses"][0]["options"]["stall"] = True
+    tiny.write(place.config, tree)
+    command = killing.command(place, "never")
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as driver:
+        while not (tmp_path / "marker").exists():
+            assert driver.poll() is None
+            time.sleep(0.05)
+        driver.send_signal(number)
+        _, err = driver.communicate()
+    assert driver.returncode == status
+    assert err.splitlines()[-1].startswith(said)
+    assert "Traceback" not in err
+    assert "***" not in err  # the C++ trace
+
+
 def assert_ray_same(place: Place, other: Place) -> None:
     """What Ray keeps for itself beside a training is not looked at."""
     for folder in place.store.glob("train-*/ray"):

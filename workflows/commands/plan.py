@@ -5,7 +5,7 @@ a line each."""
 import argparse
 from pathlib import Path
 
-from components.config import UserError
+from components.config import Config, UserError
 from workflows import ROOT
 from workflows.commands.opening import opened
 from workflows.commands.several import add_configs, named
@@ -54,9 +54,9 @@ def call(arguments: argparse.Namespace) -> None:
     print(plan_text(experiment.wanted, store))
     if experiment.defaults:
         print(f"\nleft open, filled in:\n{defaults_text(experiment.defaults)}\n")
-    data = experiment.outcome.data
-    missing = data.inputs["source"].missing()
-    if missing and not store.is_done(data):
+    inputs = [value for node in pending(experiment.wanted, store) for value in node.inputs.values()]
+    missing = list(dict.fromkeys(name for one in inputs if isinstance(one, Config) for name in one.missing()))
+    if missing:
         print(f"source missing: {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""))
 
 

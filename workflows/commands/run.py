@@ -21,6 +21,9 @@ from workflows.running.tracking import open_tracker
 from workflows.store.dag import graph
 from workflows.store.planner import pending
 
+TELLING = 10.0
+"""Seconds of a run from which on it tells something of its estimate."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
@@ -69,7 +72,7 @@ def run_one(arguments: argparse.Namespace) -> None:
         steps, _ = timeline(folder.finished_steps(), executed)
         seconds = time.monotonic() - started
         print(where(steps, seconds))
-        if expected is not None and len(executed) == len(waiting):
+        if expected is not None and len(executed) == len(waiting) and seconds >= TELLING:
             print(f"      {how_far_off(expected.total, seconds)}")
     print(f"\nreport: {folder.page}\ntry:    {_search(arguments, ranks=experiment.outcome.ranker is not None)}")
 

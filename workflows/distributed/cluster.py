@@ -2,8 +2,10 @@
 
 import os
 import secrets
+import signal
 import socket
 import sys
+import threading
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -270,7 +272,10 @@ def ray_session(cluster: Cluster) -> Any:
 
         if not ray.is_initialized():
             logging.getLogger("ray").setLevel(logging.ERROR)
+            terminate = signal.getsignal(signal.SIGTERM)
             _start(ray, cluster)
+            if threading.current_thread() is threading.main_thread():  # in place of Ray's, which ends with a C++ trace
+                signal.signal(signal.SIGTERM, terminate)
             if not cluster.address:  # the nodes of a cluster may still be starting
                 cluster.check()
     return ray

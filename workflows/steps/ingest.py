@@ -285,13 +285,13 @@ def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
 def _unique(
     records: Iterator[Record | Bad], suspects: frozenset[int], clash: Clash, dropped: Dropped
 ) -> Iterator[Record]:
-    """Good records. Of those with a suspect hash each id passes once."""
+    """Good records. Of those with a suspect hash each id passes once; rows of training data have none, and all pass."""
     first: dict[Any, Record] = {}
     for record in records:
         if isinstance(record, Bad):
             dropped.add(record)
             continue
-        if suspects and _hash(record) in suspects:
+        if suspects and not isinstance(record, GivenGroup) and _hash(record) in suspects:
             before = first.setdefault(_key(record), record)
             if before is not record:
                 bad = clash(before, record)
@@ -365,8 +365,11 @@ def _offered(records: Iterator[GivenGroup | Bad], documents: Written, queries: W
     for record in records:
         if isinstance(record, Bad):
             yield record
-        elif queries.find([record.query_id])[0] < 0:
+        elif (asked := queries.find([record.query_id])[0]) < 0:
             yield Bad("group of a missing query", record.place, id=record.query_id)
+        elif queries.split(asked) != record.split:
+            detail = f"{record.split} here, {queries.split(asked)} before"
+            yield Bad("query in two splits", record.place, detail, record.query_id)
         elif (places := documents.find(record.doc_ids)).min(initial=0) < 0:
             missing = record.doc_ids[int(places.argmin())]
             yield Bad("group with a missing document", record.place, id=missing)

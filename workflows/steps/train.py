@@ -52,7 +52,7 @@ def _cost(
     return Cost(
         work=(Work("training", config.updates + validated, "train", task),), makes=start, objects=14,
         needs=(Need("weights, their moments and a batch's states", held + states, "train", advice, True),),
-        kept=12.0 * trained, scratch=12.0 * trained,
+        kept=(12.0 if config.chained else 4.0) * trained, scratch=12.0 * trained,
     )  # fmt: skip
 
 
@@ -110,8 +110,8 @@ def train(
 
     `own` are arguments of this objective alone, by its names for them: artifacts, such as `vectors`, and configs.
 
-    The seed is a key, such as (seed, player, round): no two trainings see the same orders and dropout. `out/state`
-    keeps the optimizer for a training that carries on from this one; `out/metrics.jsonl` the losses.
+    The seed is a key, such as (seed, player, round): no two trainings see the same orders and dropout. Where
+    trainings share a schedule, `out/state` keeps the optimizer for the next one; `out/metrics.jsonl` has the losses.
     """
     cluster = cluster.for_batch(config.batch // config.accumulate)
     workers = cluster.train.workers or 1

@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from components.config import UserError
 from components.training import checkpoints, loop
 from components.training.schedule import learning_rate
 from components.training.state import Best, TrainingState
@@ -219,6 +220,13 @@ def test_carrying_weights_begins_schedule_and_moments_anew(run: Any, tmp_path: P
     assert {float(v) for k, v in load_file(tmp_path / "b/state/optimizer.safetensors").items() if "step" in k} == {2.0}
     assert json.loads((tmp_path / "b/state/state.json").read_text())["schedule_update"] == 2
     assert lines(tmp_path / "b")[0]["learning_rate"] == learning_rate(toy.train_config(updates=2), 0)
+
+
+def test_an_optimizer_is_kept_where_another_training_may_carry_it(run: Any, tmp_path: Path) -> None:
+    run("alone", updates=2, schedule_updates=None)
+    assert [path.name for path in (tmp_path / "alone/state").iterdir()] == ["state.json"]
+    with pytest.raises(UserError, match=r"carry: all: what this training starts from has no optimizer; accepted: "):
+        run("next", updates=2, start=tmp_path / "alone", carry="all")
 
 
 def test_interrupted_while_carrying_all(run: Any, tmp_path: Path) -> None:

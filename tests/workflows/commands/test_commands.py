@@ -57,6 +57,13 @@ def test_plan_says_that_a_source_is_missing(tmp_path: Path, encoder: Path, said:
     assert said()[1].splitlines()[-1].startswith("error: ")
 
 
+def test_plan_says_that_a_ranking_file_is_missing(beir: Path, tmp_path: Path, encoder: Path, said: Said) -> None:
+    tree = tiny.dpr(beir, encoder)
+    tree["evaluate"] = {"other_rankings": {"theirs": {"path": str(tmp_path / "theirs.trec")}}}
+    assert tiny.place(tmp_path, tree)("plan") == 0
+    assert said()[0].splitlines()[-1] == f"source missing: {tmp_path / 'theirs.trec'}"
+
+
 def test_plan_into_a_pipe_that_closes(played: Place) -> None:
     command = [sys.executable, "-m", "workflows", *played.words("plan")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

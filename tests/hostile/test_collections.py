@@ -1,0 +1,144 @@
+"""Damaged collections of every format: what is read is sound, or one line says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import strategies as st
+
+from components.config import Config, UserError, parse
+from components.sources import base
+from components.sources.base import AnySource, Source
+from components.sources.inspection import Inspection
+from components.sources.survey import survey
+from tests.support import toy
+from tests.support.formats import collection, collections
+from tests.support.hostile import Cases, cases, counted, one_line
+from tests.support.mutations import DAMAGES, Damage, damage
+from workflows.steps.ingest import ingest
+
+
+class Recipe(Config):
+    """A config with a source."""
+
+    data: AnySource
+
+
+@pytest.fixture(autouse=True)
+def _away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory with nothing in it, and a disk that is not waited for."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    monkeypatch.setenv("SPARRING_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Callable[[str, Path], Any]:
+    """A copy of a collection, and its declaration."""
+    written: dict[str, Any] = {}
+
+    def copied(name: str, to: Path) -> Any:
+        whole = tmp_path / "whole" / name
+        if name not in written:
+            written[name] = collection(name, whole)
+        shutil.copytree(whole, to)
+        return json.loads(json.dumps(written[name]).replace(str(whole), str(to)))
+
+    return copied
+
+
+def test_every_format_that_reads_files_is_here() -> None:
+    here = {form for form, _ in collections().values()}
+    assert here == set(base.formats()) - {"docstrings", "ir_datasets"}
+
+
+@pytest.mark.parametrize("name", collections())
+def test_a_whole_collection_is_read(name: str, made: Any, tmp_path: Path) -> None:
+    source = parse(Recipe, {"data": made(name, tmp_path / "in")}, where="c.yaml").data
+    out = tmp_path / "out"
+    out.mkdir()
+    summary = ingest(out, toy.INLINE, source=source)
+    assert summary["documents"]
+    assert summary["judgements"] or name in ("lines", "senteval with classes")
+    assert summary["dropped"] == {}
+    sound(out)
+
+
+@pytest.mark.parametrize("size", cases(fast=80))
+@pytest.mark.parametrize("name", collections())
+def test_a_damaged_collection_is_sound_or_one_line(name: str, size: Cases, made: Any, tmp_path: Path) -> None:
+    def case(damages: list[Damage], on_bad: str) -> str:
+        with tempfile.TemporaryDirectory(dir=tmp_path) as place:
+            return outcome(damage(Path(place) / "in", made(name, Path(place) / "in"), damages), on_bad, Path(place))
+
+    counts = counted(size, case, st.lists(DAMAGES, min_size=1, max_size=3), st.sampled_from(["fail", "drop"]))
+    assert counts["refused"]
+
+
+def outcome(keys: Any, on_bad: str, place: Path) -> str:
+    """Read a collection in each way that there is; whether it was accepted or refused."""
+    out = place / "out"
+    out.mkdir()
+    try:
+        keys = {"on_bad": on_bad, **keys} if isinstance(keys, dict) else keys
+        source: Source = parse(Recipe, {"data": keys}, where="c.yaml").data
+    except UserError as error:
+        return one_line(error, "c.yaml: ")
+    for look in (lambda: Inspection(source), lambda: survey(source, "", queries=None, documents=None)):
+        try:
+            look()
+        except UserError as error:
+            one_line(error, str(place), "format ", keys.get("path") or "data")
+    try:
+        ingest(out, toy.INLINE, source=source)
+    except UserError as error:
+        return one_line(error, str(place), "format ", "data.", keys.get("path") or "data")
+    sound(out)
+    return "accepted"
+
+
+def sound(out: Path) -> None:
+    """Ids are words, each once; texts are there; judgements are of what is there."""
+    documents, queries, qrels = (pq.read_table(out / f"{name}.parquet").to_pylist() for name in TABLES)
+    known = ids(documents, "doc_id")
+    asked = ids(queries, "query_id")
+    assert all(row["title"].strip() or row["text"].strip() for row in documents)
+    assert all(row["text"].strip() and None not in row["answers"] for row in queries)
+    splits = {row["query_id"]: row["split"] for row in queries}
+    assert all(isinstance(split, str) and split and split.isprintable() for split in splits.values())
+    assert len({(row["query_id"], row["doc_id"]) for row in qrels}) == len(qrels)
+    for row in qrels:
+        assert row["doc_id"] in known
+        assert row["query_id"] in asked
+        assert splits[row["query_id"]] == row["split"]
+        assert abs(row["relevance"]) < 10**9
+    if (out / "given.parquet").exists():
+        for row in pq.read_table(out / "given.parquet").to_pylist():
+            assert row["query_id"] in asked
+            assert set(row["doc_ids"]) <= known
+            assert len(row["doc_ids"]) == len(row["targets"])
+            assert row["teacher"] is None or len(row["teacher"]) == len(row["targets"])
+    if (out / "examples.parquet").exists():
+        for row in pq.read_table(out / "examples.parquet").to_pylist():
+            assert {row["first"], row["second"]} - {None} <= known
+            assert (row["label"] is None) != (row["score"] is None)
+            assert row["score"] is None or abs(row["score"]) < float("inf")
+
+
+TABLES = ("documents", "queries", "qrels")
+
+
+def ids(rows: list[dict[str, Any]], column: str) -> set[str]:
+    """The ids of a table: words without control characters, each once."""
+    found = {row[column] for row in rows}
+    assert len(found) == len(rows)
+    assert all(name.split() == [name] and not any(ord(one) < 32 or 127 <= ord(one) < 160 for one in name)
+               for name in found)  # fmt: skip
+    return found

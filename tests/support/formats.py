@@ -1,0 +1,189 @@
+"""A small valid collection in every format of `components/sources`, with the declaration that reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.support.sources import beir, write
+
+Keys = dict[str, Any]
+TEXTS = ["alpha beta gamma", "delta epsilon", "zeta eta theta iota", "kappa lambda mu"]
+PASSAGES = [{"docid": f"d{at}", "title": f"T{at}", "text": text} for at, text in enumerate(TEXTS)]
+
+
+def _beir(folder: Path) -> Keys:
+    beir(folder)
+    return {}
+
+
+def _lines(folder: Path) -> Keys:
+    write(folder / "texts.txt", *TEXTS)
+    return {"path": str(folder / "texts.txt")}
+
+
+def _msmarco(folder: Path) -> Keys:
+    write(folder / "collection.tsv", *(f"{at}\t{text}" for at, text in enumerate(TEXTS)))
+    for split, at in {"train": 0, "dev": 2}.items():
+        write(folder / f"queries.{split}.tsv", *(f"{number}\twhat is {number}?" for number in (10 + at, 11 + at)))
+        write(folder / f"qrels.{split}.tsv", *(f"{10 + number} 0 {number} 1" for number in (at, at + 1)))
+    return {}
+
+
+def _dpr(folder: Path) -> Keys:
+    write(folder / "psgs_w100.tsv", "id\ttext\ttitle", *(f'{at}\t"{text}"\tT{at}' for at, text in enumerate(TEXTS)))
+    asked = [
+        {"question": f"what is {at}?", "answers": [TEXTS[at].split()[0]], "positive_ctxs": [{"passage_id": str(at)}],
+         "hard_negative_ctxs": [{"psg_id": 3 - at, "title": "T", "text": "x"}]}
+        for at in range(4)
+    ]  # fmt: skip
+    write(folder / "train.json", *json.dumps(asked, indent=1).split("\n"))
+    write(folder / "test.csv", "what is it?\t['alpha', \"beta\"]", "and that?\t['mu']")
+    return {"retriever": {"train": "train.json"}, "questions": {"test": "test.csv"}, "hard_negatives": 1}
+
+
+def _flagembedding(folder: Path) -> Keys:
+    rows = [
+        {"query": f"what is {at}?", "pos": [TEXTS[at]], "neg": [TEXTS[at - 1], TEXTS[at - 2]], "prompt": "Find",
+         "pos_scores": [1.5], "neg_scores": [0.5, -1]}
+        for at in range(3)
+    ]  # fmt: skip
+    write(folder / "train.jsonl", *map(json.dumps, rows))
+    return {"groups": {"train": "train.jsonl"}, "query_instruction_format": "{}: {}"}
+
+
+def _sentence_transformers(folder: Path) -> Keys:
+    rows = [{"anchor": f"what is {at}?", "positive": TEXTS[at], "negative": TEXTS[at - 1], "scores": [2.0, 1]}
+            for at in range(3)]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), folder / "train-0.parquet")
+    write(folder / "dev.json", json.dumps([{**row, "anchor": f"and {at}?"} for at, row in enumerate(rows)]))
+    return {"groups": {"train": "train-*.parquet", "dev": "dev.json"}}
+
+
+def _tevatron(folder: Path) -> Keys:
+    rows = [
+        {"query_id": f"q{at}", "query_text": f"what is {at}?", "positive_document_ids": [f"d{at}"],
+         "negative_document_ids": [f"d{at + 1}"]}
+        for at in range(3)
+    ]  # fmt: skip
+    write(folder / "train.jsonl", *map(json.dumps, rows))
+    write(folder / "corpus.jsonl", *map(json.dumps, PASSAGES))
+    return {"groups": {"train": "train.jsonl"}, "corpus": "corpus.jsonl"}
+
+
+def _older_tevatron(folder: Path) -> Keys:
+    rows = [
+        {"query_id": f"q{at}", "query": f"what is {at}?", "positive_passages": [{**PASSAGES[at], "score": 1.0}],
+         "negative_passages": [{**PASSAGES[at + 1], "score": 0.5}]}
+        for at in range(3)
+    ]  # fmt: skip
+    write(folder / "train.jsonl", *map(json.dumps, rows))
+    return {"groups": {"train": "train.jsonl"}}
+
+
+TABLES: dict[str, list[Keys]] = {
+    "documents": [{"doc_id": f"d{at}", "title": f"T{at}", "text": text} for at, text in enumerate(TEXTS)],
+    "queries": [{"query_id": f"q{at}", "text": f"what is {at}?", "answers": [TEXTS[at].split()[0]],
+                 "split": "train" if at % 2 else "test"} for at in range(4)],
+    "qrels": [{"query_id": f"q{at}", "doc_id": f"d{at}", "relevance": at + 1} for at in range(4)],
+}  # fmt: skip
+
+
+def _parquet(folder: Path) -> Keys:
+    for name, rows in TABLES.items():
+        pq.write_table(pa.Table.from_pylist(rows), folder / f"{name}.parquet")
+    return {}
+
+
+def _tables(folder: Path) -> Keys:
+    write(folder / "documents.csv", "doc_id,title,text", *(f'd{at},T{at},"{one}, x"' for at, one in enumerate(TEXTS)))
+    write(folder / "queries.jsonl", *map(json.dumps, TABLES["queries"]))
+    rows = ("\t".join(map(str, row.values())) for row in TABLES["qrels"])
+    write(folder / "qrels.tsv", "query_id\tdoc_id\trelevance", *rows)
+    return {"queries": "queries.jsonl", "qrels": "qrels.tsv"}
+
+
+def _pairs(folder: Path) -> Keys:
+    write(folder / "faq.csv", "question;answer;split", *(f"what is {at}?;{TEXTS[at]};train" for at in range(4)))
+    columns = {"documents": {"text": "answer"}, "queries": {"text": "question"}}
+    return {"documents": "faq.csv", "queries": "faq.csv", "paired": True, "columns": columns}
+
+
+def _tripclick(folder: Path) -> Keys:
+    documents = [f"<DOC>\n<DOCNO>{at}</DOCNO>\n<TITLE>T{at}</TITLE>\n<TEXT>{text}\nmore\n</TEXT>\n</DOC>"
+                 for at, text in enumerate(TEXTS)]  # fmt: skip
+    write(folder / "documents" / "docs_grp_00.txt", *documents)
+    topics = [f"<top>\n\n<num> Number: {10 + at}\n<title> what is\n{at}\n\n<desc> x\n</top>" for at in range(3)]
+    write(folder / "topics" / "topics.head.txt", *topics)
+    write(folder / "qrels" / "qrels.raw.head.txt", *(f"{10 + at} 0 {at} 1" for at in range(3)))
+    return {"splits": {"train": ["head"]}}
+
+
+def _tsv(folder: Path) -> Keys:
+    for split in ("train", "dev"):
+        write(
+            folder / f"{split}.tsv", "score\tsentence1\tsentence2", "4.5\tone a\tone b", "5.0\ttwo a\ttwo b", "1\tc\td"
+        )
+    return {"path": str(folder / "{split}.tsv")}
+
+
+def _senteval(folder: Path) -> Keys:
+    for name in ("headlines", "FNWN", "OnWN"):
+        write(folder / f"STS/STS13-en-test/STS.input.{name}.txt", "one a\tone b", "two a\ttwo b", "three a\tthree b")
+        write(folder / f"STS/STS13-en-test/STS.gs.{name}.txt", "5.0", "", "1.5")
+    return {"task": "STS13"}
+
+
+def _senteval_classes(folder: Path) -> Keys:
+    write(folder / "TREC/train_5500.label", "DESC:manner How did it go ?", "NUM:count How many are there ?")
+    write(folder / "TREC/TREC_10.label", "LOC:city Where is it ?")
+    return {"task": "TREC"}
+
+
+def _sentences(folder: Path) -> Keys:
+    _parquet(folder)
+    return {"of": {"format": "parquet", "path": str(folder)}}
+
+
+def _huggingface(folder: Path) -> Keys:
+    import datasets
+
+    places = {name: {"path": str(folder / name)} for name in TABLES}
+    for name, rows in TABLES.items():
+        plain = [{key: value for key, value in row.items() if key != "split"} for row in rows]
+        datasets.Dataset.from_list(plain).save_to_disk(folder / name)
+    return {"documents": places["documents"], "queries": places["queries"], "qrels": {"train": places["qrels"]}}
+
+
+@cache
+def collections() -> dict[str, tuple[str, Callable[[Path], Keys]]]:
+    """By name: a format, and what writes a collection of it to a folder and returns its keys beside format and path.
+
+    `docstrings` and `ir_datasets` are left out: they read what is installed, not what somebody gives.
+    """
+    own = {
+        "beir": _beir, "lines": _lines, "msmarco": _msmarco, "dpr": _dpr, "flagembedding": _flagembedding,
+        "sentence_transformers": _sentence_transformers, "tevatron": _tevatron, "parquet": _parquet,
+        "tables": _tables, "tripclick": _tripclick, "tsv": _tsv, "senteval": _senteval, "sentences": _sentences,
+        "huggingface": _huggingface,
+    }  # fmt: skip
+    others = {
+        "tevatron with passages": ("tevatron", _older_tevatron), "tables of pairs": ("tables", _pairs),
+        "senteval with classes": ("senteval", _senteval_classes),
+    }  # fmt: skip
+    return {name: (name, write) for name, write in own.items()} | others
+
+
+def collection(name: str, folder: Path) -> Keys:
+    """Write a collection; the declaration that reads it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    form, write = collections()[name]
+    keys = write(folder)
+    pathless = form in ("sentences", "huggingface")
+    return {"format": form, **({} if pathless else {"path": str(folder)}), **keys}
