@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from components import files
 from components.config import UserError
 from components.training import checkpoints, loop
 from components.training.schedule import learning_rate
@@ -150,7 +151,7 @@ def test_best_weights_that_were_dropped_by_half_are_written_again(
         raise Interrupted
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints.shutil, "rmtree", dying)
+        patch.setattr(files.shutil, "rmtree", dying)
         with pytest.raises(Interrupted):
             checkpoints.save_best(tmp_path, module, states[3])
     checkpoints.save_best(tmp_path, module, states[2])
