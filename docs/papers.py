@@ -116,7 +116,7 @@ data and GPUs were not at hand. `sparring convert` makes a start model of a chec
 
 Most have a small twin: the same rows from small data, a small model and a few updates. It tries the experiment out, and
 says nothing of the paper's values. All 95 were run to their ends on 2 cores of an AMD EPYC without AMX (2026-11-25,
-commits 6860e8b to 043ce1a): 2,925 steps, which took 1 h 59 min together, on one thread each and beside other programs,
+commits 6860e8b to 1466859): 2,925 steps, which took 1 h 59 min together, on one thread each and beside other programs,
 and 40 GB. One command for a table, one for all:
 
 ```
