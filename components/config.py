@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from components import modules
 
+VALUES = 100_000
+"""Most values of a YAML file."""
 LINE = 1_200
 """Most characters of a line of a message."""
 
@@ -151,6 +153,8 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path}: is a directory, not a file") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+    except (OSError, ValueError) as error:  # such as a name that no file can have
+        raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -228,13 +232,33 @@ def yaml_text(tree: Mapping[str, Any]) -> str:
 
 
 def _loaded(text: str) -> Any:
-    """The value of a YAML text. YAMLError for one that is nested too deeply too, or for a number too long to read."""
+    """The value of a YAML text. YAMLError for one that is nested too deeply too, for a number too long to read, and for
+    aliases that hold themselves or repeat each other into more than fits in memory."""
     try:
-        return _Strict(text).get_single_data()
+        loader = _Strict(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _size(node, {})
+        return loader.construct_document(node)
     except RecursionError:
         raise yaml.YAMLError("nested too deeply") from None
     except ValueError as error:
         raise yaml.YAMLError(str(error)) from None
+
+
+def _size(node: yaml.Node, known: dict[int, int | None]) -> int:
+    """How many values a node has, those of aliases as often as they are named; YAMLError where they are too many."""
+    if id(node) not in known:
+        known[id(node)] = None
+        parts = node.value if isinstance(node, yaml.CollectionNode) else []
+        inside = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
+        known[id(node)] = 1 + sum(_size(one, known) for one in inside)
+    size = known[id(node)]
+    if size is None or size > VALUES:
+        problem = "an alias that holds itself" if size is None else f"more than {VALUES:,} values"
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+    return size
 
 
 def override(tree: dict[str, Any], assignments: list[str]) -> dict[str, Any]:

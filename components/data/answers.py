@@ -21,6 +21,9 @@ from components.config import UserError
 
 Mode = Literal["tokens", "regex"]
 
+SECONDS = 60
+"""For one pattern in one text."""
+
 # A search that starts inside a word skips the rest of the word.
 _TOKEN = regex.compile(r"(?<![\p{L}\p{N}\p{M}])[\p{L}\p{N}\p{M}]+|[^\p{L}\p{N}\p{M}\p{Z}\p{C}]")
 
@@ -42,7 +45,7 @@ def matcher(answers: Sequence[str], mode: Mode = "tokens") -> Callable[[str], bo
     """
     if mode == "regex":
         patterns = [_pattern(answer) for answer in answers if answer]
-        return lambda text: any(pattern.search(text) for pattern in patterns)
+        return lambda text: any(_searched(pattern, text) for pattern in patterns)
     grouped: dict[str, list[list[str]]] = {}
     for answer in dict.fromkeys(answers):
         if tokens := _TOKEN.findall(normalize(answer)):
@@ -78,6 +81,16 @@ def _contains(answer: list[str], text: str) -> bool:
 def _lower(text: str) -> str:
     """The text with each token in lower case by itself: a Greek sigma's lower case depends on its neighbours."""
     return _TOKEN.sub(lambda token: token.group().lower(), text) if "\u03a3" in text else text.lower()
+
+
+def _searched(pattern: regex.Pattern[str], text: str) -> bool:
+    try:
+        return pattern.search(text, timeout=SECONDS) is not None
+    except TimeoutError:
+        raise UserError(
+            f"answer {pattern.pattern!r}: searching one text takes more than {SECONDS} s; accepted: a regular "
+            "expression that does not try every way to divide a text, as (a+)+ does"
+        ) from None
 
 
 def _pattern(answer: str) -> regex.Pattern[str]:

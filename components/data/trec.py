@@ -12,6 +12,9 @@ from components.config import UserError, read_text
 from components.data.tables import QRELS, RANKING, as_relevance
 from components.files import replacing
 
+LARGEST = 3e38
+"""No score is so large: a 32-bit float would not hold it."""
+
 
 def read_ranking(path: Path) -> pa.Table:
     """Read a run file, `query Q0 document rank score tag`, as a ranking.
@@ -26,8 +29,8 @@ def read_ranking(path: Path) -> pa.Table:
             score = float(words[4])
         except ValueError:
             score = math.nan
-        if math.isnan(score):
-            raise UserError(f"{path}:{number}: the score {words[4]!r} is not a number")
+        if not abs(score) < LARGEST:
+            raise UserError(f"{path}:{number}: the score {words[4]!r:.40} is not a number that is less than {LARGEST}")
         rows.append((words[0], words[2], score))
     by_query: dict[str, list[tuple[str, float]]] = {}
     for query, document, score in rows:
@@ -46,7 +49,7 @@ def read_ranking(path: Path) -> pa.Table:
 
 def read_qrels(path: Path) -> pa.Table:
     """Read a qrels file: TREC's `query 0 document relevance`, or BEIR's three columns under a header."""
-    rows = []
+    found: dict[tuple[str, str], int] = {}
     for number, words in _lines(path):
         if number == 1 and words[:2] == ["query-id", "corpus-id"]:
             continue
@@ -57,9 +60,13 @@ def read_qrels(path: Path) -> pa.Table:
             raise UserError(
                 f"{path}:{number}: the relevance {words[-1]!r:.40} is not an integer of at most nine digits"
             )
-        rows.append({"query_id": words[0], "doc_id": words[-2], "relevance": relevance, "split": ""})
-    if not rows:
+        query, document = words[0], words[-2]
+        if found.setdefault((query, document), relevance) != relevance:
+            raise UserError(f"{path}:{number}: query {query} has judged {document} before, with another relevance")
+    if not found:
         raise UserError(f"{path}: the file has no judgements")
+    rows = [{"query_id": query, "doc_id": document, "relevance": relevance, "split": ""}
+            for (query, document), relevance in found.items()]  # fmt: skip
     return pa.Table.from_pylist(rows, schema=QRELS)
 
 

@@ -159,13 +159,15 @@ def read(folder: Path) -> SystemConfig:
         raise UserError(f"{folder}: no {SYSTEM}; accepted: a system's folder, as `export` writes it")
     try:
         tree = json.loads(read_text(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON: {error}") from None
     version = tree.get("version") if isinstance(tree, dict) else None
     if version != VERSION:
         raise UserError(f"{path}: version: got {version!r}; accepted: {VERSION}; export the system again")
     config = parse(SystemConfig, tree, where=str(path))
     for part in config.parts:
+        if not (folder / part).resolve().is_relative_to(folder.resolve()):
+            raise UserError(f"{path}: {part!r} is outside of the folder; accepted: names inside it")
         if not (folder / part).exists():
             raise UserError(f"{folder}: no {part}, which {SYSTEM} names; export the system again")
     return config

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from components.config import UserError
 from components.data.groups import id_order, ids_of
 from components.data.tables import DOCUMENTS, pieces, records
+from components.sources.reading import readable
 
 BLOCK = 2**26
 """Bytes of the file that are parsed at a time: no line may be longer."""
@@ -65,6 +67,10 @@ class InMemory(Documents):
         table = _parsed(path)
         if len(table) != count:
             raise UserError(f"{path}: {len(table)} documents, and the system has {count}; export it again")
+        lacking = [key for key in NAMES if table[key].null_count]
+        if lacking or pc.count_distinct(table["_id"]).as_py() != count:
+            what = f"a document without {lacking[0]}" if lacking else "two documents with the same _id"
+            raise UserError(f"{path}: {what}; export it again")
         return cls(table.select(list(NAMES)))
 
     @classmethod
@@ -91,10 +97,12 @@ def _parsed(path: Path) -> pa.Table:
     """The file as a table, parsed on all cores."""
     import pyarrow.json  # of all commands, only those that open a folder need it
 
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.lstrip().startswith(b"null"):  # at the beginning of a block Arrow's parser would crash
+                raise UserError(f"{path}:{number}: not a JSON object")
     options = pyarrow.json.ReadOptions(block_size=max(1, min(BLOCK, path.stat().st_size)))
     schema = pa.schema([(key, DOCUMENTS.field(name).type) for key, name in NAMES.items()])
     parsing = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    try:
+    with readable(path, "a JSON object a line"):
         return pyarrow.json.read_json(path, options, parsing)
-    except pa.ArrowInvalid as error:
-        raise UserError(f"{path}: not a JSON object a line: {str(error).splitlines()[0]}") from None

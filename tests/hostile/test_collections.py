@@ -21,7 +21,7 @@ from components.sources.survey import survey
 from tests.support import toy
 from tests.support.formats import collection, collections
 from tests.support.hostile import Cases, cases, counted, one_line
-from tests.support.mutations import DAMAGES, Damage, damage
+from tests.support.mutations import DAMAGES, Damage, damage, texts_in
 from workflows.steps.ingest import ingest
 
 
@@ -91,15 +91,16 @@ def outcome(keys: Any, on_bad: str, place: Path) -> str:
         source: Source = parse(Recipe, {"data": keys}, where="c.yaml").data
     except UserError as error:
         return one_line(error, "c.yaml: ")
+    named = (str(place), "format ", "data.", *filter(None, texts_in(keys)))
     for look in (lambda: Inspection(source), lambda: survey(source, "", queries=None, documents=None)):
         try:
             look()
         except UserError as error:
-            one_line(error, str(place), "format ", keys.get("path") or "data")
+            one_line(error, *named)
     try:
         ingest(out, toy.INLINE, source=source)
     except UserError as error:
-        return one_line(error, str(place), "format ", "data.", keys.get("path") or "data")
+        return one_line(error, *named)
     sound(out)
     return "accepted"
 

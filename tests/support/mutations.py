@@ -191,6 +191,14 @@ def paths_in(tree: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
         yield from paths_in(value, (*above, key))
 
 
+def texts_in(tree: Any) -> list[str]:
+    """Every text that is a value in a tree."""
+    if isinstance(tree, str):
+        return [tree]
+    values = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return [text for value in values for text in texts_in(value)]
+
+
 def replaced(tree: Any, at: int, value: Any) -> Any:
     """A copy of a tree with another value in a place, or with a key or element more or less beside it."""
     tree = json.loads(json.dumps(tree))

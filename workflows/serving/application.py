@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 from fastapi import FastAPI
 from fastapi import Query as InAddress
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.requests import Request
 
@@ -88,6 +90,12 @@ def application(
     @app.exception_handler(UserError)
     async def mistaken(_: Request, error: UserError) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 404 if isinstance(error, Unknown) else 422)
+
+    @app.exception_handler(RequestValidationError)
+    async def unreadable(_: Request, error: RequestValidationError) -> Response:
+        # FastAPI's own answer repeats what was sent, of which JSON cannot hold all: NaN, halves of characters.
+        detail = [{key: one[key] for key in ("type", "loc", "msg")} for one in error.errors()]
+        return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
 
     @app.exception_handler(OSError)
     async def unwritable(_: Request, error: OSError) -> JSONResponse:

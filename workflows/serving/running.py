@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -48,11 +50,13 @@ def asked(folder: Path, identity: str, role: str, query: str, k: int) -> list[Hi
     """What a running service of a folder finds by the system that has a role in `search`; None where there is none of
     the same identity, or it does not answer: whoever asks then opens the models itself."""
     about = _read(folder / FILE)
-    if about is None or about["identity"] != identity or role not in about["systems"] or not _lives(about["pid"]):
-        return None
-    if k > about["limits"]["k"] or not 0 < len(query.strip()) <= about["limits"]["query_characters"]:
+    if about is None:
         return None
     try:
+        if about["identity"] != identity or role not in about["systems"] or not _is_here(about):
+            return None
+        if k > about["limits"]["k"] or not 0 < len(query.strip()) <= about["limits"]["query_characters"]:
+            return None
         if _asked(f"{about['url']}/health", None, WAIT_SECONDS).get("identity") != identity:
             return None  # another program has the port now
         question = {"queries": [query], "k": k, "system": about["systems"][role]}
@@ -80,6 +84,18 @@ def _read(path: Path) -> dict[str, Any] | None:
         return tree if {"url", "pid", "identity", "systems", "limits"} <= tree.keys() else None
     except (OSError, ValueError, AttributeError):
         return None
+
+
+def _is_here(about: Mapping[str, Any]) -> bool:
+    """Whether a note is of a process of this machine, at one of its own addresses: whoever may write to the folder
+    could name another place, which would get the question and the token."""
+    try:
+        host = str(urllib.parse.urlsplit(about["url"]).hostname)
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as own:
+            own.bind((host, 0))  # which only an address of this machine can be
+    except (OSError, ValueError, AttributeError):
+        return False
+    return _lives(about["pid"])
 
 
 def _lives(pid: int) -> bool:
