@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -200,3 +202,20 @@ def test_names_and_patterns_are_removed_where_they_are(tmp_path: Path) -> None:
     for _ in range(2):
         remove(tmp_path, "part-*", "pairs.npy", "not there")
         assert [path.name for path in tmp_path.iterdir()] == ["ranking.parquet"]
+
+
+def test_a_directory_that_is_half_removed_has_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard's directory that lacks a file would be taken for a whole one."""
+    (tmp_path / "part-0").mkdir()
+    (tmp_path / "part-0" / "file").touch()
+
+    def killed(folder: Path, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove(tmp_path, "part-*")
+    assert not (tmp_path / "part-0").exists()
+    remove_leftovers(tmp_path)
+    assert list(tmp_path.iterdir()) == []
