@@ -52,7 +52,9 @@ def selected(
 
 def cheapest_of_the_best(means: Mapping[str, np.ndarray], cheapest_first: Sequence[str]) -> str:
     """The cheapest system that is no worse than the best by more than one standard error of their paired difference
-    (the rule of one standard error: Breiman et al., 1984, section 3.4.3).
+    (the rule of one standard error: Breiman et al., 1984, section 3.4.3); or one that is cheaper and better still.
+
+    The rule alone can pass over a cheap system for a dearer and worse one, whose differences from the best vary more.
 
     `means` has each system's (Q,) values of the same queries. With one query there is no error, and the best is taken.
 
@@ -67,7 +69,8 @@ def cheapest_of_the_best(means: Mapping[str, np.ndarray], cheapest_first: Sequen
         error = behind.std(ddof=1) / np.sqrt(len(behind)) if len(behind) > 1 else 0.0
         return bool(behind.mean() <= error)
 
-    return next(name for name in cheapest_first if near(name))
+    enough = next(place for place, name in enumerate(cheapest_first) if near(name))
+    return max(cheapest_first[: enough + 1], key=lambda name: means[name].mean())
 
 
 def best_of(selection: Json, kind: Kind) -> str:

@@ -17,6 +17,7 @@ from tests.support import tiny, toy
 from workflows.recipes.adapt import Config, build, resolve
 from workflows.recipes.adapt.defaults import _found
 from workflows.stages import experiments
+from workflows.stages.config import Default
 from workflows.store.dag import graph
 
 
@@ -38,11 +39,16 @@ def read(tmp_path: Path, tree: dict[str, Any], *assignments: str) -> experiments
 
 def of(tree: dict[str, Any], **found: Any) -> Config:
     """The config resolved for a collection of which this was found."""
+    return filled_in(tree, **found)[0]
+
+
+def filled_in(tree: dict[str, Any], **found: Any) -> tuple[Config, list[Default]]:
+    """The same, with what was filled in."""
     config = Config(**tree)
     seen = _found(config, None)
     assert seen is not None
     about = {"documents": 1000, "asked": 10**6, "queries": {}, "relevant": 1.0, "graded": False, **found}
-    return resolve(config.model_copy(update={"survey": Survey(of=seen.of, **about)}), None)[0]
+    return resolve(config.model_copy(update={"survey": Survey(of=seen.of, **about)}), None)
 
 
 def test_lengths_are_those_of_the_collection(tmp_path: Path, tree: dict[str, Any]) -> None:
@@ -99,13 +105,33 @@ def test_without_files_a_plan_has_generic_numbers(tmp_path: Path, tree: dict[str
 
 @pytest.mark.parametrize(
     ("queries", "dev"),
-    [(100_000, 1_000), (5_000, 500), (800, 200), (60, 30)],
+    [(100_000, 1_000), (5_000, 500), (800, 200), (60, 20)],
 )
 def test_dev_queries_are_held_out_of_the_training_queries(tree: dict[str, Any], queries: int, dev: int) -> None:
     config = of(tree, queries={"train": queries, "test": 50})
     assert config.evaluate.select == "dev"
     assert config.data.hold_out["dev"].of == "train"
     assert config.data.hold_out["dev"].share * queries == pytest.approx(dev, rel=0.01)
+
+
+@pytest.mark.parametrize("split", ["test", "dev"])
+def test_some_queries_are_left_to_train_on(tree: dict[str, Any], split: str) -> None:
+    """Of few that are all in one split, whatever is measured, and whatever else is held out."""
+    config = of({**tree, "evaluate": {"split": split}} if split == "dev" else tree, queries={"train": 150})
+    assert config.train
+    assert sum(one.share for one in config.data.hold_out.values()) < 0.6
+    given = {"test": {"of": "train", "share": 0.3}, "dev": {"of": "train", "share": 0.2}}
+    data = {**tree["data"], "hold_out": given}
+    config = of({**tree, "data": data, "evaluate": {"split": split}}, queries={"train": 150})
+    assert config.train
+    assert sum(one.share for one in config.data.hold_out.values()) < 0.7
+
+
+def test_the_reason_is_said_where_none_is_left(tree: dict[str, Any]) -> None:
+    given = {split: {"of": "train", "share": 0.5} for split in ("test", "dev")}
+    made, defaults = filled_in({**tree, "data": {**tree["data"], "hold_out": given}}, queries={"train": 150})
+    assert made.train is False
+    assert "all 150 judged queries of `train` are held out" in {one.why for one in defaults}
 
 
 def test_a_dev_split_by_another_name_is_taken(tree: dict[str, Any]) -> None:
@@ -216,6 +242,17 @@ def test_the_cheaper_of_two_within_one_standard_error_is_chosen() -> None:
     assert (made["deploy"], made["system"], made["baseline"]) == ("near", "near", "far")
     made = selected(values, dict.fromkeys(values, False), ["near", "far", "best"])
     assert (made["deploy"], made["system"], made["why"]) == ("near", None, "no system was trained")
+
+
+def test_no_system_is_chosen_that_a_cheaper_one_is_better_than() -> None:
+    """Planted: the dearer one is further behind, by less than its own larger error."""
+    rng = np.random.default_rng(1)
+    noise = rng.normal(size=400)
+    noise = (noise - noise.mean()) / noise.std(ddof=1)
+    best = rng.random(400)
+    means = {"cheap": best - 0.5 / 20 + noise / 10, "dear": best - 0.9 / 20 + noise, "best": best}
+    assert cheapest_of_the_best(means, ["dear", "best"]) == "dear"
+    assert cheapest_of_the_best(means, ["cheap", "dear", "best"]) == "cheap"
 
 
 def test_what_needs_no_training_is_cheaper(tmp_path: Path, tree: dict[str, Any]) -> None:

@@ -29,7 +29,8 @@ UNREAD = {"query_tokens": 32, "document_tokens": 256}
 UPDATES = {"warm": (150, 600), "ranker": (150, 600), "game": (100, 300), "pairs": (150, 600)}
 """The fewest and the most updates of a training whose length is left open."""
 DEV_QUERIES = (200, 1_000)
-"""Of dev queries that are held out: a tenth of the training queries, at least and at most so many, never over half."""
+"""Of dev queries that are held out: a tenth of the training queries, at least and at most so many, and never over a
+third of what other splits leave."""
 DEV_NAMES = (DEV, "validation", "valid", "val")
 FEW = 100
 """With fewer training queries than this, nobody should expect much of a training."""
@@ -106,13 +107,13 @@ class _Resolving:
         if "split" not in asked.model_fields_set and asked.split not in self._counts(hold_out):
             there = self._survey.queries
             whole = "train" if "train" in there else max(there, key=lambda split: there[split])
-            hold_out[asked.split] = self._held_out(asked.split, whole)
+            hold_out[asked.split] = self._held_out(asked.split, whole, hold_out)
         if "select" not in asked.model_fields_set:
             there = self._counts(hold_out)
             select = next((name for name in DEV_NAMES if name in there and name != asked.split), None)
             if select is None:
                 select = DEV if DEV not in there else "chosen by"  # where dev is the measured split
-                hold_out[select] = self._held_out(select, "train" if "train" in there else asked.split)
+                hold_out[select] = self._held_out(select, "train" if "train" in there else asked.split, hold_out)
             if select != DEV:
                 self._note("evaluate.select", select, f"{DEV} is measured" if asked.split == DEV else f"no split {DEV}")
             evaluate["select"] = select
@@ -181,12 +182,13 @@ class _Resolving:
             counts[split] = min(counts.get(split, 0), sample if isinstance(sample, int) else sample.queries)
         return {split: count for split, count in counts.items() if count > 0}
 
-    def _held_out(self, split: str, whole: str) -> HoldOut:
-        """A split that is drawn from another."""
+    def _held_out(self, split: str, whole: str, others: Mapping[str, HoldOut]) -> HoldOut:
+        """A split that is drawn from another, of which others are drawn too."""
         queries = self._survey.queries[whole]
         least, most = DEV_QUERIES
         wanted = min(max(queries / 10, least), most) if whole == "train" else most
-        share = round(min(wanted / queries, 0.5), 4)
+        left = 1 - sum(how.share for how in others.values() if how.of == whole)
+        share = round(min(wanted / queries, left / (3 if whole == "train" else 2)), 4)
         self._note(
             f"data.hold_out.{split}", f"{{of: {whole}, share: {share:g}}}",
             f"the collection has no {split} queries: about {round(share * queries):,} of {queries:,} of {whole}",
@@ -233,7 +235,9 @@ class _Resolving:
         if config is False:
             return False
         if not queries:
-            return bool(self._note("train", False, "the collection has no judged queries in a split `train`"))
+            there = self._survey.queries.get("train", 0)
+            why = f"all {there:,} judged queries of `train` are held out" if there else "no query of `train` is judged"
+            return bool(self._note("train", False, why))
         update = {}
         for name in ("warm", "ranker", "game"):
             of = "training queries", "; few: expect little" if queries < FEW else ""
