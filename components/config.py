@@ -314,13 +314,17 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
         mistakes = error.errors()
         # Unknown keys first: with a misspelt key, the right one is missing too.
         first = next((one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0])
-        key = ".".join(str(part) for part in first["loc"]) or "(top level)"
         if first["type"] == "extra_forbidden":
-            accepted = fields_at(cls, first["loc"][:-1])
+            key, accepted = ".".join(map(str, first["loc"])), fields_at(cls, first["loc"][:-1])
             raise UserError(f"{where}: {key}: unknown key; accepted: {listing(accepted)}") from None
-        message = first["msg"].removeprefix("Value error, ")
-        got = "" if first["type"] in ("missing", "value_error") else f", got {first['input']!r}"
-        raise UserError(f"{where}: {key}: {message}{got}") from None
+        raise UserError(f"{where}: {mistake(first, first['loc'])}") from None
+
+
+def mistake(found: Mapping[str, Any], place: tuple[Any, ...]) -> str:
+    """A mistake that pydantic has found at a place, in words: the key, what is wrong, and what was got."""
+    message = found["msg"].removeprefix("Value error, ")
+    got = "" if found["type"] in ("missing", "value_error") else f", got {found['input']!r}"
+    return f"{'.'.join(map(str, place)) or '(top level)'}: {message}{got}"
 
 
 def fields_at(cls: Any, location: tuple[Any, ...]) -> list[str]:

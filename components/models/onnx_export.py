@@ -42,7 +42,8 @@ def check_packages() -> None:
     """UserError where a package is missing."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
-        raise UserError(f"--onnx: needs the package {' and '.join(missing)}; install: pip install {' '.join(missing)}")
+        what = f"package{'s' if len(missing) > 1 else ''} {' and '.join(missing)}"
+        raise UserError(f"--onnx: needs the {what}; install: pip install {' '.join(missing)}")
 
 
 def export_retriever(folder: Path) -> float:

@@ -4,6 +4,7 @@ In a system's folder they are `documents.jsonl`, as BEIR has its `corpus.jsonl`:
 """
 
 import json
+import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from components.data.groups import id_order, ids_of
 from components.data.tables import DOCUMENTS, pieces, records
 from components.sources.reading import readable
 
+NULL, NULL_BELOW = re.compile(rb"\s*null"), re.compile(rb"\n\s*null")
+"""In place of a document, at the beginning of the file and below."""
 BLOCK = 2**26
 """Bytes of the file that are parsed at a time: no line may be longer."""
 NAMES = {"_id": "doc_id", "title": "title", "text": "text"}
@@ -97,12 +100,13 @@ def _parsed(path: Path) -> pa.Table:
     """The file as a table, parsed on all cores."""
     import pyarrow.json  # of all commands, only those that open a folder need it
 
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.lstrip().startswith(b"null"):  # at the beginning of a block Arrow's parser would crash
-                raise UserError(f"{path}:{number}: not a JSON object")
     options = pyarrow.json.ReadOptions(block_size=max(1, min(BLOCK, path.stat().st_size)))
     schema = pa.schema([(key, DOCUMENTS.field(name).type) for key, name in NAMES.items()])
     parsing = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    with readable(path, "a JSON object a line"):
-        return pyarrow.json.read_json(path, options, parsing)
+    with readable(path, "a JSON object a line"), pa.memory_map(str(path)) as file:
+        text = file.read_buffer()
+        # At the beginning of a block Arrow's parser would crash.
+        if found := NULL.match(text) or NULL_BELOW.search(text):
+            number = bytes(text[: found.end()]).count(b"\n") + 1
+            raise UserError(f"{path}:{number}: not a JSON object")
+        return pyarrow.json.read_json(pa.BufferReader(text), options, parsing)

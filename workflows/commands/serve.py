@@ -70,7 +70,8 @@ def call(arguments: argparse.Namespace) -> None:
     service = Service(served, arguments.host, port, loopback, token, file, checked.identity)
     url = f"http://{_reached(arguments.host)}:{port}"
 
-    print(f"Opening {len(checked.systems)} systems ...", flush=True)
+    count = len(checked.systems)
+    print(f"Opening {count} system{'s' if count > 1 else ''} ...", flush=True)
     for name, reason in checked.left_out.items():
         print(f"  left out: {name}: {reason}", flush=True)
 

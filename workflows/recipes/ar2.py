@@ -26,8 +26,8 @@ from workflows.steps.score import RerankConfig, ScoreConfig
 
 Control = Literal["in-batch", "ance"]
 ADVICE = (
-    "Train the ranker on more groups (ranker.warm.train.updates), add the retriever's and BM25's scores "
-    "(ranker.prior), or play all the same (gate: false)."
+    "Train the ranker on more groups (the updates of its warm-up), add the retriever's and BM25's scores (its prior), "
+    "or play all the same (gate: false)."
 )
 
 

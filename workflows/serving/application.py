@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 from fastapi import FastAPI
@@ -11,14 +10,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.requests import Request
 
-from components.config import UserError
+from components.config import UserError, mistake
 from workflows import ROOT
 from workflows.report.page import templates
 from workflows.serving.access import Application, Gate
 from workflows.serving.answering import Answering, Unknown
 from workflows.serving.marks import Marks
 from workflows.serving.metrics import FORMAT
-from workflows.serving.questions import Answer, Identifier, K, Mark, Query, Question, Systems
+from workflows.serving.questions import Answer, Identifier, K, Mark, Problem, Query, Question, Systems
 
 TEMPLATES = ROOT / "workflows" / "serving" / "templates"
 ABOUT = """Search with what a run of Sparring has trained. Where the service wants a token, every path but `/` and
@@ -29,7 +28,10 @@ def application(
     answering: Answering, marks: Marks, *, about: dict[str, Any], token: str | None, loopback: bool
 ) -> Application:
     """All paths behind their gate. `about` is what `/health` says beside that the service is well."""
-    app = FastAPI(title="Sparring", description=ABOUT, version="1", docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Sparring", description=ABOUT, version="1", docs_url=None, redoc_url=None,
+        responses={422: {"model": Problem}},
+    )  # fmt: skip
     page = templates(TEMPLATES).get_template("page.html").render(title="Search")
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
@@ -92,10 +94,9 @@ def application(
         return JSONResponse({"detail": str(error)}, 404 if isinstance(error, Unknown) else 422)
 
     @app.exception_handler(RequestValidationError)
-    async def unreadable(_: Request, error: RequestValidationError) -> Response:
-        # FastAPI's own answer repeats what was sent, of which JSON cannot hold all: NaN, halves of characters.
-        detail = [{key: one[key] for key in ("type", "loc", "msg")} for one in error.errors()]
-        return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
+    async def unreadable(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        return JSONResponse({"detail": str(UserError(mistake(first, first["loc"][1:])))}, 422)  # without `body`
 
     @app.exception_handler(OSError)
     async def unwritable(_: Request, error: OSError) -> JSONResponse:

@@ -97,6 +97,12 @@ class Systems(BaseModel):
     limits: dict[str, int]
 
 
+class Problem(BaseModel):
+    """Why a request is not answered."""
+
+    detail: str
+
+
 class Mark(Strict):
     """What somebody thinks of a document for a query."""
 
