@@ -24,7 +24,7 @@ test-all: lint ## the same, with the long tests
 	$(BIN)/python -m pytest -m "" $(ARGS)
 
 docs: setup ## write the documentation, with its reference made from the code, to build/docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q -f docs/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -f docs/mkdocs.yml
 	@echo "open build/docs/index.html, or with its search: $(BIN)/python -m http.server --bind 127.0.0.1 -d build/docs"
 
 bench: setup ## the benchmarks, tests/benchmarks/bench_*.py

@@ -107,11 +107,15 @@ def formats() -> str:
         "`data: {format: NAME, ...}` reads a collection. Each format is a file in `components/sources`.",
         "",
     ]
-    for name in base.formats():
-        module = importlib.import_module(f"components.sources.{name}")
-        own = [one for one in dict.fromkeys(_reached(module.Source)) if one is not base.Source]
-        lines += [f"## {name}", "", inspect.getdoc(module) or "", "", *_keys(module.Source, own, set())]
-    return "\n".join(lines)
+    modules = {name: importlib.import_module(f"components.sources.{name}") for name in base.formats()}
+    sources = [module.Source for module in modules.values()]
+    here = list(dict.fromkeys(one for source in sources for one in _reached(source)))
+    for name, module in modules.items():
+        lines += [f"## {name}", "", inspect.getdoc(module) or "", "", *_keys(module.Source, here, set())]
+    for one in here:
+        if one not in sources:
+            lines += [f"## {one.__name__}", "", inspect.getdoc(one) or "", "", *_keys(one, here, set())]
+    return "\n".join(lines).replace("(../formats.md)", "(#formats)")
 
 
 def _docstring(text: str | None) -> str:

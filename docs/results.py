@@ -82,8 +82,9 @@ def texts() -> dict[str, str]:
         if (count := listed.count(path.stem)) != 1:
             raise UserError(f"docs/records/{path.name} is in `records` of {count} pages in docs/claims; accepted: one")
     readings = {name: [_read(name, at, claim) for at, claim in enumerate(page.claims)] for name, page in pages.items()}
+    homes = {record: f"{name}.md" for name, page in pages.items() for record in page.records}
     return {"index.md": _index(pages, readings)} | {
-        f"{name}.md": _page(name, page, readings[name]) for name, page in pages.items()
+        f"{name}.md": _page(name, page, readings[name], homes) for name, page in pages.items()
     }
 
 
@@ -109,8 +110,8 @@ def _index(pages: dict[str, Page], readings: dict[str, list[list[Reading]]]) -> 
     return "\n".join(lines) + "\n"
 
 
-def _page(name: str, page: Page, readings: list[list[Reading]]) -> str:
-    """A paper's claims, each with the paper's numbers and ours, and the runs."""
+def _page(name: str, page: Page, readings: list[list[Reading]], homes: dict[str, str]) -> str:
+    """A paper's claims, each with the paper's numbers and ours, and the runs. `homes` are the pages of all records."""
     made = f"Made by `python docs/results.py` from `docs/claims/{name}.yaml` and `docs/records`."
     lines = [f"# {page.title}", "", f"{made} [Results](index.md#the-rule) says how a verdict comes about.", ""]
     lines += [page.about, ""]
@@ -127,7 +128,7 @@ def _page(name: str, page: Page, readings: list[list[Reading]]) -> str:
         ]
         lines += [
             *_theirs(claim),
-            *_ours(claim, of),
+            *_ours(claim, of, homes),
             f"{_capital(claim.untold)}." if claim.untold else "",
             "",
             claim.note,
@@ -160,12 +161,13 @@ def _theirs(claim: Claim) -> list[str]:
     return [*lines, ""]
 
 
-def _ours(claim: Claim, readings: list[Reading]) -> list[str]:
+def _ours(claim: Claim, readings: list[Reading], homes: dict[str, str]) -> list[str]:
     """What each record says."""
     lines = _head("here", "difference", "p", "of", "run") if readings else []
     for one in readings:
         ours, entry = one.ours, one.entry
-        run = f"[{ours.record}](#{_anchor(ours.record)})" if rule.record(ours.record) else f"`{ours.record}`"
+        place = f"{homes.get(ours.record)}#{_anchor(ours.record)}"
+        run = f"[{ours.record}]({place})" if rule.record(ours.record) else f"`{ours.record}`"
         better, worse = (name if value is None else f"{name} ({unsigned(value)})"
                          for name, value in ((ours.better, one.better), (ours.worse, one.worse)))  # fmt: skip
         of = f"{_measure(ours)}: {better} against {worse}"

@@ -170,7 +170,7 @@ def test_a_difference_that_is_not_shown_may_exclude_the_papers(
     theirs = {"table": "ar2/table2-msmarco", "better": "retriever 10", "worse": "warm retriever", "measure": "RR@10"}
     ours = {"record": "made", "better": "a", "worse": "b", "measure": "RR@10"}
     claim = rule.Claim(says="x", theirs=[theirs], ours=[ours])
-    text = "\n".join([*pages._theirs(claim), *pages._ours(claim, [read(rule)])])
+    text = "\n".join([*pages._theirs(claim), *pages._ours(claim, [read(rule)], {})])
     assert "| Table 2 (`ar2/table2-msmarco`) | RR@10 | retriever 10: .395 | warm retriever: .348 | +.047 |" in text
     assert f"not shown; the paper's difference lies {lies} this interval" in text
 
