@@ -81,6 +81,23 @@ def recognise(place: Path) -> Keys:
     raise UserError(*(line for line in lines if line), "accepted:", *(f"  {one}" for one in ACCEPTED))
 
 
+def remarks(place: Path, keys: Keys) -> list[str]:
+    """What a declaration of tables leaves out of a folder, and that documents have no ids of their own."""
+    if keys["format"] != "tables" or not place.is_dir():
+        return []
+    tables = {one.name: one for one in dict(_seen(place, _names(place))).values() if isinstance(one, Table)}
+    read = {keys.get(role) for role in ROLES}
+    lines = [f"not used: {name}: {_about(one)}" for name, one in tables.items() if name not in read]
+    if lines:
+        lines.append("to use a table, name it and its columns in the config, such as "
+                     "`queries: FILE` and `columns: {queries: {query_id: THEIRS, text: THEIRS}}`")  # fmt: skip
+    documents = tables.get(str(keys["documents"]))
+    if documents is not None and kind_of(documents.name) != ".txt" and not documents.named("doc_id", "id"):
+        lines.append(f"{documents.name}: no column of ids is known, so documents are numbered by row; to name one: "
+                     "`columns: {documents: {doc_id: THEIRS}}`")  # fmt: skip
+    return lines
+
+
 def _names(folder: Path) -> list[str]:
     inside = [path for path in folder.iterdir() if not path.name.startswith(".")]
     return sorted(path.name + ("/" if path.is_dir() else "") for path in inside)

@@ -14,7 +14,7 @@ from components.config import UserError
 from components.files import replacing
 from components.sources.base import declared
 from components.sources.inspection import Inspection
-from components.sources.recognise import Keys, recognise
+from components.sources.recognise import Keys, recognise, remarks
 from workflows.program import program
 
 WIDTH = 100
@@ -42,7 +42,7 @@ def call(arguments: argparse.Namespace) -> None:
     found = Inspection(declared(keys))
     if not found.documents.count:
         raise UserError(f"{arguments.folder}: no documents were read" + _first_bad(found))
-    for line in summary(found):
+    for line in (*remarks(arguments.folder, keys), *summary(found)):
         print(line)
     with replacing(file) as temporary:
         temporary.write_text(config_text(keys, found, file), encoding="utf-8")

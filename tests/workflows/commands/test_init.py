@@ -151,6 +151,21 @@ def test_texts_alone_and_queries_without_judgements(
         assert "no query of the collection has a relevant document" in said()[0]
 
 
+def test_what_is_left_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+    """Tables whose columns nobody knows, and ids that are only numbers of rows."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    write(tmp_path / "own/documents.csv", "paper,title,abstract", *(f"{name},,{text}" for name, text in DOCUMENTS))
+    write(tmp_path / "own/claims.csv", "claim_id,claim", "1,what is it")
+    write(tmp_path / "own/support.csv", "claim_id,paper", f"1,{DOCUMENTS[0][0]}")
+    assert main(["init", "own"]) == 0
+    out = said()[0]
+    assert "not used: claims.csv: columns claim_id, claim: none that is known\n" in out
+    assert "not used: support.csv: " in out
+    assert "documents.csv: no column of ids is known, so documents are numbered by row" in out
+    assert "0 queries" in out
+
+
 def test_what_is_wrong_is_counted_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
     monkeypatch.chdir(tmp_path)
     folder = sources.beir(tmp_path / "mine")
