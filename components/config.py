@@ -131,8 +131,13 @@ def _like(value: Any, default: Any) -> bool:
 
 
 def listing(names: Any) -> str:
-    """Names joined by commas, for an error message."""
-    return ", ".join(str(name) for name in names) or "(none)"
+    """Names joined by commas, for an error message; in quotes where one has a comma itself.
+
+    >>> listing(["BM25", "start model"]), listing(["BM25", "BM25 + start model, interpolated"])
+    ('BM25, start model', "'BM25', 'BM25 + start model, interpolated'")
+    """
+    told = [str(name) for name in names]
+    return ", ".join(map(repr, told) if any("," in name for name in told) else told) or "(none)"
 
 
 def distinct(values: list[Any]) -> list[Any]:

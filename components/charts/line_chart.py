@@ -2,17 +2,20 @@
 
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from components.charts.axes import BOTTOM, HEIGHT, LEFT, WIDTH, height_scale, ticks, x_axis, y_axis
+from components.charts.axes import BOTTOM, HEIGHT, LEFT, TOP, WIDTH, height_scale, ticks, x_axis, y_axis
 from components.charts.axes import svg as wrapped
 from components.evaluation.measures import mean_and_deviation
 
 RIGHT = 124
 """Margin for the names of the lines."""
+LENGTH, LINE = 19, 12.0
+"""Characters of a name that fit into the margin, and the height of a line of them."""
 _AXIS_TITLES = {"round": "round (0: after the warm-up)"}
 
 
@@ -121,23 +124,42 @@ def _curve(name: str, curve: list[Point], colour: str, x: Any, y: Any, axis: str
 
 
 def _labels(labels: list[tuple[float, str, str]]) -> list[str]:
-    """Names at the right end of their lines, moved apart where they would overlap."""
+    """Names at the right end of their lines, in two lines of text where they are long and there is room, moved apart
+    where they would overlap."""
     labels = sorted(labels)
-    gap, heights = 14.0, list[float]()
-    for at, _, _ in labels:
-        heights.append(max(at, heights[-1] + gap) if heights else at)
-    below = HEIGHT - BOTTOM + 4.0
-    for number in reversed(range(len(heights))):
-        heights[number] = below = min(heights[number], below)
-        below -= gap
+    texts = [_lines(name) for _, name, _ in labels]
+    if sum(map(_height, texts)) > HEIGHT - BOTTOM - TOP:
+        texts = [[_short(name)] for _, name, _ in labels]
+    tops = list[float]()
+    for (at, *_), text in zip(labels, texts, strict=True):
+        top = at - _height(text) / 2
+        tops.append(max(top, tops[-1] + _height(texts[len(tops) - 1])) if tops else top)
+    below = HEIGHT - BOTTOM + 4 + LINE / 2
+    for number in reversed(range(len(tops))):
+        tops[number] = below = min(tops[number], below - _height(texts[number]))
     edge = WIDTH - RIGHT
-    return [
-        f'<path class="lead {colour}" d="M{edge + 2} {own:.1f}L{edge + 10} {at:.1f}"/>'
-        f'<text class="name {colour}" x="{edge + 13}" y="{at + 4:.1f}">{escape(short(name))}</text>'
-        for at, (own, name, colour) in zip(heights, labels, strict=True)
-    ]
+    parts = []
+    for top, text, (own, name, colour) in zip(tops, texts, labels, strict=True):
+        parts.append(
+            f'<path class="lead {colour}" d="M{edge + 2} {own:.1f}L{edge + 10} {top + _height(text) / 2:.1f}"/>'
+        )
+        for number, line in enumerate(text):
+            title = f"<title>{escape(name)}</title>" if " ".join(text) != name else ""
+            y = top + number * LINE + LINE / 2 + 5
+            parts.append(f'<text class="name {colour}" x="{edge + 13}" y="{y:.1f}">{escape(line)}{title}</text>')
+    return parts
 
 
-def short(name: str, length: int = 19) -> str:
+def _lines(name: str) -> list[str]:
+    """A name in at most two lines."""
+    first, *rest = textwrap.wrap(name, LENGTH) or [""]
+    return [first, _short(" ".join(rest))] if rest else [first]
+
+
+def _height(text: Sequence[str]) -> float:
+    return 2 + LINE * len(text)
+
+
+def _short(name: str) -> str:
     """The name, cut to fit beside a chart."""
-    return name if len(name) <= length else name[: length - 1].rstrip() + "…"
+    return name if len(name) <= LENGTH else name[: LENGTH - 1].rstrip() + "…"

@@ -175,7 +175,7 @@ def leading_sentence(metrics: Json) -> str:
     if lead["why"]:
         chosen = f"Nothing was selected ({lead['why']}): {lead['system']} against {lead['baseline']}."
     elif lead["selected_on"]:
-        chosen = f"Best trained system on {lead['selected_on']}: {lead['system']}; best untrained: {lead['baseline']}."
+        chosen = f"Best trained system on {chosen_on(lead)}: {lead['system']}; best untrained: {lead['baseline']}."
     else:
         chosen = f"{lead['system']} against {lead['baseline']}."
     entries = [e for e in metrics["comparisons"] if (e["system"], e["baseline"]) == (lead["system"], lead["baseline"])]
@@ -187,6 +187,11 @@ def leading_sentence(metrics: Json) -> str:
     counted = "this training" if entry["test"] == THIS_TRAINING else "the method"
     chance = f"{signed(entry['difference'])}, {p_text(entry['p'])}, {counted}"
     return f"{chosen} On {entry['split']}: {measure} {unsigned(ours)} against {unsigned(theirs)} ({chance})."
+
+
+def chosen_on(lead: Json) -> str:
+    """The queries that systems were selected by, in words."""
+    return f"the {lead['queries']:,} queries of {lead['selected_on']}"
 
 
 def _means_of(entry: Json, rows: list[Json]) -> tuple[float, float]:
@@ -228,7 +233,8 @@ def table(metrics: Json) -> str:
     rest = [result for result in by_collection(metrics) if result["collection"] not in in_averages]
     parts = [*(_across_lines(one) for one in averaged), *(_result_lines(result) for result in rest)]
     paper = ["\n".join(_expected_lines(metrics["expected"]))] if "expected" in metrics else []
-    return "\n\n".join([*lead, *("\n".join(lines) for lines in parts), *paper, *close])
+    notes = [textwrap.fill(note, WIDTH) for note in metrics.get("notes", [])]
+    return "\n\n".join([*lead, *("\n".join(lines) for lines in parts), *paper, *notes, *close])
 
 
 def _expected_lines(expected: Json) -> list[str]:

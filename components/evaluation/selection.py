@@ -92,17 +92,16 @@ def best_of(selection: Json, kind: Kind) -> str:
 
 def leading(selection: Path | str | None, comparisons: Sequence[Mapping[str, str]]) -> Json:
     """The comparison that leads. `selection` is the folder of `selection.json`: then it is that of the selected
-    systems, `selected_on` a split, by `measure`. Otherwise it is the first that was asked for, if any, and `why` says
-    why nothing was selected: what the file says, or `selection` itself. `deploy` is there where a system was chosen.
+    systems, by a `measure`. Otherwise it is the first that was asked for, if any, and `why` says why nothing was
+    selected: what the file says, or `selection` itself. `selected_on` is the split of the selection, of so many judged
+    `queries`; `deploy` is there where a system was chosen.
     """
     first = comparisons[0] if comparisons else {"system": None, "baseline": None}
-    why, deploy = selection if isinstance(selection, str) else "", {}
-    if isinstance(selection, Path):
-        made = json.loads((selection / FILE).read_text())
-        deploy = {key: made[key] for key in ("deploy",) if key in made}
-        if made["system"] is not None:
-            return {**{key: made[key] for key in ("system", "baseline", "measure")}, "selected_on": made["split"],
-                    "why": "", **deploy}  # fmt: skip
-        why = made["why"]
-    return {"system": first["system"], "baseline": first["baseline"], "measure": None, "selected_on": None, "why": why,
-            **deploy}  # fmt: skip
+    told = {"measure": None, "selected_on": None, "queries": None, "why": "", **first}
+    if not isinstance(selection, Path):
+        return {**told, "why": selection or ""}
+    made = json.loads((selection / FILE).read_text())
+    told |= {"selected_on": made["split"], **{key: made[key] for key in ("queries", "why", "deploy") if key in made}}
+    if made["system"] is None:
+        return told
+    return told | {key: made[key] for key in ("system", "baseline", "measure")}

@@ -43,6 +43,8 @@ class Source(parquet.Source):
     def _one_kind_of_judgements(self) -> Self:
         if self.paired and (self.queries is None or self.qrels is not None):
             raise ValueError("paired: needs `queries` and no `qrels`: a row says what is relevant to what")
+        if self.qrels is not None and self.queries is None:
+            raise ValueError("qrels: needs `queries`, as it says what is relevant to which of them")
         for pattern in (self.documents, self.queries, self.qrels):
             if pattern is not None and kind_of(pattern) not in KINDS:
                 raise ValueError(f"{pattern}: is no table; accepted: {listing(KINDS)}")

@@ -112,11 +112,11 @@ def test_the_best_of_both_kinds_lead(played: Place, said: Said) -> None:
     assert (metrics["leading"]["system"], metrics["leading"]["baseline"]) == (made["system"], made["baseline"])
     assert [metrics["comparisons"][0][role] for role in ("system", "baseline")] == [made["system"], made["baseline"]]
     assert played("show") == 0
-    words = " ".join(said()[0].split())
+    words, on = " ".join(said()[0].split()), f"the {made['queries']} queries of dev"
     assert words.startswith(
-        f"Best trained system on dev: {made['system']}; best untrained: {made['baseline']}. On test: RR@10 "
+        f"Best trained system on {on}: {made['system']}; best untrained: {made['baseline']}. On test: RR@10 "
     )
-    assert "Best trained system on dev" in (played.runs / "tiny" / "report.html").read_text()
+    assert f"Best trained system on {on}" in (played.runs / "tiny" / "report.html").read_text()
 
 
 def test_without_dev_queries_nothing_is_selected(
@@ -365,6 +365,9 @@ def test_behind_a_closed_gate_the_retriever_stays_as_it_is(
     printed = "".join(said())
     assert "The round is not played: RR@10 is" in printed
     assert "4 queries of test" in printed
+    note = "teacher 1 gate: The round is not played: RR@10 is"
+    assert note in printed.partition("Higher is better")[2], "said below the table too"
+    assert note in (place.runs / "tiny" / "report.html").read_text()
     assert len(pq.read_table(place.artifact("judged 1") / "groups.parquet")) == 0
     weights = [place.artifact(label) / "model" / "model.safetensors" for label in ("warm retriever", "retriever 1")]
     assert weights[0].read_bytes() == weights[1].read_bytes()

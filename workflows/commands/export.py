@@ -46,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--system", metavar="NAME",
         help="the system for the folder `system`, as the run's table calls it (default: what the run chose to deploy, "
-        "else the last retriever, with the last ranker over it where that was measured)",
+        "else its best on the split that it chooses by; where it chooses by none, the last retriever, with the last "
+        "ranker over it where that was measured)",
     )  # fmt: skip
     parser.add_argument(
         "--groups", choices=list(group_files.FORMATS), metavar="FORMAT",

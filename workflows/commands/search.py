@@ -19,7 +19,7 @@ from workflows.serving import running
 CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")
 """Control characters, and what is printed in their place: a terminal would obey those in a document."""
 SCORES = {"lexical": "BM25 {:.2f}", "dense": "retriever {:.3f}", "ranker": "ranker {:.2f}"}
-"""How a stage's score is printed behind that of the ranking before the ranker."""
+"""How the score of a stage is printed behind the one that the documents are in order of."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,14 +50,9 @@ def call(arguments: argparse.Namespace) -> None:
 
 
 def _scores(hit: Hit) -> str:
-    """A document's score before the ranker, and those of the other stages by name."""
-    first = next(name for name in ("fusion", "dense", "lexical") if name in hit.scores)
-    return ", ".join(
-        [
-            f"{hit.scores[first]:.3f}",
-            *(SCORES[name].format(score) for name, score in hit.scores.items() if name not in (first, "fusion")),
-        ]
-    )
+    """The score that the documents are in order of, and those of the stages by name, where it is not one stage's."""
+    stages = [form.format(hit.scores[name]) for name, form in SCORES.items() if name in hit.scores]
+    return f"{hit.score:.3f}" + ("" if list(hit.scores.values()) == [hit.score] else f": {', '.join(stages)}")
 
 
 def _exported(arguments: argparse.Namespace) -> list[Hit]:

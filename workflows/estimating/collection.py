@@ -74,7 +74,8 @@ def sizes(
         key = f"{whole.model_dump_json()} {model.model_dump_json() if model is not None else None}"
         if key not in known_sources:
             known_sources[key] = _read(whole, model, seconds)
-        known = replace(known_sources[key], queries=_drawn(source, known_sources[key].queries))
+        known = known_sources[key]
+        known = replace(known, queries=_drawn(source, known.queries), drawn=tuple(source.hold_out))
         if source.only_judged:  # mostly one document a query
             known = replace(known, documents=min(known.documents, sum(known.queries.values())))
     return _with(known, assumed)

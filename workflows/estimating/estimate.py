@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from components.config import listing
 from components.sources.base import Source
 from workflows.distributed.cluster import Pool as Workers
 from workflows.distributed.site import Site
@@ -249,6 +250,9 @@ def estimate(
     notes = list(rates.notes)
     if first is not None and not first.exact:
         notes.append("documents and queries are assumed, or extrapolated from a part of the source")
+    if first is not None and first.drawn:
+        notes.append(f"queries of {listing(first.drawn)} are drawn by share: so many are expected, and there will be a "
+                     "few more or less")  # fmt: skip
     shapes = {task.model.config.model for _, task in tasks if not task.model.shape.read}
     notes += [
         f"{name} is not here: taken to be as large as BERT's {'large' if 'large' in name else 'base'}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import tempfile
 import time
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from workflows.distributed.cluster import ray_session
 from workflows.distributed.site import Site
 from workflows.estimating.trial import Spec, Trial, measure
 from workflows.store.cost import Cost, Kind, ModelTask, Work
+from workflows.store.progress import ProgressView
 
 UNITS: dict[Kind, float] = {
     "reading": 1e-4,
@@ -187,8 +190,12 @@ def _tried(site: Site, specs: list[Spec], *, workers: int, threads: int) -> list
         return [ray.get(ray.remote(**how)(measure).remote(specs, **options))]
     if site.cuda:
         workers = 1  # one GPU is as fast as another
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        waiting = [pool.submit(measure, specs, **options) for _ in range(workers)]
+    with (
+        tempfile.TemporaryDirectory() as folder, ProgressView() as view, view.step("estimate", Path(folder)),
+        ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool,
+    ):  # fmt: skip
+        shown: list[Path | None] = [Path(folder), *[None] * (workers - 1)]  # all try the same; one of them tells
+        waiting = [pool.submit(measure, specs, **options, shown=one) for one in shown]
         return [one.result() for one in waiting]
 
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from components.data.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, write
 from components.files import write_json
+from workflows.store.progress import Progress
 
 SECONDS = 1.5
 """An encoder or a ranker is tried for about so long, after one batch that does not count."""
@@ -54,8 +55,11 @@ class Trial(NamedTuple):
     """The share of the time in which this process computed: less than 1 where other programs took the rest."""
 
 
-def measure(specs: list[Spec], *, threads: int, batch_tokens: int, cuda: bool) -> tuple[float, list[Trial | str]]:
-    """Seconds that importing torch took, and for each spec what was measured or, in words, why nothing was."""
+def measure(
+    specs: list[Spec], *, threads: int, batch_tokens: int, cuda: bool, shown: Path | None = None
+) -> tuple[float, list[Trial | str]]:
+    """Seconds that importing torch took, and for each spec what was measured or, in words, why nothing was. `shown` is
+    a folder in which the progress is written."""
     began = time.perf_counter()
     import torch
     import transformers  # noqa: F401
@@ -65,7 +69,10 @@ def measure(specs: list[Spec], *, threads: int, batch_tokens: int, cuda: bool) -
 
     configure_process(threads)
     found: list[Trial | str] = []
-    with tempfile.TemporaryDirectory(prefix="sparring-estimate-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="sparring-estimate-") as folder,
+        Progress(shown or Path(folder), len(specs), "kinds of work tried") as progress,
+    ):
         models: dict[str, Path] = {}
         for number, spec in enumerate(specs):
             place = Path(folder) / f"{number}"
@@ -84,6 +91,7 @@ def measure(specs: list[Spec], *, threads: int, batch_tokens: int, cuda: bool) -
                 )  # fmt: skip
             except Exception as error:  # an estimate goes on without this rate, and says so
                 found.append(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+            progress.add()
     return imported, found
 
 

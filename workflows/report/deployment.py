@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from components.evaluation.result_table import p_text, signed, unsigned
+from components.evaluation.result_table import chosen_on, p_text, signed, unsigned
 from components.evaluation.significance import THE_METHOD
 from workflows.report.finished import Json
 from workflows.report.sections.costs import SEARCHED, costs
@@ -36,6 +36,7 @@ def deployment(metrics: Json, systems: Sequence[System], spent: Sequence[Cost], 
     )
     made: Json = {
         **{key: mean[key] for key in ("system", "split", "measure", "value", "low", "high", "queries")},
+        "chosen_on": chosen_on(lead),
         "trained": any(one.trained for one in systems if one.name == name), "against": against,
         "milliseconds": None if timed is None else 1000 * timed["query"],
         "bytes": {"models": sum(store.sizes(list(cost.models), "model/*")),
@@ -47,8 +48,8 @@ def deployment(metrics: Json, systems: Sequence[System], spent: Sequence[Cost], 
 def sentence(made: Json, *, anything_trained: bool) -> str:
     """All that is to be said, in one sentence."""
     between = "" if made["low"] is None else f" (95 % interval {unsigned(made['low'])} to {unsigned(made['high'])})"
-    parts = [f"Deploy {made['system']}: {made['measure']} {unsigned(made['value'])}{between} on the "
-             f"{made['queries']:,} queries of {made['split']}"]  # fmt: skip
+    parts = [f"Deploy {made['system']}, chosen on {made['chosen_on']}: {made['measure']} {unsigned(made['value'])}"
+             f"{between} on the {made['queries']:,} queries of {made['split']}"]  # fmt: skip
     if (against := made["against"]) is not None:
         counted = "the method" if against["test"] == THE_METHOD else "this training"
         best = ", the best untrained system" if anything_trained else ""

@@ -18,9 +18,9 @@ def metrics_of(
     results: Step | None, steps: Finished, store: Store, executed: Collection[str], systems: Sequence[System] = (),
     costs: Sequence[Cost] = (), expected: Expected | None = None, unmeasured: str = "",
 ) -> Json:  # fmt: skip
-    """The rows, means and comparisons of the step `results`, which comparison leads, and every finished step's time;
-    the tables of sizes; what is expected of the rows, or why there are none; and where one of the systems was chosen to
-    be deployed, which and what it takes."""
+    """The rows, means and comparisons of the step `results`, which comparison leads, every finished step's time, and
+    the notes of those that have something to say; the tables of sizes; what is expected of the rows, or why there are
+    none; and where one of the systems was chosen to be deployed, which and what it takes."""
     measured: Json = {"rows": [], "means": [], "comparisons": [], "leading": None}
     if results is not None and store.is_done(results):
         store.fetch([results], METRICS)
@@ -35,6 +35,8 @@ def metrics_of(
         for node, record in steps
     ]
     metrics = {**{key: measured[key] for key in ("rows", "means", "comparisons", "leading")}, "steps": times}
+    if notes := [f"{node.label}: {record['summary']['note']}" for node, record in steps if "note" in record["summary"]]:
+        metrics["notes"] = notes
     if unmeasured:
         metrics["unmeasured"] = unmeasured
     if tables := list(sizes(steps, store)):

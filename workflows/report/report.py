@@ -66,6 +66,7 @@ def write(
         "about": about,
         "note": note,
         "leading": closing_sentence(metrics) or leading_sentence(metrics),
+        "notes": metrics.get("notes", []),
         "results": [{**result, "charts": charts.by_round(result["rows"])} for result in by_collection(metrics)],
         "pictures": charts.of_steps(steps, store),
         "across": across(metrics),

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from components.config import UserError, listing, parse
 from components.data.tokenizers import MODEL_CONFIG, lengths_of
 from components.evaluation.selection import FILE as SELECTION
+from components.evaluation.selection import best_of
 from components.neighbours.reranking import best
 from components.retrieval.fusion import fitted
 from components.retrieval.lucene import AnalyzerConfig
@@ -33,13 +34,14 @@ Stages = Mapping[str, Step]
 
 
 def recommended(outcome: Outcome, store: Store) -> str | None:
-    """The name of the system that a finished run chose to deploy; None where it chose none."""
+    """The name of the system that a finished run chose to deploy, or else selected as the best; None where it selected
+    none."""
     selection = outcome.results.inputs.get("selection")
     if not isinstance(selection, Step):
         return None
     store.fetch([selection], SELECTION)
-    name: str | None = json.loads((store.path(selection) / SELECTION).read_text()).get("deploy")
-    return name
+    made = json.loads((store.path(selection) / SELECTION).read_text())
+    return best_of(made, "all") if made["candidates"] else None
 
 
 def chosen(outcome: Outcome, name: str | None) -> System:

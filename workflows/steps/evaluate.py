@@ -123,7 +123,7 @@ def _with_answers(data: Path, split: str) -> pa.Table:
     return answerable
 
 
-@Description(part="evaluation", version=2, cost=_results_cost)
+@Description(part="evaluation", version=3, cost=_results_cost)
 def results(
     out: Path, cluster: Any, *, systems: list[dict[str, Any]], comparisons: list[dict[str, str]], seed: int = 0,
     rounds: int = 10_000, selection: Path | str | None = None,
@@ -148,7 +148,7 @@ def results(
     return {"systems": len(systems), "comparisons": len(comparisons)}
 
 
-@Description(part="evaluation", version=2, cost=_results_cost)
+@Description(part="evaluation", version=3, cost=_results_cost)
 def averages(
     out: Path, cluster: Any, *, systems: list[dict[str, Any]], comparisons: list[dict[str, str]],
     parts: dict[str, str | None], seed: int = 0, rounds: int = 10_000,

@@ -112,6 +112,8 @@ class Sizes:
     """Relevant documents of a query in the mean."""
     exact: bool = True
     """Whether documents and queries were counted; False where a part of the source was read or numbers assumed."""
+    drawn: tuple[str, ...] = ()
+    """Splits that get a share of the queries, of which it is known how many are expected, but not how many they are."""
     read_seconds: float = 0.0
     """Seconds in which a record of the source was read."""
 

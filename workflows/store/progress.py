@@ -169,7 +169,8 @@ def bar(title: str, state: dict[str, Any], seconds: float, width: int) -> str:
 
 
 def line(title: str, state: dict[str, Any] | None, seconds: float) -> str:
-    """The same in plain words, for a log: `[3/9] vectors: 500/4,950 texts, 32.2 texts/s, 2:18 left`."""
+    """The same in plain words, for a log: `[3/9] vectors: 500/4,950 texts, 32.2 texts/s, 2:18 left`; of a step that was
+    resumed also how much was done before."""
     if state is None:
         return f"{title}: running for {tqdm.format_interval(seconds)}"
     own, unit = state["done"] - state["first"], state["unit"]
@@ -180,6 +181,7 @@ def line(title: str, state: dict[str, Any] | None, seconds: float) -> str:
         parts.append(f"{rate:.3g} {unit}/s")
         if state["total"] is not None:
             parts.append(f"{tqdm.format_interval((state['total'] - state['done']) / rate)} left")
+    parts += [f"resumed at {state['first']:,}"] if state["first"] else []
     parts += [state["note"]] if state["note"] else []
     return f"{title}: {', '.join(parts)}"
 

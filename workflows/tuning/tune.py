@@ -103,7 +103,8 @@ def _own_values(tuned: TunedExperiment) -> dict[str, Any]:
 def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Cluster, draws: int) -> None:
     """Run the trials of the table that are not finished, and `draws` more."""
     tuning = tuned.tuning
-    count = sum(not trial.finished for trial in table.trials) + draws
+    waiting = [trial for trial in table.trials if not trial.finished]
+    count = len(waiting) + draws
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     capacity = min(cluster.trials or machine_capacity(cluster.train.workers or 1), count)
@@ -118,7 +119,8 @@ def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Clust
     with open_tracker(table.folder, cluster, table.identity) as tracker:
         if count > 1:
             run_shared_steps(tuned, store, Share.of(cluster, parts=1, capacity=capacity), tracker)
-        print(f"{count} trial{'s' if count > 1 else ''}, {concurrent} at a time", file=sys.stderr, flush=True)
+        own = ", the first of them with the config as it is" if not all(trial.point for trial in waiting) else ""
+        print(f"{count} trial{'s' if count > 1 else ''}{own}, {concurrent} at a time", file=sys.stderr, flush=True)
         sampler = Sampler(optuna, table, tuning.space, goal=tuning.goal, seed=tuning.seed) if optuna else None
         monitor = Monitor(tuned, table, store, tracker)
         with monitor.watching():

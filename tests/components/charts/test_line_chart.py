@@ -8,8 +8,6 @@ import pytest
 
 from components.charts.line_chart import HEIGHT, WIDTH, Chart, Point, charts, svg
 
-SVG = "{http://www.w3.org/2000/svg}"
-
 
 def row(system: str, number: int | None, value: float, seed: int = 1, measure: str = "RR@10") -> dict[str, Any]:
     return {"system": system, "round": number, "value": value, "seed": seed, "measure": measure}
@@ -87,9 +85,24 @@ def test_names_are_text_whatever_they_hold() -> None:
     assert not list(root.iter("b"))
 
 
-def test_long_names_are_cut() -> None:
-    root = drawn(Chart("R@5", {"a control with a very long name": [Point(1, 0.5)]}, {}))
-    assert "a control with a v…" in [text.text for text in root.iter("text")]
+def test_long_names_take_two_lines_and_are_cut_beyond() -> None:
+    names = ["BM25 + start model, interpolated", "a control with a very long name, longer than two lines"]
+    texts = named(drawn(Chart("R@5", {name: [Point(1, 0.5)] for name in names}, {})))
+    assert texts == {
+        "BM25 + start model,": None, "interpolated": None,
+        "a control with a": names[1], "very long name, lo…": names[1],
+    }  # fmt: skip
+    many = [f"{name} {number}" for name in names for number in range(6)]
+    curve = {"r": [Point(1, 0.5)]}
+    assert set(named(drawn(Chart("R@5", curve, dict.fromkeys(many, 0.5))))) - {"r"} == {
+        "BM25 + start model…",
+        "a control with a v…",
+    }
+
+
+def named(root: ElementTree.Element) -> dict[str | None, str | None]:
+    """The lines of text beside the curves, each with the whole name where it is cut."""
+    return {text.text: text.findtext("title") for text in root.iter("text") if "name" in text.get("class", "")}
 
 
 def test_an_axis_may_be_another_than_rounds() -> None:

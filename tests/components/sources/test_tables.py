@@ -101,6 +101,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     for keys, says in [
         ({"paired": True}, "paired: needs `queries` and no `qrels`"),
         ({"paired": True, "queries": "a.csv", "qrels": "b.csv"}, "paired: needs `queries` and no `qrels`"),
+        ({"qrels": "b.csv"}, "qrels: needs `queries`"),
         ({"documents": "a.xlsx"}, r"a\.xlsx: is no table; accepted: \.csv, \.tsv, \.jsonl, \.parquet, \.txt"),
     ]:
         with pytest.raises(ValidationError, match=says):

@@ -160,13 +160,15 @@ def test_scores_of_all_stages_are_printed(
     hit = Hit("d1", 0.7, scores, "A title", "Its text.")
     monkeypatch.setattr(System, "search", lambda *_, **__: [[hit]])
     assert search(run, exported("retriever"), "bara") == 0
-    assert said()[0].endswith("1. A title  (0.032, BM25 12.35, retriever 0.500, ranker -1.00)  d1\n   Its text.\n")
+    assert said()[0].endswith("1. A title  (0.700: BM25 12.35, retriever 0.500, ranker -1.00)  d1\n   Its text.\n")
 
 
-def test_the_system_of_an_export_is_the_last_unless_named(
+def test_the_system_of_an_export_is_the_best_on_dev_unless_named(
     run: Place, played: Place, tmp_path: Path, said: Said
 ) -> None:
-    for place, name in ((run, "ranker over retriever"), (played, "ranker over retriever 1")):
+    for place in (run, played):
+        candidates = json.loads((place.artifact("selection") / "selection.json").read_text())["candidates"]
+        name = max(candidates, key=lambda one: one["value"])["system"]
         to = tmp_path / name
         assert place("export", str(to)) == 0
         assert f'{to}/system ({name}): python -m workflows search {to}/system "QUERY"' in said()[0]

@@ -75,8 +75,8 @@ def ranked(place: Place, label: str, query: str) -> list[dict[str, Any]]:
     )
 
 
-HIT = re.compile(r"^\d+\. .*\((-?\d\.\d{3})(?:, ranker (-?\d+\.\d\d))?\)  (\S+)$", re.MULTILINE)
-"""A line of what was found: the retriever's score, the ranker's, the document."""
+HIT = re.compile(r"^\d+\. .*\((-?\d+\.\d{3})(?:: retriever (-?\d\.\d{3})(?:, ranker (-?\d+\.\d\d))?)?\)  (\S+)$", re.M)
+"""A line of what was found: the score that is sorted by, the retriever's, the ranker's, the document."""
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_search_finds_what_the_run_found(
     shortest = 20
     for query in queries_of(place)[:3]:
         assert place("search", query["text"], "-k", "20") == 0
-        hits = [(score, doc_id) for score, _, doc_id in HIT.findall(said()[0])]
+        hits = [(score, doc_id) for score, _, _, doc_id in HIT.findall(said()[0])]
         wanted = [
             (f"{row['score']:.3f}", row["doc_id"])
             for row in ranked(place, "retriever ranking (test)", query["query_id"])
@@ -133,8 +133,12 @@ def test_search_reranks_as_the_run_does(played: Place, said: Said, words: list[s
         first = [row for row in after if row["doc_id"] in before[:depth]]
         wanted = [row["doc_id"] for row in first] + before[depth:]
         assert [texts[doc_id] for *_, doc_id in hits] == [texts[doc_id] for doc_id in wanted]
-        assert [float(score) for _, score, _ in hits[:depth]] == pytest.approx([r["score"] for r in first], abs=0.006)
-        assert [score for _, score, _ in hits[depth:]] == [""] * (20 - depth)
+        by = [float(score) for score, *_ in hits]
+        assert by == sorted(by, reverse=True)
+        assert by[:depth] == pytest.approx([row["score"] for row in first], abs=0.0006)
+        assert [float(score) for _, _, score, _ in hits[:depth]] == pytest.approx(by[:depth], abs=0.006)
+        assert [score for _, _, score, _ in hits[depth:]] == [""] * (20 - depth)
+        assert all(retriever for _, retriever, _, _ in hits)
 
 
 def test_search_reranks_what_it_retrieves_beyond_what_it_shows(played: Place, said: Said) -> None:

@@ -241,6 +241,16 @@ def test_folds_of_a_collection_are_read_once_and_tried_once(
     assert len(tasks) == 3  # documents, queries, a training
 
 
+def test_queries_that_a_share_draws_are_called_expected(tmp_path: Path, beir: Path, encoder: Path) -> None:
+    tree = tiny.dpr(beir, encoder)
+    tree["data"] |= {"hold_out": {"held": {"of": "train", "share": 0.25}}}
+    nodes = graph(experiments.read(tiny.write(tmp_path / "held.yaml", tree), [], tmp_path).wanted)
+    here, store = site(Cluster(mode="inline"), tmp_path), Store(tmp_path / "store")
+    found = estimate(nodes, {node.fingerprint for node in nodes}, here, store, assumed={}, quick=True)
+    assert (found.queries["held"], found.queries["train"]) == (4, 12)
+    assert any(note.startswith("queries of held are drawn by share") for note in found.notes)
+
+
 @pytest.mark.usefixtures("quick_trials")
 def test_run_says_the_estimate_first_and_how_far_it_was_off(config: Path, tmp_path: Path, said: tiny.Said) -> None:
     words = ["--store", str(tmp_path / "store"), "--runs", str(tmp_path / "runs")]

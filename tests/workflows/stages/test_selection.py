@@ -112,10 +112,20 @@ def test_the_sentence_has_the_values_on_the_queries_of_both() -> None:
             {**about, "measure": "RR@10", "difference": 0.057, "p": p, "test": test, "queries": 50}
             for test, p in ((THIS_TRAINING, 0.0001), (THE_METHOD, 0.02))
         ],
-        "leading": {"system": "ranker", "baseline": "BM25", "measure": "RR@10", "selected_on": "dev", "why": ""},
+        "leading": {
+            "system": "ranker",
+            "baseline": "BM25",
+            "measure": "RR@10",
+            "selected_on": "dev",
+            "queries": 1200,
+            "why": "",
+        },
     }
     said = "On test: RR@10 .712 against .655 (+.057, p = .020, the method)."
-    assert leading_sentence(metrics) == f"Best trained system on dev: ranker; best untrained: BM25. {said}"
+    assert (
+        leading_sentence(metrics)
+        == f"Best trained system on the 1,200 queries of dev: ranker; best untrained: BM25. {said}"
+    )
     metrics["leading"] = leading("a reason", [{"system": "ranker", "baseline": "BM25"}])
     assert leading_sentence(metrics) == f"Nothing was selected (a reason): ranker against BM25. {said}"
     metrics["leading"] = leading(None, [{"system": "ranker", "baseline": "BM25"}])

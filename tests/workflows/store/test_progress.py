@@ -164,6 +164,8 @@ def test_the_whole_run_s_time_left_is_said(
 def test_a_step_in_plain_words() -> None:
     about = {"done": 500, "first": 0, "total": 4950, "unit": "texts", "note": "loss 0.5", "seconds": 10.0}
     assert line("[3/9] vectors", about, 11.0) == "[3/9] vectors: 500/4,950 texts, 50 texts/s, 01:29 left, loss 0.5"
+    resumed = line("x", {**about, "first": 250, "note": ""}, 11.0)
+    assert resumed == "x: 500/4,950 texts, 25 texts/s, 02:58 left, resumed at 250"
     assert line("x", None, 65.0) == "x: running for 01:05"
     assert line("x", {**about, "total": None, "done": 0, "note": ""}, 1.0) == "x: 0 texts"
 
