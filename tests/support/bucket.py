@@ -88,3 +88,17 @@ class Remote(Place):
 def remote(folder: Path, like: Place, **profile: Any) -> Remote:
     """A place with the same experiment as another, and a store on S3."""
     return Remote(tiny.place(folder, yaml.safe_load(like.config.read_text()), **profile).folder)
+
+
+def assert_same(place: Place, other: Place) -> None:
+    """The same artifacts with the same files, and the same rankings, weights, groups and measures, byte for byte."""
+    store = place.store
+    assert tiny.results(store) == tiny.results(other.store)
+    assert place.metrics()["rows"] == other.metrics()["rows"]
+    theirs = {name for name in tiny.contents(other.store) if not own(name)}
+    assert {name for name in tiny.contents(store) if not own(name)} == theirs
+
+
+def own(name: str) -> bool:
+    """Whether a file is needed by a driver only, and no part of an artifact."""
+    return name.endswith("/lock") or "/ray/" in name

@@ -20,7 +20,7 @@ import pytest
 
 from components.files import replacing
 from tests.support import bucket, killing, tiny
-from tests.support.bucket import Remote
+from tests.support.bucket import Remote, assert_same, own
 from tests.support.tiny import ROOT, Place, Said
 from tests.system.test_coder import coder
 from workflows.distributed.shard_worker import Filler
@@ -56,20 +56,6 @@ def disk(toys: Path, beir: Path, encoder: Path) -> Place:
 def place(cache: Path, disk: Place, tmp_path: Path) -> Remote:
     """The same experiment with a store on S3."""
     return bucket.remote(tmp_path / tmp_path.name, disk)
-
-
-def assert_same(place: Place, other: Place) -> None:
-    """The same artifacts with the same files, and the same rankings, weights, groups and measures, byte for byte."""
-    store = place.store
-    assert tiny.results(store) == tiny.results(other.store)
-    assert place.metrics()["rows"] == other.metrics()["rows"]
-    theirs = {name for name in tiny.contents(other.store) if not own(name)}
-    assert {name for name in tiny.contents(store) if not own(name)} == theirs
-
-
-def own(name: str) -> bool:
-    """Whether a file is needed by a driver only, and no part of an artifact."""
-    return name.endswith("/lock") or "/ray/" in name
 
 
 def test_a_run_is_the_same_as_on_a_disk(

@@ -125,7 +125,11 @@ def delete(folder: Path, names: Iterable[str]) -> None:
 
 def delete_if(path: Path, etag: str) -> None:
     """Delete an object if it is still the version with this ETag."""
-    file_system().call_s3("delete_object", **_bucket_and_key(path), IfMatch=etag)
+    try:
+        file_system().call_s3("delete_object", **_bucket_and_key(path), IfMatch=etag)
+    except OSError as error:
+        if not (isinstance(error, FileNotFoundError) or _condition_failed(error)):
+            raise
 
 
 def read_json(paths: list[Path]) -> dict[Path, Any]:

@@ -8,6 +8,7 @@ tell versions apart.
 import fcntl
 import json
 import re
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -73,10 +74,11 @@ def upload(path: Path, remote: s3.Listing | None = None) -> None:
         files = _local_files(artifact, path)
         changed = [name for name in files if name not in remote or not _is_current(artifact, name, remote[name])]
         if marker in remote and changed:
-            s3.delete(artifact, [marker])
+            s3.delete_if(artifact / marker, remote[marker]["ETag"])
         s3.in_parallel(partial(_upload_file, artifact), changed)
         if path.is_dir() and files and (changed or marker not in remote):
-            s3.file_system().pipe_file(s3.object_path(artifact / marker), b"")
+            # No two markers are equal: a deletion of the one before that comes late does not meet this one.
+            s3.put_json(artifact / marker, uuid.uuid4().hex)
 
 
 def sync(folder: Path, *, delete: bool = False) -> None:
