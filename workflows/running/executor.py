@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from components import timing
-from components.compute.processor import machine
+from components.compute.processor import machine, release_memory
 from components.config import Config, UserError, listing
 from components.digests import sha256
 from components.files import remove_leftovers
@@ -22,6 +22,9 @@ from workflows.store.store import FAILURE, Store
 
 UNTIL_DONE = (FAILURE, PROGRESS, attempts.ATTEMPTS)
 """What lies in a step's directory until its record is written."""
+LONG = 10.0
+"""After a step of so many seconds this process returns the memory that it no longer uses: without Ray all steps run in
+it, and what trainings leave unused grows by GBs."""
 
 
 def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], None]) -> bool:
@@ -56,6 +59,9 @@ def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], 
             except OSError as lost:  # such as a full disk, which may be why the step failed
                 place = f"not written: {lost}"
             raise StepFailed(f"step {node.label!r} failed: {reason[-1]} (traceback: {place})") from error
+        finally:
+            if time.time() - started > LONG:
+                release_memory()
 
 
 def _check_code(node: Step) -> None:

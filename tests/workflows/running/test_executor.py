@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from tests.support import steps
 from tests.support.running import run
 from tests.support.steps import chain
 from tests.support.tiny import ROOT
+from workflows.running import executor
 from workflows.running.executor import check_source_files
 from workflows.steps.expand import FileConfig
 from workflows.store import store as stores
@@ -161,6 +162,21 @@ def test_a_half_written_record_does_not_finish_a_step(store: Store, monkeypatch:
             run([node], store)
     assert not store.is_done(node)
     assert run([node], store) == ["a"]
+
+
+@pytest.mark.parametrize(("long", "released"), [(0.0, 1), (60.0, 0)])
+@pytest.mark.parametrize("kind", ["none", "other"])
+def test_a_long_step_gives_memory_back(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, long: float, released: int
+) -> None:
+    """Whether it ends well or not: without Ray the next one runs in the same process."""
+    calls: list[None] = []
+    monkeypatch.setattr(executor, "LONG", long)
+    monkeypatch.setattr(executor, "release_memory", lambda: calls.append(None))
+    node = chain()["a"] if kind == "none" else step("a step", steps.fail, kind=kind, until=str(tmp_path / "go"))
+    with pytest.raises(StepFailed) if kind == "other" else nullcontext():
+        run([node], store)
+    assert len(calls) == released
 
 
 def test_the_record_says_how_the_artifact_was_made(store: Store) -> None:
