@@ -114,3 +114,23 @@ def test_setup_starts_over_when_its_python_is_gone(made: list[str]) -> None:
 def test_failure_is_said_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert environment.main(["sett"]) == 1
     assert capsys.readouterr().err.startswith("usage:")
+
+
+HASHED = {path.name: path for path in sorted(environment.HASHES.iterdir())}
+
+
+def test_hashes_are_of_what_is_locked_and_of_what_cuda_adds() -> None:
+    pins = {name: environment._pins(path) for name, path in HASHED.items()}
+    cuda = pins.pop("cuda.lock")
+    assert pins == {file.name: environment._pins(file) for file in (environment.RUNTIME, environment.DEVELOPMENT)}
+    assert [name for name in cuda if not CUDA.fullmatch(name)] == []
+    assert cuda.keys() > {"triton", "nvidia-nccl-cu13"}
+
+
+@pytest.mark.parametrize("file", HASHED.values(), ids=HASHED)
+def test_every_package_has_hashes_and_nothing_else(file: Path) -> None:
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        assert re.fullmatch(r"([a-z0-9-]+==[0-9][0-9a-z.]*|    --hash=sha256:[0-9a-f]{64})( \\)?", line)
+        assert line.endswith(" \\") == following.startswith(" ")  # pip reads on where a line ends so
+        assert line.endswith(" \\") or line.startswith(" "), line
