@@ -45,7 +45,7 @@ CUDA_HEADER = """\
 """
 HASHES_HEADER = """\
 # Here with the hashes of all files that the Python Package Index has of each version:
-#     pip install --require-hashes -r cluster/hashes/requirements.lock -r cluster/hashes/cuda.lock
+#     pip install --no-deps --require-hashes -r cluster/hashes/requirements.lock -r cluster/hashes/cuda.lock
 # A CPU build of torch is in another index. Install it first, and leave out cuda.lock; its hash is not checked then.
 """
 
