@@ -43,7 +43,7 @@ format: setup ## sort imports and format the code
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
-lock: ## resolve pyproject.toml into new lock files; UPGRADE=1 takes the newest of everything
+lock: ## resolve pyproject.toml into new lock files, with hashes beside; UPGRADE=1 takes the newest of everything
 	@$(call with-python,lock $(if $(UPGRADE),--upgrade))
 
 clean: ## remove caches and build leftovers; never the store, the runs or .venv

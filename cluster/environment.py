@@ -1,4 +1,5 @@
-"""The Python environment: `make setup` fills `.venv` from the lock files, `make lock` writes the lock files.
+"""The Python environment: `make setup` fills `.venv` from the lock files, `make lock` writes the lock files and
+the hashes of what they name.
 
 Runs on Python 3.11 with the standard library only. pip does the work, with the index, mirror or folder of wheels that
 the machine has configured for it; so a machine that is configured for CPU builds of torch gets the CPU build.
@@ -23,6 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv"
 RUNTIME = ROOT / "cluster" / "requirements.lock"
 DEVELOPMENT = ROOT / "cluster" / "development.lock"
+HASHES = ROOT / "cluster" / "hashes"
+"""The lock files once more, each package with the hashes of its files; and beside them what only CUDA needs."""
 DISK_SPACE = 4e9
 """Bytes that a setup without CUDA needs at most: for the packages, and for what pip unpacks meanwhile."""
 
@@ -36,6 +39,14 @@ RUNTIME_HEADER = """\
 """
 DEVELOPMENT_HEADER = """\
 # What checks and tests need beyond requirements.lock. Written by `make lock` from pyproject.toml.
+"""
+CUDA_HEADER = """\
+# What torch's CUDA build needs beyond requirements.lock. Written by `make lock`.
+"""
+HASHES_HEADER = """\
+# Here with the hashes of all files that the Python Package Index has of each version:
+#     pip install --no-deps --require-hashes -r cluster/hashes/requirements.lock -r cluster/hashes/cuda.lock
+# A CPU build of torch is in another index. Install it first, and leave out cuda.lock; its hash is not checked then.
 """
 
 
@@ -109,8 +120,39 @@ def lock(upgrade: bool) -> None:
         # The development tools must agree with the packages that run, and never change their versions.
         kept = runtime if upgrade else _pins(DEVELOPMENT) | runtime
         both = _resolve(python, project["dependencies"] + extras["dev"], kept)
-    _write(RUNTIME, RUNTIME_HEADER, runtime)
-    _write(DEVELOPMENT, DEVELOPMENT_HEADER, {name: version for name, version in both.items() if name not in runtime})
+    _write(RUNTIME, RUNTIME_HEADER, _lines(runtime))
+    added = {name: version for name, version in both.items() if name not in runtime}
+    _write(DEVELOPMENT, DEVELOPMENT_HEADER, _lines(added))
+    hashes(upgrade)
+
+
+def hashes(upgrade: bool) -> None:
+    """Write the hashes of all that the lock files name, as uv finds them in the Python Package Index; what torch's CUDA
+    build adds stays at its present pins where it can, unless `upgrade`."""
+    runtime, development = _pins(RUNTIME), _pins(DEVELOPMENT)
+    with tempfile.TemporaryDirectory() as folder:
+        python, wanted, found = _create(Path(folder) / "venv"), Path(folder) / "wanted.txt", Path(folder) / "found.txt"
+        wanted.write_text("".join(_lines(runtime | development).values()))
+        found.write_text("" if upgrade else "".join(_lines(_pins(HASHES / "cuda.lock")).values()))  # uv keeps to it
+        print("Looking for the hashes ...", flush=True)
+        result = _pip(python, ["install", "--quiet", "uv"])
+        if not result.returncode:
+            result = _call([
+                str(python.with_name("uv")), "pip", "compile", "--quiet", "--generate-hashes", "--no-header",
+                "--no-annotate", "--python", str(python), "--python-platform", "x86_64-manylinux_2_28",
+                str(wanted), "--output-file", str(found),
+            ])  # fmt: skip
+        if result.returncode:
+            raise Failure(f"{result.stdout}uv cannot find the hashes; cluster/hashes is as it was")
+        blocks = {block.partition("==")[0]: f"{block}\n" for block in re.split(r"\n(?! )", found.read_text()) if block}
+    HASHES.mkdir(exist_ok=True)
+    cuda = blocks.keys() - runtime.keys() - development.keys()
+    for name, header, names in (
+        (RUNTIME.name, RUNTIME_HEADER.partition("#\n")[0], runtime.keys()),
+        (DEVELOPMENT.name, DEVELOPMENT_HEADER, development.keys()),
+        ("cuda.lock", CUDA_HEADER, cuda),
+    ):
+        _write(HASHES / name, header + HASHES_HEADER, {name: blocks[name] for name in names})
 
 
 def canonical(name: str) -> str:
@@ -137,12 +179,17 @@ def _resolve(python: Path, requirements: list[str], kept: dict[str, str]) -> dic
 def _pins(file: Path) -> dict[str, str]:
     """Name to version of a lock file; empty where there is no file yet."""
     lines = file.read_text().splitlines() if file.exists() else []
-    return {name: version for name, equals, version in (line.partition("==") for line in lines) if equals}
+    pairs = (line.removesuffix(" \\").partition("==") for line in lines)
+    return {name: version for name, equals, version in pairs if equals}
 
 
-def _write(file: Path, header: str, pins: dict[str, str]) -> None:
-    file.write_text(header + "".join(f"{name}=={version}\n" for name, version in sorted(pins.items())))
-    print(f"Wrote {file.relative_to(ROOT)}: {len(pins)} distributions")
+def _lines(pins: dict[str, str]) -> dict[str, str]:
+    return {name: f"{name}=={version}\n" for name, version in pins.items()}
+
+
+def _write(file: Path, header: str, lines: dict[str, str]) -> None:
+    file.write_text(header + "".join(text for _, text in sorted(lines.items())))
+    print(f"Wrote {file.relative_to(ROOT)}: {len(lines)} distributions")
 
 
 def _create(folder: Path) -> Path:
@@ -242,8 +289,10 @@ def main(arguments: list[str]) -> int:
                 setup()
             case ["lock"] | ["lock", "--upgrade"]:
                 lock(upgrade="--upgrade" in arguments)
+            case ["hashes"]:
+                hashes(upgrade=False)
             case _:
-                raise Failure("usage: environment.py setup | lock [--upgrade]")
+                raise Failure("usage: environment.py setup | lock [--upgrade] | hashes")
     except Failure as failure:
         print(failure, file=sys.stderr)
         return 1

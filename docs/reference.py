@@ -1,5 +1,5 @@
-"""The documentation's reference, made from the code: commands, the keys of every recipe, losses. MkDocs calls the hooks
-at the end of this file."""
+"""The documentation's reference, made from the code: commands, the keys of every recipe, losses, licences. MkDocs calls
+the hooks at the end of this file."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from pydantic_core import PydanticUndefined
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from cluster import licences  # noqa: E402
 from components.config import Config  # noqa: E402
 from components.sources import base  # noqa: E402
 from workflows import __main__ as command_line  # noqa: E402
@@ -32,7 +33,7 @@ PARTS = "parts"
 
 def pages() -> dict[str, str]:
     """Every page by its place."""
-    found = {"commands.md": commands(), "losses.md": losses(), "formats.md": formats()}
+    found = {"commands.md": commands(), "losses.md": losses(), "formats.md": formats(), "licences.md": licences.page()}
     recipes = {name: importlib.import_module(f"workflows.recipes.{name}") for name in experiments.names()}
     reached = {name: list(dict.fromkeys(_reached(module.Config))) for name, module in recipes.items()}
     shared = {one for classes in reached.values() for one in classes if sum(one in of for of in reached.values()) > 1}
@@ -217,7 +218,8 @@ def _classes(annotation: Any) -> list[type[BaseModel]]:
 def on_config(config: Any) -> Any:
     """List the made pages under "Reference"."""
     configs = [f"reference/{place}" for place in pages() if place.startswith("configs/")]
-    made = ["reference/commands.md", {"Configs": configs}, "reference/formats.md", "reference/losses.md"]
+    made = ["reference/commands.md", {"Configs": configs}, "reference/formats.md", "reference/losses.md",
+            "reference/licences.md"]  # fmt: skip
     config.nav = [{"Reference": made} if "Reference" in one else one for one in config.nav]
     return config
 

@@ -59,7 +59,7 @@ from workflows.commands import (
     submit,
     tune,
 )
-from workflows.program import program
+from workflows.program import program, without_passwords
 from workflows.store.dag import StepFailed
 
 COMMANDS = (
@@ -117,10 +117,10 @@ def main(words: list[str] | None = None) -> int:
         sys.stdout.flush()
         return 0
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(without_passwords(f"error: {error}"), file=sys.stderr)
         return 2
     except StepFailed as error:
-        print(f"failed: {error}\n{KEPT}", file=sys.stderr)
+        print(without_passwords(f"failed: {error}\n{KEPT}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt as stop:
         how = "Terminated" if terminated.is_set() else "Interrupted"

@@ -1,5 +1,7 @@
-"""How the program is called, and where it finds configs: in the repository's folder, and as `sparring` in any."""
+"""How the program is called, where it finds configs (in the repository's folder, and as `sparring` in any), and what
+it never says."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -17,3 +19,13 @@ def program() -> str:
 def located(path: Path) -> Path:
     """A config file where the user is, or one of the repository's: `configs/demo.yaml` is found from any folder."""
     return ROOT / path if not path.exists() and (ROOT / path).is_file() else path
+
+
+def without_passwords(text: str) -> str:
+    """A message without the user and password of any URL in it: other packages put the URL that they asked, which may
+    come from an environment variable, into their errors.
+
+    >>> without_passwords("no answer from https://me:swordfish@example.org:9/a")
+    'no answer from https://***@example.org:9/a'
+    """
+    return re.sub(r"(?<=://)[^/?#\s\"'<>]*@", "***@", text)

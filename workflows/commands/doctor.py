@@ -19,6 +19,7 @@ from components.config import UserError
 from workflows.commands.opening import store_root
 from workflows.distributed.cluster import cores
 from workflows.distributed.leftovers import leftovers
+from workflows.program import without_passwords
 from workflows.store import s3
 
 GIB = 2**30
@@ -38,7 +39,7 @@ def call(arguments: argparse.Namespace) -> None:
         except Exception as error:  # a check says what is wrong by raising, whatever library it asked
             fine = False
             reason = str(error).strip().splitlines() or [type(error).__name__]
-            print(f"  MISSING {name}: {reason[-1]}")
+            print(without_passwords(f"  MISSING {name}: {reason[-1]}"))
     for driver, processes in leftovers().items():
         print("\n".join(_left(driver, processes)))
     if not fine:

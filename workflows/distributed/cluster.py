@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from components.config import Config, UserError, parse, read_yaml
 from components.timing import timed
@@ -139,6 +139,15 @@ class Cluster(Config):
     after each update."""
     retries: int = 3
     """How often a training starts again after a worker has died, before the step fails."""
+
+    @field_validator("address")
+    @classmethod
+    def _address_holds_no_secret(cls, address: str | None) -> str | None:
+        if "@" in (address or ""):
+            raise ValueError(
+                "has more than a host and a port in it, and would end in records; accepted: HOST:PORT, auto"
+            )
+        return address
 
     @model_validator(mode="after")
     def _only_maps_share_gpus(self) -> Self:

@@ -14,6 +14,7 @@ from components.compute.processor import machine, release_memory
 from components.config import Config, UserError, listing
 from components.digests import sha256
 from components.files import remove_leftovers
+from workflows.program import without_passwords
 from workflows.store import attempts
 from workflows.store.code_version import code_version
 from workflows.store.dag import Step, StepFailed, canonical, foreign_code
@@ -54,7 +55,7 @@ def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], 
         except Exception as error:
             reason = str(error).strip().splitlines() or [type(error).__name__]
             try:
-                (out / FAILURE).write_text(traceback.format_exc())
+                (out / FAILURE).write_text(without_passwords(traceback.format_exc()))
                 place = str(out / FAILURE)
             except OSError as lost:  # such as a full disk, which may be why the step failed
                 place = f"not written: {lost}"

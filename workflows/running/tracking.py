@@ -21,6 +21,7 @@ from components.charts.line_chart import charts
 from components.config import UserError
 from components.files import remove, write_json
 from workflows.distributed.cluster import Cluster
+from workflows.program import without_passwords
 from workflows.running.polling import repeated
 from workflows.store.dag import Step
 from workflows.store.progress import read_progress
@@ -125,7 +126,8 @@ class Tracker:
                 sink.send(series, values, step)
             except Exception as error:  # the run does not depend on a service
                 name = type(sink).__name__.strip("_")
-                print(f"{name}: {error}; nothing more is sent there", file=sys.stderr, flush=True)
+                said = without_passwords(f"{name}: {error}; nothing more is sent there")
+                print(said, file=sys.stderr, flush=True)
                 self._open().remove(sink)
 
     def _save(self) -> None:

@@ -103,8 +103,8 @@ def test_each_mistake_is_one_line(
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
     says(r"push: there is no token for the hub; make one in .*, or set HF_TOKEN", str(folder), "me/x")
     monkeypatch.setenv("HF_TOKEN", hub.TOKEN)
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    says(r"me/x: http://127\.0\.0\.1:9 cannot be reached: .*", str(folder), "me/x")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://me:swordfish@127.0.0.1:9")
+    says(r"me/x: http://\*\*\*@127\.0\.0\.1:9 cannot be reached: .*", str(folder), "me/x")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     says(r"me/x: nothing is sent while HF_HUB_OFFLINE is set", str(folder), "me/x")
     assert server.repositories == {}

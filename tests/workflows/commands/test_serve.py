@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
@@ -62,6 +63,15 @@ def test_every_system_finds_what_the_run_found(place: Place, service: Served) ->
             # Of documents that say the same rounding decides which comes first.
             assert [says[doc_id] for doc_id, _ in found] == [says[row["doc_id"]] for row in wanted]
             assert [score for _, score in found] == pytest.approx([row["score"] for row in wanted], abs=1e-4)
+
+
+def test_it_listens_on_this_machine_alone(service: Served) -> None:
+    """Whoever does not ask for more gets no more."""
+    processes = [psutil.Process(service.process.pid)]
+    processes += processes[0].children(recursive=True)
+    listening = [one.laddr.ip for process in processes for one in process.net_connections("inet")
+                 if one.status == psutil.CONN_LISTEN]  # fmt: skip
+    assert listening == ["127.0.0.1"]
 
 
 def test_search_asks_a_running_service(place: Place, service: Served, said: Said, no_models: None) -> None:

@@ -256,6 +256,14 @@ def test_a_home_that_cannot_be_written_to_is_left_to_ray(home: Path) -> None:
     clusters._write_token()
 
 
+def test_an_address_with_a_password_is_refused(tmp_path: Path) -> None:
+    """It would be in every record."""
+    (tmp_path / "x.yaml").write_text("address: ray://me:swordfish@head:10001\n")
+    with pytest.raises(UserError, match=r"x\.yaml: address: has more than a host and a port in it") as refused:
+        clusters.read_cluster(tmp_path / "x.yaml")
+    assert "swordfish" not in str(refused.value)
+
+
 @pytest.mark.parametrize("page", ["127.0.0.1:8265", ""])
 def test_joining_a_cluster_prints_its_dashboard(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     class Ray:

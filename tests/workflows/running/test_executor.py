@@ -53,6 +53,19 @@ def test_a_failure_is_one_line_that_names_the_file_with_the_traceback(store: Sto
     assert not failure.exists()
 
 
+def asks(out: Path, cluster: Any) -> None:
+    """A step that says which URL it asked."""
+    raise OSError("no answer from https://me:swordfish@example.org/texts")
+
+
+def test_a_failure_does_not_tell_a_password(store: Store) -> None:
+    node = step("a step", asks)
+    with pytest.raises(StepFailed):
+        run([node], store)
+    assert "https://***@example.org/texts" in (store.path(node) / FAILURE).read_text()
+    assert b"swordfish" not in b"".join(path.read_bytes() for path in store.path(node).rglob("*") if path.is_file())
+
+
 def test_a_disk_without_space_for_the_traceback_does_not_hide_the_step(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,12 +155,12 @@ def test_measures_are_sent_by_system_and_round(kept: Tracker) -> None:
 
 def test_a_sink_that_fails_gets_nothing_more(kept: Tracker, tmp_path: Path, said: Said) -> None:
     def refuse(*_: Any) -> None:
-        raise OSError("no route to host")
+        raise OSError("no route to http://me:swordfish@host")
 
     sink = kept._open()[0]
     sink.send = refuse  # type: ignore[method-assign]
     kept.send_training("a", log(tmp_path / "train", *LINES))
-    assert said()[1] == "Kept: no route to host; nothing more is sent there\n"
+    assert said()[1] == "Kept: no route to http://***@host; nothing more is sent there\n"
     assert kept._open() == []
 
 

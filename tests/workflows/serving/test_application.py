@@ -126,6 +126,14 @@ def test_all_but_the_page_and_health_want_the_token(tmp_path: Path) -> None:
     assert get(service, "/search?q=x", authorization=f"Bearer {TOKEN}").status == 200
 
 
+def test_tokens_are_compared_in_constant_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `hmac.compare_digest` and nothing beside it: where that says yes, the service does."""
+    service, compared = made(tmp_path, token=TOKEN).application, []
+    monkeypatch.setattr("hmac.compare_digest", lambda *pair: compared.append(pair) or True)
+    assert get(service, "/systems", authorization="Bearer another").status == 200
+    assert compared == [(b"another", TOKEN.encode())]
+
+
 def test_on_this_machine_only_its_own_names_are_answered(tmp_path: Path) -> None:
     """A page of a site whose name points to this machine cannot ask."""
     here, everywhere = made(tmp_path).application, made(tmp_path, loopback=False).application
