@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import tomllib
 from collections.abc import Iterator
@@ -212,7 +213,7 @@ def _install(python: Path, arguments: list[str]) -> None:
     """Run pip install; print a few lines about its progress, and write its hundreds to a log."""
     log = ENVIRONMENT / "setup.log"
     command = [str(python), "-m", "pip", "install", "--no-input", "--progress-bar", "off", *arguments]
-    collected = 0
+    collected, ended = 0, threading.Event()
     with (
         log.open("w") as file,
         subprocess.Popen(
@@ -232,10 +233,21 @@ def _install(python: Path, arguments: list[str]) -> None:
             if line.startswith(("Collecting ", "Processing ")) and collected % 25 == 0:
                 print(f"  {collected} packages collected", flush=True)
             elif line.startswith("Installing collected packages"):
-                print("  copying them into .venv", flush=True)
+                number = line.count(",") + 1
+                print(f"  copying {number} into .venv", flush=True)
+                threading.Thread(target=_tell_copied, args=(number, ended), daemon=True).start()
+    ended.set()
     if pip.returncode:
         tail = "".join(log.read_text(errors="replace").splitlines(keepends=True)[-25:])
         raise Failure(f"{tail}pip failed (its whole output is in {log}). Repeat the command to start over.")
+
+
+def _tell_copied(number: int, ended: threading.Event) -> None:
+    """Print now and then how many packages are in `.venv`, until all are."""
+    while not ended.wait(15):
+        print(
+            f"  {len(list(ENVIRONMENT.glob('lib/python*/site-packages/*.dist-info')))} of {number} copied", flush=True
+        )
 
 
 def _pip(python: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
