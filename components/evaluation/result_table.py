@@ -190,8 +190,8 @@ def leading_sentence(metrics: Json) -> str:
 
 
 def chosen_on(lead: Json) -> str:
-    """The queries that systems were selected by, in words."""
-    return f"the {lead['queries']:,} queries of {lead['selected_on']}"
+    """The queries that systems were selected by, in words; of older records the split alone."""
+    return f"the {lead['queries']:,} queries of {lead['selected_on']}" if "queries" in lead else lead["selected_on"]
 
 
 def _means_of(entry: Json, rows: list[Json]) -> tuple[float, float]:
