@@ -299,7 +299,7 @@ def assign(tree: dict[str, Any], path: str, value: Any, *, where: str) -> None:
 def _child(node: Any, key: str, where: str) -> Any:
     """The child at a key, which is made if there is none, or at a position of a list."""
     if isinstance(node, list):
-        if not key.isdigit() or int(key) >= len(node):
+        if key not in map(str, range(len(node))):  # int() refuses some digits, and takes others than 0 to 9
             raise UserError(f"{where}: {key!r} is not a position in a list of {len(node)}")
         return node[int(key)]
     if node.get(key) is None:

@@ -130,6 +130,9 @@ def main(words: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # one that the command line or a config gives
+            print(f"error: {UserError(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
+            return 2
         if error.errno not in OF_THE_DISK:
             raise
         where = f"{error.filename}: " if error.filename else ""

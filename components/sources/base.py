@@ -9,6 +9,7 @@ import os
 import re
 from abc import abstractmethod
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -94,10 +95,11 @@ class Source(Config):
         return {}
 
 
-def formats() -> list[str]:
+@cache
+def formats() -> tuple[str, ...]:
     """The names of all formats."""
     folder = Path(__file__).parent
-    return sorted(path.stem for path in folder.glob("*.py") if _FORMAT.search(path.read_text()))
+    return tuple(sorted(path.stem for path in folder.glob("*.py") if _FORMAT.search(path.read_text())))
 
 
 def declared(tree: Any) -> Any:

@@ -12,7 +12,7 @@ from pydantic import model_validator
 from components.config import Config, UserError, listing
 from components.sources import base
 from components.sources.parquet import theirs_of
-from components.sources.reading import readable
+from components.sources.reading import fitting, readable
 from components.sources.records import (
     UNJUDGED,
     Bad,
@@ -70,7 +70,7 @@ class Source(base.Source):
         for declared in [self.documents, self.queries, *self.qrels.values()]:
             if declared.path is not None:
                 folder = base.locate(declared.path)
-                inside = sorted(path for path in folder.rglob("*") if path.is_file())
+                inside = [path for path in fitting(folder, "**/*") if path.is_file()]
                 names = {f"{declared.path}/{path.relative_to(folder).as_posix()}": path for path in inside}
                 files |= names or {declared.path: folder}
         return files

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from components.sources import base
-from components.sources.reading import named, plain_or_gz, read_lines
+from components.sources.reading import fitting, named, plain_or_gz, read_lines
 from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 
 
@@ -78,5 +78,5 @@ class Source(base.Source):
         return plain_or_gz(base.locate(self.path) / name)
 
     def _splits(self) -> dict[str, str]:
-        paths = base.locate(self.path).glob("queries.*.tsv*")
+        paths = fitting(base.locate(self.path), "queries.*.tsv*")
         return base.chosen(self.splits, sorted({path.name[len("queries.") :].partition(".tsv")[0] for path in paths}))

@@ -49,13 +49,19 @@ def exists(path: Path) -> bool:
         return False
 
 
+def fitting(folder: Path, pattern: str) -> list[Path]:
+    """What a folder has that fits a pattern, in order; nothing where there is no such folder."""
+    try:
+        return sorted(folder.glob(pattern))
+    except OSError as error:  # such as a name that is too long
+        raise UserError(f"{folder / pattern}: cannot be read: {error.strerror}") from None
+
+
 def matching(folder: Path, pattern: str) -> list[Path]:
     """The tables inside a folder that a name or pattern means, such as `train-*.parquet`; a name for which there is
     none stands for itself."""
     try:
-        found = sorted(folder.glob(pattern))
-    except OSError as error:  # such as a name that is too long
-        raise UserError(f"{folder / pattern}: cannot be read: {error.strerror}") from None
+        found = fitting(folder, pattern)
     except (ValueError, NotImplementedError):  # no pattern: empty, or of another folder
         found = []
     return found or [plain_or_gz(folder / pattern)]
@@ -264,7 +270,10 @@ def regular(path: Path) -> Path:
 def _open(path: Path) -> IO[bytes]:
     """The file's bytes, uncompressed."""
     regular(path)
-    return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+    try:
+        return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+    except OSError as error:  # such as a file that may not be read
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _guarded(file: IO[bytes], path: Path) -> Iterator[bytes]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from components.config import UserError
 from components.sources.parquet import opened, plain_rows
-from components.sources.reading import Item, read_array, read_lines, read_objects, readable
+from components.sources.reading import Item, fitting, read_array, read_lines, read_objects, readable
 from components.sources.records import Bad
 
 SAVED = "a dataset of `save_to_disk`"
@@ -14,7 +14,7 @@ SAVED = "a dataset of `save_to_disk`"
 
 def files_of(table: Path) -> list[Path]:
     """The files of a table: itself, or what is in its folder."""
-    return sorted(path for path in table.rglob("*") if path.is_file()) if table.is_dir() else [table]
+    return [path for path in fitting(table, "**/*") if path.is_file()] if table.is_dir() else [table]
 
 
 def read_rows(table: Path) -> Iterator[Item | Bad]:

@@ -49,6 +49,8 @@ class Source(training_groups.GroupSource):
         pair = len(others) == 1 and not isinstance(others[0], list)
         texts = others[0] if len(others) == 1 and not pair else others
         texts = [text for text in texts if text is not None]  # n-tuples of several lengths in one table
+        if not texts:
+            return Bad("wrong columns", place, "a query without a text after it")
         label = row[named] if named is not None else None
         if label is None:
             return without_ids(asked, texts, [1.0] + [0.0] * (len(texts) - 1), None, split, place)

@@ -7,7 +7,6 @@ stands for a line of such a file, read or written.
 """
 
 import hashlib
-import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from components.data.tables import document_text
+from components.data.trec import LARGEST
 from components.sources import base
 from components.sources.reading import matching, named
 from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
@@ -133,11 +133,12 @@ def text_id(text: str) -> str:
 
 def scores(values: Iterable[Any], place: str) -> list[float] | Bad:
     """A teacher's scores, which must be numbers."""
-    numbers = list(values)
-    for value in numbers:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            return Bad("score that is not a number", place, f"got {value!r:.40}")
-    return [float(value) for value in numbers]
+    numbers: list[float] = []
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
+            return Bad("score that is not a number", place, f"got {value!r:.40}; accepted: less than {LARGEST}")
+        numbers.append(float(value))
+    return numbers
 
 
 def divided(record: Given) -> tuple[list[int], list[int]]:

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from components.sources import base
-from components.sources.reading import Line, named, plain_or_gz, read_lines
+from components.sources.reading import Line, fitting, named, plain_or_gz, read_lines
 from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 
 Labels = Literal["raw", "dctr"]
@@ -33,7 +33,7 @@ class Source(base.Source):
     def files(self) -> dict[str, Path]:
         """The documents, and the topics and qrels of the splits."""
         folder = base.locate(self.path)
-        documents = sorted((folder / "documents").glob("docs_grp_*.txt*")) or [folder / "documents/docs_grp_00.txt"]
+        documents = fitting(folder / "documents", "docs_grp_*.txt*") or [folder / "documents/docs_grp_00.txt"]
         parts = [(split, name) for split, names in self.splits.items() for name in names]
         paths = [*documents, *(self._topics(name) for _, name in parts), *(self._qrels(*part) for part in parts)]
         return named(folder, paths)

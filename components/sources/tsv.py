@@ -13,7 +13,7 @@ from pydantic import model_validator
 
 from components.config import listing
 from components.sources import base, labelled
-from components.sources.reading import plain_or_gz, read_lines
+from components.sources.reading import fitting, plain_or_gz, read_lines
 from components.sources.records import Bad
 
 SPLIT = "{split}"
@@ -55,10 +55,11 @@ class Source(labelled.LabelledSource):
         if SPLIT not in pattern.name:
             return {labelled.ALL: plain_or_gz(pattern)}
         before, after = pattern.name.split(SPLIT, 1)
-        there = [path.name.removesuffix(".gz") for path in pattern.parent.glob(f"{before}*")]
-        present = sorted({name[len(before) : -len(after) or None] for name in there if name.endswith(after)})
+        names = {path.name.removesuffix(".gz") for path in fitting(pattern.parent, "*")}
+        there = {name for name in names if name.startswith(before) and name.endswith(after)}
+        present = sorted(name[len(before) : -len(after) or None] for name in there)
         chosen = base.chosen(self.splits, present)
-        return {ours: plain_or_gz(pattern.with_name(f"{before}{theirs}{after}")) for ours, theirs in chosen.items()}
+        return {ours: plain_or_gz(pattern.parent / f"{before}{theirs}{after}") for ours, theirs in chosen.items()}
 
 
 def _rows(path: Path, split: str) -> Iterator[labelled.Labelled | Bad]:

@@ -268,6 +268,8 @@ class TestOverriding:
             ("list.2.x=1", "'2' is not a position in a list of 2"),
             ("list.x=1", "'x' is not a position in a list of 2"),
             ("list.-1=1", "'-1' is not a position in a list of 2"),
+            ("list.\u00b2=1", "'\u00b2' is not a position in a list of 2"),
+            ("list." + "9" * 5_000 + "=1", "is not a position in a list of 2"),
             ("a.b.c=1", "'b' holds a value, not keys"),
             ("text.c=1", "'text' holds a value, not keys"),
             ("a.b=[1", "YAML"),

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import strategies as st
 
 from components.config import Config, UserError, parse
 from components.sources import base
@@ -19,9 +16,9 @@ from components.sources.base import AnySource, Source
 from components.sources.inspection import Inspection
 from components.sources.survey import survey
 from tests.support import toy
-from tests.support.formats import collection, collections
+from tests.support.formats import collections
 from tests.support.hostile import Cases, cases, counted, one_line
-from tests.support.mutations import DAMAGES, Damage, damage, texts_in
+from tests.support.mutations import Damage, damage, damages, texts_in
 from workflows.steps.ingest import ingest
 
 
@@ -32,26 +29,9 @@ class Recipe(Config):
 
 
 @pytest.fixture(autouse=True)
-def _away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A working directory with nothing in it, and a disk that is not waited for."""
-    monkeypatch.chdir(tmp_path)
+def _not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is not waited for."""
     monkeypatch.setattr("os.fsync", lambda handle: None)
-    monkeypatch.setenv("SPARRING_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Callable[[str, Path], Any]:
-    """A copy of a collection, and its declaration."""
-    written: dict[str, Any] = {}
-
-    def copied(name: str, to: Path) -> Any:
-        whole = tmp_path / "whole" / name
-        if name not in written:
-            written[name] = collection(name, whole)
-        shutil.copytree(whole, to)
-        return json.loads(json.dumps(written[name]).replace(str(whole), str(to)))
-
-    return copied
 
 
 def test_every_format_that_reads_files_is_here() -> None:
@@ -71,14 +51,21 @@ def test_a_whole_collection_is_read(name: str, made: Any, tmp_path: Path) -> Non
     sound(out)
 
 
+@pytest.mark.parametrize("name", collections())
+@pytest.mark.parametrize("path", ["9" * 5_000, "x" * 300], ids=["a long path", "a long name"])
+def test_a_folder_that_no_disk_can_have(name: str, path: str, made: Any, tmp_path: Path) -> None:
+    whole = json.dumps(made(name, tmp_path / "in"))
+    assert outcome(json.loads(whole.replace(str(tmp_path / "in"), path)), "fail", tmp_path) == "refused"
+
+
 @pytest.mark.parametrize("size", cases(fast=80))
 @pytest.mark.parametrize("name", collections())
 def test_a_damaged_collection_is_sound_or_one_line(name: str, size: Cases, made: Any, tmp_path: Path) -> None:
-    def case(damages: list[Damage], on_bad: str) -> str:
+    def case(done: list[Damage], on_bad: str) -> str:
         with tempfile.TemporaryDirectory(dir=tmp_path) as place:
-            return outcome(damage(Path(place) / "in", made(name, Path(place) / "in"), damages), on_bad, Path(place))
+            return outcome(damage(Path(place) / "in", made(name, Path(place) / "in"), done), on_bad, Path(place))
 
-    counts = counted(size, case, st.lists(DAMAGES, min_size=1, max_size=3), st.sampled_from(["fail", "drop"]))
+    counts = counted(size, case, damages, lambda random: random.choice(["fail", "drop"]))
     assert counts["refused"]
 
 
@@ -91,7 +78,7 @@ def outcome(keys: Any, on_bad: str, place: Path) -> str:
         source: Source = parse(Recipe, {"data": keys}, where="c.yaml").data
     except UserError as error:
         return one_line(error, "c.yaml: ")
-    named = (str(place), "format ", "data.", *filter(None, texts_in(keys)))
+    named = (str(place), "format ", "data.", *filter(None, texts_in(keys)), *files_of(source))
     for look in (lambda: Inspection(source), lambda: survey(source, "", queries=None, documents=None)):
         try:
             look()
@@ -105,9 +92,17 @@ def outcome(keys: Any, on_bad: str, place: Path) -> str:
     return "accepted"
 
 
+def files_of(source: Source) -> list[str]:
+    """The files that a source names, which may be relative to the working directory; none where it names none."""
+    try:
+        return [str(path) for path in source.files().values()]
+    except UserError:
+        return []
+
+
 def sound(out: Path) -> None:
     """Ids are words, each once; texts are there; judgements are of what is there."""
-    documents, queries, qrels = (pq.read_table(out / f"{name}.parquet").to_pylist() for name in TABLES)
+    documents, queries, qrels = (rows(out / f"{name}.parquet") for name in TABLES)
     known = ids(documents, "doc_id")
     asked = ids(queries, "query_id")
     assert all(row["title"].strip() or row["text"].strip() for row in documents)
@@ -121,19 +116,25 @@ def sound(out: Path) -> None:
         assert splits[row["query_id"]] == row["split"]
         assert abs(row["relevance"]) < 10**9
     if (out / "given.parquet").exists():
-        for row in pq.read_table(out / "given.parquet").to_pylist():
+        for row in rows(out / "given.parquet"):
             assert row["query_id"] in asked
             assert set(row["doc_ids"]) <= known
             assert len(row["doc_ids"]) == len(row["targets"])
             assert row["teacher"] is None or len(row["teacher"]) == len(row["targets"])
     if (out / "examples.parquet").exists():
-        for row in pq.read_table(out / "examples.parquet").to_pylist():
+        for row in rows(out / "examples.parquet"):
             assert {row["first"], row["second"]} - {None} <= known
             assert (row["label"] is None) != (row["score"] is None)
             assert row["score"] is None or abs(row["score"]) < float("inf")
 
 
 TABLES = ("documents", "queries", "qrels")
+
+
+def rows(table: Path) -> list[dict[str, Any]]:
+    """The rows of a table."""
+    with pq.ParquetFile(table) as file:
+        return file.read(use_threads=False).to_pylist()
 
 
 def ids(rows: list[dict[str, Any]], column: str) -> set[str]:

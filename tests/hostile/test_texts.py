@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import strategies as st
 
 from components.config import UserError, override, read_yaml, yaml_text
 from components.data import answers
@@ -24,8 +23,9 @@ from components.systems import config as systems
 from components.systems.documents import InMemory
 from tests.support import asked, tiny
 from tests.support.asked import DENSE, LEXICAL
+from tests.support.formats import MARKS, QRELS, RUN
 from tests.support.hostile import Cases, cases, counted, one_line
-from tests.support.mutations import DAMAGES, RAW, Damage, yaml_of
+from tests.support.mutations import Damage, damages, raw, yaml_of
 from workflows.distributed.cluster import read_cluster
 from workflows.serving import marks as marked
 from workflows.serving import running
@@ -34,17 +34,6 @@ from workflows.serving.application import application
 from workflows.serving.marks import Marks
 from workflows.serving.metrics import Metrics
 from workflows.stages import experiments
-
-DAMAGED = st.lists(DAMAGES, min_size=1, max_size=3)
-RUN = b"".join(b"q%d Q0 d%d %d %g x\n" % (at % 2, at, at // 2 + 1, 9 - at) for at in range(8))
-QRELS = b"q0 0 d0 1\nq0 0 d1 0\nq1 0 d3 2\nq1 0 d5 -1\n"
-MARKS = b'{"query":"one","doc_id":"d1","relevant":true,"at":"x"}\n{"query":"two","doc_id":"d2","relevant":null}\n'
-
-
-def raw(whole: bytes, damages: list[Damage]) -> bytes:
-    for one in damages:
-        whole = RAW.get(one.kind, RAW["json"])(whole, one.at, one.what)
-    return whole
 
 
 def _ranking(path: Path) -> None:
@@ -81,15 +70,15 @@ def test_a_damaged_text_file(size: Cases, whole: bytes, read: Callable[[Path], N
     (tmp_path / "whole.run").write_bytes(RUN)
     (tmp_path / "whole.qrels").write_bytes(QRELS)
 
-    def case(damages: list[Damage]) -> str:
-        path.write_bytes(raw(whole, damages))
+    def case(done: list[Damage]) -> str:
+        path.write_bytes(raw(whole, done))
         try:
             read(path)
         except UserError as error:
             return one_line(error, str(path))
         return "accepted"
 
-    counts = counted(size, case, DAMAGED)
+    counts = counted(size, case, damages)
     assert counts["accepted"]
     assert counts["refused"]
 
@@ -98,8 +87,8 @@ def test_a_damaged_text_file(size: Cases, whole: bytes, read: Callable[[Path], N
 def test_a_damaged_config(size: Cases, beir: Path, encoder: Path, tmp_path: Path) -> None:
     tree, path = tiny.ar2(beir, encoder), tmp_path / "c.yaml"
 
-    def case(damages: list[Damage]) -> str:
-        path.write_bytes(yaml_of(tree, damages))
+    def case(done: list[Damage]) -> str:
+        path.write_bytes(yaml_of(tree, done))
         try:
             found = experiments.read(path, [], tmp_path / "runs")
         except UserError as error:
@@ -109,7 +98,7 @@ def test_a_damaged_config(size: Cases, beir: Path, encoder: Path, tmp_path: Path
         assert read_yaml(path) == again
         return "accepted"
 
-    counts = counted(size, case, DAMAGED)
+    counts = counted(size, case, damages)
     assert counts["refused"]
     assert not (tmp_path / "runs").exists()
 
@@ -118,28 +107,29 @@ def test_a_damaged_config(size: Cases, beir: Path, encoder: Path, tmp_path: Path
 def test_a_damaged_profile(size: Cases, tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
 
-    def case(damages: list[Damage]) -> str:
-        path.write_bytes(yaml_of({**tiny.INLINE, "hardware": {"cores": 2, "memory_gb": 4, "disk_gb": 5}}, damages))
+    def case(done: list[Damage]) -> str:
+        path.write_bytes(yaml_of({**tiny.INLINE, "hardware": {"cores": 2, "memory_gb": 4, "disk_gb": 5}}, done))
         try:
             read_cluster(path)
         except UserError as error:
             return one_line(error, str(path))
         return "accepted"
 
-    assert counted(size, case, DAMAGED)["refused"]
+    assert counted(size, case, damages)["refused"]
 
 
 @pytest.mark.parametrize("size", cases(fast=200))
 def test_values_that_are_set(size: Cases) -> None:
-    def case(damages: list[Damage]) -> str:
-        text = yaml_of({"a.b": [1, "x"]}, damages).decode("utf-8", "replace").replace(": ", "=", 1)
+    def case(key: str, done: list[Damage]) -> str:
+        text = yaml_of({key: [1, "x"]}, done).decode("utf-8", "replace").replace(": ", "=", 1)
         try:
-            override({"a": {"b": 1}}, [text])
+            override({"a": {"b": 1}, "c": [{"d": 1}]}, [text])
         except UserError as error:
             return one_line(error, "--set")
         return "accepted"
 
-    assert counted(size, case, DAMAGED)["refused"]
+    keys = ("a.b", "c.0.d", "c.1", "c.\u00b2", f"c.{'9' * 5_000}")
+    assert counted(size, case, lambda random: random.choice(keys), damages)["refused"]
 
 
 @pytest.mark.parametrize("size", cases(fast=100))
@@ -147,12 +137,12 @@ def test_a_damaged_system(size: Cases, tmp_path: Path) -> None:
     tree = {"version": 1, "name": "x", "documents": 2, "lexical": {"analysis": {}, "k": 8}}
     rows = b'{"_id":"d1","title":"","text":"one"}\n{"_id":"d2","title":"t","text":""}\n'
 
-    def case(damages: list[Damage]) -> str:
+    def case(done: list[Damage]) -> str:
         with tempfile.TemporaryDirectory(dir=tmp_path) as place:
             folder = Path(place)
             (folder / "lucene").mkdir()
-            (folder / systems.SYSTEM).write_bytes(raw(json.dumps(tree).encode(), [d for d in damages if d.file % 2]))
-            (folder / systems.DOCUMENTS).write_bytes(raw(rows, [d for d in damages if not d.file % 2]))
+            (folder / systems.SYSTEM).write_bytes(raw(json.dumps(tree).encode(), [d for d in done if d.file % 2]))
+            (folder / systems.DOCUMENTS).write_bytes(raw(rows, [d for d in done if not d.file % 2]))
             try:
                 config = systems.read(folder)
                 found = InMemory.of_folder(folder / systems.DOCUMENTS, config.documents)
@@ -162,34 +152,74 @@ def test_a_damaged_system(size: Cases, tmp_path: Path) -> None:
             assert len(set(found.sorted.to_pylist())) == config.documents
             return "accepted"
 
-    assert counted(size, case, DAMAGED)["refused"]
+    assert counted(size, case, damages)["refused"]
 
 
-@pytest.mark.parametrize("size", cases(fast=200))
-def test_damaged_questions_and_marks(size: Cases, tmp_path: Path) -> None:
+REQUESTS: list[tuple[str, str, Any]] = [
+    ("POST", "/search", {"queries": ["one", "two"], "k": 3, "system": "near"}),
+    ("POST", "/marks", {"query": "one", "doc_id": "d03", "relevant": True}),
+    ("GET", "/search?q=one&k=3&system=words", None),
+    *(("GET", path, None) for path in ("/", "/systems", "/marks", "/marks/qrels", "/marks/queries", "/health",
+                                       "/metrics", "/openapi.json")),
+]  # fmt: skip
+TOKEN = "a-token-of-sixteen-characters"
+HEADERS = {
+    "authorization": f"Bearer {TOKEN}", "content-type": "application/json", "content-length": "60",
+    "host": "localhost:8000", "accept": "*/*", "accept-encoding": "gzip",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", cases(fast=300))
+def test_damaged_requests(size: Cases, tmp_path: Path) -> None:
+    """Body, address, method and head: each request is answered, or refused with a status below 500."""
     near, _ = asked.system("near", dense=DENSE)
     words, _ = asked.system("words", lexical=LEXICAL)
     answering = Answering({"near": near, "words": words}, near.documents, "near", {}, Metrics())
-    service = application(answering, Marks(tmp_path / "marks.jsonl"), about={}, token=None, loopback=True)
-    bodies = {
-        "/search": {"queries": ["one", "two"], "k": 3, "system": "near"},
-        "/marks": {"query": "one", "doc_id": "d03", "relevant": True},
-    }
+    service = application(answering, Marks(tmp_path / "marks.jsonl"), about={}, token=TOKEN, loopback=True)
     loop = asyncio.new_event_loop()
 
-    def case(path: str, damages: list[Damage]) -> str:
-        body = raw(json.dumps(bodies[path]).encode(), damages)
-        said = loop.run_until_complete(asked.request(service, "POST", path, body=body))
-        assert said.status in (200, 400, 404, 413, 422), said
-        assert (said.status == 200) != ("detail" in said.json)
+    def case(asking: tuple[str, str, Any], done: list[Damage]) -> str:
+        method, address, tree = asking
+        body = b"" if tree is None else json.dumps(tree).encode()
+        headers = {"authorization": HEADERS["authorization"]}
+        for one in done:
+            part = ("body", "address", "head", "method")[one.file % 4]
+            if part == "body" and tree is not None:
+                body = raw(body, [one])
+            elif part == "head":
+                name = list(HEADERS)[one.what % len(HEADERS)]
+                headers[name] = raw(HEADERS[name].encode(), [one]).decode("latin-1")
+            elif part == "method":
+                method = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "get", "", "\x00")[one.at % 9]
+            else:
+                address = raw(address.encode(), [one]).decode("utf-8", "replace")
+        said = loop.run_until_complete(asked.request(service, method, address, body=body, headers=headers))
+        assert said.status in (200, 307, 400, 401, 403, 404, 405, 413, 422), said
+        assert said.status < 400 or not said.body or "detail" in said.json
         return "accepted" if said.status == 200 else "refused"
 
-    counts = counted(size, case, st.sampled_from(list(bodies)), DAMAGED)
+    counts = counted(size, case, lambda random: random.choice(REQUESTS), damages)
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
     assert counts["accepted"]
     assert counts["refused"]
     assert Marks(tmp_path / "marks.jsonl").all()
+
+
+@pytest.mark.parametrize("line", ["[]", "null", '"x"', "{}", "9" * 5_000])
+def test_a_line_that_is_no_mark_is_named(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "marks.jsonl"
+    path.write_bytes(MARKS + line.encode() + b"\n")
+    with pytest.raises(UserError, match=f"{path}:3: not a mark; accepted: "):
+        Marks(path)
+
+
+@pytest.mark.parametrize("length", ["\u00b2", "9" * 5_000, "-1", "0x10", ""])
+def test_a_length_that_is_none_is_refused(length: str, tmp_path: Path) -> None:
+    near, _ = asked.system("near", dense=DENSE)
+    answering = Answering({"near": near}, near.documents, "near", {}, Metrics())
+    service = application(answering, Marks(tmp_path / "marks.jsonl"), about={}, token=None, loopback=True)
+    assert asked.get(service, "/systems", **{"content-length": length}).status == 413
 
 
 @pytest.mark.parametrize("size", cases(fast=200))
@@ -204,12 +234,12 @@ def test_a_damaged_note_of_a_running_service(size: Cases, tmp_path: Path, monkey
 
     monkeypatch.setattr(running, "_asked", refuse)
 
-    def case(damages: list[Damage]) -> str:
-        (tmp_path / running.FILE).write_bytes(raw(json.dumps(tree).encode(), damages))
+    def case(done: list[Damage]) -> str:
+        (tmp_path / running.FILE).write_bytes(raw(json.dumps(tree).encode(), done))
         assert running.asked(tmp_path, "x", "ranker", "query", 3) is None
         return "refused"
 
-    assert counted(size, case, DAMAGED)["refused"]
+    assert counted(size, case, damages)["refused"]
 
 
 LIMITS = {"k": 100, "query_characters": 4000}

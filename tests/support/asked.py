@@ -36,12 +36,12 @@ async def request(
 ) -> Said:  # fmt: skip
     """One request; with `said_length` its head says how long its body is."""
     where, _, query = path.partition("?")
-    named = {"host": "localhost:8000", "content-type": "application/json", **(headers or {})}
-    named |= {"content-length": str(len(body))} if said_length else {}
+    length = {"content-length": str(len(body))} if said_length else {}
+    named = {"host": "localhost:8000", "content-type": "application/json", **length, **(headers or {})}
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": where,
         "raw_path": where.encode(), "query_string": query.encode(), "root_path": "", "scheme": "http",
-        "headers": [(name.encode(), value.encode()) for name, value in named.items()],
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in named.items()],
         "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8000),
     }  # fmt: skip
     parts = [body[at : at + 65_536] for at in range(0, len(body), 65_536)] or [b""]

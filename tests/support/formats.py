@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from functools import cache
@@ -15,6 +16,10 @@ from tests.support.sources import beir, write
 
 Keys = dict[str, Any]
 TEXTS = ["alpha beta gamma", "delta epsilon", "zeta eta theta iota", "kappa lambda mu"]
+RUN = b"".join(b"q%d Q0 d%d %d %g x\n" % (at % 2, at, at // 2 + 1, 9 - at) for at in range(8))
+QRELS = b"q0 0 d0 1\nq0 0 d1 0\nq1 0 d3 2\nq1 0 d5 -1\n"
+MARKS = b'{"query":"one","doc_id":"d1","relevant":true,"at":"x"}\n{"query":"two","doc_id":"d2","relevant":null}\n'
+"""A ranking and qrels in TREC's format, and what people marked."""
 PASSAGES = [{"docid": f"d{at}", "title": f"T{at}", "text": text} for at, text in enumerate(TEXTS)]
 
 
@@ -33,7 +38,12 @@ def _msmarco(folder: Path) -> Keys:
     for split, at in {"train": 0, "dev": 2}.items():
         write(folder / f"queries.{split}.tsv", *(f"{number}\twhat is {number}?" for number in (10 + at, 11 + at)))
         write(folder / f"qrels.{split}.tsv", *(f"{10 + number} 0 {number} 1" for number in (at, at + 1)))
-    return {}
+    digest = hashlib.sha256((folder / "qrels.dev.tsv").read_bytes()).hexdigest()
+    return {
+        "columns": ["doc_id", "text"], "splits": {"train": "train", "dev": "dev"}, "sha256": {"qrels.dev.tsv": digest},
+        "sample": {"train": {"queries": 2, "by": "document"}, "dev": 1}, "only_judged": True,
+        "hold_out": {"held": {"of": "train", "share": 0.5, "start": 0.25}},
+    }  # fmt: skip
 
 
 def _dpr(folder: Path) -> Keys:
@@ -98,7 +108,7 @@ TABLES: dict[str, list[Keys]] = {
 def _parquet(folder: Path) -> Keys:
     for name, rows in TABLES.items():
         pq.write_table(pa.Table.from_pylist(rows), folder / f"{name}.parquet")
-    return {}
+    return {"columns": {"documents": {"doc_id": "doc_id"}}, "splits": ["train", "test"]}
 
 
 def _tables(folder: Path) -> Keys:
@@ -122,7 +132,7 @@ def _tripclick(folder: Path) -> Keys:
     topics = [f"<top>\n\n<num> Number: {10 + at}\n<title> what is\n{at}\n\n<desc> x\n</top>" for at in range(3)]
     write(folder / "topics" / "topics.head.txt", *topics)
     write(folder / "qrels" / "qrels.raw.head.txt", *(f"{10 + at} 0 {at} 1" for at in range(3)))
-    return {"splits": {"train": ["head"]}}
+    return {"splits": {"train": ["head"]}, "labels": {"train": "raw"}}
 
 
 def _tsv(folder: Path) -> Keys:
@@ -130,7 +140,7 @@ def _tsv(folder: Path) -> Keys:
         write(
             folder / f"{split}.tsv", "score\tsentence1\tsentence2", "4.5\tone a\tone b", "5.0\ttwo a\ttwo b", "1\tc\td"
         )
-    return {"path": str(folder / "{split}.tsv")}
+    return {"path": str(folder / "{split}.tsv"), "splits": {"train": "train", "test": "dev"}, "positive": 4.5}
 
 
 def _senteval(folder: Path) -> Keys:

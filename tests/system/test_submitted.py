@@ -203,7 +203,7 @@ def test_a_mistake_that_shows_in_the_job(place: Place, head: Head) -> None:
     assert done.returncode == 2
     assert re.fullmatch(
         r"job tiny-\w+-[0-9a-f]{6} was sent; .*\n"
-        r"error: job tiny-\w+-[0-9a-f]{6}: data: format beir: source missing: .*\n",
+        r"error: job tiny-\w+-[0-9a-f]{6}: data: source missing: .*\n",
         done.stderr,
     )
 

@@ -10,15 +10,21 @@ from typing import Any
 
 import yaml
 
-from components.config import UserError
+from components.config import Config, UserError, parse
 from components.files import replacing
-from components.sources.base import declared
+from components.sources.base import AnySource
 from components.sources.inspection import Inspection
 from components.sources.recognise import Keys, recognise, remarks
 from workflows.program import program
 
 WIDTH = 100
 CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")
+
+
+class Declared(Config):
+    """What is read."""
+
+    data: AnySource
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,8 +44,9 @@ def call(arguments: argparse.Namespace) -> None:
     if not file.absolute().parent.is_dir():
         raise UserError(f"{file}: there is no such folder to write to")
     keys = recognise(arguments.folder)
+    source = parse(Declared, {"data": keys}, where=str(arguments.folder)).data
     print(f"{arguments.folder}: {_layout(keys)}", flush=True)
-    found = Inspection(declared(keys))
+    found = Inspection(source)
     if not found.documents.count:
         raise UserError(f"{arguments.folder}: no documents were read" + _first_bad(found))
     for line in (*remarks(arguments.folder, keys), *summary(found)):

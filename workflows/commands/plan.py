@@ -5,7 +5,7 @@ a line each."""
 import argparse
 from pathlib import Path
 
-from components.config import Config, UserError
+from components.config import UserError
 from workflows import ROOT
 from workflows.commands.opening import opened
 from workflows.commands.several import add_configs, named
@@ -15,6 +15,7 @@ from workflows.estimating.collection import assumptions
 from workflows.estimating.estimate import estimate
 from workflows.estimating.foreseen import write_estimate
 from workflows.estimating.table import estimate_text
+from workflows.running.executor import missing_for
 from workflows.running.plan import defaults_text, plan_text
 from workflows.stages.experiments import Experiment
 from workflows.stages.scale import NoSmallScale
@@ -54,8 +55,7 @@ def call(arguments: argparse.Namespace) -> None:
     print(plan_text(experiment.wanted, store))
     if experiment.defaults:
         print(f"\nleft open, filled in:\n{defaults_text(experiment.defaults)}\n")
-    inputs = [value for node in pending(experiment.wanted, store) for value in node.inputs.values()]
-    missing = list(dict.fromkeys(name for one in inputs if isinstance(one, Config) for name in one.missing()))
+    missing = list(dict.fromkeys(name for node in pending(experiment.wanted, store) for name in missing_for(node)))
     if missing:
         print(f"source missing: {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""))
 

@@ -15,7 +15,7 @@ from workflows.estimating.foreseen import foresee, how_far_off
 from workflows.program import program
 from workflows.report.run_folder import RunFolder
 from workflows.report.timeline import timeline, where
-from workflows.running.executor import check_source_files
+from workflows.running.executor import check_present, check_source_files
 from workflows.running.runner import run_steps
 from workflows.running.tracking import open_tracker
 from workflows.store.dag import graph
@@ -50,6 +50,7 @@ def run_one(arguments: argparse.Namespace) -> None:
         wanted, store, complete=bool(arguments.until)
     )  # asked for by name: what was dropped is made again
     if waiting:  # what cannot be done is refused before anything is written
+        check_present(waiting)
         joins = cluster.mode == "ray" and cluster.address
         nodes.check_nodes(cluster, store.root) if joins else cluster.check()
     folder = RunFolder(experiment, store)

@@ -94,4 +94,4 @@ class Ends:
 
 def _natural(path: Path) -> list[tuple[int, str]]:
     parts = re.split(r"(\d+)", path.as_posix())
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

@@ -84,6 +84,18 @@ def resolve_inputs(value: Any, store: Store) -> Any:
     return value
 
 
+def check_present(nodes: Iterable[Step]) -> None:
+    """UserError if a file outside the store, or a package, is not there that a step to be run reads."""
+    for node in nodes:
+        if missing := missing_for(node):
+            raise UserError(f"{node.label}: source missing: {listing(missing[:3])} ($SPARRING_DATA moves data/)")
+
+
+def missing_for(node: Step) -> list[str]:
+    """What a step reads outside the store and cannot find."""
+    return [name for value in node.inputs.values() if isinstance(value, Config) for name in value.missing()]
+
+
 def check_source_files(nodes: Iterable[Step], store: Store) -> None:
     """UserError if a file outside the store, or the version of an installed package, has changed since a finished step
     read it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -30,6 +31,8 @@ HEADERS = [
 ]  # fmt: skip
 
 
+LENGTH = re.compile("[0-9]{1,20}")
+"""A length as a head may say it."""
 TOO_LARGE = f"the request is too large; accepted: {BODY_BYTES:,} bytes"
 
 
@@ -76,7 +79,7 @@ class Gate:
             refused.headers["www-authenticate"] = "Bearer"
             return refused
         length = headers.get("content-length", "0")
-        return _problem(413, TOO_LARGE) if not length.isdigit() or int(length) > BODY_BYTES else None
+        return _problem(413, TOO_LARGE) if not LENGTH.fullmatch(length) or int(length) > BODY_BYTES else None
 
     def _knows(self, headers: Headers) -> bool:
         assert self._token is not None

@@ -99,6 +99,6 @@ def read(path: Path) -> Iterable[Mark]:
             tree = json.loads(line)
             tree.pop("at", None)
             yield Mark.model_validate(tree)
-        except (ValueError, AttributeError, RecursionError, ValidationError):
+        except (ValueError, AttributeError, TypeError, RecursionError, ValidationError):
             raise UserError(f"{path}:{number}: not a mark; accepted: {{\"query\": ..., \"doc_id\": ..., "
                             "\"relevant\": true | false | null}") from None  # fmt: skip

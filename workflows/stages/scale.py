@@ -7,6 +7,7 @@ small scale too.
 """
 
 import copy
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -69,7 +70,7 @@ def _is_left_out(tree: dict[str, Any], path: str) -> bool:
     """Whether a tree has null at a key path or on the way to it, or there a list that is too short."""
     node: Any = tree
     for key in path.split("."):
-        if isinstance(node, list) and key.isdigit():
+        if isinstance(node, list) and re.fullmatch("[0-9]{1,9}", key):
             node = node[int(key)] if int(key) < len(node) else None
         elif isinstance(node, dict) and key in node:
             node = node[key]

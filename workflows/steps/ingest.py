@@ -25,6 +25,7 @@ from components.files import remove_leftovers, replacing
 from components.rng import keyed_int, keyed_sample
 from components.sources.base import AnySource, Source
 from components.sources.labelled import LabelledSource
+from components.sources.reading import regular
 from components.sources.records import Bad, Document, Example, Judgement, Query
 from components.sources.training_groups import GivenGroup, GroupSource
 from workflows.store.cost import Cost, Need, Sizes, Work
@@ -386,5 +387,5 @@ def _declared(source: Source) -> None:
     for name, expected in source.sha256.items():
         if name not in files:
             raise UserError(f"format {source.format}: sha256 of {name!r}, which is not read; it reads {listing(files)}")
-        if (digest := sha256(files[name])) != expected:
+        if (digest := sha256(regular(files[name]))) != expected:
             raise UserError(f"{files[name]}: sha256 is {digest}, but the source declares {expected}")

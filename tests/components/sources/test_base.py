@@ -37,7 +37,7 @@ def test_a_format_is_a_file() -> None:
         "tripclick",
         "tsv",
     ]
-    assert formats() == expected
+    assert list(formats()) == expected
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,8 @@ def test_tsv_files_by_split_or_without(tmp_path: Path) -> None:
     assert examples(labelled(format="tsv", path=files, splits={"test": "dev"})) == [(("bad",), "0", "", "test")]
     assert labelled(format="tsv", path=files, splits=["test"]).missing() == [f"{tmp_path}/sst2.test.tsv"]
     assert examples(labelled(format="tsv", path=f"{tmp_path}/pairs.tsv")) == [(("A", "B"), "yes", "", "all")]
+    elsewhere = labelled(format="tsv", path=files, splits={"test": "../x"})
+    assert elsewhere.missing() == [f"{tmp_path}/sst2.../x.tsv"]
     nothing = f"{tmp_path}/none.{{split}}.tsv"
     assert labelled(format="tsv", path=nothing).missing() == [nothing]
 

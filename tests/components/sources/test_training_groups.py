@@ -216,7 +216,11 @@ def test_groups_of_several_sizes_make_no_table(tmp_path: Path) -> None:
         ("flagembedding", {"query": "a", "pos": [PARIS], "neg": [3]}, "must be text"),
         ("flagembedding", {"query": "a", "pos": [PARIS], "neg": [ROME], "pos_scores": [1], "neg_scores": []}, "be as"),
         ("flagembedding", {"query": "a", "pos": [PARIS], "neg": [], "pos_scores": ["high"]}, "got 'high'"),
+        ("flagembedding", {"query": "a", "pos": [PARIS], "neg": [], "pos_scores": [10**400]}, "got 1000"),
+        ("flagembedding", {"query": "a", "pos": [PARIS], "neg": [], "pos_scores": [1e39]}, "got 1e+39"),
         ("sentence_transformers", {"text": "a", "label": 1}, "two columns of text"),
+        ("sentence_transformers", {"a": "x", "b": None}, "a query without a text after it"),
+        ("sentence_transformers", {"a": "x", "b": []}, "a query without a text after it"),
         ("sentence_transformers", {"a": "x", "b": "y", "c": "z", "label": 0.4}, "one for each text after the query"),
     ],
 )  # fmt: skip

@@ -49,12 +49,15 @@ def test_plan_of_a_finished_run(played: Place) -> None:
     ]
 
 
-def test_plan_says_that_a_source_is_missing(tmp_path: Path, encoder: Path, said: Said) -> None:
+def test_a_source_that_is_missing_is_named_before_anything_is_written(
+    tmp_path: Path, encoder: Path, said: Said
+) -> None:
     place = tiny.place(tmp_path, tiny.dpr(tmp_path / "nowhere", encoder))
     assert place("plan") == 0
     assert said()[0].splitlines()[-1] == f"source missing: {tmp_path / 'nowhere' / 'corpus.jsonl'} and 1 more"
     assert place("run") == 2
-    assert said()[1].splitlines()[-1].startswith("error: ")
+    assert said()[1].startswith(f"error: data: source missing: {tmp_path / 'nowhere' / 'corpus.jsonl'}, ")
+    assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", "inline.yaml"}
 
 
 def test_plan_says_that_a_ranking_file_is_missing(beir: Path, tmp_path: Path, encoder: Path, said: Said) -> None:

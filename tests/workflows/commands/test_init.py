@@ -232,4 +232,8 @@ def test_what_makes_no_sense_is_named_line_by_line(tmp_path: Path, monkeypatch: 
     write(tmp_path / "void" / "docs.csv", "id,text")
     assert main(["init", "void"]) == 2
     assert said()[1] == "error: void: no documents were read\n"
+    Path("of-\udcff").mkdir()
+    write(tmp_path / "of-\udcff" / "texts.txt", "one")
+    assert main(["init", "of-\udcff"]) == 2
+    assert said()[1].startswith("error: of-\\udcff: data: path: got 'of-\\udcff/texts.txt', which no file can hold")
     assert not list(tmp_path.glob("*.yaml"))

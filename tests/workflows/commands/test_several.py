@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from tests.support import tiny
 from tests.support.tiny import Place, Said
 from workflows.__main__ import main
+from workflows.commands.several import named
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +63,10 @@ def test_a_folder_without_configs_is_told(tmp_path: Path, said: Said) -> None:
 def test_an_estimate_is_of_one(several: Place, said: Said) -> None:
     assert call(several, "plan", "--estimate") == 2
     assert said()[1] == "error: --estimate is of one experiment; accepted: one config\n"
+
+
+def test_configs_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for name in ("t10", "t2", "t1\u00b22"):
+        (tmp_path / f"{name}.yaml").touch()
+    found = named(argparse.Namespace(configs=[tmp_path]))
+    assert [path.stem for path in found] == ["t1\u00b22", "t2", "t10"]
