@@ -215,6 +215,10 @@ def _columns(path: Path) -> list[str]:
 
 def _role(table: Table) -> str | None:
     """What a table is of, by its columns, and where these do not say, by its name."""
+    stem = table.name.lower()
+    judges = table.named("relevance") and table.named("query_id", "question") and table.named("doc_id", "text")
+    if judges and re.search(ROLES["qrels"], stem):  # columns such as `query` and `document` hold ids there
+        return "qrels"
     if table.named("question") and table.named("text"):
         return "pairs"
     if table.named("query_id") and table.named("doc_id") and not table.named("question", "text"):
@@ -223,7 +227,6 @@ def _role(table: Table) -> str | None:
         return "queries"
     if table.named("text") is None:
         return None
-    stem = table.name.lower()
     if table.named("query_id") and not table.named("doc_id"):
         return "queries"
     return next((role for role, pattern in ROLES.items() if role != "qrels" and re.search(pattern, stem)), "documents")
@@ -249,7 +252,7 @@ def _three_tables(folder: Path, tables: list[Table]) -> Keys | None:
     columns = {
         "documents": documents.columns_for(doc_id=("doc_id", "id"), title=("title",), text=("text",)),
         "queries": queries.columns_for(query_id=("query_id", "id"), text=("question", "text")) if queries else {},
-        "qrels": qrels.columns_for(query_id=("query_id",), doc_id=("doc_id",), relevance=("relevance",))
+        "qrels": qrels.columns_for(query_id=("query_id", "question"), doc_id=("doc_id", "text"), relevance=("relevance",))
         if qrels else {},
     }  # fmt: skip
     if qrels is not None and qrels.named("relevance") is None:

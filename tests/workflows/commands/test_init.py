@@ -56,6 +56,12 @@ def csv(folder: Path) -> None:
     write(folder / "judgements.csv", "query_id,doc_id,relevance", *(f"{q},d{q[1:]},1" for q, _, _ in QUERIES))
 
 
+def plain_names(folder: Path) -> None:
+    write(folder / "documents.csv", "id,headline,body", *(f"{d},A title,{text}" for d, text in DOCUMENTS))
+    write(folder / "queries.csv", "id,question", *(f"{q},{text}" for q, text, _ in QUERIES))
+    write(folder / "judgements.csv", "query,document,grade", *(f"{q},d{q[1:]},1" for q, _, _ in QUERIES))
+
+
 def tsv(folder: Path) -> None:
     write(folder / "docs.tsv", "doc_id\ttext", *(f"{d}\t{text}" for d, text in DOCUMENTS))
     write(folder / "topics.tsv.gz", "id\ttext", *(f"{q}\t{text}" for q, text, _ in QUERIES))
@@ -97,7 +103,7 @@ def lines(folder: Path) -> None:
 FORMATS: list[tuple[Callable[[Path], None], str, dict[str, int]]] = [
     (beir, "beir", {"train": 8, "test": 4}), (msmarco, "msmarco", {"train": 8, "dev": 4}),
     (dpr, "dpr", {"train": 8, "dev": 4, "test": 3}), (csv, "tables", {"train": 8, "test": 4}),
-    (tsv, "tables", {"train": 12}), (objects, "tables", {"train": 8, "test": 4}),
+    (plain_names, "tables", {"train": 12}), (tsv, "tables", {"train": 12}), (objects, "tables", {"train": 8, "test": 4}),
     (parquet, "parquet", {"train": 8, "test": 4}), (pairs, "tables", {"train": 12}),
     (pairs_in_parquet, "tables", {"train": 8, "test": 4}), (lines, "tables", {"train": 12}),
 ]  # fmt: skip
