@@ -245,9 +245,8 @@ def _install(python: Path, arguments: list[str]) -> None:
 def _tell_copied(number: int, ended: threading.Event) -> None:
     """Print now and then how many packages are in `.venv`, until all are."""
     while not ended.wait(15):
-        print(
-            f"  {len(list(ENVIRONMENT.glob('lib/python*/site-packages/*.dist-info')))} of {number} copied", flush=True
-        )
+        there = len(list(ENVIRONMENT.glob("lib/python*/site-packages/*.dist-info")))
+        print(f"  {min(there, number)} of {number} copied", flush=True)  # pip itself is there too
 
 
 def _pip(python: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:

@@ -252,8 +252,9 @@ def _three_tables(folder: Path, tables: list[Table]) -> Keys | None:
     columns = {
         "documents": documents.columns_for(doc_id=("doc_id", "id"), title=("title",), text=("text",)),
         "queries": queries.columns_for(query_id=("query_id", "id"), text=("question", "text")) if queries else {},
-        "qrels": qrels.columns_for(query_id=("query_id", "question"), doc_id=("doc_id", "text"), relevance=("relevance",))
-        if qrels else {},
+        "qrels": qrels.columns_for(
+            query_id=("query_id", "question"), doc_id=("doc_id", "text"), relevance=("relevance",)
+        ) if qrels else {},
     }  # fmt: skip
     if qrels is not None and qrels.named("relevance") is None:
         raise UserError(f"{qrels.name}: columns {listing(qrels.columns)}, and none of a relevance; accepted: "

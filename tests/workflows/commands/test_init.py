@@ -103,7 +103,8 @@ def lines(folder: Path) -> None:
 FORMATS: list[tuple[Callable[[Path], None], str, dict[str, int]]] = [
     (beir, "beir", {"train": 8, "test": 4}), (msmarco, "msmarco", {"train": 8, "dev": 4}),
     (dpr, "dpr", {"train": 8, "dev": 4, "test": 3}), (csv, "tables", {"train": 8, "test": 4}),
-    (plain_names, "tables", {"train": 12}), (tsv, "tables", {"train": 12}), (objects, "tables", {"train": 8, "test": 4}),
+    (plain_names, "tables", {"train": 12}), (tsv, "tables", {"train": 12}),
+    (objects, "tables", {"train": 8, "test": 4}),
     (parquet, "parquet", {"train": 8, "test": 4}), (pairs, "tables", {"train": 12}),
     (pairs_in_parquet, "tables", {"train": 8, "test": 4}), (lines, "tables", {"train": 12}),
 ]  # fmt: skip
