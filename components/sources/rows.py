@@ -6,7 +6,7 @@ from typing import Any
 
 from components.config import UserError
 from components.sources.parquet import opened, plain_rows
-from components.sources.reading import Item, fitting, read_array, read_lines, read_objects, readable
+from components.sources.reading import Item, fitting, read_array, read_lines, read_objects, readable, regular
 from components.sources.records import Bad
 
 SAVED = "a dataset of `save_to_disk`"
@@ -45,5 +45,8 @@ def load(folder: Path) -> Any:
         import datasets  # takes seconds, and a plan must not wait for it
     except ModuleNotFoundError:
         raise UserError(f"{folder}: a folder is read by the package `datasets`, which is not installed") from None
+    for path in fitting(folder, "**/*"):
+        if not path.is_dir():
+            regular(path)  # a pipe would be waited for without end
     with readable(folder, SAVED):
         return datasets.load_from_disk(str(folder))

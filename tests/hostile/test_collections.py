@@ -78,7 +78,9 @@ def outcome(keys: Any, on_bad: str, place: Path) -> str:
         source: Source = parse(Recipe, {"data": keys}, where="c.yaml").data
     except UserError as error:
         return one_line(error, "c.yaml: ")
-    named = (str(place), "format ", "data.", *filter(None, texts_in(keys)), *files_of(source))
+    texts = texts_in(keys)
+    paths = (str(Path(text)) for text in texts)  # "." for an empty one
+    named = (str(place), "format ", "data.", *filter(None, texts), *paths, *files_of(source))
     for look in (lambda: Inspection(source), lambda: survey(source, "", queries=None, documents=None)):
         try:
             look()

@@ -1,5 +1,6 @@
 """Data sets of Hugging Face."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +47,15 @@ def test_huggingface_saved_to_disk(tmp_path: Path) -> None:
         list(
             source(format="huggingface", **(keys | {"documents": {"path": str(tmp_path / "corpus")}})).read_documents()
         )
+
+
+def test_a_pipe_in_a_saved_dataset_is_refused(tmp_path: Path) -> None:
+    """It would be waited for without end."""
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_dict({"doc_id": ["a"], "text": ["x"]}).save_to_disk(tmp_path / "saved")
+    file = next((tmp_path / "saved").glob("*.arrow"))
+    file.unlink()
+    os.mkfifo(file)
+    table = {"path": str(tmp_path / "saved")}
+    with pytest.raises(UserError, match=rf"{file}: is a device or pipe; accepted: a file"):
+        list(source(format="huggingface", documents=table, queries=table).read_documents())
