@@ -109,4 +109,6 @@ def _parsed(path: Path) -> pa.Table:
         if found := NULL.match(text) or NULL_BELOW.search(text):
             number = bytes(text[: found.end()]).count(b"\n") + 1
             raise UserError(f"{path}:{number}: not a JSON object")
-        return pyarrow.json.read_json(pa.BufferReader(text), options, parsing)
+        table = pyarrow.json.read_json(pa.BufferReader(text), options, parsing)
+        table.validate(full=True)  # Arrow's parser takes text that is not UTF-8
+        return table

@@ -206,6 +206,19 @@ def test_damaged_requests(size: Cases, tmp_path: Path) -> None:
     assert Marks(tmp_path / "marks.jsonl").all()
 
 
+def test_a_note_that_is_nested_too_deeply_is_none(tmp_path: Path) -> None:
+    (tmp_path / running.FILE).write_text("[" * 100_000)
+    assert running.asked(tmp_path, "x", "ranker", "query", 3) is None
+
+
+@pytest.mark.parametrize("key", ["_id", "title", "text"])
+def test_a_systems_documents_are_utf8(key: str, tmp_path: Path) -> None:
+    path = tmp_path / systems.DOCUMENTS
+    path.write_bytes(json.dumps({"_id": "a", "title": "b", "text": "c", key: "??"}).encode().replace(b"??", b"\xb0"))
+    with pytest.raises(UserError, match=f"{path}: not a JSON object a line: .*UTF8"):
+        InMemory.of_folder(path, 1)
+
+
 @pytest.mark.parametrize("line", ["[]", "null", '"x"', "{}", "9" * 5_000])
 def test_a_line_that_is_no_mark_is_named(line: str, tmp_path: Path) -> None:
     path = tmp_path / "marks.jsonl"

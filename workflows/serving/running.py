@@ -62,7 +62,7 @@ def asked(folder: Path, identity: str, role: str, query: str, k: int) -> list[Hi
         question = {"queries": [query], "k": k, "system": about["systems"][role]}
         documents = _asked(f"{about['url']}/search", question, ANSWER_SECONDS)["results"][0]["documents"]
         return [Hit(**one) for one in documents]
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
         return None
 
 
@@ -82,7 +82,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     try:
         tree = json.loads(path.read_text())
         return tree if {"url", "pid", "identity", "systems", "limits"} <= tree.keys() else None
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
 
 
