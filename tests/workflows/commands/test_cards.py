@@ -17,7 +17,7 @@ from tests.support.tiny import ROOT, Place
 def exported(played: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run's export."""
     folder = tmp_path_factory.mktemp("cards") / "out"
-    assert played("export", str(folder)) == 0
+    assert played("export", str(folder), "--system", "ranker over retriever 1") == 0
     return folder
 
 
