@@ -2,10 +2,13 @@
 
 import argparse
 from collections.abc import Iterator
+from contextlib import suppress
 
 from components.config import UserError, listing
 from workflows.commands.opening import add_config, opened
+from workflows.stages import systems
 from workflows.stages.experiments import Experiment
+from workflows.stages.results import Outcome
 from workflows.store.dag import Step, graph
 from workflows.store.planner import pending
 from workflows.store.store import Store
@@ -15,10 +18,10 @@ def superseded(experiment: Experiment, store: Store) -> Iterator[tuple[Step, lis
     """Steps, the files of them that may go (glob patterns), and their bytes.
 
     Those are what a step's function calls droppable, such as vectors and indexes, unless it belongs to the last
-    retrieval, and what only a later step could carry on from, such as the optimizer's state of an earlier training.
+    retrieval or to the system that `export` takes, and what only a later step could carry on from, such as the
+    optimizer's state of an earlier training.
     """
-    retrieval = experiment.outcome.retrieval
-    last = {node.fingerprint for node in (retrieval.vectors, *retrieval.needed)}
+    last = {node.fingerprint for node in _kept(experiment.outcome, store)}
     nodes = graph(experiment.wanted)
     carried_on = {node.inputs[name].fingerprint for node in nodes for name in node.description.carries}
     for node in nodes:
@@ -28,6 +31,17 @@ def superseded(experiment: Experiment, store: Store) -> Iterator[tuple[Step, lis
             (size,) = store.sizes([node], *files)
             if size:
                 yield node, files, size
+
+
+def _kept(outcome: Outcome, store: Store) -> Iterator[Step]:
+    """The vectors and indexes of the last retrieval, and of the system that is to be deployed."""
+    yield from (outcome.retrieval.vectors, *outcome.retrieval.needed)
+    name = systems.recommended(outcome, store)
+    if name is not None:
+        with suppress(UserError):  # it is none that can be exported
+            stages = systems.stages(systems.chosen(outcome, name))
+            yield from [systems.searched(stages["dense"])] if "dense" in stages else []
+            yield from [stages["lexical"].inputs["index"]] if "lexical" in stages else []
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

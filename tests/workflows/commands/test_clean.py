@@ -28,7 +28,7 @@ def test_clean_frees_what_no_one_needs_and_nothing_comes_back(played: Place, tmp
     dropped = said()[0].splitlines()
     assert [line.replace("would drop", "dropped") for line in planned[:-1]] == dropped[:-1]
     assert [line.split("  ")[-1].partition(":")[0] for line in dropped[:-1]] == [
-        "start vectors", "start queries (test)", "start queries (dev)", "warm retriever", "warm retriever vectors",
+        "start queries (test)", "start queries (dev)", "warm retriever", "warm retriever vectors",
         "warm retriever queries (test)", "warm retriever queries (train)", "warm ranker", "retriever 1 queries (test)",
         "retriever 1 queries (dev)", "control in-batch 1 vectors", "control in-batch 1 queries (test)",
         "control ance 1 vectors", "control ance 1 queries (test)", "warm retriever queries (dev)",
@@ -50,11 +50,11 @@ def test_clean_frees_what_no_one_needs_and_nothing_comes_back(played: Place, tmp
 def test_clean_goes_on_where_it_was_killed(played: Place, tmp_path: Path, said: Said) -> None:
     """Between the record that says so and the files."""
     place = played.copy(tmp_path / "clean")
-    vectors = place.artifact("start vectors")
+    vectors = place.artifact("warm retriever vectors")
     record = json.loads((vectors / "artifact.json").read_text())
     (vectors / "artifact.json").write_text(json.dumps({**record, "dropped": ["documents-*.npy"]}))
     assert place("clean") == 0
-    assert "start vectors" in said()[0]
+    assert "warm retriever vectors" in said()[0]
     assert [path.name for path in vectors.glob("*.npy")] == []
 
 

@@ -152,7 +152,7 @@ def test_run_until_a_label(beir: Path, encoder: Path, tmp_path: Path, said: Said
         "error: the step 'results' is not done; run it first: python -m workflows run CONFIG\n"
     )  # fmt: skip
     assert place("run", "--until", "token") == 2
-    assert said()[1].startswith("error: no step is labelled 'token'; accepted: data, ")
+    assert said()[1].startswith("error: no step is labelled 'token'; accepted: 'data', ")
 
 
 def test_set_values_have_a_run_of_their_own(played: Place, tmp_path: Path, said: Said) -> None:
@@ -204,7 +204,7 @@ def test_show_prints_a_record(played: Place, said: Said) -> None:
     assert played("show", "retriever 1", "--json") == 0
     assert json.loads(said()[0])["label"] == "retriever 1"
     assert played("show", "retriever 2") == 2
-    assert "no step is labelled 'retriever 2'; accepted: data, bm25 index" in said()[1]
+    assert "no step is labelled 'retriever 2'; accepted: 'data', 'bm25 index'" in said()[1]
 
 
 def test_report_writes_the_page_anew(played: Place, tmp_path: Path, said: Said) -> None:

@@ -50,7 +50,8 @@ def test_every_system_finds_what_the_run_found(place: Place, service: Served) ->
     found = service.get("/systems")
     names = [one["name"] for one in found["systems"]]
     assert {"BM25", "start model", "warm retriever", "retriever 1", "ranker over retriever 1"} <= set(names)
-    assert found["default"] == "ranker over retriever 1"
+    candidates = json.loads((place.artifact("selection") / "selection.json").read_text())["candidates"]
+    assert found["default"] == max(candidates, key=lambda one: one["value"])["system"]
     ranked = {"retriever 1": "retriever 1 ranking (test)", "BM25": "bm25 ranking (test)",
               "ranker over retriever 1": "ranker over retriever 1 (test)"}  # fmt: skip
     documents = pq.read_table(place.artifact("data") / "documents.parquet").to_pylist()
@@ -140,7 +141,7 @@ def test_mistakes(place: Place, said: Said, monkeypatch: pytest.MonkeyPatch, tmp
             ("--host", "192.0.2.77", "--without-token"): "--host: '192.0.2.77' is no address of this machine",
             ("--token-file", str(tmp_path / "none")): f"--token-file: {tmp_path / 'none'}: no such file",
             ("--token-file", str(tmp_path / "token")): "--token-file: accepted: a word of at least 16 ASCII",
-            ("--system", "no"): "--system: no system 'no' can be asked; accepted: BM25, start model",
+            ("--system", "no"): "--system: no system 'no' can be asked; accepted: 'BM25', 'start model'",
             ("--marks", str(tmp_path / "no" / "marks")): f"--marks: {tmp_path / 'no'} is no folder",
         }.items():
             assert place("serve", *words) == 2
