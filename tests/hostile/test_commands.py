@@ -89,7 +89,7 @@ def refuses(said: tiny.Said) -> Callable[..., bool]:
     return tried
 
 
-@pytest.mark.parametrize("size", cases(fast=5))
+@pytest.mark.parametrize("size", cases(fast=5, many=100))
 @pytest.mark.parametrize("name", collections())
 def test_a_damaged_collection(
     name: str, size: Cases, made: Any, beir: Path, encoder: Path, refuses: Callable[..., bool], tmp_path: Path
@@ -120,7 +120,7 @@ def written(place: tiny.Place) -> list[Path]:
     return [path for path in (place.store, place.runs) if path.exists()]
 
 
-@pytest.mark.parametrize("size", cases(fast=25))
+@pytest.mark.parametrize("size", cases(fast=25, many=100))
 @pytest.mark.parametrize("kind", ["config", "profile", "ranking", "qrels", "marks", "system"])
 def test_another_damaged_file(
     kind: str, size: Cases, beir: Path, encoder: Path, refuses: Callable[..., bool], tmp_path: Path

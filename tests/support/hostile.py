@@ -25,10 +25,10 @@ class Cases(NamedTuple):
     count: int
 
 
-def cases(*, fast: int) -> list[Any]:
+def cases(*, fast: int, many: int = MANY) -> list[Any]:
     """The two sizes of a test: what CI runs, and what `make test-all` runs."""
-    many = pytest.param(Cases(int(os.environ.get("HOSTILE_CASES", MANY))), id="many", marks=pytest.mark.slow)
-    return [pytest.param(Cases(fast), id="few"), many]
+    count = int(os.environ.get("HOSTILE_CASES", many))
+    return [pytest.param(Cases(fast), id="few"), pytest.param(Cases(count), id="many", marks=pytest.mark.slow)]
 
 
 def counted(size: Cases, case: Callable[..., str], *draws: Callable[[Random], Any]) -> Counter[str]:
