@@ -22,7 +22,7 @@ from workflows.tuning.config import read_tuning
         ({"measure": "RR@11"}, r"tune\.measure: RR@11 is not measured; accepted: RR@10, Success@5, R@100"),
         ({"measure": "MRR11"}, r"tune: measure: measure 'MRR11': not known"),
         ({"systems": []}, r"tune: systems: .*at least 1 item"),
-        ({"systems": ["retriever 2"]}, r"tune\.systems: there is no 'retriever 2'; accepted: BM25, start model, "),
+        ({"systems": ["retriever 2"]}, r"tune\.systems: there is no 'retriever 2'; accepted: 'BM25', 'start model', "),
         ({"systems": ["BM25", "BM25"]}, r"tune: systems: a system is repeated"),
         ({"split": "test"}, r"tune\.split: 'test' is for the results alone; .*accepted: another split, such as dev"),
         ({"trials": 0}, r"tune: trials: .*greater than or equal to 1, got 0"),
