@@ -455,7 +455,7 @@ def test_a_grid_is_one_experiment_with_other_numbers(tmp_path: Path, ar2: dict[s
         ({"against": {"fewer": []}}, "against.fewer"),
         (
             {"systems": ["retriever 7"]},
-            r"'AR2' \(.*one\.yaml\) has no 'retriever 7'; it has BM25, start model, BM25 \+ ",
+            r"'AR2' \(.*one\.yaml\) has no 'retriever 7'; it has 'BM25', 'start model', 'BM25 \+ ",
         ),
         ({"other_systems": ["retriever 7"]}, r"'AR2' \(.*one\.yaml\) has no 'retriever 7'"),
         ({"systems": ["retriever 1", "retriever 1"]}, "systems: 'retriever 1' stands twice"),
