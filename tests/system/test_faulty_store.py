@@ -25,6 +25,7 @@ def server() -> Iterator[str]:
     with bucket.server() as url, pytest.MonkeyPatch.context() as patch:
         for name, value in bucket.environment(url).items():
             patch.setenv(name, value)
+        s3fs.S3FileSystem.clear_instance_cache()  # another test's server may be in it
         bucket.files().mkdir(bucket.BUCKET)
         yield url
 
