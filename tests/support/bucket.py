@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.support import tiny
@@ -38,6 +39,17 @@ def server() -> Iterator[str]:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"
         process.stdin.close()
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """A server with a bucket, which this process's environment names until the block ends; its URL."""
+    with server() as url, pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(url).items():
+            patch.setenv(name, value)
+        files().clear_instance_cache()  # another test's server may be in it
+        files().mkdir(BUCKET)
+        yield url
 
 
 def environment(url: str) -> dict[str, str]:

@@ -22,11 +22,7 @@ ATTEMPTS = 30
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """The server, with a bucket."""
-    with bucket.server() as url, pytest.MonkeyPatch.context() as patch:
-        for name, value in bucket.environment(url).items():
-            patch.setenv(name, value)
-        s3fs.S3FileSystem.clear_instance_cache()  # another test's server may be in it
-        bucket.files().mkdir(bucket.BUCKET)
+    with bucket.serving() as url:
         yield url
 
 

@@ -30,10 +30,7 @@ from workflows.store import leases, s3, transfer
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """The server, with a bucket."""
-    with bucket.server() as url, pytest.MonkeyPatch.context() as patch:
-        for name, value in bucket.environment(url).items():
-            patch.setenv(name, value)
-        bucket.files().mkdir(bucket.BUCKET)
+    with bucket.serving() as url:
         yield url
 
 
