@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 from components.config import UserError, listing, parse
 from components.data.tokenizers import MODEL_CONFIG, lengths_of
 from components.evaluation.selection import FILE as SELECTION
-from components.evaluation.selection import best_of
 from components.neighbours.reranking import best
 from components.retrieval.fusion import fitted
 from components.retrieval.lucene import AnalyzerConfig
@@ -34,14 +33,20 @@ Stages = Mapping[str, Step]
 
 
 def recommended(outcome: Outcome, store: Store) -> str | None:
-    """The name of the system that a finished run chose to deploy, or else selected as the best; None where it selected
-    none."""
+    """The name of the system that a finished run chose to deploy, or else of the best on the split that it chooses by
+    whose stages can be exported; None where it chose by none."""
     selection = outcome.results.inputs.get("selection")
     if not isinstance(selection, Step):
         return None
     store.fetch([selection], SELECTION)
     made = json.loads((store.path(selection) / SELECTION).read_text())
-    return best_of(made, "all") if made["candidates"] else None
+    if "deploy" in made:
+        return str(made["deploy"])
+    for one in sorted(made["candidates"], key=lambda one: -one["value"]):
+        with suppress(UserError):
+            stages(chosen(outcome, one["system"]))
+            return str(one["system"])
+    return None
 
 
 def chosen(outcome: Outcome, name: str | None) -> System:

@@ -175,6 +175,17 @@ def test_the_system_of_an_export_is_the_best_on_dev_unless_named(
         assert json.loads((to / "system" / "system.json").read_text())["name"] == name
 
 
+def test_the_best_that_cannot_be_exported_is_passed_over(run: Place, tmp_path: Path) -> None:
+    place = run.copy(tmp_path / "copy")
+    path = place.artifact("selection") / "selection.json"
+    made = json.loads(path.read_text())
+    for one in made["candidates"]:
+        one["value"] = {"ranker again": 3.0, "retriever": 2.0}.get(one["system"], 0.0)
+    path.write_text(json.dumps(made))
+    assert place("export", str(tmp_path / "out")) == 0
+    assert json.loads((tmp_path / "out" / "system" / "system.json").read_text())["name"] == "retriever"
+
+
 def test_exported_twice_it_is_the_same(run: Place, exported: Callable[[str], Path], tmp_path: Path) -> None:
     assert run("export", str(tmp_path / "again"), "--system", deployed.FUSED) == 0
     assert tiny.contents(tmp_path / "again" / "system") == tiny.contents(exported(deployed.FUSED))
