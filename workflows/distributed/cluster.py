@@ -1,6 +1,7 @@
 """What a run runs on: the cluster profile (`cluster/*.yaml`), and starting or joining Ray. Never changes a result."""
 
 import os
+import re
 import secrets
 import signal
 import socket
@@ -300,6 +301,15 @@ def _start(ray: Any, cluster: Cluster) -> None:
             raise UserError(
                 f"cluster: address: {cluster.address}: no Ray answers there ({str(error).splitlines()[0]}); start one "
                 "(`ray start --head`), name another address, or leave it out to start Ray on this machine"
+            ) from None
+        except RuntimeError as error:
+            if "Version mismatch" not in str(error):  # Ray has no type for it
+                raise
+            there, here = re.findall(r"Ray: (\S+)\s+Python: (\S+)", str(error))
+            raise UserError(
+                f"cluster: address: {cluster.address}: Ray {there[0]} with Python {there[1]} runs there, and Ray "
+                f"{here[0]} with Python {here[1]} here; they must be the same: set up both from "
+                "one lock (`make setup`, or the image of cluster/Dockerfile)"
             ) from None
         if dashboard:
             print(f"Ray's dashboard: http://{dashboard}", file=sys.stderr, flush=True)
