@@ -21,11 +21,11 @@ from tests.support.crashes import Survives
 from tests.support.power_cut import PowerCut
 from tests.support.tiny import Place
 from tests.system.test_coder import coder
-from workflows.chaos.comparison import artifact_difference, first_difference
 from workflows.distributed.cluster import Cluster
 from workflows.running.executor import execute
 from workflows.stages import experiments
 from workflows.store import attempts
+from workflows.store.comparison import artifact_difference, first_difference
 from workflows.store.dag import Step, StepFailed, graph
 from workflows.store.store import RECORD, Store
 

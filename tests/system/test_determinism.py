@@ -17,8 +17,8 @@ from tests.support import tiny, toy
 from tests.support.sentence_sets import sentence_sets
 from tests.support.tiny import ROOT, Place
 from tests.system.test_coder import coder
-from workflows.chaos.comparison import first_difference
 from workflows.stages import experiments
+from workflows.store.comparison import first_difference
 
 
 def again(place: Place, folder: Path) -> Place:

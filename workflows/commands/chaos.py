@@ -15,12 +15,12 @@ import yaml
 
 from components.config import UserError
 from workflows.chaos import toy, victims
-from workflows.chaos.comparison import first_difference
 from workflows.chaos.killer import HANGS, Broken, Kill, Killer, Run
 from workflows.commands.opening import add_cluster, store_root
 from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import Cluster
 from workflows.store import s3
+from workflows.store.comparison import first_difference
 
 SAVE_SECONDS = 0.5
 """Between the checkpoints of the toy's trainings, which take seconds."""

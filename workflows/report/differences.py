@@ -6,15 +6,12 @@ import json
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from components.digests import sha256
 from workflows.report.runs import Run
+from workflows.store.comparison import DIFFERS, files_apart
 from workflows.store.dag import Step, canonical, graph
 
-DATA = (".parquet", ".npy", ".safetensors", ".faiss")
-"""Files that are the same wherever and whenever a step was run. Others also say how long it took."""
 SHOWN = 6
 """Steps and files that are named; of more a count is given."""
 
@@ -121,18 +118,12 @@ def _identity(node: Step) -> dict[str, Any]:
 
 
 def _files_apart(node: Step, first: Run, second: Run) -> list[str]:
-    """The data files that differ, or that one artifact lacks although nothing was dropped."""
-    one, two = (_digests(node, run) for run in (first, second))
+    """The files that differ, or that one artifact lacks although nothing was dropped."""
+    for run in (first, second):
+        run.store.fetch([node])
     dropped = any((run.store.record(node) or {})["dropped"] for run in (first, second))
-    names = sorted(one.keys() & two.keys() if dropped else one.keys() | two.keys())
-    return [name for name in names if one.get(name) != two.get(name)]
-
-
-def _digests(node: Step, run: Run) -> dict[str, str]:
-    run.store.fetch([node])
-    folder: Path = run.store.path(node)
-    found = sorted(path for path in folder.rglob("*") if path.suffix in DATA and path.is_file())
-    return {str(path.relative_to(folder)): sha256(path) for path in found}
+    found = files_apart(first.store.path(node), second.store.path(node))
+    return sorted(name for name, how in found.items() if how == DIFFERS or not dropped)
 
 
 def told(found: Differences, first: str, second: str) -> str:

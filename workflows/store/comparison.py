@@ -1,5 +1,6 @@
-"""Whether two runs of the same experiment made the same: every artifact, file by file."""
+"""Whether two stores have the same: every artifact, file by file."""
 
+import filecmp
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ VARYING = {"started", "time", "host", "machine", "nodes", "cluster", "code"}
 """What records say of when and where a run went, which no two have in common; nor have they keys with `second`."""
 UNLIKE = {LOCK, "ray"}
 """Entries of an artifact that are of its driver: the lock's file, and Ray Train's notes."""
+DIFFERS = "differs"
 LUCENE = "lucene_index-"
 """Lucene draws an id for each index, and writes a segment for each thread; rankings show whether it is the same."""
 
@@ -35,28 +37,39 @@ def artifact_difference(one: Path, other: Path) -> str | None:
     """The first file of an artifact that differs, and how."""
     if not (one / RECORD).is_file():
         return f"{RECORD}: the artifact is not finished"
-    here, there = _files(one), _files(other)
+    found = files_apart(one, other)
+    if not found and not _same(one / RECORD, other / RECORD):
+        return f"{RECORD}: {DIFFERS}"
+    return next((f"{name}: {how}" for name, how in found.items()), None)
+
+
+def files_apart(one: Path, other: Path) -> dict[str, str]:
+    """The files of an artifact, but for its record, that are not as in the other directory, and how they differ."""
     if one.name.startswith(LUCENE):
-        here, there = here & {RECORD}, there & {RECORD}
-    if lost := sorted(there - here):
-        return f"{lost[0]}: is not there"
-    if more := sorted(here - there):
-        return f"{more[0]}: is left over"
-    return next((f"{name}: differs" for name in sorted(here) if _read(one / name) != _read(other / name)), None)
+        return {}
+    here, there = _files(one), _files(other)
+    return {
+        **dict.fromkeys(sorted(there - here), "is not there"),
+        **dict.fromkeys(sorted(here - there), "is left over"),
+        **{name: DIFFERS for name in sorted(here & there) if not _same(one / name, other / name)},
+    }
 
 
 def _files(artifact: Path) -> set[str]:
     found = (path.relative_to(artifact) for path in artifact.rglob("*") if path.is_file())
-    return {str(name) for name in found if name.parts[0] not in UNLIKE}
+    return {str(name) for name in found if name.parts[0] not in {*UNLIKE, RECORD}}
 
 
-def _read(path: Path) -> Any:
-    """A file's content, of JSON without what varies."""
-    if path.suffix == ".json":
-        return _constant(json.loads(path.read_text()))
-    if path.suffix == ".jsonl":
-        return [_constant(json.loads(line)) for line in path.read_text().splitlines()]
-    return path.read_bytes()
+def _same(one: Path, other: Path) -> bool:
+    """Whether two files have the same content; of JSON, without what varies."""
+    if one.suffix in (".json", ".jsonl"):
+        return _values(one) == _values(other)
+    return filecmp.cmp(one, other, shallow=False)
+
+
+def _values(path: Path) -> list[Any]:
+    text = path.read_text()
+    return [_constant(json.loads(part)) for part in (text.splitlines() if path.suffix == ".jsonl" else [text])]
 
 
 def _constant(value: Any) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.tiny import Place
-from workflows.chaos.comparison import first_difference
+from workflows.store.comparison import first_difference
 
 
 @pytest.fixture
