@@ -15,7 +15,7 @@ Kind = Literal["all", "untrained"]
 
 
 def selected(
-    values: Mapping[str, Sequence[np.ndarray]], trained: Mapping[str, bool], cheapest_first: Sequence[str] = ()
+    values: Mapping[str, Sequence[np.ndarray]], trained: Mapping[str, bool], costs: Mapping[str, int] | None = None
 ) -> Json:
     """The best trained system, and the best untrained one as its baseline, with every candidate's value.
 
@@ -23,8 +23,8 @@ def selected(
     seeds and queries; its standard error is that of a mean over the queries. Of equals the first is the best. Without a
     system of either kind nothing is selected, and `why` says so.
 
-    With the systems in the order of their costs one is chosen to `deploy`, and a trained one that is stands in for the
-    best trained one. Where nothing was trained, it is compared with the cheapest one.
+    With the systems' costs, of which only the order counts, one is chosen to `deploy`, and a trained one that is stands
+    in for the best trained one. Where nothing was trained, it is compared with the cheapest one.
 
     >>> values = {"BM25": [np.array([0.0, 1.0])], "retriever": [np.array([1.0, 1.0]), np.array([0.0, 1.0])]}
     >>> made = selected(values, {"BM25": False, "retriever": True})
@@ -37,40 +37,43 @@ def selected(
          "standard_error": float(each.std(ddof=1) / np.sqrt(len(each))) if len(each) > 1 else None}
         for name, each in means.items()
     ]  # fmt: skip
-    deploy: Json = {"deploy": cheapest_of_the_best(means, cheapest_first)} if cheapest_first and means else {}
+    costs = costs or {}
+    cheapest = min(costs, key=costs.__getitem__, default="")
+    deploy: Json = {"deploy": cheapest_of_the_best(means, costs)} if costs and means else {}
     kinds = {kind: [one for one in candidates if one["trained"] is kind] for kind in (True, False)}
     best = {kind: max(of, key=lambda one: one["value"])["system"] for kind, of in kinds.items() if of}
     if deploy and trained[deploy["deploy"]]:
         best[True] = deploy["deploy"]
-    elif deploy and not kinds[True] and deploy["deploy"] != cheapest_first[0]:
-        best = {True: deploy["deploy"], False: cheapest_first[0]}
+    elif deploy and not kinds[True] and deploy["deploy"] != cheapest:
+        best = {True: deploy["deploy"], False: cheapest}
     if len(best) == 2:
         return {"system": best[True], "baseline": best[False], "why": "", "candidates": candidates, **deploy}
     why = "no system was trained" if not kinds[True] else "every system was trained"
     return {"system": None, "baseline": None, "why": why, "candidates": candidates, **deploy}
 
 
-def cheapest_of_the_best(means: Mapping[str, np.ndarray], cheapest_first: Sequence[str]) -> str:
-    """The cheapest system that is no worse than the best by more than one standard error of their paired difference
-    (the rule of one standard error: Breiman et al., 1984, section 3.4.3); or one that is cheaper and better still.
+def cheapest_of_the_best(means: Mapping[str, np.ndarray], costs: Mapping[str, int]) -> str:
+    """The best of those systems that cost no more than the cheapest one which is no worse than the best of all by more
+    than one standard error of their paired difference (the rule of one standard error: Breiman et al., 1984, 3.4.3).
 
     The rule alone can pass over a cheap system for a dearer and worse one, whose differences from the best vary more.
 
-    `means` has each system's (Q,) values of the same queries. With one query there is no error, and the best is taken.
+    `means` has each system's (Q,) values of the same queries, `costs` numbers of which only the order counts. With one
+    query there is no error, and the best is taken.
 
     >>> means = {"cheap": np.array([0.4, 0.5, 0.9]), "dear": np.array([0.5, 0.4, 1.0]), "poor": np.zeros(3)}
-    >>> cheapest_of_the_best(means, ["poor", "cheap", "dear"])
+    >>> cheapest_of_the_best(means, {"poor": 0, "cheap": 1, "dear": 2})
     'cheap'
     """
-    best = max(cheapest_first, key=lambda name: means[name].mean())
+    best = max(costs, key=lambda name: means[name].mean())
 
     def near(name: str) -> bool:
         behind = means[best] - means[name]
         error = behind.std(ddof=1) / np.sqrt(len(behind)) if len(behind) > 1 else 0.0
         return bool(behind.mean() <= error)
 
-    enough = next(place for place, name in enumerate(cheapest_first) if near(name))
-    return max(cheapest_first[: enough + 1], key=lambda name: means[name].mean())
+    enough = min(cost for name, cost in costs.items() if near(name))
+    return max((name for name, cost in costs.items() if cost <= enough), key=lambda name: means[name].mean())
 
 
 def best_of(selection: Json, kind: Kind) -> str:

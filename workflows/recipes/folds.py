@@ -62,9 +62,7 @@ def build(config: Config) -> Outcome:
     asked = first.results.inputs["comparisons"]
     comparisons = [tuple(SELECTED), *((one["system"], one["baseline"]) for one in asked)]
     results = gathered(systems, [(one, other) for one, other in comparisons if {one, other} <= set(names)])
-    return replace(
-        first, results=relabelled(results, labels_apart(outcomes)), systems=systems, pictures=(), cheapest_first=()
-    )
+    return replace(first, results=relabelled(results, labels_apart(outcomes)), systems=systems, pictures=(), levels={})
 
 
 def _seeds(outcome: Outcome) -> list[int]:

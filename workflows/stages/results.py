@@ -222,8 +222,8 @@ class Outcome:
     parts: Parts | None = None
     """Where results have averages over the collections: by collection, the whole that it is a part of, or None for one
     that does not count. None for no averages."""
-    cheapest_first: tuple[str, ...] = ()
-    """Where one of the systems is chosen to be deployed: their names in the order of their costs."""
+    levels: Mapping[str, int] = field(default_factory=dict)
+    """Where one of the systems is chosen to be deployed: how dear each is, by its name."""
     unmeasured: str = ""
     """Where there is nothing to measure by: what was made, and why nobody knows how good it is."""
 

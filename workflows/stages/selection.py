@@ -31,10 +31,9 @@ def built(build: Callable[[Any], Outcome], config: CollectionConfig) -> Outcome:
 
 def _selection(outcome: Outcome, there: Outcome, measure: str) -> Step:
     """The step that selects, by the systems' rankings of the split that they are selected on."""
-    places = {name: {"cost": place} for place, name in enumerate(outcome.cheapest_first)}
     systems = [
         {"system": one.name, "seed": one.seed, "trained": one.trained, "ranking": one.ranking, "queries": one.queries,
-         **places.get(one.name, {})}
+         **({"cost": outcome.levels[one.name]} if one.name in outcome.levels else {})}
         for one in there.systems
         if one.ranking is not None and not one.oracle and one.data.fingerprint == outcome.data.fingerprint
     ]  # fmt: skip

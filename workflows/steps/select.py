@@ -22,7 +22,7 @@ def _cost(site: Any, *, data: Sizes, split: str, measure: str, systems: list[dic
     return Cost(work=(Work("rows", float(rows)),), makes=None, kept=1e4)
 
 
-@Description(part="evaluation", version=2, cost=_cost)
+@Description(part="evaluation", version=3, cost=_cost)
 def select(
     out: Path, cluster: Cluster, *, data: Path, split: str, measure: str, systems: list[dict[str, Any]]
 ) -> dict[str, Any]:
@@ -45,8 +45,7 @@ def select(
             by_ranking[path] = by_measure(table)[measure][1]
         values.setdefault(entry["system"], []).append(by_ranking[path])
     costs = {entry["system"]: entry["cost"] for entry in systems if "cost" in entry}
-    cheapest_first = sorted(costs, key=lambda name: costs[name])
-    made = selected(values, {entry["system"]: entry["trained"] for entry in systems}, cheapest_first)
+    made = selected(values, {entry["system"]: entry["trained"] for entry in systems}, costs)
     if not len(wanted):
         made["why"] = f"no query of {split!r} is judged, so weights of fusions are the defaults too"
     write_json(out / FILE, {"split": split, "measure": measure, "queries": len(wanted), **made})

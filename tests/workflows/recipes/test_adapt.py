@@ -231,16 +231,17 @@ def test_the_cheaper_of_two_within_one_standard_error_is_chosen() -> None:
     noise = (noise - noise.mean()) / noise.std(ddof=1)
     best = rng.random(400)
     means = {"far": best - 2 / 20 + noise, "near": best - 0.5 / 20 + noise, "best": best}  # 1 / 20 is the error
-    assert cheapest_of_the_best(means, ["far", "near", "best"]) == "near"
-    assert cheapest_of_the_best(means, ["far", "best", "near"]) == "best"
+    assert cheapest_of_the_best(means, {"far": 0, "near": 1, "best": 2}) == "near"
+    assert cheapest_of_the_best(means, {"far": 0, "best": 1, "near": 2}) == "best"
+    assert cheapest_of_the_best(means, {"far": 0, "near": 1, "best": 1}) == "best"  # for the same cost the better one
     values = {name: [one] for name, one in means.items()}
-    made = selected(values, {"far": False, "near": False, "best": True}, ["far", "near", "best"])
+    made = selected(values, {"far": False, "near": False, "best": True}, {"far": 0, "near": 1, "best": 2})
     assert (made["deploy"], made["system"], made["baseline"]) == ("near", "best", "near")
-    made = selected(values, {"far": False, "near": True, "best": True}, ["far", "near", "best"])
+    made = selected(values, {"far": False, "near": True, "best": True}, {"far": 0, "near": 1, "best": 2})
     assert (made["deploy"], made["system"], made["baseline"]) == ("near", "near", "far")
-    made = selected(values, dict.fromkeys(values, False), ["far", "near", "best"])  # nothing was trained
+    made = selected(values, dict.fromkeys(values, False), {"far": 0, "near": 1, "best": 2})  # nothing was trained
     assert (made["deploy"], made["system"], made["baseline"]) == ("near", "near", "far")
-    made = selected(values, dict.fromkeys(values, False), ["near", "far", "best"])
+    made = selected(values, dict.fromkeys(values, False), {"near": 0, "far": 1, "best": 2})
     assert (made["deploy"], made["system"], made["why"]) == ("near", None, "no system was trained")
 
 
@@ -251,19 +252,26 @@ def test_no_system_is_chosen_that_a_cheaper_one_is_better_than() -> None:
     noise = (noise - noise.mean()) / noise.std(ddof=1)
     best = rng.random(400)
     means = {"cheap": best - 0.5 / 20 + noise / 10, "dear": best - 0.9 / 20 + noise, "best": best}
-    assert cheapest_of_the_best(means, ["dear", "best"]) == "dear"
-    assert cheapest_of_the_best(means, ["cheap", "dear", "best"]) == "cheap"
+    assert cheapest_of_the_best(means, {"dear": 0, "best": 1}) == "dear"
+    assert cheapest_of_the_best(means, {"cheap": 0, "dear": 1, "best": 2}) == "cheap"
 
 
 def test_what_needs_no_training_is_cheaper(tmp_path: Path, tree: dict[str, Any]) -> None:
+    """Then come BM25; a retriever, whether or not BM25 is beside it; its neighbours; a ranker."""
     outcome = read(tmp_path, tree).outcome
-    order = list(outcome.cheapest_first)
-    assert order[:4] == ["BM25", "BM25 with RM3", "start model", "start model by neighbours"]
     trained = {system.name: system.trained for system in outcome.systems}
-    assert [trained[name] for name in order] == sorted(trained[name] for name in order)
-    assert order[-2:] == ["ranker over retriever 1", "ranker over BM25 + retriever 1"]
-    assert order.index("retriever 1 by neighbours") == order.index("retriever 1") + 1
-    assert order.index("retriever 1 by neighbours") < order.index("BM25 + retriever 1, interpolated")
+    assert max(outcome.levels[name] for name in trained if not trained[name]) < min(
+        outcome.levels[name] for name in trained if trained[name]
+    )
+    for level in (
+        [{"BM25", "BM25 with RM3"}, {"start model", "BM25 + start model, reciprocal"}, {"start model by neighbours"}],
+        [{"retriever 1", "BM25 + retriever 1, interpolated"}, {"retriever 1 by neighbours"},
+         {"ranker over retriever 1", "ranker over BM25 + retriever 1"}],
+    ):  # fmt: skip
+        found = [{outcome.levels[name] for name in names} for names in level]
+        assert all(len(one) == 1 for one in found)
+        assert found == sorted(found, key=min)
+        assert len(set(map(min, found))) == len(found)
 
 
 def test_a_querys_cost_is_that_of_the_steps_it_needs(tmp_path: Path, tree: dict[str, Any]) -> None:

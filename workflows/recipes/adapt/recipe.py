@@ -10,7 +10,7 @@ from workflows.recipes.adapt.config import Config, Pairs, Training, Trainings
 from workflows.stages import experiments
 from workflows.stages.collection import Collection
 from workflows.stages.config import CollectionConfig, seeded
-from workflows.stages.costs import cheapest_first, cost_of
+from workflows.stages.costs import cost_of, levels
 from workflows.stages.pretraining import PretrainingPhase, pretrained
 from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import Retrieval, by_neighbours, fused, refresh
@@ -59,7 +59,7 @@ def build(config: Config) -> Outcome:
     return replace(
         base, results=results.gather([*(trained if config.train else []), ("start model", "BM25")]),
         systems=results.systems, costs=tuple(cost_of(system) for system in latest.values()),
-        cheapest_first=cheapest_first(results.systems),
+        levels=levels(results.systems),
     )  # fmt: skip
 
 
