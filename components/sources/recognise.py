@@ -6,13 +6,14 @@ like any other.
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from components.config import UserError, listing
 from components.sources.parquet import opened
 from components.sources.reading import Item, Line, fields, read_array, read_csv, read_lines, read_objects
-from components.sources.tables import KINDS, kind_of
+from components.sources.tables import KINDS, kind_of, read_table
 
 Keys = dict[str, Any]
 
@@ -31,6 +32,8 @@ NAMES: dict[str, list[str]] = {
 ROLES = {"qrels": "qrel|judg|relevan", "queries": "quer|question|topic|asked", "documents": "corpus|doc|passage|text|"
          "collection|article|page|answer|content"}  # fmt: skip
 """What tables are called."""
+JUDGEMENTS = 100
+"""How many are looked up where no column is called as one of ids."""
 ACCEPTED = [
     "BEIR: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv",
     "MS MARCO: collection.tsv, queries.SPLIT.tsv, qrels.SPLIT.tsv",
@@ -91,10 +94,12 @@ def remarks(place: Path, keys: Keys) -> list[str]:
     if lines:
         lines.append("to use a table, name it and its columns in the config, such as "
                      "`queries: FILE` and `columns: {queries: {query_id: THEIRS, text: THEIRS}}`")  # fmt: skip
-    documents = tables.get(str(keys["documents"]))
-    if documents is not None and kind_of(documents.name) != ".txt" and not documents.named("doc_id", "id"):
-        lines.append(f"{documents.name}: no column of ids is known, so documents are numbered by row; to name one: "
-                     "`columns: {documents: {doc_id: THEIRS}}`")  # fmt: skip
+    for role, name in {"documents": "doc_id", **({"queries": "query_id"} if keys.get("qrels") else {})}.items():
+        table = tables.get(str(keys[role]))
+        known = name in keys.get("columns", {}).get(role, {})
+        if table is not None and kind_of(table.name) != ".txt" and not (known or table.named(name, "id")):
+            lines.append(f"{table.name}: no column of ids is known, so {role} are numbered by row; to name one: "
+                         f"`columns: {{{role}: {{{name}: THEIRS}}}}`")  # fmt: skip
     return lines
 
 
@@ -256,15 +261,47 @@ def _three_tables(folder: Path, tables: list[Table]) -> Keys | None:
             query_id=("query_id", "question"), doc_id=("doc_id", "text"), relevance=("relevance",)
         ) if qrels else {},
     }  # fmt: skip
+    if queries is not None and qrels is not None:
+        columns["documents"] |= _judged_by(folder, documents, "doc_id", qrels, "text")
+        columns["queries"] |= _judged_by(folder, queries, "query_id", qrels, "question")
     if qrels is not None and qrels.named("relevance") is None:
         raise UserError(f"{qrels.name}: columns {listing(qrels.columns)}, and none of a relevance; accepted: "
                         "relevance, such as 1")  # fmt: skip
     unsplit = queries is not None and qrels is not None and not (queries.named("split") or qrels.named("split"))
     parquet = all(kind_of(one.name) == ".parquet" for one in used.values() if one is not None)
-    keys: Keys = {"format": "parquet" if parquet and documents.named("doc_id", "id") else "tables", "path": str(folder)}
+    keys: Keys = {"format": "parquet" if parquet and _has_ids(documents, columns) else "tables", "path": str(folder)}
     keys |= {role: one.name if one else None for role, one in used.items()}
     keys |= {"columns": {role: named for role, named in columns.items() if named}} if any(columns.values()) else {}
     return keys | ({"split": "train"} if unsplit else {})
+
+
+def _judged_by(folder: Path, table: Table, name: str, qrels: Table, other: str) -> dict[str, str]:
+    """Of a table without a known column of ids, the column that has the ids of the first judgements; none where fewer
+    than half of them stand in any."""
+    column = qrels.named(name, other)
+    if column is None or table.named(name, "id"):
+        return {}
+    asked = {str(row[column]).strip() for row in islice(_rows(folder, qrels, [column]), JUDGEMENTS)}
+    found = {one: set[str]() for one in table.columns}
+    for row in _rows(folder, table, table.columns):
+        for one, ids in found.items():
+            if (value := str(row[one]).strip()) in asked:
+                ids.add(value)
+        if any(len(ids) == len(asked) for ids in found.values()):
+            break
+    best = max(found, key=lambda one: len(found[one]))
+    return {name: best} if 2 * len(found[best]) > len(asked) else {}
+
+
+def _rows(folder: Path, table: Table, columns: list[str]) -> Iterator[Keys]:
+    """The values of a table's columns, row by row."""
+    path = folder / table.name
+    for one in [path] if path.is_file() else sorted(folder.glob(table.name)):
+        yield from (row for row, _ in read_table(one, [], columns, {}, blank=False))
+
+
+def _has_ids(documents: Table, columns: dict[str, Keys]) -> bool:
+    return documents.named("doc_id", "id") is not None or "doc_id" in columns["documents"]
 
 
 def _pairs(folder: Path, tables: list[Table]) -> Keys | None:

@@ -106,7 +106,7 @@ class Source(parquet.Source):
         numbered, number = [name for name in needed if name in IDS and "relevance" not in needed], 0
         needed = [name for name in needed if name not in numbered]
         for path in self._paths(pattern) if pattern else ():
-            for row, place in _read(path, needed, [*numbered, *optional], columns, blank=self.paired):
+            for row, place in read_table(path, needed, [*numbered, *optional], columns, blank=self.paired):
                 number += 1
                 for name in numbered:
                     row["numbered"] = row[name] is None
@@ -149,7 +149,7 @@ def kind_of(name: str) -> str:
     return Path(name.removesuffix(".gz")).suffix
 
 
-def _read(
+def read_table(
     path: Path, needed: list[str], optional: list[str], columns: dict[str, str], *, blank: bool
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """Rows with our names of the columns, and the place of each; a missing optional column is None."""

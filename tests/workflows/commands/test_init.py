@@ -62,6 +62,18 @@ def plain_names(folder: Path) -> None:
     write(folder / "judgements.csv", "query,document,grade", *(f"{q},d{q[1:]},1" for q, _, _ in QUERIES))
 
 
+def numbers(folder: Path) -> None:
+    """Ids in columns that are not called so, beside others of numbers: the judgements tell them."""
+    articles = (f"{1900 + i},{d},A title,{text}" for i, (d, text) in enumerate(DOCUMENTS))
+    write(folder / "abstracts.csv", "year,number,headline,body", *articles)
+    write(
+        folder / "questions.csv",
+        "key,asked by,question",
+        *(f"{q},{i},{text}" for i, (q, text, _) in enumerate(QUERIES)),
+    )
+    write(folder / "judgements.csv", "question,abstract,grade", *(f"{q},d{q[1:]},1" for q, _, _ in QUERIES))
+
+
 def tsv(folder: Path) -> None:
     write(folder / "docs.tsv", "doc_id\ttext", *(f"{d}\t{text}" for d, text in DOCUMENTS))
     write(folder / "topics.tsv.gz", "id\ttext", *(f"{q}\t{text}" for q, text, _ in QUERIES))
@@ -103,7 +115,7 @@ def lines(folder: Path) -> None:
 FORMATS: list[tuple[Callable[[Path], None], str, dict[str, int]]] = [
     (beir, "beir", {"train": 8, "test": 4}), (msmarco, "msmarco", {"train": 8, "dev": 4}),
     (dpr, "dpr", {"train": 8, "dev": 4, "test": 3}), (csv, "tables", {"train": 8, "test": 4}),
-    (plain_names, "tables", {"train": 12}), (tsv, "tables", {"train": 12}),
+    (plain_names, "tables", {"train": 12}), (numbers, "tables", {"train": 12}), (tsv, "tables", {"train": 12}),
     (objects, "tables", {"train": 8, "test": 4}),
     (parquet, "parquet", {"train": 8, "test": 4}), (pairs, "tables", {"train": 12}),
     (pairs_in_parquet, "tables", {"train": 8, "test": 4}), (lines, "tables", {"train": 12}),
