@@ -6,6 +6,7 @@ import importlib
 import os
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -319,10 +320,21 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
         mistakes = error.errors()
         # Unknown keys first: with a misspelt key, the right one is missing too.
         first = next((one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0])
+        place = without_classes(cls, first["loc"])
         if first["type"] == "extra_forbidden":
-            key, accepted = ".".join(map(str, first["loc"])), fields_at(cls, first["loc"][:-1])
-            raise UserError(f"{where}: {key}: unknown key; accepted: {listing(accepted)}") from None
-        raise UserError(f"{where}: {mistake(first, first['loc'])}") from None
+            accepted = fields_at(cls, first["loc"][:-1])
+            raise UserError(f"{where}: {'.'.join(map(str, place))}: {unknown(place[-1], accepted)}") from None
+        raise UserError(f"{where}: {mistake(first, place)}") from None
+
+
+def unknown(key: Any, accepted: list[str]) -> str:
+    """What is wrong with a key that a config does not have.
+
+    >>> unknown("pair_token", ["model", "pair_tokens"])
+    'unknown key; accepted: model, pair_tokens; did you mean pair_tokens?'
+    """
+    near = "".join(f"; did you mean {one}?" for one in get_close_matches(str(key), accepted, 1))
+    return f"unknown key; accepted: {listing(accepted)}{near}"
 
 
 def mistake(found: Mapping[str, Any], place: tuple[Any, ...]) -> str:
@@ -332,8 +344,20 @@ def mistake(found: Mapping[str, Any], place: tuple[Any, ...]) -> str:
     return f"{'.'.join(map(str, place)) or '(top level)'}: {message}{got}"
 
 
+def without_classes(cls: Any, location: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A location as a config has it: without the classes that pydantic names where a key takes several kinds."""
+    named = [part for at, part in enumerate(location) if part in {one.__name__ for one in _classes(cls, location[:at])}]
+    return tuple(part for part in location if part not in named)
+
+
 def fields_at(cls: Any, location: tuple[Any, ...]) -> list[str]:
     """Field names of the config class at a location: keys, list positions and union tags, as pydantic reports them."""
+    classes = _classes(cls, location)
+    return list(classes[0].model_fields) if classes else []
+
+
+def _classes(cls: Any, location: tuple[Any, ...]) -> list[type[BaseModel]]:
+    """The config classes that may stand at a location."""
     classes = [cls]
     for part in location:
         tagged = [one for one in classes if part == one.__name__ or _is_tag(part, one)]
@@ -342,7 +366,7 @@ def fields_at(cls: Any, location: tuple[Any, ...]) -> list[str]:
             classes = tagged
         elif fields:
             classes = _config_classes(fields[0].annotation)
-    return list(classes[0].model_fields) if classes else []
+    return classes
 
 
 def _is_tag(part: Any, cls: type[BaseModel]) -> bool:

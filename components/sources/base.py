@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PositiveInt, SerializeAsAny, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from components.config import Config, fields_at, listing
+from components.config import Config, fields_at, listing, unknown
 from components.rng import keyed_int
 from components.sources.records import Bad, Document, Judgement, Query
 
@@ -138,8 +138,8 @@ def _with_accepted_keys(error: ValidationError, source: type[Source]) -> Validat
     for line in error.errors():
         kind: str | PydanticCustomError = line["type"]
         if kind == "extra_forbidden":
-            accepted = fields_at(source, line["loc"][:-1])
-            kind = PydanticCustomError("value_error", f"unknown key; accepted: {listing(accepted)}")
+            message = unknown(line["loc"][-1], fields_at(source, line["loc"][:-1]))
+            kind = PydanticCustomError("value_error", message)
         elif kind == "value_error":
             kind = PydanticCustomError("value_error", line["msg"].removeprefix("Value error, "))
         details.append(InitErrorDetails(type=kind, loc=line["loc"], input=line["input"], ctx=line.get("ctx", {})))

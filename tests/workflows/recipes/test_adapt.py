@@ -179,7 +179,7 @@ def test_measures_are_those_of_the_judgements(tree: dict[str, Any]) -> None:
         ("evaluate.select=validation", r"own\.yaml: evaluate\.select: no query of 'validation'"),
         ("evaluate.select=null", r"own\.yaml: .*evaluate: a system is chosen by queries that are neither"),
         ("train.game.updates=0", r"own\.yaml: train\..*game\.updates: Input should be greater than or equal to 1"),
-        ("train.wram={updates: 3}", r"own\.yaml: train\..*wram: unknown key; accepted: warm, ranker, game"),
+        ("train.wram={updates: 3}", r"own\.yaml: train\.wram: unknown key; accepted: warm, ranker, game; did you mean warm\?"),
         ("model=/nowhere", r"own\.yaml: model: /nowhere: there is no such directory"),
     ],
 )
