@@ -8,7 +8,7 @@ import importlib
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -45,7 +45,8 @@ class HoldOut(Config):
     of: str = "train"
     """The split whose queries are drawn."""
     share: float = Field(0.1, gt=0, lt=1)
-    """The share of its queries, drawn by their ids: the same ones whatever else the split holds."""
+    """The share of its queries, of those that no split above this one draws; by their ids: the same ones whatever else
+    the split holds."""
     start: float | None = Field(None, ge=0, lt=1)
     """Where the share begins on a circle of length 1, on which all queries of `of` lie by their ids. Shares that do not
     overlap there have no query in common, as folds need it. Null for a draw that knows of no other."""
@@ -77,6 +78,20 @@ class Source(Config):
     hold_out: dict[str, HoldOut] = {}
     """Further splits, drawn from those that there are: `{dev: {of: train, share: 0.1}}` for a collection without dev
     queries. They are drawn before `sample`."""
+
+    def counts(self, queries: Mapping[str, int]) -> dict[str, int]:
+        """Of a collection with so many queries in each split: about how many there are in each once splits are held out
+        and samples drawn."""
+        counts, by_place = dict(queries), dict[str, float](queries)
+        for split, how in self.hold_out.items():
+            before = counts if how.start is None else by_place  # shares with a place take nothing from each other
+            counts[split] = round(how.share * before.get(how.of, 0))
+            counts[how.of] = counts.get(how.of, 0) - counts[split]
+            if how.start is None:
+                by_place[how.of] = by_place.get(how.of, 0) * (1 - how.share)
+        for split, sample in self.sample.items():
+            counts[split] = min(counts.get(split, 0), sample if isinstance(sample, int) else sample.queries)
+        return counts
 
     @abstractmethod
     def read_documents(self) -> Iterator[Document | Bad]:

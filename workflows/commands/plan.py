@@ -5,7 +5,7 @@ a line each."""
 import argparse
 from pathlib import Path
 
-from components.config import UserError
+from components.config import UserError, listing
 from workflows import ROOT
 from workflows.commands.opening import opened
 from workflows.commands.several import add_configs, named
@@ -15,13 +15,17 @@ from workflows.estimating.collection import assumptions
 from workflows.estimating.estimate import estimate
 from workflows.estimating.foreseen import write_estimate
 from workflows.estimating.table import estimate_text
+from workflows.program import program
 from workflows.running.executor import missing_for
 from workflows.running.plan import defaults_text, plan_text
+from workflows.stages import experiments
 from workflows.stages.experiments import Experiment
 from workflows.stages.scale import NoSmallScale
 from workflows.store.dag import graph
 from workflows.store.planner import pending
 from workflows.store.store import Store
+from workflows.tuning.config import TunedExperiment, read_tuning
+from workflows.tuning.search_space import points
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +62,19 @@ def call(arguments: argparse.Namespace) -> None:
     missing = list(dict.fromkeys(name for node in pending(experiment.wanted, store) for name in missing_for(node)))
     if missing:
         print(f"source missing: {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""))
+    if "tune" in experiments.tree_of(paths[0], arguments.assignments):
+        print(_tuning(read_tuning(argparse.Namespace(**vars(arguments), config=paths[0]))))
+
+
+def _tuning(tuned: TunedExperiment) -> str:
+    """What `tune` would do, in a line."""
+    tuning = tuned.tuning
+    drawn = tuning.trials if tuning.search == "optuna" else len(points(tuning.space, tuning.trials, tuning.seed))
+    own = ", beside the config as it is" if tuning.baseline else ""
+    return (
+        f"this is the plan of `run`; `{program()} tune {tuned.path}` tries {drawn:,} points of {listing(tuning.space)}"
+        f"{own}, by {tuning.measure} of {tuning.systems[-1]} on {tuning.split}"
+    )
 
 
 def _several(arguments: argparse.Namespace, paths: list[Path]) -> None:

@@ -3,13 +3,15 @@
 import argparse
 import json
 
+from components.config import UserError
 from components.evaluation import result_table
 from workflows.commands.opening import add_config, add_pair, labelled, opened, opened_pair
-from workflows.commands.watch import watch
+from workflows.commands.watch import view, watch
 from workflows.report.differences import differences, told
 from workflows.report.run_folder import RunFolder
 from workflows.store.dag import Step
 from workflows.store.needed import finished
+from workflows.store.planner import pending
 from workflows.store.store import Store
 from workflows.tuning.report import format_table
 from workflows.tuning.trials import TrialTable
@@ -33,7 +35,7 @@ def call(arguments: argparse.Namespace) -> None:
         return
     experiment, store = opened(arguments)
     if arguments.watch:
-        watch(experiment, store)
+        watch(experiment, store, arguments.config)
         return
     if arguments.label is not None:
         _record(labelled(experiment, arguments.label), store, as_json=arguments.json)
@@ -42,7 +44,9 @@ def call(arguments: argparse.Namespace) -> None:
     if trials is not None:
         print(format_table(trials))
         return
-    finished(store, experiment.outcome.results)
+    if not store.is_done(experiment.outcome.results):
+        print(view(experiment, store, pending(experiment.wanted, store), arguments.config))
+        raise UserError(f"{arguments.config}: no results yet: they are made last")
     metrics = RunFolder(experiment, store).metrics()
     print(json.dumps(metrics, indent=1) if arguments.json else result_table.table(metrics))
 

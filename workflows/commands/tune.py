@@ -14,6 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_config(parser)
     add_cluster(parser)
+    parser.add_argument("--trials-only", action="store_true", help="write the best config and do not run it")
 
 
 def call(arguments: argparse.Namespace) -> None:
@@ -23,6 +24,8 @@ def call(arguments: argparse.Namespace) -> None:
     experiment, store = opened(arguments)
     check_source_files(graph(experiment.wanted), store)
     best = tune.tune(arguments, store)
+    if arguments.trials_only:
+        return
     opening.leave()  # this Ray has CPUs for many trials; the run starts its own
     own: dict[str, Any] = {"config": best, "known_as": None, "assignments": [], "until": None, "no_estimate": False}
     run.run_one(argparse.Namespace(**{**vars(arguments), **own}))

@@ -4,6 +4,7 @@ next. Nothing but files is read."""
 import shutil
 import sys
 import time
+from pathlib import Path
 
 from components.config import listing
 from workflows.estimating.foreseen import read_estimate
@@ -21,7 +22,7 @@ NEXT = 4
 """How many of the waiting steps are named."""
 
 
-def watch(experiment: Experiment, store: Store, *, seconds: float = 1.0) -> None:
+def watch(experiment: Experiment, store: Store, config: Path, *, seconds: float = 1.0) -> None:
     """Show a run until it is finished, or Ctrl-C: redrawn in place on a terminal, elsewhere printed whenever a step
     begins or ends."""
     live, before, drawn = sys.stdout.isatty(), "", 0
@@ -31,7 +32,10 @@ def watch(experiment: Experiment, store: Store, *, seconds: float = 1.0) -> None
         if trials is not None and trials.under_way:
             text = key = format_table(trials)
         else:
-            text = view(experiment, store, waiting)
+            if not store.holders(waiting):
+                time.sleep(seconds)  # it may be between two steps
+                waiting = pending(experiment.wanted, store)
+            text = view(experiment, store, waiting, config)
             key = text if live else text.partition(" to run")[0] + listing(store.holders(waiting))
         if key != before:
             if live and drawn:
@@ -43,8 +47,8 @@ def watch(experiment: Experiment, store: Store, *, seconds: float = 1.0) -> None
         time.sleep(seconds)
 
 
-def view(experiment: Experiment, store: Store, waiting: list[Step]) -> str:
-    """A run as it is now, with a line for each running step."""
+def view(experiment: Experiment, store: Store, waiting: list[Step], config: Path) -> str:
+    """The run of a config as it is now, with a line for each running step."""
     whole = len(graph(experiment.wanted))
     left = _time_left(experiment, store, waiting)
     lines = [f"{experiment.name}: {whole - len(waiting)} of {whole} steps done, {len(waiting)} to run{left}"]
@@ -58,7 +62,7 @@ def view(experiment: Experiment, store: Store, waiting: list[Step]) -> str:
         else:
             lines.append(f"  {bar(node.label, state, state['seconds'], width)}")
     if waiting and not busy:
-        lines.append(f"  nothing is running; resume with: {program()} run")
+        lines.append(f"  nothing is running; resume with: {program()} run {config}")
     lines += [f"  failed: {node.label}: {why}" for node in waiting if node not in busy and (why := _why(node, store))]
     later = [node.label for node in waiting if node not in busy]
     if later:

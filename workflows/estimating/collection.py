@@ -75,7 +75,7 @@ def sizes(
         if key not in known_sources:
             known_sources[key] = _read(whole, model, seconds)
         known = known_sources[key]
-        known = replace(known, queries=_drawn(source, known.queries), drawn=tuple(source.hold_out))
+        known = replace(known, queries=source.counts(known.queries), drawn=tuple(source.hold_out))
         if source.only_judged:  # mostly one document a query
             known = replace(known, documents=min(known.documents, sum(known.queries.values())))
     return _with(known, assumed)
@@ -132,17 +132,6 @@ def _read(source: Source, model: Any, most: float) -> Sizes:
             break
     seconds = (seconds + time.monotonic() - began) / max(1, read + sum(counts.values()))
     return _sizes(model, texts, asked, documents=documents, queries=counts, exact=exact, read_seconds=seconds)
-
-
-def _drawn(source: Source, counts: Mapping[str, int]) -> dict[str, int]:
-    """Queries by split after splits are held out and samples drawn."""
-    queries = dict(counts)
-    for split, held in source.hold_out.items():
-        queries[split] = round(counts.get(held.of, 0) * held.share)
-        queries[held.of] = queries.get(held.of, 0) - queries[split]
-    for split, sample in source.sample.items():
-        queries[split] = min(queries.get(split, 0), sample if isinstance(sample, int) else sample.queries)
-    return queries
 
 
 def _sizes(model: Any, documents_read: list[str], queries_read: list[str], **counted: Any) -> Sizes:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from components.config import UserError
 from workflows.store import leases, s3, transfer
 from workflows.store.dag import Step
 from workflows.store.store import RECORD, Store
@@ -15,6 +16,11 @@ def open_store(root: str | Path) -> Store:
     """The store in a directory, at `s3://bucket/prefix`, or at a path of this node's cache of one."""
     path = s3.local_path(root)
     s3.check_access(path)
+    file = next((one for one in (path, *path.parents) if one.is_file()), None)
+    if file is not None:
+        raise UserError(
+            f"{root}: the store cannot be there, as {file} is a file; accepted: a folder, or s3://BUCKET/PREFIX"
+        )
     return ObjectStore(path) if s3.is_cached(path) else Store(path)
 
 

@@ -118,12 +118,22 @@ def read_tuning(arguments: argparse.Namespace) -> TunedExperiment:
         raise UserError(f"{path}: tune: {recipe} has no numbers of its own; tune one of its experiments")
     tree["tune"] = {"systems": system_names(experiment.outcome.systems)[-1:], **tree["tune"]}
     tuning = parse(Tuning, tree["tune"], where=f"{path}: tune")
-    tuned = TunedExperiment(path, tree, experiment.run, tuning)
+    tuned = TunedExperiment(path, _with_splits(tree, experiment), experiment.run, tuning)
     tuned.measure_steps(experiment)
     _check_measure(path, tuning, experiment.config.evaluate)
     _check_space(tuned)
     tuned.optuna()
     return tuned
+
+
+def _with_splits(tree: dict[str, Any], experiment: Experiment) -> dict[str, Any]:
+    """The experiment with the splits that its recipe has filled in, where it does that. Measured on another split a
+    trial would fill in others, and train on queries, or be chosen by such, that the results are measured on."""
+    if not experiment.defaults:
+        return tree
+    config = experiment.config.model_dump(mode="json")
+    values = {"data.hold_out": config["data"]["hold_out"], "evaluate.select": config["evaluate"]["select"]}
+    return override(tree, [f"{key}={json.dumps(value)}" for key, value in values.items()])
 
 
 def _check_measure(path: Path, tuning: Tuning, evaluate: Any) -> None:

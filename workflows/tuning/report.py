@@ -12,6 +12,7 @@ from workflows.report import page as pages
 from workflows.tuning.trials import Trial, TrialTable
 
 PAGE = "tune.html"
+LUCK = "The best of many trials is partly the luckiest: on queries that no trial was chosen by, expect a little less."
 
 
 def format_value(value: Any) -> str:
@@ -65,6 +66,8 @@ def format_table(table: TrialTable) -> str:
         lines.append("  ".join(["", *cells, row[-1]]).rstrip())
     reasons = [f"  trial {trial.number} failed: {trial.reason}" for trial in table.trials if trial.state == "failed"]
     heading = f"{table.measure}, {table.split} split; {table.counts}"
+    if best is not None:
+        reasons.append(f"  {LUCK}")
     return "\n".join([heading, "", *lines, *([""] if reasons else []), *reasons])
 
 
@@ -98,7 +101,8 @@ def write_page(
     page = {
         "title": title, "table": table, "best": table.best, "results": results_split, "baseline": baseline,
         "stopped": any(trial.state == "stopped" for trial in table.trials), "charts": charts, "source": source,
-        "columns": column_names(table.names), "format_value": format_value, "path": table.best_config,
+        "columns": column_names(table.names), "program": program(), "format_value": format_value, "luck": LUCK,
+        "path": table.best_config,
         "config": config, "seconds": sum(trial.seconds for trial in table.trials),
     }  # fmt: skip
     table.folder.mkdir(parents=True, exist_ok=True)

@@ -19,6 +19,7 @@ import yaml
 from tests.support import tiny
 from tests.support.light import light
 from tests.support.tiny import ROOT, Place, Said
+from workflows.__main__ import main
 from workflows.distributed import leftovers
 
 # plan
@@ -148,9 +149,11 @@ def test_run_until_a_label(beir: Path, encoder: Path, tmp_path: Path, said: Said
     assert place("plan") == 0
     assert said()[0].splitlines()[-1] == "32 steps, 29 to run"
     assert place("show") == 2
-    assert said()[1] == (
-        "error: the step 'results' is not done; run it first: python -m workflows run CONFIG\n"
-    )  # fmt: skip
+    out, err = said()
+    assert out.startswith(
+        "tiny: 3 of 32 steps done, 29 to run\n  nothing is running; resume with: python -m workflows run "
+    )
+    assert err == f"error: {place.config}: no results yet: they are made last\n"
     assert place("run", "--until", "token") == 2
     assert said()[1].startswith("error: no step is labelled 'token'; accepted: 'data', ")
 
@@ -263,6 +266,26 @@ def test_doctor_says_what_is_there_and_what_is_missing(
     out, err = said()
     assert f"  MISSING disk: 1.0 GiB free at {played.store}; move the store with SPARRING_STORE or --store" in out
     assert err == "error: something is missing; the lines above say what to do\n"
+
+
+def test_doctor_finds_a_store_that_cannot_be_written_to(
+    tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So do the other commands, where it is a file."""
+    monkeypatch.setattr("workflows.commands.doctor.CHECKS", {})
+    file = tiny.write(tmp_path / "file", {})
+    assert main(["--store", str(file), "doctor"]) == 2
+    assert said()[0] == f"  MISSING disk: {file} is a file; move the store with SPARRING_STORE or --store\n"
+    for command in ("plan", "run", "show"):
+        assert main(["--store", str(file / "store"), command, "configs/demo.yaml"]) == 2
+        assert said()[1].startswith(f"error: {file}/store: the store cannot be there, as {file} is a file; accepted: ")
+
+    def read_only(**_: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("workflows.commands.doctor.tempfile.TemporaryFile", read_only)
+    assert main(["--store", str(tmp_path / "store"), "doctor"]) == 2
+    assert f"{tmp_path} cannot be written to (Read-only file system); move the store with" in said()[0]
 
 
 def test_doctor_names_what_a_killed_run_has_left(tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:

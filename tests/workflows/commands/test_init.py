@@ -185,6 +185,24 @@ def test_what_is_left_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "0 queries" in out
 
 
+def test_judgements_of_ids_that_no_column_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+    """`init` says what to write, and `plan` does not plan as if nobody had judged."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    plain_names(tmp_path / "own")
+    write(tmp_path / "own/queries.csv", "question", *(text for _, text, _ in QUERIES))
+    assert main(["init", "own"]) == 0
+    out = said()[0]
+    assert "queries.csv: no column of ids is known, so queries are numbered by row; to name one: " in out
+    assert "judgement of a missing query: 12, first at own/judgements.csv:2" in out
+    assert out.endswith(
+        "next:  say in own.yaml which columns have the ids that the judgements name:\n"
+        "       columns: {documents: {doc_id: THEIRS}, queries: {query_id: THEIRS}}\n"
+    )
+    assert main(["plan", "own.yaml"]) == 2
+    assert said()[1].startswith("error: own.yaml: own/judgements.csv:2: there is no query 'q0', nor any other that a ")
+
+
 def test_what_is_wrong_is_counted_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
     monkeypatch.chdir(tmp_path)
     folder = sources.beir(tmp_path / "mine")

@@ -373,6 +373,20 @@ def test_a_split_is_drawn_from_another_by_its_queries_ids(out: Path, collection:
         ingest(out, None, source=collection.source(hold_out={"test": {"of": "train"}}))
 
 
+@pytest.mark.parametrize("starts", [(None, None), (0.0, 0.4), (None, 0.5)])
+def test_a_source_foretells_how_many_are_drawn(
+    out: Path, collection: Collection, starts: tuple[float | None, float | None]
+) -> None:
+    """Of a share without a place, of those that are left; within four standard deviations."""
+    collection.queries = [{"_id": f"q{n}", "text": f"what is {n}?"} for n in range(2000)]
+    collection.qrels = {"train": [f"q{n}\td{n % 6}\t1" for n in range(2000)]}
+    shares = {split: {"share": 0.4, "start": start} for split, start in zip(("test", "dev"), starts, strict=True)}
+    source = collection.source(hold_out=shares)
+    drawn, foretold = ingest(out, None, source=source)["queries"], source.counts({"train": 2000})
+    assert foretold["dev"] == (800 if starts == (0.0, 0.4) else 480)
+    assert all(abs(drawn[split] - foretold[split]) < 4 * 22 for split in ("train", "dev", "test"))
+
+
 def test_shares_that_do_not_overlap_have_no_query_in_common(out: Path, collection: Collection) -> None:
     """Folds: wherever they begin, also across the circle's end, all queries are dealt."""
     collection.queries = [{"_id": f"q{n}", "text": f"what is {n}?"} for n in range(300)]

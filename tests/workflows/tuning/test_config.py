@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.support import tiny
+from tests.support import sources, tiny
 from tests.support.tiny import Said
 from tests.support.tuning import GAME, WARM, tree
 from workflows.__main__ import main, parser
+from workflows.stages import experiments
 from workflows.tuning.config import read_tuning
 
 
@@ -50,6 +52,8 @@ def test_a_mistake_is_one_line(
     out, err = said()
     assert out == ""
     assert re.fullmatch(rf"error: .*tiny\.yaml.*{says}.*\n|error: --set .*{says}\n", err), err
+    assert place("plan") == 2
+    assert said()[1] == err
     assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", "inline.yaml"}
 
 
@@ -62,6 +66,38 @@ def test_the_last_system_counts_where_none_is_named(beir: Path, encoder: Path, t
     assert tuned.tuning.systems == tuned.tree["tune"]["systems"] == [rows[-1].name]
     (measured,) = tuned.measure_steps(tuned.experiment({}))
     assert measured == [rows[-1].metrics]
+
+
+def test_plan_says_what_is_tried(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
+    asked = tree(beir, encoder, space={GAME: {"grid": [1e-3, 2e-3]}, WARM: {"uniform": [1e-4, 1e-3]}}, trials=3)
+    place = tiny.place(tmp_path, asked)
+    assert place("plan") == 0
+    line = said()[0].splitlines()[-1]
+    assert line.startswith("this is the plan of `run`; `python -m workflows tune ")
+    assert f" tries 6 points of {GAME}, {WARM}, beside the config as it is, by RR@10 of " in line
+
+
+def test_trials_of_adapt_have_the_splits_of_its_run(encoder: Path, tmp_path: Path) -> None:
+    """What the run measures on is neither trained on nor chosen by in any trial."""
+    folder = sources.beir(tmp_path / "own")
+    asked_for = [json.dumps({"_id": f"q{n}", "text": f"{n}?"}) for n in range(90)]
+    sources.write(folder / "queries.jsonl", *asked_for)
+    sources.write(folder / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore", *(f"q{n}\td1\t1" for n in range(90)))
+    (folder / "qrels" / "test.tsv").unlink()
+    asked = tiny.adapt(folder, encoder)
+    asked["tune"] = {
+        "measure": "RR@10",
+        "systems": ["warm retriever"],
+        "space": {"train.warm.learning_rate": {"grid": [1e-4]}},
+    }
+    place = tiny.place(tmp_path / "place", asked)
+    tuned = read_tuning(parser().parse_args(place.words("tune")))
+    run = experiments.read(place.config, [], place.runs).config
+    assert set(run.data.hold_out) == {"test", "dev"}
+    trial = tuned.experiment({"train.warm.learning_rate": 1e-4}).config
+    assert (trial.data.hold_out, trial.evaluate.split) == (run.data.hold_out, "dev")
+    again = tiny.write(tmp_path / "best.yaml", trial.model_dump(mode="json"))
+    assert experiments.read(again, ["evaluate.split=test"], place.runs).config.data.hold_out == run.data.hold_out
 
 
 def test_an_experiment_without_the_section_is_not_tuned(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:

@@ -41,7 +41,8 @@ def test_the_text_shows_the_best_trial_first(table: TrialTable) -> None:
         "      2     0.4       y  0.900         stopped\n"
         "      4     0.9       y  0.500         running\n"
         "      3     0.8       y                failed\n\n"
-        "  trial 3 failed: no <memory>"
+        "  trial 3 failed: no <memory>\n"
+        "  The best of many trials is partly the luckiest: on queries that no trial was chosen by, expect a little less."
     )
 
 

@@ -173,13 +173,7 @@ class _Resolving:
 
     def _counts(self, hold_out: Mapping[str, HoldOut]) -> dict[str, int]:
         """About how many judged queries each split has once splits are held out and samples drawn."""
-        whole, counts = self._survey.queries, dict(self._survey.queries)
-        for split, how in hold_out.items():
-            drawn = round(how.share * whole.get(how.of, 0))
-            counts[split] = drawn
-            counts[how.of] = counts.get(how.of, 0) - drawn
-        for split, sample in self._config.data.sample.items():
-            counts[split] = min(counts.get(split, 0), sample if isinstance(sample, int) else sample.queries)
+        counts = self._config.data.model_copy(update={"hold_out": hold_out}).counts(self._survey.queries)
         return {split: count for split, count in counts.items() if count > 0}
 
     def _held_out(self, split: str, whole: str, others: Mapping[str, HoldOut]) -> HoldOut:
@@ -187,11 +181,12 @@ class _Resolving:
         queries = self._survey.queries[whole]
         least, most = DEV_QUERIES
         wanted = min(max(queries / 10, least), most) if whole == "train" else most
-        left = 1 - sum(how.share for how in others.values() if how.of == whole)
-        share = round(min(wanted / queries, left / (3 if whole == "train" else 2)), 4)
+        before = self._config.data.model_copy(update={"hold_out": others, "sample": {}})
+        left = before.counts(self._survey.queries)[whole]
+        share = round(min(wanted / left, 1 / (3 if whole == "train" else 2)), 4)
         self._note(
             f"data.hold_out.{split}", f"{{of: {whole}, share: {share:g}}}",
-            f"the collection has no {split} queries: about {round(share * queries):,} of {queries:,} of {whole}",
+            f"the collection has no {split} queries: about {round(share * left):,} of {queries:,} of {whole}",
         )  # fmt: skip
         return HoldOut(of=whole, share=share)
 
