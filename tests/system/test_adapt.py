@@ -17,6 +17,7 @@ from components.neighbours.reranking import best
 from components.systems.system import System
 from tests.support import tiny
 from tests.support.tiny import ROOT, Place
+from workflows.__main__ import main
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_it_ends_with_what_to_deploy(adapted: Place, said: tiny.Said) -> None:
     assert adapted("show") == 0
     printed = " ".join("".join(said()).split())
     assert printed.endswith(deploy["sentence"])
-    assert f"Deploy {deploy['system']}, chosen on {deploy['chosen_on']}: " in printed
+    assert f"Deploy {deploy['system']}, chosen on {deploy['chosen_on']}" in printed
     selection = json.loads((adapted.artifact("selection") / "selection.json").read_text())
     assert deploy["chosen_on"] == f"the {selection['queries']} queries of dev"
     assert deploy["sentence"] in (adapted.runs / "tiny" / "report.html").read_text()
@@ -54,6 +55,22 @@ def test_what_to_deploy_is_what_is_exported(adapted: Place, tmp_path: Path) -> N
     assert adapted("export", str(tmp_path / "out")) == 0
     system = json.loads((tmp_path / "out" / "system" / "system.json").read_text())
     assert system["name"] == adapted.metrics()["deploy"]["system"]
+
+
+def test_any_system_can_be_searched_with(adapted: Place, tmp_path: Path, said: tiny.Said) -> None:
+    """A run's own and the exported one find the same; a name that is none is answered with those that there are."""
+    name = "BM25 + start model, reciprocal"
+    assert adapted("search", "baven", "--system", name) == 0
+    found = said()[0]
+    assert found.count("BM25 ") > 0
+    assert adapted("export", str(tmp_path / "out"), "--system", name) == 0
+    said()
+    assert main(["search", str(tmp_path / "out" / "system"), "baven"]) == 0
+    assert said()[0] == found
+    assert adapted("search", "barami", "--system", "none") == 2
+    assert "BM25 + start model, reciprocal" in said()[1]
+    assert adapted("search", "barami", "--system", name, "--rank") == 2
+    assert said()[1].startswith("error: --rank: ")
 
 
 def test_neighbours_compete_by_what_they_do_for_queries_that_did_not_choose_them(

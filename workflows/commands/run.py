@@ -4,7 +4,9 @@ after another, and share their steps."""
 import argparse
 import shlex
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from components.evaluation import result_table
 from workflows.commands.opening import add_cluster, labelled, opened
@@ -18,6 +20,7 @@ from workflows.report.timeline import timeline, where
 from workflows.running.executor import check_present, check_source_files
 from workflows.running.runner import run_steps
 from workflows.running.tracking import open_tracker
+from workflows.stages.results import Outcome
 from workflows.store.dag import graph
 from workflows.store.planner import pending
 
@@ -75,14 +78,17 @@ def run_one(arguments: argparse.Namespace) -> None:
         print(where(steps, seconds))
         if expected is not None and len(executed) == len(waiting) and seconds >= TELLING:
             print(f"      {how_far_off(expected.total, seconds)}")
-    print(f"\nreport: {folder.page}\ntry:    {_search(arguments, ranks=experiment.outcome.ranker is not None)}")
+    print(f"\nreport: {folder.page}\ntry:    {_search(arguments, metrics, experiment.outcome)}")
 
 
-def _search(arguments: argparse.Namespace, *, ranks: bool) -> str:
-    """The command that searches with what this run made."""
+def _search(arguments: argparse.Namespace, metrics: Mapping[str, Any], outcome: Outcome) -> str:
+    """The command that searches with what this run made: with what it chose to deploy, else with its last models."""
     words = [program()]
     words += [f"--store {shlex.quote(str(arguments.store))}"] if arguments.store else []
     words += [f'search {arguments.known_as or arguments.config} "your question"']
     words += [f"--set {shlex.quote(assignment)}" for assignment in arguments.assignments]
-    words += ["--rank"] if ranks else []
+    if "deploy" in metrics:
+        words += [f"--system {shlex.quote(metrics['deploy']['system'])}"]
+    elif outcome.ranker is not None:
+        words += ["--rank"]
     return " ".join(words)

@@ -15,6 +15,7 @@ from workflows.commands.opening import add_cluster, add_config, opened, store_ro
 from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import cores
 from workflows.serving import running
+from workflows.stages import systems
 
 CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")
 """Control characters, and what is printed in their place: a terminal would obey those in a document."""
@@ -27,6 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser, "an experiment, such as configs/demo.yaml, or the folder of an exported system")
     add_cluster(parser)
     parser.add_argument("query", metavar="QUERY", help="the text to search for")
+    parser.add_argument(
+        "--system", metavar="NAME",
+        help="which of a run's systems searches, as its table calls it (default: the last retriever)",
+    )  # fmt: skip
     parser.add_argument("-k", type=int, default=5, help="documents to show (default: 5)")
     parser.add_argument(
         "--rank", action="store_true",
@@ -43,6 +48,8 @@ def call(arguments: argparse.Namespace) -> None:
     """Print the documents, best first, with scores and the beginning of their texts."""
     if arguments.depth is not None and not arguments.rank:
         raise UserError("--depth: says how many documents --rank reorders; accepted: together with --rank")
+    if arguments.system is not None and arguments.rank:
+        raise UserError(f"--rank: {arguments.system!r} has the ranker that it has; accepted: without --system")
     for number, hit in enumerate((_exported if arguments.config.is_dir() else _of_run)(arguments), 1):
         title, doc_id, text = (part.translate(CONTROLS) for part in (hit.title, hit.doc_id, hit.text))
         print(f"{number}. {title or doc_id}  ({_scores(hit)})  {doc_id}")
@@ -57,7 +64,7 @@ def _scores(hit: Hit) -> str:
 
 def _exported(arguments: argparse.Namespace) -> list[Hit]:
     """What the system in a folder finds."""
-    for key, value in {"--set": arguments.assignments, "--rank": arguments.rank}.items():
+    for key, value in {"--set": arguments.assignments, "--rank": arguments.rank, "--system": arguments.system}.items():
         if value:
             raise UserError(f"{key}: an exported system searches as its system.json says; accepted: with a config")
     folder, k = arguments.config, arguments.k
@@ -69,13 +76,14 @@ def _exported(arguments: argparse.Namespace) -> list[Hit]:
 
 
 def _of_run(arguments: argparse.Namespace) -> list[Hit]:
-    """What the last retriever of a run finds, and with --rank the last ranker over it."""
+    """What a system of a run finds: the last retriever, with --rank the last ranker over it, or the named one."""
     experiment, store = opened(arguments)
+    named = None if arguments.system is None else systems.chosen(experiment.outcome, arguments.system)
     if arguments.rank and experiment.outcome.ranker is None:
         raise UserError(f"--rank: the recipe {experiment.config.recipe} trains no ranker")
     if arguments.depth is None:
         role, of = "ranker" if arguments.rank else "retriever", running.identity(experiment, store_root(arguments))
-        found = running.asked(experiment.run, of, role, arguments.query, arguments.k)
+        found = running.asked(experiment.run, of, role, arguments.query, arguments.k, system=arguments.system)
         if found is not None:
             return found
     from workflows.serving import library
@@ -84,7 +92,7 @@ def _of_run(arguments: argparse.Namespace) -> list[Hit]:
     if arguments.rank:
         own = library.own_depth(experiment.outcome, arguments.k)
         depth = own if arguments.depth is None else arguments.depth
-    plan = library.last(experiment.outcome, store, depth)
+    plan = library.last(experiment.outcome, store, depth) if named is None else library.measured(named, store)
     plan.config.check_k(arguments.k, "-k")
     opened_here = library.Library(store, threads=cores(), models=_models(arguments))
     return opened_here.system(plan).search([arguments.query], arguments.k)[0]

@@ -43,7 +43,7 @@ def metrics_of(
         metrics["sizes"] = tables
     if expected is not None:
         metrics["expected"] = expected.beside(metrics["means"])
-    deployed = deployment(metrics, systems, costs, store)
+    deployed = deployment(metrics, systems, costs, store, results)
     return metrics if deployed is None else {**metrics, "deploy": deployed}
 
 

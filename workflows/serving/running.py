@@ -46,20 +46,21 @@ def announced(
             path.unlink(missing_ok=True)
 
 
-def asked(folder: Path, identity: str, role: str, query: str, k: int) -> list[Hit] | None:
-    """What a running service of a folder finds by the system that has a role in `search`; None where there is none of
-    the same identity, or it does not answer: whoever asks then opens the models itself."""
+def asked(folder: Path, identity: str, role: str, query: str, k: int, *, system: str | None = None) -> list[Hit] | None:
+    """What a running service of a folder finds by a system, or by the one that has a role in `search`; None where there
+    is no service of the same identity, or it does not answer: whoever asks then opens the models itself."""
     about = _read(folder / FILE)
     if about is None:
         return None
     try:
-        if about["identity"] != identity or role not in about["systems"] or not _is_here(about):
+        name = system or about["systems"][role]
+        if about["identity"] != identity or not _is_here(about):
             return None
         if k > about["limits"]["k"] or not 0 < len(query.strip()) <= about["limits"]["query_characters"]:
             return None
         if _asked(f"{about['url']}/health", None, WAIT_SECONDS).get("identity") != identity:
             return None  # another program has the port now
-        question = {"queries": [query], "k": k, "system": about["systems"][role]}
+        question = {"queries": [query], "k": k, "system": name}
         documents = _asked(f"{about['url']}/search", question, ANSWER_SECONDS)["results"][0]["documents"]
         return [Hit(**one) for one in documents]
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
