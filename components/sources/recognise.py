@@ -253,6 +253,12 @@ def _three_tables(folder: Path, tables: list[Table]) -> Keys | None:
     documents, queries, qrels = (_of(tables, role) for role in ("documents", "queries", "qrels"))
     if documents is None or (qrels is not None and queries is None):
         return None
+    judged: dict[str, dict[str, str]] = {}
+    if queries is not None and qrels is not None:
+        judged = {"documents": _judged_by(folder, documents, "doc_id", qrels, "text"),
+                  "queries": _judged_by(folder, queries, "query_id", qrels, "question")}  # fmt: skip
+    elif queries is not None:
+        qrels, judged = _judging(folder, tables, documents, queries)
     used = {"documents": documents, "queries": queries, "qrels": qrels}
     columns = {
         "documents": documents.columns_for(doc_id=("doc_id", "id"), title=("title",), text=("text",)),
@@ -261,9 +267,8 @@ def _three_tables(folder: Path, tables: list[Table]) -> Keys | None:
             query_id=("query_id", "question"), doc_id=("doc_id", "text"), relevance=("relevance",)
         ) if qrels else {},
     }  # fmt: skip
-    if queries is not None and qrels is not None:
-        columns["documents"] |= _judged_by(folder, documents, "doc_id", qrels, "text")
-        columns["queries"] |= _judged_by(folder, queries, "query_id", qrels, "question")
+    for role, names in judged.items():
+        columns[role] |= names
     if qrels is not None and qrels.named("relevance") is None:
         raise UserError(f"{qrels.name}: columns {listing(qrels.columns)}, and none of a relevance; accepted: "
                         "relevance, such as 1")  # fmt: skip
@@ -281,16 +286,44 @@ def _judged_by(folder: Path, table: Table, name: str, qrels: Table, other: str) 
     column = qrels.named(name, other)
     if column is None or table.named(name, "id"):
         return {}
-    asked = {str(row[column]).strip() for row in islice(_rows(folder, qrels, [column]), JUDGEMENTS)}
+    holder = _holder(folder, table, _values(folder, qrels, column))
+    return {} if holder is None else {name: holder}
+
+
+def _judging(
+    folder: Path, tables: list[Table], documents: Table, queries: Table
+) -> tuple[Table | None, dict[str, dict[str, str]]]:
+    """The table without a known role whose columns hold ids of queries and of documents, as judgements do, with the
+    names of all three tables' columns of ids."""
+    for table in (one for one in tables if _role(one) is None and one.named("relevance")):
+        ids = [one for one in table.columns if one not in (table.named("relevance"), table.named("split"))]
+        values = {one: _values(folder, table, one) for one in ids}
+        asked = {one: holder for one in ids if (holder := _holder(folder, queries, values[one])) is not None}
+        found = {one: holder for one in ids if one not in asked
+                 and (holder := _holder(folder, documents, values[one])) is not None}  # fmt: skip
+        if asked and found:
+            (query, query_id), (document, doc_id) = next(iter(asked.items())), next(iter(found.items()))
+            return table, {"documents": {"doc_id": doc_id}, "queries": {"query_id": query_id},
+                           "qrels": {"query_id": query, "doc_id": document}}  # fmt: skip
+    return None, {}
+
+
+def _values(folder: Path, table: Table, column: str) -> set[str]:
+    """The first values of a column."""
+    return {str(row[column]).strip() for row in islice(_rows(folder, table, [column]), JUDGEMENTS)}
+
+
+def _holder(folder: Path, table: Table, values: set[str]) -> str | None:
+    """The column of a table that has the most of some values; None where no column has more than half of them."""
     found = {one: set[str]() for one in table.columns}
     for row in _rows(folder, table, table.columns):
         for one, ids in found.items():
-            if (value := str(row[one]).strip()) in asked:
+            if (value := str(row[one]).strip()) in values:
                 ids.add(value)
-        if any(len(ids) == len(asked) for ids in found.values()):
+        if any(len(ids) == len(values) for ids in found.values()):
             break
     best = max(found, key=lambda one: len(found[one]))
-    return {name: best} if 2 * len(found[best]) > len(asked) else {}
+    return best if 2 * len(found[best]) > len(values) else None
 
 
 def _rows(folder: Path, table: Table, columns: list[str]) -> Iterator[Keys]:

@@ -74,6 +74,13 @@ def numbers(folder: Path) -> None:
     write(folder / "judgements.csv", "question,abstract,grade", *(f"{q},d{q[1:]},1" for q, _, _ in QUERIES))
 
 
+def tickets(folder: Path) -> None:
+    """No column of ids is called so in any of the three."""
+    jsonl(folder / "articles.jsonl", *({"article_no": d, "name": "A", "content": text} for d, text in DOCUMENTS))
+    write(folder / "asked.tsv", "ticket\tquestion", *(f"{q}\t{text}" for q, text, _ in QUERIES))
+    write(folder / "relevant.csv", "ticket,article,label", *(f"{q},d{q[1:]},1" for q, _, _ in QUERIES))
+
+
 def tsv(folder: Path) -> None:
     write(folder / "docs.tsv", "doc_id\ttext", *(f"{d}\t{text}" for d, text in DOCUMENTS))
     write(folder / "topics.tsv.gz", "id\ttext", *(f"{q}\t{text}" for q, text, _ in QUERIES))
@@ -115,7 +122,9 @@ def lines(folder: Path) -> None:
 FORMATS: list[tuple[Callable[[Path], None], str, dict[str, int]]] = [
     (beir, "beir", {"train": 8, "test": 4}), (msmarco, "msmarco", {"train": 8, "dev": 4}),
     (dpr, "dpr", {"train": 8, "dev": 4, "test": 3}), (csv, "tables", {"train": 8, "test": 4}),
-    (plain_names, "tables", {"train": 12}), (numbers, "tables", {"train": 12}), (tsv, "tables", {"train": 12}),
+    (plain_names, "tables", {"train": 12}), (numbers, "tables", {"train": 12}),
+    (tickets, "tables", {"train": 12}),
+    (tsv, "tables", {"train": 12}),
     (objects, "tables", {"train": 8, "test": 4}),
     (parquet, "parquet", {"train": 8, "test": 4}), (pairs, "tables", {"train": 12}),
     (pairs_in_parquet, "tables", {"train": 8, "test": 4}), (lines, "tables", {"train": 12}),
