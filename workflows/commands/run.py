@@ -20,7 +20,6 @@ from workflows.report.timeline import timeline, where
 from workflows.running.executor import check_present, check_source_files
 from workflows.running.runner import run_steps
 from workflows.running.tracking import open_tracker
-from workflows.stages.results import Outcome
 from workflows.store.dag import graph
 from workflows.store.planner import pending
 
@@ -78,10 +77,11 @@ def run_one(arguments: argparse.Namespace) -> None:
         print(where(steps, seconds))
         if expected is not None and len(executed) == len(waiting) and seconds >= TELLING:
             print(f"      {how_far_off(expected.total, seconds)}")
-    print(f"\nreport: {folder.page}\ntry:    {_search(arguments, metrics, experiment.outcome)}")
+    search = _search(arguments, metrics, ranks=experiment.outcome.ranker is not None)
+    print(f"\nreport: {folder.page}\ntry:    {search}")
 
 
-def _search(arguments: argparse.Namespace, metrics: Mapping[str, Any], outcome: Outcome) -> str:
+def _search(arguments: argparse.Namespace, metrics: Mapping[str, Any], *, ranks: bool) -> str:
     """The command that searches with what this run made: with what it chose to deploy, else with its last models."""
     words = [program()]
     words += [f"--store {shlex.quote(str(arguments.store))}"] if arguments.store else []
@@ -89,6 +89,6 @@ def _search(arguments: argparse.Namespace, metrics: Mapping[str, Any], outcome: 
     words += [f"--set {shlex.quote(assignment)}" for assignment in arguments.assignments]
     if "deploy" in metrics:
         words += [f"--system {shlex.quote(metrics['deploy']['system'])}"]
-    elif outcome.ranker is not None:
+    elif ranks:
         words += ["--rank"]
     return " ".join(words)
