@@ -24,7 +24,7 @@ from workflows.program import without_passwords
 from workflows.store import s3
 
 GIB = 2**30
-MOVED = "move the store with SPARRING_STORE or --store"
+MOVED = "move it: `sparring --store FOLDER COMMAND`"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

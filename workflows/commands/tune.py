@@ -6,6 +6,7 @@ from typing import Any
 
 from workflows.commands import opening, run
 from workflows.commands.opening import add_cluster, add_config, opened
+from workflows.program import program
 from workflows.running.executor import check_source_files
 from workflows.store.dag import graph
 
@@ -25,6 +26,7 @@ def call(arguments: argparse.Namespace) -> None:
     check_source_files(graph(experiment.wanted), store)
     best = tune.tune(arguments, store)
     if arguments.trials_only:
+        print(f"next: {program()} run {best}   # the whole run; on the queries of test: --set evaluate.split=test")
         return
     opening.leave()  # this Ray has CPUs for many trials; the run starts its own
     own: dict[str, Any] = {"config": best, "known_as": None, "assignments": [], "until": None, "no_estimate": False}

@@ -4,11 +4,9 @@ next. Nothing but files is read."""
 import shutil
 import sys
 import time
-from pathlib import Path
 
 from components.config import listing
 from workflows.estimating.foreseen import read_estimate
-from workflows.program import program
 from workflows.stages.experiments import Experiment
 from workflows.store.dag import Step, graph
 from workflows.store.forecast import Forecast, about
@@ -22,7 +20,7 @@ NEXT = 4
 """How many of the waiting steps are named."""
 
 
-def watch(experiment: Experiment, store: Store, config: Path, *, seconds: float = 1.0) -> None:
+def watch(experiment: Experiment, store: Store, again: str, *, seconds: float = 1.0) -> None:
     """Show a run until it is finished, or Ctrl-C: redrawn in place on a terminal, elsewhere printed whenever a step
     begins or ends."""
     live, before, drawn = sys.stdout.isatty(), "", 0
@@ -35,7 +33,7 @@ def watch(experiment: Experiment, store: Store, config: Path, *, seconds: float 
             if not store.holders(waiting):
                 time.sleep(seconds)  # it may be between two steps
                 waiting = pending(experiment.wanted, store)
-            text = view(experiment, store, waiting, config)
+            text = view(experiment, store, waiting, again)
             key = text if live else text.partition(" to run")[0] + listing(store.holders(waiting))
         if key != before:
             if live and drawn:
@@ -47,8 +45,8 @@ def watch(experiment: Experiment, store: Store, config: Path, *, seconds: float 
         time.sleep(seconds)
 
 
-def view(experiment: Experiment, store: Store, waiting: list[Step], config: Path) -> str:
-    """The run of a config as it is now, with a line for each running step."""
+def view(experiment: Experiment, store: Store, waiting: list[Step], again: str) -> str:
+    """A run as it is now, with a line for each running step; `again` is the command that resumes it."""
     whole = len(graph(experiment.wanted))
     left = _time_left(experiment, store, waiting)
     lines = [f"{experiment.name}: {whole - len(waiting)} of {whole} steps done, {len(waiting)} to run{left}"]
@@ -62,7 +60,7 @@ def view(experiment: Experiment, store: Store, waiting: list[Step], config: Path
         else:
             lines.append(f"  {bar(node.label, state, state['seconds'], width)}")
     if waiting and not busy:
-        lines.append(f"  nothing is running; resume with: {program()} run {config}")
+        lines.append(f"  nothing is running; resume with: {again}")
     lines += [f"  failed: {node.label}: {why}" for node in waiting if node not in busy and (why := _why(node, store))]
     later = [node.label for node in waiting if node not in busy]
     if later:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from components.evaluation.result_table import chosen_on, p_text, signed, unsigned
+from components.evaluation.result_table import chosen_on, p_number, p_text, signed, unsigned
 from components.evaluation.selection import FILE
 from components.evaluation.significance import THE_METHOD
 from workflows.report.finished import Json
@@ -37,9 +37,8 @@ def deployment(
     timed = next(iter(costs([cost], store, metrics["rows"])), None)
     compared = [one for one in metrics["comparisons"] if one["measure"] == mean["measure"]
                 and (one["system"], one["baseline"]) == (lead["system"], lead["baseline"])]  # fmt: skip
-    against = (
-        {key: compared[-1][key] for key in ("system", "baseline", "difference", "p", "test")} if compared else None
-    )
+    told = ("system", "baseline", "difference", "p", "p_holm", "test")
+    against = {key: compared[-1][key] for key in told} if compared else None
     made: Json = {
         **{key: mean[key] for key in ("system", "split", "measure", "value", "low", "high", "queries")},
         "chosen_on": chosen_on(lead), "best": _best(results, store),
@@ -72,7 +71,8 @@ def sentence(made: Json, *, anything_trained: bool) -> str:
         counted = "the method" if against["test"] == THE_METHOD else "this training"
         best = ", the best untrained system" if anything_trained else ""
         told = (
-            f"{signed(against['difference'])} against {against['baseline']}{best} ({p_text(against['p'])}, {counted})"
+            f"{signed(against['difference'])} against {against['baseline']}{best} ({p_text(against['p'])}, corrected "
+            f"{p_number(against['p_holm'])}, {counted})"
         )
         other = against["system"] != made["system"]  # the best trained one, which is not worth what it costs
         parts.append(f"training does not pay: {against['system']} has {told}" if other else told)

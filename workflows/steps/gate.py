@@ -38,8 +38,8 @@ def gate(
     if decision["open"]:
         return decision
     note = (
-        f"The round is not played: {measure} is {decision['ranker']:.3f} in the ranker's order and "
-        f"{decision['ranking']:.3f} in the retriever's (p = {decision['p']:.3f}, {decision['queries']} queries of "
-        f"{split}; wanted: better, with p below {config.level:g}). {advice}"
+        f"The round is not played, and its models stay as they were: {measure} is {decision['ranker']:.3f} in the "
+        f"ranker's order and {decision['ranking']:.3f} in the retriever's (p = {decision['p']:.3f}, "
+        f"{decision['queries']} queries of {split}; wanted: better, with p below {config.level:g}). {advice}"
     )
     return {**decision, "note": note}

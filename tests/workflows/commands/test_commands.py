@@ -154,6 +154,8 @@ def test_run_until_a_label(beir: Path, encoder: Path, tmp_path: Path, said: Said
         "tiny: 3 of 32 steps done, 29 to run\n  nothing is running; resume with: python -m workflows run "
     )
     assert err == f"error: {place.config}: no results yet: they are made last\n"
+    assert place("show", "--set", "k=30") == 2
+    assert f"resume with: python -m workflows run {place.config} --set k=30\n" in said()[0]
     assert place("run", "--until", "token") == 2
     assert said()[1].startswith("error: no step is labelled 'token'; accepted: 'data', ")
 
@@ -264,7 +266,7 @@ def test_doctor_says_what_is_there_and_what_is_missing(
     monkeypatch.setattr("workflows.commands.doctor.shutil.disk_usage", lambda place: SimpleNamespace(free=2**30))
     assert played("doctor") == 2
     out, err = said()
-    assert f"  MISSING disk: 1.0 GiB free at {played.store}; move the store with SPARRING_STORE or --store" in out
+    assert f"  MISSING disk: 1.0 GiB free at {played.store}; move it: `sparring --store FOLDER COMMAND`" in out
     assert err == "error: something is missing; the lines above say what to do\n"
 
 
@@ -275,7 +277,7 @@ def test_doctor_finds_a_store_that_cannot_be_written_to(
     monkeypatch.setattr("workflows.commands.doctor.CHECKS", {})
     file = tiny.write(tmp_path / "file", {})
     assert main(["--store", str(file), "doctor"]) == 2
-    assert said()[0] == f"  MISSING disk: {file} is a file; move the store with SPARRING_STORE or --store\n"
+    assert said()[0] == f"  MISSING disk: {file} is a file; move it: `sparring --store FOLDER COMMAND`\n"
     for command in ("plan", "run", "show"):
         assert main(["--store", str(file / "store"), command, "configs/demo.yaml"]) == 2
         assert said()[1].startswith(f"error: {file}/store: the store cannot be there, as {file} is a file; accepted: ")
@@ -285,7 +287,7 @@ def test_doctor_finds_a_store_that_cannot_be_written_to(
 
     monkeypatch.setattr("workflows.commands.doctor.tempfile.TemporaryFile", read_only)
     assert main(["--store", str(tmp_path / "store"), "doctor"]) == 2
-    assert f"{tmp_path} cannot be written to (Read-only file system); move the store with" in said()[0]
+    assert f"{tmp_path} cannot be written to (Read-only file system); move it: " in said()[0]
 
 
 def test_doctor_names_what_a_killed_run_has_left(tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:

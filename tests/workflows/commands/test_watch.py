@@ -52,10 +52,10 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
     experiment, store = experiments.read(place.config, [], place.runs), Store(place.store)
     waiting = pending(experiment.wanted, store)
     whole = len(waiting)
-    lines = watch.view(experiment, store, waiting, place.config).splitlines()
+    lines = watch.view(experiment, store, waiting, "do it again").splitlines()
     assert lines == [
         f"tiny: 0 of {whole} steps done, {whole} to run",
-        f"  nothing is running; resume with: python -m workflows run {place.config}",
+        "  nothing is running; resume with: do it again",
         f"  then: data, bm25 index, bm25 ranking (test), BM25 measures and {whole - 4} more",
     ]  # fmt: skip
     busy, bad = waiting[0], waiting[1]
@@ -63,13 +63,13 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
         store.path(node).mkdir(parents=True)
     (store.path(bad) / FAILURE).write_text("Traceback\nOSError: the disk is full\n")
     monkeypatch.setattr(store, "holders", lambda nodes: {busy.name: "process 7 on here"})
-    assert "  data  (process 7 on here)" in watch.view(experiment, store, waiting, place.config).splitlines()
+    assert "  data  (process 7 on here)" in watch.view(experiment, store, waiting, "do it again").splitlines()
     foreseen.write_estimate(experiment.run, Cluster(), {node.name: 60.0 for node in waiting})
-    first = watch.view(experiment, store, waiting, place.config).splitlines()[0]
+    first = watch.view(experiment, store, waiting, "do it again").splitlines()[0]
     assert first == f"tiny: 0 of {whole} steps done, {whole} to run, about {whole} min left"
     with Progress(store.path(busy), 200, "texts") as counted:
         counted.set_done(50, "loss 0.5")
-    lines = watch.view(experiment, store, waiting, place.config).splitlines()
+    lines = watch.view(experiment, store, waiting, "do it again").splitlines()
     assert lines[1].startswith("  data:  25%|")
     assert "50/200" in lines[1]
     assert lines[2:] == [
