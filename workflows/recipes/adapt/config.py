@@ -76,7 +76,7 @@ class Trainings(Part):
     ranker: Training = Training(**TRAININGS["ranker"])
     """Of the ranker, on what the warm retriever retrieves."""
     game: Training = Training(**TRAININGS["game"])
-    """Of the retriever, by the ranker's scores."""
+    """Of the retriever, by the ranker's scores. In each round the ranker has 20 updates more, whatever this says."""
 
     @model_validator(mode="before")
     @classmethod
