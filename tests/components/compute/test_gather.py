@@ -438,6 +438,9 @@ def test_two_workers_train_as_one(both: dict[int, Path], name: str) -> None:
     logged = {count: lines(both[count] / name) for count in (1, 2)}
     assert len(logged[1]) == len(logged[2]) >= 3
     for a, b in zip(logged[1], logged[2], strict=True):
+        if is_bf16(name):  # near ties are broken otherwise: on some processors one of the five dev groups is
+            dev = [key for key in a if key.startswith("dev ")]
+            assert all(abs(a.pop(key) - b.pop(key)) < 1 / 5 + 1e-6 for key in dev)
         assert a == pytest.approx(b, rel=ROUNDED if is_bf16(name) else 1e-3, abs=2e-5)
     one, two = (load_file(both[count] / name / "state/optimizer.safetensors") for count in (1, 2))
     if is_bf16(name):
