@@ -466,7 +466,7 @@ def test_a_dead_driver_of_the_same_cache_is_not_waited_for(cache: Path) -> None:
     assert waited == []
 
 
-def test_the_records_of_a_graph_are_read_in_one_or_two_batches(
+def test_the_records_of_a_graph_are_read_in_a_few_batches(
     place: Remote, disk: Place, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many steps it has."""
@@ -475,7 +475,7 @@ def test_the_records_of_a_graph_are_read_in_one_or_two_batches(
     monkeypatch.setattr(s3, "read_json", lambda paths: asked.append(len(paths)) or read_json(paths))
     for words in (["plan"], ["show"]):
         assert place(*words) in (0, 2)
-        assert len(asked) <= 3
+        assert len([one for one in asked if one]) <= 3
         assert max(asked) == len(json.loads((disk.runs / "tiny" / "metrics.json").read_text())["steps"])
         asked.clear()
 
