@@ -17,7 +17,6 @@ from components.neighbours.reranking import best
 from components.systems.system import System
 from tests.support import tiny
 from tests.support.tiny import ROOT, Place
-from workflows.__main__ import main
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +59,11 @@ def test_what_to_deploy_is_what_is_exported(adapted: Place, tmp_path: Path) -> N
 def test_any_system_can_be_searched_with(adapted: Place, tmp_path: Path, said: tiny.Said) -> None:
     """A run's own and the exported one find the same; a name that is none is answered with those that there are."""
     name = "BM25 + start model, reciprocal"
-    assert adapted("search", "baven", "--system", name) == 0
-    found = said()[0]
+    found = searched(*adapted.words("search", "baven", "--system", name))
     assert found.count("BM25 ") > 0
     assert adapted("export", str(tmp_path / "out"), "--system", name) == 0
     said()
-    assert main(["search", str(tmp_path / "out" / "system"), "baven"]) == 0
-    assert said()[0] == found
+    assert searched("search", str(tmp_path / "out" / "system"), "baven") == found
     assert adapted("search", "barami", "--system", "none") == 2
     assert "BM25 + start model, reciprocal" in said()[1]
     assert adapted("search", "barami", "--system", name, "--rank") == 2
