@@ -26,7 +26,7 @@ def call(arguments: argparse.Namespace) -> None:
     check_source_files(graph(experiment.wanted), store)
     best = tune.tune(arguments, store)
     if arguments.trials_only:
-        print(f"next: {program()} run {best}   # the whole run; on the queries of test: --set evaluate.split=test")
+        print(f"next: {program()} run {best}   # its first lines say how to measure it on other queries")
         return
     opening.leave()  # this Ray has CPUs for many trials; the run starts its own
     own: dict[str, Any] = {"config": best, "known_as": None, "assignments": [], "until": None, "no_estimate": False}

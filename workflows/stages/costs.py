@@ -18,8 +18,8 @@ FROM_CHEAP_TO_DEAR = (
     (lucene_search, lucene_feedback), (search, rescore, fuse), (rerank_by_neighbours, chosen),
     (rerank, add_prior, fit_prior),
 )  # fmt: skip
-"""The step that a system ends with: BM25, also with feedback; a retriever, also with BM25 beside it, which takes a
-few milliseconds more; its neighbours; a ranker."""
+"""The step that a system ends with: BM25, also with feedback; a retriever, also with BM25 beside it, which needs no
+further model; its neighbours; a ranker."""
 FOR_QUERIES = (
     lucene_search,
     lucene_feedback,
