@@ -5,10 +5,11 @@ import copy
 import importlib
 import os
 import re
+from collections import ChainMap
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
@@ -323,17 +324,23 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
         place = without_classes(cls, first["loc"])
         if first["type"] == "extra_forbidden":
             accepted = fields_at(cls, first["loc"][:-1])
-            raise UserError(f"{where}: {'.'.join(map(str, place))}: {unknown(place[-1], accepted)}") from None
+            near = [_keys_below(one, place[:-1]) for one in _classes(cls, first["loc"][:-1])[:1]]
+            said = unknown(place[-1], accepted, ChainMap(*near, _keys_below(cls)))
+            raise UserError(f"{where}: {'.'.join(map(str, place))}: {said}") from None
         raise UserError(f"{where}: {mistake(first, place)}") from None
 
 
-def unknown(key: Any, accepted: list[str]) -> str:
-    """What is wrong with a key that a config does not have.
+def unknown(key: Any, accepted: list[str], elsewhere: Mapping[str, str] | None = None) -> str:
+    """What is wrong with a key that a config does not have. `elsewhere` are keys of its other places, with their whole
+    names.
 
     >>> unknown("pair_token", ["model", "pair_tokens"])
     'unknown key; accepted: model, pair_tokens; did you mean pair_tokens?'
+    >>> unknown("query_token", ["model"], {"query_tokens": "model.query_tokens"})
+    'unknown key; accepted: model; did you mean model.query_tokens?'
     """
-    near = "".join(f"; did you mean {one}?" for one in get_close_matches(str(key), accepted, 1))
+    named = {**(elsewhere or {}), **{one: one for one in accepted}}
+    near = "".join(f"; did you mean {named[one]}?" for one in get_close_matches(str(key), named, 1))
     return f"unknown key; accepted: {listing(accepted)}{near}"
 
 
@@ -369,13 +376,29 @@ def _classes(cls: Any, location: tuple[Any, ...]) -> list[type[BaseModel]]:
     return classes
 
 
+def _keys_below(cls: type[BaseModel], place: tuple[Any, ...] = ()) -> dict[str, str]:
+    """All keys of a config at a place and of its parts: each with its dotted name, of several the shortest. Those of
+    lists' parts are left out, as their names have a position."""
+    found: dict[str, str] = {}
+    Place = tuple[str, type[BaseModel], tuple[type[BaseModel], ...]]
+    places: list[Place] = [("".join(f"{part}." for part in place), cls, (cls,))]
+    for before, one, above in places:  # which grows: the classes of a level come before those below
+        for name, field in one.model_fields.items():
+            found.setdefault(name, f"{before}{name}")
+            parts = [part for part in _config_classes(field.annotation, lists=False) if part not in above]
+            places += [(f"{before}{name}.", part, (*above, part)) for part in parts]
+    return found
+
+
 def _is_tag(part: Any, cls: type[BaseModel]) -> bool:
     """Whether a part of a location is the tag that selects this class of a union."""
     return any(part in get_args(field.annotation) for field in cls.model_fields.values())
 
 
-def _config_classes(annotation: Any) -> list[type[BaseModel]]:
-    """The config classes in an annotation such as `list[X] | None`."""
+def _config_classes(annotation: Any, *, lists: bool = True) -> list[type[BaseModel]]:
+    """The config classes in an annotation such as `list[X] | None`; without `lists` those of its lists are left out."""
+    if get_origin(annotation) is list and not lists:
+        return []
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [cls for argument in get_args(annotation) for cls in _config_classes(argument)]
+    return [cls for argument in get_args(annotation) for cls in _config_classes(argument, lists=lists)]

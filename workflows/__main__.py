@@ -61,6 +61,7 @@ from workflows.commands import (
 )
 from workflows.program import program, without_passwords
 from workflows.store.dag import StepFailed
+from workflows.store.needed import NotMade
 
 COMMANDS = (
     init, plan, run, submit, tune, show, report, record, search, serve, marks, export, push, convert, clean, evaluate,
@@ -117,7 +118,9 @@ def main(words: list[str] | None = None) -> int:
         sys.stdout.flush()
         return 0
     except UserError as error:
-        print(without_passwords(f"error: {error}"), file=sys.stderr)
+        named = isinstance(getattr(arguments, "config", None), Path)
+        said = error.told(opening.run_command(arguments) if named else None) if isinstance(error, NotMade) else error
+        print(without_passwords(f"error: {said}"), file=sys.stderr)
         return 2
     except StepFailed as error:
         print(without_passwords(f"failed: {error}\n{KEPT}"), file=sys.stderr)

@@ -5,7 +5,6 @@ to search with it without this project."""
 import argparse
 import errno
 import os
-import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from components.data.tables import RANKING, of_queries
 from components.files import replacing
 from components.models.configs import BASE, RANKER_CODE
 from workflows.commands import cards, group_files, model_folder, system_folder
-from workflows.commands.opening import add_config, opened
+from workflows.commands.opening import add_config, opened, run_command
 from workflows.program import program
 from workflows.stages import systems
 from workflows.stages.experiments import Experiment
@@ -74,11 +73,9 @@ def call(arguments: argparse.Namespace) -> None:
         onnx_export.check_packages()
     experiment, store = opened(arguments)
     finished(store, experiment.outcome.results)
-    words = [*(word for one in arguments.assignments for word in ("--set", one))]
-    command = shlex.join([*program().split(), "run", str(arguments.config), *words])
     options = {key: getattr(arguments, key) for key in ("system", "groups", "onnx", "adapters")}
     with _disk_full_named(arguments.directory):
-        for line in Export(experiment, store, arguments.directory, command, **options).write():
+        for line in Export(experiment, store, arguments.directory, run_command(arguments), **options).write():
             print(line)
 
 

@@ -2,12 +2,14 @@
 
 import argparse
 import os
+import shlex
 from pathlib import Path
 
 from components.config import UserError, listing
 from workflows import ROOT
 from workflows.distributed import cluster as clusters
 from workflows.distributed import worker_group
+from workflows.program import program
 from workflows.report.runs import Run, read_runs
 from workflows.stages import experiments
 from workflows.stages.experiments import Experiment
@@ -47,6 +49,12 @@ def opened(arguments: argparse.Namespace) -> tuple[Experiment, Store]:
     store = object_store.open_store(store_root(arguments))
     store.prefetch_records(graph(experiment.wanted))
     return experiment, store
+
+
+def run_command(arguments: argparse.Namespace) -> str:
+    """The command that runs or resumes the experiment that the arguments name."""
+    words = [word for assignment in arguments.assignments for word in ("--set", assignment)]
+    return f"{program()} run {shlex.join([str(arguments.config), *words])}"
 
 
 def add_pair(parser: argparse.ArgumentParser, option: str, does: str) -> None:

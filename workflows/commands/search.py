@@ -4,6 +4,8 @@ it, takes the config's place: then it is the system's own stages that find and r
 `serve` runs for the same, its open models answer."""
 
 import argparse
+import shlex
+import sys
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +18,9 @@ from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import cores
 from workflows.serving import running
 from workflows.stages import systems
+from workflows.stages.experiments import Experiment
+from workflows.stages.results import Outcome
+from workflows.store.store import Store
 
 CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")
 """Control characters, and what is printed in their place: a terminal would obey those in a document."""
@@ -78,6 +83,13 @@ def _exported(arguments: argparse.Namespace) -> list[Hit]:
 def _of_run(arguments: argparse.Namespace) -> list[Hit]:
     """What a system of a run finds: the last retriever, with --rank the last ranker over it, or the named one."""
     experiment, store = opened(arguments)
+    hits = _found(arguments, experiment, store)
+    if arguments.system is None and store.is_done(experiment.outcome.results):
+        _name_the_packed_one(experiment.outcome, store, rank=arguments.rank)
+    return hits
+
+
+def _found(arguments: argparse.Namespace, experiment: Experiment, store: Store) -> list[Hit]:
     named = None if arguments.system is None else systems.chosen(experiment.outcome, arguments.system)
     if arguments.rank and experiment.outcome.ranker is None:
         raise UserError(f"--rank: the recipe {experiment.config.recipe} trains no ranker")
@@ -96,6 +108,20 @@ def _of_run(arguments: argparse.Namespace) -> list[Hit]:
     plan.config.check_k(arguments.k, "-k")
     opened_here = library.Library(store, threads=cores(), models=_models(arguments))
     return opened_here.system(plan).search([arguments.query], arguments.k)[0]
+
+
+def _name_the_packed_one(outcome: Outcome, store: Store, *, rank: bool) -> None:
+    """Say which system `export` packs, where another one searches."""
+    name = systems.recommended(outcome, store)
+    searches = outcome.ranked.get(name) if name is not None else None
+    last, ranker = outcome.retrieval.retriever, outcome.ranker if rank else None
+    if searches is None or (
+        searches.retrieval is not None and searches.retrieval.retriever is last and searches.ranker is ranker
+    ):
+        return
+    who = "the last ranker, over the last retriever," if rank else "the last retriever"
+    packed = f"--system {shlex.quote(searches.name)}"
+    print(f"{who} searches here; the system that `export` packs: {packed}", file=sys.stderr)
 
 
 def _models(arguments: argparse.Namespace) -> Callable[[], dict[str, Any]]:

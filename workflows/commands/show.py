@@ -2,17 +2,14 @@
 
 import argparse
 import json
-import shlex
 
-from components.config import UserError
 from components.evaluation import result_table
-from workflows.commands.opening import add_config, add_pair, labelled, opened, opened_pair
+from workflows.commands.opening import add_config, add_pair, labelled, opened, opened_pair, run_command
 from workflows.commands.watch import view, watch
-from workflows.program import program
 from workflows.report.differences import differences, told
 from workflows.report.run_folder import RunFolder
 from workflows.store.dag import Step
-from workflows.store.needed import finished
+from workflows.store.needed import NotMade, finished
 from workflows.store.planner import pending
 from workflows.store.store import Store
 from workflows.tuning.report import format_table
@@ -37,7 +34,7 @@ def call(arguments: argparse.Namespace) -> None:
         return
     experiment, store = opened(arguments)
     if arguments.watch:
-        watch(experiment, store, _again(arguments))
+        watch(experiment, store, run_command(arguments))
         return
     if arguments.label is not None:
         _record(labelled(experiment, arguments.label), store, as_json=arguments.json)
@@ -47,16 +44,12 @@ def call(arguments: argparse.Namespace) -> None:
         print(format_table(trials))
         return
     if not store.is_done(experiment.outcome.results):
-        print(view(experiment, store, pending(experiment.wanted, store), _again(arguments)))
-        raise UserError(f"{arguments.config}: no results yet: they are made last")
+        if arguments.json:
+            raise NotMade(f"{arguments.config}: no results yet: they are made last")
+        print(view(experiment, store, pending(experiment.wanted, store), run_command(arguments)))
+        return
     metrics = RunFolder(experiment, store).metrics()
     print(json.dumps(metrics, indent=1) if arguments.json else result_table.table(metrics))
-
-
-def _again(arguments: argparse.Namespace) -> str:
-    """The command that resumes a run."""
-    sets = [word for assignment in arguments.assignments for word in ("--set", assignment)]
-    return f"{program()} run {shlex.join([str(arguments.config), *sets])}"
 
 
 def _record(node: Step, store: Store, *, as_json: bool) -> None:

@@ -25,10 +25,6 @@ from workflows.stages.untrained import INTERPOLATED, add_untrained
 from workflows.steps.score import RerankConfig, ScoreConfig
 
 Control = Literal["in-batch", "ance"]
-ADVICE = (
-    "Train the ranker on more groups (the updates of its warm-up), add the retriever's and BM25's scores (its prior), "
-    "or play all the same (gate: false)."
-)
 
 
 class Retriever(Part):
@@ -232,7 +228,7 @@ class Game:
         config = in_round(i, self.config.retriever.game, self.config.rounds)
         seed = [self.seed, "retriever", i]
         teacher = self.reranking(f"teacher {i}", ranker, retrieval)
-        gate = teacher.gate(self.config.gate, ADVICE) if self.config.gate else None
+        gate = teacher.gate(self.config.gate) if self.config.gate else None
         groups = mine_groups(
             self.label(f"retriever {i} groups"), self.collection, rankings=retrieval.ranking, seed=seed, config=config,
             inputs=ScreenInputs(ranker, retrieval.vectors), gate=gate,

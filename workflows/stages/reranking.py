@@ -55,12 +55,12 @@ class Reranking:
             priors=self._priors(split), split=split, depth=self.depth.depth,
         )  # fmt: skip
 
-    def gate(self, config: GateConfig, advice: str) -> Step:
+    def gate(self, config: GateConfig) -> Step:
         """Whether the ranker's order is better than that of the ranking that it reads."""
         split = self._select
         return step(
             f"{self.label} gate", gate, data=self.collection.data, ranking=self._ranking(split),
-            reranked=self.ranking(split), split=split, measure=self.evaluate.select_by, config=config, advice=advice,
+            reranked=self.ranking(split), split=split, measure=self.evaluate.select_by, config=config,
         )  # fmt: skip
 
     def teach(self, label: str, groups: Step, config: ScoreConfig, split: str = "train") -> Step:

@@ -11,6 +11,12 @@ from workflows.distributed.cluster import Cluster
 from workflows.store.cost import Cost, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
+ADVICE = (
+    "What changes that: more groups for the ranker's warm-up (`ar2`: ranker.warm.train.updates, `adapt`: "
+    "train.ranker.updates); the scores of the retriever and of BM25 added to its own (`ar2`: ranker.prior, `adapt`: "
+    "prior). To play all the same: gate: false."
+)
+
 
 def _cost(site: Any, *, data: Sizes, ranking: Ranking, reranked: Ranking, **rest: Any) -> Cost:
     """Both rankings are measured and compared."""
@@ -21,11 +27,11 @@ def _cost(site: Any, *, data: Sizes, ranking: Ranking, reranked: Ranking, **rest
 @Description(part="evaluation", cost=_cost)
 def gate(
     out: Path, cluster: Cluster, *, data: Path, ranking: Path, reranked: Path, split: str, measure: str,
-    config: GateConfig, advice: str,
+    config: GateConfig,
 ) -> dict[str, Any]:  # fmt: skip
     """Write `gate.json`: whether a ranker's order of a split's queries is better than the ranking that it reads.
 
-    A closed gate says so in one line that ends with the advice.
+    A closed gate says so in one line that ends with what would change that.
     """
     asked = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
     qrels = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)])
@@ -40,6 +46,6 @@ def gate(
     note = (
         f"The round is not played, and its models stay as they were: {measure} is {decision['ranker']:.3f} in the "
         f"ranker's order and {decision['ranking']:.3f} in the retriever's (p = {decision['p']:.3f}, "
-        f"{decision['queries']} queries of {split}; wanted: better, with p below {config.level:g}). {advice}"
+        f"{decision['queries']} queries of {split}; wanted: better, with p below {config.level:g}). {ADVICE}"
     )
     return {**decision, "note": note}

@@ -8,16 +8,28 @@ from workflows.store.dag import Step
 from workflows.store.store import Store
 
 
+class NotMade(UserError):
+    """A file that a run makes is not there."""
+
+    def __init__(self, what: str, until: str = "") -> None:
+        super().__init__(what)
+        self.until = until
+        """Words behind the command that makes it."""
+
+    def told(self, run: str | None = None) -> str:
+        """What is wrong, and the command: `run` and what it needs besides."""
+        return f"{self}: {run or f'{program()} run CONFIG'}{self.until}"
+
+
 def finished(store: Store, node: Step) -> dict[str, Any]:
-    """A step's record; UserError where the step is not done."""
+    """A step's record; NotMade where the step is not done."""
     record = store.record(node)
     if record is None:
-        raise UserError(f"the step {node.label!r} is not done; run it first: {program()} run CONFIG")
+        raise NotMade(f"the step {node.label!r} is not done; run it first")
     return record
 
 
 def not_dropped(store: Store, node: Step) -> None:
-    """UserError where files of a finished step were dropped."""
+    """NotMade where files of a finished step were dropped."""
     if not store.is_complete(node):
-        again = f"{program()} run CONFIG --until {node.label!r}"
-        raise UserError(f"files of the step {node.label!r} were dropped; make them again: {again}")
+        raise NotMade(f"files of the step {node.label!r} were dropped; make them again", f" --until {node.label!r}")

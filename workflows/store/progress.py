@@ -16,9 +16,9 @@ from tqdm import tqdm
 from workflows.store.forecast import Forecast, about
 
 PROGRESS = "progress.json"
-STARTED, FIRST, LONGEST = 2.0, 15.0, 600.0
+STARTED, FIRST, LONGEST = 2.0, 15.0, 120.0
 """Where there is no terminal: seconds after which a line says that a step is running, and how far it is. Then whenever
-twice as much time has passed, and at least every ten minutes."""
+twice as much time has passed, and at least every two minutes."""
 
 
 class Progress:
@@ -95,7 +95,9 @@ class ProgressView:
 
     @contextmanager
     def step(self, title: str, out: Path) -> Iterator[None]:
-        """Show a step's bar while the block runs."""
+        """Show a step's bar while the block runs. Of one that was stopped before, say how far that was."""
+        if before := describe(out):
+            self.print(f"{title}: stopped before at {before}; it goes on from what it had saved")
         (out / PROGRESS).unlink(missing_ok=True)
         with self._lock:
             self._steps[title] = out, time.monotonic()

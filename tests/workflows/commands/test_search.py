@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ from components.systems.system import Hit, System
 from tests.support import tiny
 from tests.support.tiny import Place, Said
 from workflows.distributed import cluster as clusters
+from workflows.stages import experiments, systems
+from workflows.store.store import Store
 
 
 def test_search(played: Place, said: Said) -> None:
@@ -30,6 +33,16 @@ def test_search(played: Place, said: Said) -> None:
     assert len(ranked) == 3
     assert ranked == sorted(ranked, reverse=True)
     assert tiny.contents(played.store) == before
+
+
+def test_it_says_which_system_export_packs_where_another_one_searches(played: Place, said: Said) -> None:
+    packed = systems.recommended(experiments.read(played.config, [], played.runs).outcome, Store(played.store))
+    assert packed is not None
+    assert played("search", "barami") == 0
+    hint = "the last retriever searches here; the system that `export` packs: --system"
+    assert said()[1] == ("" if packed == "retriever 1" else f"{hint} {shlex.quote(packed)}\n")
+    assert played("search", "barami", "--system", packed) == 0
+    assert said()[1] == ""
 
 
 def test_search_needs_no_ray(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,15 +135,15 @@ def test_the_view_of_two_steps(
     assert said.count("\n") == (2 if live else 4)
 
 
-def test_a_log_has_no_control_characters_and_ever_fewer_lines(
+def test_a_log_has_no_control_characters_and_few_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Looks every 20 seconds: lines after 20, 40, 80, 160 and 320 seconds."""
+    """Looks every 20 seconds for 400: lines after 20, 40, 80, 160, 280 and 400 seconds."""
     view = drawing(monkeypatch, False, 20, "vectors", root=tmp_path)
     view._draw_until_stopped()
     view._write("")
     said = capsys.readouterr().err
-    assert said.count("\n") == 5
+    assert said.count("\n") == 6
     assert "\r" not in said
     assert "\033" not in said
     assert said.splitlines()[0].startswith("vectors: 5/10 texts")
@@ -170,8 +170,9 @@ def test_a_step_in_plain_words() -> None:
     assert line("x", {**about, "total": None, "done": 0, "note": ""}, 1.0) == "x: 0 texts"
 
 
-def test_the_view_stops_with_its_block(tmp_path: Path) -> None:
-    (tmp_path / PROGRESS).write_text('{"done": 9}')  # left by a killed run
+def test_the_view_stops_with_its_block(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    left = {"done": 9, "first": 0, "total": 400, "unit": "updates", "note": "", "seconds": 60.0}
+    (tmp_path / PROGRESS).write_text(json.dumps(left))  # by a killed run
     before = threading.active_count()
 
     def work() -> None:
@@ -183,3 +184,4 @@ def test_the_view_stops_with_its_block(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         work()
     assert threading.active_count() == before
+    assert capsys.readouterr().err == "x: stopped before at 9/400 updates; it goes on from what it had saved\n"
