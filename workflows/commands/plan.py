@@ -12,9 +12,9 @@ from workflows.commands.several import add_configs, named
 from workflows.distributed import cluster as clusters
 from workflows.distributed.site import site
 from workflows.estimating.collection import assumptions
-from workflows.estimating.estimate import estimate
+from workflows.estimating.estimate import estimate, size
 from workflows.estimating.foreseen import write_estimate
-from workflows.estimating.table import estimate_text
+from workflows.estimating.table import duration, estimate_text
 from workflows.program import program
 from workflows.running.executor import missing_for
 from workflows.running.plan import defaults_text, plan_text
@@ -25,7 +25,7 @@ from workflows.store.dag import graph
 from workflows.store.planner import pending
 from workflows.store.store import Store
 from workflows.tuning.config import TunedExperiment, read_tuning
-from workflows.tuning.search_space import points
+from workflows.tuning.search_space import Point, points
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,8 +51,11 @@ def call(arguments: argparse.Namespace) -> None:
         _several(arguments, paths)
         return
     experiment, store = opened(argparse.Namespace(**vars(arguments), config=paths[0]))
+    tuned = None
+    if "tune" in experiments.tree_of(paths[0], arguments.assignments):
+        tuned = read_tuning(argparse.Namespace(**vars(arguments), config=paths[0]))
     if arguments.estimate or arguments.assume:
-        _estimate(arguments, experiment, store)
+        _estimate(arguments, experiment, store, tuned)
         return
     if arguments.cluster:
         clusters.read_cluster(arguments.cluster).check()
@@ -62,19 +65,24 @@ def call(arguments: argparse.Namespace) -> None:
     missing = list(dict.fromkeys(name for node in pending(experiment.wanted, store) for name in missing_for(node)))
     if missing:
         print(f"source missing: {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""))
-    if "tune" in experiments.tree_of(paths[0], arguments.assignments):
-        print(_tuning(read_tuning(argparse.Namespace(**vars(arguments), config=paths[0]))))
+    if tuned is not None:
+        print(_tuning(tuned))
 
 
 def _tuning(tuned: TunedExperiment) -> str:
     """What `tune` would do, in a line."""
     tuning = tuned.tuning
-    drawn = tuning.trials if tuning.search == "optuna" else len(points(tuning.space, tuning.trials, tuning.seed))
+    drawn = len(_drawn(tuned))
     own = ", beside the config as it is" if tuning.baseline else ""
     return (
         f"this is the plan of `run`; `{program()} tune {tuned.path}` tries {drawn:,} points of {listing(tuning.space)}"
         f"{own}, by {tuning.measure} of {tuning.systems[-1]} on {tuning.split}"
     )
+
+
+def _drawn(tuned: TunedExperiment) -> list[Point]:
+    """The points that a tuning tries; others that cost as much where it is Optuna that draws them."""
+    return points(tuned.tuning.space, tuned.tuning.trials, tuned.tuning.seed)
 
 
 def _several(arguments: argparse.Namespace, paths: list[Path]) -> None:
@@ -95,15 +103,30 @@ def _several(arguments: argparse.Namespace, paths: list[Path]) -> None:
     print(f"in all: {len(seen)} steps to run")
 
 
-def _estimate(arguments: argparse.Namespace, experiment: Experiment, store: Store) -> None:
-    """Print the estimate; UserError where the run cannot fit."""
+def _estimate(
+    arguments: argparse.Namespace, experiment: Experiment, store: Store, tuned: TunedExperiment | None
+) -> None:  # fmt: skip
+    """Print the estimate, of a tuning also that of its trials; UserError where the run cannot fit."""
     assumed = assumptions(arguments.assume)
     profile = clusters.read_cluster(arguments.cluster or ROOT / "cluster" / "laptop.yaml")
     here = site(profile, store.root)
-    nodes = graph(experiment.wanted)
-    waiting = nodes if "documents" in assumed else pending(experiment.wanted, store)
-    found = estimate(nodes, {node.fingerprint for node in waiting}, here, store, assumed=assumed)
+    trials = [] if tuned is None else [tuned.experiment(point) for point in _drawn(tuned)]
+    if tuned is not None and tuned.tuning.baseline:
+        trials.append(tuned.experiment({}))
+    measured = [] if tuned is None else [step for one in trials for steps in tuned.measure_steps(one) for step in steps]
+    wanted = [*experiment.wanted, *measured]
+    nodes = graph(wanted)
+    waiting = nodes if "documents" in assumed else pending(wanted, store)
+    whole = estimate(nodes, {node.fingerprint for node in waiting}, here, store, assumed=assumed)
+    found = whole.of(graph(experiment.wanted))
     print(estimate_text(found))
+    if tuned is not None:
+        tried = whole.of(graph(measured))
+        steps = f"{len(tried.waiting):,} steps" + (" at most" if tuned.tuning.scheduler == "asha" else "")
+        print(
+            f"`{program()} tune {tuned.path}`: {len(trials):,} trials of {steps}, those that they share counted once; "
+            f"{duration(tried.seconds)} of work, {size(tried.kept)} of disk"
+        )
     if not assumed and profile.hardware is None and not found.problems:
         write_estimate(experiment.run, profile, {row.node.name: row.seconds for row in found.waiting})
     if found.problems:

@@ -60,6 +60,11 @@ class Estimate:
     queries: Mapping[str, int]
     notes: list[str] = field(default_factory=list)
 
+    def of(self, nodes: Iterable[Step]) -> Estimate:
+        """The estimate of some of its steps alone."""
+        names = {node.fingerprint for node in nodes}
+        return replace(self, rows=[row for row in self.rows if row.node.fingerprint in names])
+
     @property
     def waiting(self) -> list[Row]:
         """Steps that are to run."""

@@ -15,7 +15,9 @@ from tests.support.tiny import Said
 from tests.support.tuning import GAME, WARM, tree
 from workflows.__main__ import main, parser
 from workflows.stages import experiments
+from workflows.store.dag import graph
 from workflows.tuning.config import read_tuning
+from workflows.tuning.search_space import points
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,12 @@ def test_plan_says_what_is_tried(beir: Path, encoder: Path, tmp_path: Path, said
     line = said()[0].splitlines()[-1]
     assert line.startswith("this is the plan of `run`; `python -m workflows tune ")
     assert f" tries 6 points of {GAME}, {WARM}, beside the config as it is, by RR@10 of " in line
+    assert place("plan", "--estimate", "--cluster", str(place.folder / "inline.yaml")) == 0
+    line = said()[0].splitlines()[-1]
+    tuned = read_tuning(parser().parse_args(place.words("tune")))
+    tried = [tuned.experiment(point) for point in [{}, *points(tuned.tuning.space, 3, tuned.tuning.seed)]]
+    steps = graph(one for trial in tried for seeds in tuned.measure_steps(trial) for one in seeds)
+    assert f"`: 7 trials of {len(steps)} steps, those that they share counted once; " in line
 
 
 def test_trials_of_adapt_have_the_splits_of_its_run(encoder: Path, tmp_path: Path) -> None:
