@@ -12,7 +12,7 @@ from pydantic import model_validator
 from components.config import Config, UserError, listing
 from components.sources import base
 from components.sources.parquet import theirs_of
-from components.sources.reading import fitting, readable
+from components.sources.reading import fitting
 from components.sources.records import (
     UNJUDGED,
     Bad,
@@ -24,7 +24,7 @@ from components.sources.records import (
     judgement,
     query,
 )
-from components.sources.rows import SAVED, load
+from components.sources.rows import batches, load
 
 
 class Table(Config):
@@ -100,13 +100,12 @@ def _rows(declared: Table, needed: list[str], optional: list[str]) -> Iterator[t
     table = _load(declared, place)
     theirs = theirs_of(place, table.column_names, needed, optional, declared.columns)
     number = 0
-    with readable(place, SAVED):
-        for batch in table.select_columns([name for name in theirs.values() if name]).iter(batch_size=1000):
-            columns = [batch[name] if name else None for name in theirs.values()]
-            for i in range(len(next(column for column in columns if column is not None))):
-                number += 1
-                row = {ours: column[i] if column else None for ours, column in zip(theirs, columns, strict=True)}
-                yield row, f"{place}: row {number}"
+    for batch in batches(table.select_columns([name for name in theirs.values() if name]), place):
+        columns = [batch[name] if name else None for name in theirs.values()]
+        for i in range(len(next(column for column in columns if column is not None))):
+            number += 1
+            row = {ours: column[i] if column else None for ours, column in zip(theirs, columns, strict=True)}
+            yield row, f"{place}: row {number}"
 
 
 def _load(declared: Table, place: str) -> Any:

@@ -1,6 +1,7 @@
 """Data sets of Hugging Face."""
 
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +60,19 @@ def test_a_pipe_in_a_saved_dataset_is_refused(tmp_path: Path) -> None:
     table = {"path": str(tmp_path / "saved")}
     with pytest.raises(UserError, match=rf"{file}: is a device or pipe; accepted: a file"):
         list(source(format="huggingface", documents=table, queries=table).read_documents())
+
+
+def test_offsets_that_point_out_of_a_saved_dataset_are_refused(tmp_path: Path) -> None:
+    """Arrow would read there, and the process would end."""
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_dict({"doc_id": ["a", "b", "c"], "text": ["x" * 5, "y" * 6, "z" * 8]}).save_to_disk(
+        tmp_path / "saved"
+    )
+    (file,) = (tmp_path / "saved").glob("*.arrow")
+    raw, ends = file.read_bytes(), struct.pack("<4i", 0, 5, 11, 19)
+    assert raw.count(ends) == 1
+    file.write_bytes(raw.replace(ends, struct.pack("<4i", 0, 5, 11, 2**30)))
+    table = {"path": str(tmp_path / "saved")}
+    found = source(format="huggingface", documents=table, queries=table)
+    with pytest.raises(UserError, match="saved: not a dataset of `save_to_disk`: "):
+        list(found.read_documents())
