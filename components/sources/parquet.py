@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import Field
 
 from components.config import Config, UserError, listing
 from components.sources import base
@@ -51,6 +52,9 @@ class Source(base.Source):
     """The file inside the folder, or a pattern. Null for none: documents alone."""
     qrels: str | None = "qrels.parquet"
     """The file inside the folder, or a pattern. Null for none: nobody has said what is relevant."""
+    graded: bool = Field(True, exclude_if=lambda graded: graded)
+    """Whether qrels have a column of relevances. False where they have none: each row says that a document is
+    relevant."""
     columns: Columns = Columns()
     """The tables' names of columns that they call differently."""
     split: str | None = None
@@ -87,7 +91,7 @@ class Source(base.Source):
     def read_qrels(self) -> Iterator[Judgement | Bad]:
         """The rows of the qrels, of the chosen splits."""
         ours = {theirs: ours for ours, theirs in base.chosen(self.splits, []).items()}
-        names = ["query_id", "doc_id", "relevance"]
+        names = ["query_id", "doc_id", *(["relevance"] if self.graded else [])]
         asked: dict[str, str] | None = None
         for row, place in self._rows(self.qrels, names, ["split"], self.columns.qrels):
             split = row["split"] or self.split
@@ -97,7 +101,8 @@ class Source(base.Source):
             if split is None:
                 raise UserError(f"{place}: no split; give the table a column `split`, or the source the key `split`")
             if self.splits is None or str(split) in ours:
-                yield judgement(row["query_id"], row["doc_id"], row["relevance"], ours.get(str(split), split), place)
+                relevance = row["relevance"] if self.graded else 1
+                yield judgement(row["query_id"], row["doc_id"], relevance, ours.get(str(split), split), place)
 
     def _asked_in(self) -> dict[str, str]:
         """The split of each query whose row names one."""

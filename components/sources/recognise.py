@@ -21,7 +21,7 @@ NAMES: dict[str, list[str]] = {
     "doc_id": ["doc_id", "docid", "document_id", "passage_id", "corpus_id", "pid", "docno", "did"],
     "query_id": ["query_id", "qid", "queryid", "question_id"],
     "id": ["id", "_id"],
-    "question": ["question", "query", "anchor", "search", "prompt"],
+    "question": ["question", "query", "anchor", "search", "prompt", "ask", "asked"],
     "text": ["text", "body", "content", "contents", "passage", "document", "answer", "context", "positive", "abstract",
              "response", "description"],
     "title": ["title", "headline", "heading", "name"],
@@ -39,7 +39,7 @@ ACCEPTED = [
     "MS MARCO: collection.tsv, queries.SPLIT.tsv, qrels.SPLIT.tsv",
     "DPR: a .tsv file with the columns id, text, title, and .json files of questions with positive_ctxs",
     "tables (.csv, .tsv, .jsonl, .parquet): one of documents with a column text, and perhaps one of queries and one of "
-    "qrels with the columns query_id, doc_id, relevance",
+    "qrels with the columns query_id, doc_id and perhaps relevance",
     "one table of pairs, with a column question and a column text (or answer, passage, ...)",
     "two .txt files of as many lines, such as questions.txt and texts.txt; or one, of texts alone",
 ]
@@ -251,14 +251,24 @@ def _three_tables(folder: Path, tables: list[Table]) -> Keys | None:
     if all(kind_of(table.name) == ".txt" for table in tables) or _of(tables, "pairs") is not None:
         return None
     documents, queries, qrels = (_of(tables, role) for role in ("documents", "queries", "qrels"))
-    if documents is None or (qrels is not None and queries is None):
+    if documents is None:
         return None
     judged: dict[str, dict[str, str]] = {}
-    if queries is not None and qrels is not None:
+    unknown = [table for table in tables if _role(table) is None]
+    if queries is None:  # perhaps one whose columns have other names
+        judging = unknown if qrels is None else [qrels]
+        for asked in unknown:
+            found, judged = _judging(folder, judging, documents, asked)
+            if found is not None:
+                queries, qrels, judged["queries"]["text"] = asked, found, _longest(folder, asked)
+                break
+        if qrels is not None and queries is None:
+            return None
+    elif qrels is not None:
         judged = {"documents": _judged_by(folder, documents, "doc_id", qrels, "text"),
                   "queries": _judged_by(folder, queries, "query_id", qrels, "question")}  # fmt: skip
-    elif queries is not None:
-        qrels, judged = _judging(folder, tables, documents, queries)
+    else:
+        qrels, judged = _judging(folder, unknown, documents, queries)
     used = {"documents": documents, "queries": queries, "qrels": qrels}
     columns = {
         "documents": documents.columns_for(doc_id=("doc_id", "id"), title=("title",), text=("text",)),
@@ -269,14 +279,12 @@ def _three_tables(folder: Path, tables: list[Table]) -> Keys | None:
     }  # fmt: skip
     for role, names in judged.items():
         columns[role] |= names
-    if qrels is not None and qrels.named("relevance") is None:
-        raise UserError(f"{qrels.name}: columns {listing(qrels.columns)}, and none of a relevance; accepted: "
-                        "relevance, such as 1")  # fmt: skip
     unsplit = queries is not None and qrels is not None and not (queries.named("split") or qrels.named("split"))
     parquet = all(kind_of(one.name) == ".parquet" for one in used.values() if one is not None)
     keys: Keys = {"format": "parquet" if parquet and _has_ids(documents, columns) else "tables", "path": str(folder)}
     keys |= {role: one.name if one else None for role, one in used.items()}
     keys |= {"columns": {role: named for role, named in columns.items() if named}} if any(columns.values()) else {}
+    keys |= {"graded": False} if qrels is not None and qrels.named("relevance") is None else {}
     return keys | ({"split": "train"} if unsplit else {})
 
 
@@ -293,9 +301,9 @@ def _judged_by(folder: Path, table: Table, name: str, qrels: Table, other: str) 
 def _judging(
     folder: Path, tables: list[Table], documents: Table, queries: Table
 ) -> tuple[Table | None, dict[str, dict[str, str]]]:
-    """The table without a known role whose columns hold ids of queries and of documents, as judgements do, with the
-    names of all three tables' columns of ids."""
-    for table in (one for one in tables if _role(one) is None and one.named("relevance")):
+    """Of some tables the one whose columns hold ids of queries and of documents, as judgements do, with the names of
+    all three tables' columns of ids."""
+    for table in (one for one in tables if one is not queries):
         ids = [one for one in table.columns if one not in (table.named("relevance"), table.named("split"))]
         values = {one: _values(folder, table, one) for one in ids}
         asked = {one: holder for one in ids if (holder := _holder(folder, queries, values[one])) is not None}
@@ -306,6 +314,12 @@ def _judging(
             return table, {"documents": {"doc_id": doc_id}, "queries": {"query_id": query_id},
                            "qrels": {"query_id": query, "doc_id": document}}  # fmt: skip
     return None, {}
+
+
+def _longest(folder: Path, table: Table) -> str:
+    """The column whose first values are the longest: that of the texts."""
+    rows = list(islice(_rows(folder, table, table.columns), JUDGEMENTS))
+    return max(table.columns, key=lambda column: sum(len(str(row[column])) for row in rows))
 
 
 def _values(folder: Path, table: Table, column: str) -> set[str]:

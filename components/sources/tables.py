@@ -103,7 +103,7 @@ class Source(parquet.Source):
         self, pattern: str | None, needed: list[str], optional: list[str], columns: dict[str, str]
     ) -> Iterator[tuple[dict[str, Any], str]]:
         # Rows are numbered through all files of a pattern.
-        numbered, number = [name for name in needed if name in IDS and "relevance" not in needed], 0
+        numbered, number = [name for name in needed if name in IDS and "text" in needed], 0  # not of qrels
         needed = [name for name in needed if name not in numbered]
         for path in self._paths(pattern) if pattern else ():
             for row, place in read_table(path, needed, [*numbered, *optional], columns, blank=self.paired):

@@ -122,6 +122,7 @@ def config_text(keys: Keys, found: Inspection, file: Path) -> str:
 COMMENTS = {
     "path": "relative to where the command runs",
     "split": "the split of all queries; `plan` holds out some of them to choose by and to measure on",
+    "graded": "qrels have no column of relevances: each row says that a document is relevant",
     "paired": "the document of a row is relevant to the query of the same row",
     "columns": "our names of columns, and the files'",
 }

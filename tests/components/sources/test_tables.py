@@ -41,6 +41,18 @@ def test_three_tables_with_columns_of_other_names(tmp_path: Path) -> None:
     assert without_place(found.read_qrels()) == [("p", "a", 2, "train"), ("q", "b", 1, "test")]
 
 
+def test_qrels_without_relevances_are_declared_so(tmp_path: Path) -> None:
+    """Else a column that is called otherwise would be overlooked."""
+    write(tmp_path / "documents.csv", "doc_id,text", "a,x", "b,y")
+    write(tmp_path / "asked.csv", "query_id,text", "1,one?")
+    write(tmp_path / "qrels.csv", "query_id,doc_id,grade", "1,a,0", "1,b,2")
+    keys = {"path": str(tmp_path), "queries": "asked.csv", "qrels": "qrels.csv", "split": "train"}
+    judged = source(format="tables", **keys, graded=False)
+    assert without_place(judged.read_qrels()) == [("1", "a", 1, "train"), ("1", "b", 1, "train")]
+    with pytest.raises(UserError, match="no column 'relevance' for relevance; it has query_id, doc_id, grade"):
+        list(source(format="tables", **keys).read_qrels())
+
+
 def test_pairs_of_one_file(tmp_path: Path) -> None:
     """A text that stands in several rows is one document or query; a row without a question a document alone."""
     write(tmp_path / "faq.csv", "question,answer", "a?,A", "b?,A", "a?,B", ",C", "d?,C")

@@ -81,6 +81,13 @@ def tickets(folder: Path) -> None:
     write(folder / "relevant.csv", "ticket,article,label", *(f"{q},d{q[1:]},1" for q, _, _ in QUERIES))
 
 
+def linked(folder: Path) -> None:
+    """Nothing is called as expected but the documents' columns, and what answers what has no relevances."""
+    write(folder / "pages.csv", "page,heading,body", *(f"P{d},A title,{text}" for d, text in DOCUMENTS))
+    jsonl(folder / "wanted.jsonl", *({"nr": int(q[1:]), "by": "me", "words": text} for q, text, _ in QUERIES))
+    write(folder / "answered.tsv", "nr\tpage", *(f"{q[1:]}\tPd{q[1:]}" for q, _, _ in QUERIES))
+
+
 def tsv(folder: Path) -> None:
     write(folder / "docs.tsv", "doc_id\ttext", *(f"{d}\t{text}" for d, text in DOCUMENTS))
     write(folder / "topics.tsv.gz", "id\ttext", *(f"{q}\t{text}" for q, text, _ in QUERIES))
@@ -123,7 +130,7 @@ FORMATS: list[tuple[Callable[[Path], None], str, dict[str, int]]] = [
     (beir, "beir", {"train": 8, "test": 4}), (msmarco, "msmarco", {"train": 8, "dev": 4}),
     (dpr, "dpr", {"train": 8, "dev": 4, "test": 3}), (csv, "tables", {"train": 8, "test": 4}),
     (plain_names, "tables", {"train": 12}), (numbers, "tables", {"train": 12}),
-    (tickets, "tables", {"train": 12}),
+    (tickets, "tables", {"train": 12}), (linked, "tables", {"train": 12}),
     (tsv, "tables", {"train": 12}),
     (objects, "tables", {"train": 8, "test": 4}),
     (parquet, "parquet", {"train": 8, "test": 4}), (pairs, "tables", {"train": 12}),
@@ -185,7 +192,7 @@ def test_what_is_left_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "own").mkdir()
     write(tmp_path / "own/documents.csv", "paper,title,abstract", *(f"{name},,{text}" for name, text in DOCUMENTS))
     write(tmp_path / "own/claims.csv", "claim_id,claim", "1,what is it")
-    write(tmp_path / "own/support.csv", "claim_id,paper", f"1,{DOCUMENTS[0][0]}")
+    write(tmp_path / "own/support.csv", "claim_id,paper", "7,another")
     assert main(["init", "own"]) == 0
     out = said()[0]
     assert "not used: claims.csv: columns claim_id, claim: none that is known\n" in out
