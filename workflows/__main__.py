@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
+NEEDED = ("numpy", "psutil", "pyarrow", "pydantic", "tqdm", "yaml")
+"""Packages that every command imports."""
 
 
 def shadowed(*, anywhere: bool = False) -> str | None:
-    """Why this cannot work, or None: another working directory, unless it works `anywhere`, or another distribution's
-    package of one of our names."""
+    """Why this cannot work, or None: another working directory, unless it works `anywhere`, another distribution's
+    package of one of our names, or a Python without our packages."""
     if Path.cwd() != ROOT and not anywhere:
         return f"run this from the repository's root: cd {ROOT} && python -m workflows ..."
     for name in ("workflows", "components"):
@@ -29,6 +31,12 @@ def shadowed(*, anywhere: bool = False) -> str | None:
         if origin != ROOT / name / "__init__.py":
             where = f"is found in {origin.parent}" if origin else "is not found"
             return f"{name!r} {where}, and ours is in {ROOT}; run it as `python -m workflows`, without PYTHONPATH"
+    lacks = [name for name in NEEDED if find_spec(name) is None]
+    if lacks:
+        return (
+            f"{sys.executable} has no package {', '.join(lacks)}; use the Python of the environment that `make setup` "
+            "makes; for a job it must come first on the PATH that the cluster's head is started with"
+        )
     return None
 
 

@@ -3,6 +3,7 @@
 import argparse
 import os
 import shlex
+from difflib import get_close_matches
 from pathlib import Path
 
 from components.config import UserError, listing
@@ -87,8 +88,10 @@ def labelled(experiment: Experiment, label: str) -> Step:
     for node in nodes:
         if node.label == label:
             return node
-    accepted = listing(dict.fromkeys(node.label for node in nodes))
-    raise UserError(f"no step is labelled {label!r}; accepted: {accepted}")
+    labels = list(dict.fromkeys(node.label for node in nodes))
+    near = get_close_matches(label, labels, 2)
+    meant = f"did you mean {' or '.join(map(repr, near))}?" if near else f"accepted: {listing(labels)}"
+    raise UserError(f"no step is labelled {label!r}; {meant} `plan` lists all of them")
 
 
 def leave() -> None:

@@ -298,9 +298,11 @@ def _start(ray: Any, cluster: Cluster) -> None:
         try:
             dashboard = ray.init(address=cluster.address, **quiet).dashboard_url
         except ConnectionError as error:
+            token = os.environ.get("RAY_AUTH_MODE") != "token"
             raise UserError(
-                f"cluster: address: {cluster.address}: no Ray answers there ({str(error).splitlines()[0]}); start one "
-                "(`ray start --head`), name another address, or leave it out to start Ray on this machine"
+                f"cluster: address: {cluster.address}: no Ray answers there ({str(error).splitlines()[0]}); "
+                + ("where it asks for a token: `export RAY_AUTH_MODE=token`; or " if token else "")
+                + "start one (`ray start --head`), name another address, or leave it out to start Ray on this machine"
             ) from None
         except RuntimeError as error:
             if "Version mismatch" not in str(error):  # Ray has no type for it

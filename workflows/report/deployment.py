@@ -75,7 +75,7 @@ def sentence(made: Json, *, anything_trained: bool) -> str:
             f"{p_number(against['p_holm'])}, {counted})"
         )
         other = against["system"] != made["system"]  # the best trained one, which is not worth what it costs
-        parts.append(f"training does not pay: {against['system']} has {told}" if other else told)
+        parts.append(f"these trainings do not pay: {against['system']} has {told}" if other else told)
     if not anything_trained:
         parts.append(TO_TRAIN)
     if made["milliseconds"] is not None:
