@@ -24,7 +24,7 @@ NAMES: dict[str, list[str]] = {
     "question": ["question", "query", "anchor", "search", "prompt", "ask", "asked"],
     "text": ["text", "body", "content", "contents", "passage", "document", "answer", "context", "positive", "abstract",
              "response", "description"],
-    "title": ["title", "headline", "heading", "name"],
+    "title": ["title", "headline", "heading", "name", "subject"],
     "relevance": ["relevance", "score", "label", "grade", "rel"],
     "split": ["split"],
 }  # fmt: skip
@@ -39,7 +39,8 @@ ACCEPTED = [
     "MS MARCO: collection.tsv, queries.SPLIT.tsv, qrels.SPLIT.tsv",
     "DPR: a .tsv file with the columns id, text, title, and .json files of questions with positive_ctxs",
     "tables (.csv, .tsv, .jsonl, .parquet): one of documents with a column text, and perhaps one of queries and one of "
-    "qrels with the columns query_id, doc_id and perhaps relevance",
+    "qrels with the columns query_id, doc_id and perhaps relevance; for other names `columns` in the config, as in "
+    "docs/pages/guides/own-collection.md",
     "one table of pairs, with a column question and a column text (or answer, passage, ...)",
     "two .txt files of as many lines, such as questions.txt and texts.txt; or one, of texts alone",
 ]
@@ -251,16 +252,19 @@ def _three_tables(folder: Path, tables: list[Table]) -> Keys | None:
     if all(kind_of(table.name) == ".txt" for table in tables) or _of(tables, "pairs") is not None:
         return None
     documents, queries, qrels = (_of(tables, role) for role in ("documents", "queries", "qrels"))
-    if documents is None:
-        return None
+    unknown, guessed = [table for table in tables if _role(table) is None], documents is None
+    if documents is None:  # the judgements must prove it
+        if len(unknown) < 2:
+            return None
+        documents = max(unknown, key=lambda table: _longest(folder, table)[1])
+        unknown.remove(documents)
     judged: dict[str, dict[str, str]] = {}
-    unknown = [table for table in tables if _role(table) is None]
     if queries is None:  # perhaps one whose columns have other names
         judging = unknown if qrels is None else [qrels]
         for asked in unknown:
             found, judged = _judging(folder, judging, documents, asked)
             if found is not None:
-                queries, qrels, judged["queries"]["text"] = asked, found, _longest(folder, asked)
+                queries, qrels, judged["queries"]["text"] = asked, found, _longest(folder, asked)[0]
                 break
         if qrels is not None and queries is None:
             return None
@@ -269,6 +273,10 @@ def _three_tables(folder: Path, tables: list[Table]) -> Keys | None:
                   "queries": _judged_by(folder, queries, "query_id", qrels, "question")}  # fmt: skip
     else:
         qrels, judged = _judging(folder, unknown, documents, queries)
+    if guessed:
+        if not judged:
+            return None
+        judged["documents"]["text"] = _longest(folder, documents)[0]
     used = {"documents": documents, "queries": queries, "qrels": qrels}
     columns = {
         "documents": documents.columns_for(doc_id=("doc_id", "id"), title=("title",), text=("text",)),
@@ -316,10 +324,11 @@ def _judging(
     return None, {}
 
 
-def _longest(folder: Path, table: Table) -> str:
-    """The column whose first values are the longest: that of the texts."""
+def _longest(folder: Path, table: Table) -> tuple[str, float]:
+    """The column whose first values are the longest, that of the texts, and how long they are in the mean."""
     rows = list(islice(_rows(folder, table, table.columns), JUDGEMENTS))
-    return max(table.columns, key=lambda column: sum(len(str(row[column])) for row in rows))
+    lengths = {column: sum(len(str(row[column])) for row in rows) / max(1, len(rows)) for column in table.columns}
+    return max(lengths.items(), key=lambda one: one[1])
 
 
 def _values(folder: Path, table: Table, column: str) -> set[str]:

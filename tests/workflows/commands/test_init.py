@@ -88,6 +88,13 @@ def linked(folder: Path) -> None:
     write(folder / "answered.tsv", "nr\tpage", *(f"{q[1:]}\tPd{q[1:]}" for q, _, _ in QUERIES))
 
 
+def cases_of(folder: Path) -> None:
+    """No table has a column that is called as expected."""
+    jsonl(folder / "reports.jsonl", *({"serial": f"R{d}", "notes": text} for d, text in DOCUMENTS))
+    write(folder / "opened.csv", "case,by,wording", *(f"C{q},me,{text[:9]}" for q, text, _ in QUERIES))
+    write(folder / "solved.tsv", "case\treport", *(f"C{q}\tRd{q[1:]}" for q, _, _ in QUERIES))
+
+
 def tsv(folder: Path) -> None:
     write(folder / "docs.tsv", "doc_id\ttext", *(f"{d}\t{text}" for d, text in DOCUMENTS))
     write(folder / "topics.tsv.gz", "id\ttext", *(f"{q}\t{text}" for q, text, _ in QUERIES))
@@ -131,6 +138,7 @@ FORMATS: list[tuple[Callable[[Path], None], str, dict[str, int]]] = [
     (dpr, "dpr", {"train": 8, "dev": 4, "test": 3}), (csv, "tables", {"train": 8, "test": 4}),
     (plain_names, "tables", {"train": 12}), (numbers, "tables", {"train": 12}),
     (tickets, "tables", {"train": 12}), (linked, "tables", {"train": 12}),
+    (cases_of, "tables", {"train": 12}),
     (tsv, "tables", {"train": 12}),
     (objects, "tables", {"train": 8, "test": 4}),
     (parquet, "parquet", {"train": 8, "test": 4}), (pairs, "tables", {"train": 12}),
