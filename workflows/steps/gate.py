@@ -12,9 +12,9 @@ from workflows.store.cost import Cost, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
 ADVICE = (
-    "What changes that: more groups for the ranker's warm-up (`ar2`: ranker.warm.train.updates, `adapt`: "
-    "train.ranker.updates); the scores of the retriever and of BM25 added to its own (`ar2`: ranker.prior, `adapt`: "
-    "prior). To play all the same: gate: false."
+    "What may change that: more updates of the ranker's warm-up (`ar2`: ranker.warm.train.updates, `adapt`: "
+    "train.ranker.updates); the scores of the retriever and of BM25, where they are not added yet (`ar2`: "
+    "ranker.prior, `adapt`: prior). To play all the same: gate: false."
 )
 
 

@@ -97,7 +97,7 @@ class ProgressView:
     def step(self, title: str, out: Path) -> Iterator[None]:
         """Show a step's bar while the block runs. Of one that was stopped before, say how far that was."""
         if before := describe(out):
-            self.print(f"{title}: stopped before at {before}; it goes on from what it had saved")
+            self.print(f"{title}: stopped before at {before}; what was not saved by then is done again")
         (out / PROGRESS).unlink(missing_ok=True)
         with self._lock:
             self._steps[title] = out, time.monotonic()

@@ -184,4 +184,4 @@ def test_the_view_stops_with_its_block(tmp_path: Path, capsys: pytest.CaptureFix
     with pytest.raises(KeyboardInterrupt):
         work()
     assert threading.active_count() == before
-    assert capsys.readouterr().err == "x: stopped before at 9/400 updates; it goes on from what it had saved\n"
+    assert capsys.readouterr().err == "x: stopped before at 9/400 updates; what was not saved by then is done again\n"
