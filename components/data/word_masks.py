@@ -45,7 +45,7 @@ def nested_word_masks(
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Two masks (N, L), of which the second contains the first (Wang et al., 2023, section 3.1).
 
-    `rates` are the shares of `lengths` (N,), the texts' tokens with the special ones, that each mask has. The second is
+    `rates` are the shares of `lengths` (N,), how many tokens each text counts for, that each mask has. The second is
     the first and an independent one whose rate makes up for what both have, as in the public code.
     """
     inner, outer = rates

@@ -28,8 +28,6 @@ class DiffCSE(SimCSE):
 
     views = ("batch", "discriminator")
     measures = ("Spearman",)
-    # A sample that lies on the edge between two tokens may be another where products are rounded differently.
-    self_check = False
 
     def __init__(
         self, inputs: ObjectiveInputs, *, projector: ProjectorConfig | None = None,
@@ -37,10 +35,13 @@ class DiffCSE(SimCSE):
         rated: Path | None = None,
     ) -> None:  # fmt: skip
         super().__init__(inputs, projector=projector or ProjectorConfig(kind="batchnorm"), rated=rated)
+        difference = difference or DifferenceConfig()
         self.difference = DifferencePrediction(
-            self, self.model.tower("document"), self.store.template, difference or DifferenceConfig(),
+            self, self.model.tower("document"), self.store.template, difference,
             tokens=self.model.max_tokens("document"), generator=generator, language_model=language_model,
         )  # fmt: skip
+        # A sample that lies on the edge between two tokens may be another where products are rounded differently.
+        self.self_check = not difference.generates
 
     def collate(self, visits: list[Visit]) -> ViewsBatch:
         """The batch of some texts."""

@@ -47,16 +47,16 @@ class DiffCSERetriever(Retriever):
     """The terms of `Retriever`, and over the views `query discriminator` and `document discriminator` log-probabilities
     of what was changed in the queries and in the candidates of the groups.
 
-    One discriminator reads both sides, behind the vectors before projection and normalization. Masks and replacements
-    are drawn for each candidate of each group, so that they are the same on any number of workers.
+    One discriminator reads both sides, behind the vectors before projection and normalization. The paper's encoder is
+    one for both sides; where towers are separate, the discriminator begins as the document tower, and its losses train
+    either tower through the vectors of its side. Masks and replacements are drawn for each candidate of each group, so
+    that they are the same on any number of workers.
 
     `generator` is the artifact of a masked language model, which is frozen.
     """
 
     views = ("group", "batch", "query discriminator", "document discriminator")
     prefixes = ("group", "batch")
-    # A sample that lies on the edge between two tokens may be another where products are rounded differently.
-    self_check = False
 
     def __init__(
         self, inputs: ObjectiveInputs, *, difference: DifferenceConfig | None = None, generator: Path | None = None,
@@ -71,6 +71,8 @@ class DiffCSERetriever(Retriever):
             tokens=max(self.model.max_tokens("query"), self.model.max_tokens("document")), generator=generator,
             language_model=language_model,
         )  # fmt: skip
+        # A sample that lies on the edge between two tokens may be another where products are rounded differently.
+        self.self_check = not difference.generates
 
     def collate(self, visits: list[Visit]) -> Any:
         """The batch of some groups."""

@@ -50,7 +50,11 @@ class DifferencePrediction(nn.Module):
     def collate(self, texts: Batch, draws: Draws, vector: Tensor) -> Edits:
         """Texts with what is to be edited in them. `vector` (N,) says which vector each is read behind."""
         edits = self.editing.collate(texts, draws)._replace(vector=vector)
-        return edits._replace(mask=torch.ones_like(edits.mask)) if self.config.places == "all" else edits
+        if self.config.places == "text":
+            return edits
+        # Batches are as wide as suits a processor; the released mean is over places up to the longest text.
+        within = torch.arange(edits.mask.shape[1]) < edits.attention.sum(-1).max()
+        return edits._replace(mask=within.long().repeat(len(edits.mask), 1))
 
     def operations(self, edits: Edits) -> float:
         """Of the discriminator's layers; the generator's and the head's are left out."""

@@ -147,7 +147,7 @@ class Editing:
         """(N, L) tokens that are masked."""
         width, rate = texts.ids.shape[1], self.config.rate
         drawn = draws("mask", width), draws("further mask", width)
-        return self._masking.masks(texts, drawn, (rate, rate))[0]
+        return self._masking.masks(texts, drawn, (rate, rate), of=self.config.rate_of)[0]
 
 
 def lowest(draws: np.ndarray, where: Tensor, counts: Tensor) -> Tensor:

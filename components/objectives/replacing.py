@@ -34,15 +34,18 @@ class Masking:
             raise UserError(f"{model}: its tokenizer has no mask token; accepted: models that predict masked ones")
 
     def masks(
-        self, texts: Batch, draws: tuple[np.ndarray, np.ndarray], rates: tuple[float, float]
-    ) -> tuple[Tensor, Tensor]:
+        self, texts: Batch, draws: tuple[np.ndarray, np.ndarray], rates: tuple[float, float], *,
+        of: Literal["text", "all"] = "all",
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Two masks (N, L) over texts, of which the second contains the first. Neither has special tokens or padding.
 
-        `draws` are two (N, L) random numbers from 0 to 1, and `rates` the share of tokens in either mask.
+        `draws` are two (N, L) random numbers from 0 to 1, and `rates` the share in either mask `of` a text's tokens or,
+        as in SimLM's public code, of these and the special ones.
         """
         ids = texts.ids.numpy()
         starts = np.ones_like(ids, bool) if self.starts is None else self.starts[ids]
-        text, lengths = self.template.text_positions(texts), texts.mask.sum(-1)
+        text = self.template.text_positions(texts)
+        lengths = (text if of == "text" else texts.mask).sum(-1)
         first, second = nested_word_masks(starts, text.numpy(), draws, lengths.numpy(), rates)
         return torch.from_numpy(first), torch.from_numpy(second)
 

@@ -123,7 +123,11 @@ class EditConfig(MaskConfig):
     out, but never all. Of several kinds each copy has one, drawn with equal chance for each visit; the paper combines
     all three (Table 2.4) and does not say how."""
     rate: float = Field(0.3, gt=0, le=1)
-    """Share of the tokens that are masked for the generator to replace."""
+    """Share of the tokens that are masked for the generator to replace. Of each text so many are, rounded, where the
+    released code masks each token by itself with this probability."""
+    rate_of: Literal["text", "all"] = "text"
+    """What `rate` is a share of. `text`: the tokens of the text, as in the paper and the released code. `all`: the
+    special tokens too, as in SimLM's. Special tokens are never masked."""
     insertion_rate: float = Field(0.15, gt=0, le=1, exclude_if=lambda rate: rate == 0.15)
     """Tokens that are put in, as a share of the text's."""
     deletion_rate: float = Field(0.15, gt=0, lt=1, exclude_if=lambda rate: rate == 0.15)
@@ -187,8 +191,8 @@ class DifferenceConfig(EditConfig):
     average: Literal["texts", "tokens"] = "tokens"
     """What counts alike: `texts`, or `tokens`, the mean over all tokens of the batch."""
     places: Literal["text", "all"] = "text"
-    """Where `detection` is asked for. `text`: at tokens of the text. `all`: at special tokens and padding too, which
-    count as not replaced; the released mean, that depends on how wide a batch is."""
+    """Where `detection` is asked for. `text`: at tokens of the text. `all`: at special tokens and at padding up to
+    the batch's longest text too, which count as not replaced; the released mean, that depends on that length."""
 
     @property
     def generates(self) -> bool:

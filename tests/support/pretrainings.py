@@ -77,21 +77,25 @@ class Artifacts:
         return self.language_model if variant.objective == "mlm" else self.retriever
 
     def objective(
-        self, variant: Variant, *, max_tokens: int = 200, recompute: bool = False, start: Path | None = None, **own: Any
-    ) -> Any:
-        """An objective over the toy documents."""
-        losses = toy.train_config(losses=variant.losses).losses
+        self, variant: Variant, *, max_tokens: int = 200, recompute: bool = False, start: Path | None = None,
+        losses: list[dict[str, Any]] | None = None, **own: Any,
+    ) -> Any:  # fmt: skip
+        """An objective over the toy documents, with the losses of the variant or others."""
+        terms = toy.train_config(losses=losses or variant.losses).losses
         inputs = ObjectiveInputs(
             model=(start or self.start(variant)) / "model", rows=self.groups or self.data, data=self.data,
-            tokens=self.tokens, losses=losses, max_tokens=max_tokens, recompute=recompute,
+            tokens=self.tokens, losses=terms, max_tokens=max_tokens, recompute=recompute,
         )  # fmt: skip
         return make_objective(variant.objective, inputs, seed=1, **{**variant.own(self.language_model), **own})
 
-    def diffcse(self, *, start: Path | None = None, max_tokens: int = 10_000, **options: Any) -> Any:
+    def diffcse(
+        self, *, start: Path | None = None, max_tokens: int = 10_000, losses: list[dict[str, Any]] | None = None,
+        **options: Any,
+    ) -> Any:  # fmt: skip
         """DiffCSE with options of its difference prediction."""
         difference = DifferenceConfig(**options)
         variant = replace(DIFFCSE["DiffCSE"], generator=difference.generates)
-        return self.objective(variant, start=start, max_tokens=max_tokens, difference=difference)
+        return self.objective(variant, start=start, max_tokens=max_tokens, losses=losses, difference=difference)
 
 
 def edited(objective: Any, rows: Iterable[int]) -> Any:

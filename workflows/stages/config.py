@@ -117,7 +117,8 @@ class GeneratorPhase(Config):
 
 class DifferenceKeys(Config):
     """Difference prediction beside a retriever's training, which makes DPR with DiffCSE of it (Chuang, 2024, section
-    2.7): losses over `query discriminator` and `document discriminator`."""
+    2.7): losses over `query discriminator` and `document discriminator`. The paper has one encoder for both sides; with
+    `towers: separate` one discriminator reads behind the vectors of either tower, and begins as the document's."""
 
     difference: DifferenceConfig | None = None
     """What is edited and predicted. Null for none."""

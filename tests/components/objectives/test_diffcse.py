@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,19 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from components.config import UserError
-from components.losses.likelihood import negative_log_likelihood
 from components.training.pretraining import DifferenceConfig
 from tests.support import toy
-from tests.support.pretrainings import DIFFCSE, Artifacts, Variant, edited, run
+from tests.support.pretrainings import DIFFCSE, LIKELIHOOD, Artifacts, Variant, edited, run
 from tests.support.trainings import Interrupted, assert_same, checked, groups, lines, visits
 
 EDITING = DIFFCSE["DiffCSE"]
 ROWS = [0, 3, 5, 8]
+NARROW = [3, 5, 8]
+"""Of these the longest is not as long as the batch is wide."""
 SPECIAL = torch.tensor([0, 2, 3])  # [PAD], [CLS], [SEP] of the toy vocabulary
 
 TASKS = {
@@ -52,7 +54,7 @@ def naive(objective: Any, batch: Any, vectors: Tensor) -> list[list[float]]:
     found = []
     for row in range(len(edits.ids)):
         length = int(edits.attention[row].sum())
-        shown = edits.ids.shape[1] if config.places == "all" else length
+        shown = int(edits.attention.sum(-1).max()) if config.places == "all" else length
         read, before = edits.edited[row : row + 1, :shown], edits.ids[row, :shown]
         hidden = part.discriminator.embeddings(input_ids=read).clone()
         hidden[0, 0] = vectors[edits.vector[row]]
@@ -80,7 +82,8 @@ def naive(objective: Any, batch: Any, vectors: Tensor) -> list[list[float]]:
 def test_losses_are_those_of_a_plain_loop(pretraining: Artifacts, name: str) -> None:
     """Over tokens of the text, of which neither special tokens nor padding are, or over all places as released."""
     objective = pretraining.diffcse(**TASKS[name], max_tokens=60)
-    batch = edited(objective, ROWS)
+    everywhere = TASKS[name].get("places") == "all"
+    batch = edited(objective, NARROW if everywhere else ROWS)
     with torch.no_grad():
         representations = objective.encode(batch)
         found = objective.terms(representations, batch)["negative_log_likelihood (discriminator)"]
@@ -89,8 +92,8 @@ def test_losses_are_those_of_a_plain_loop(pretraining: Artifacts, name: str) -> 
     if TASKS[name].get("average") != "texts":
         values = -np.concatenate(expected)
         assert found.rows == len(values)
-    if TASKS[name].get("places") == "all":
-        assert len(values) == batch.edits.ids.numel()
+    if everywhere:
+        assert len(values) == len(batch.edits.ids) * int(batch.edits.attention.sum(-1).max())
     assert float(found.value) / found.rows == pytest.approx(np.sum(values) / found.rows, rel=1e-4)
 
 
@@ -111,20 +114,32 @@ def test_a_head_that_knows_nothing_has_the_loss_of_a_guess(pretraining: Artifact
     assert float(found.value) / found.rows == pytest.approx(math.log(classes), rel=1e-5)
 
 
-def test_weights_are_converted_as_documented(pretraining: Artifacts) -> None:
-    """The paper's sum over tokens, and the released mean over positions where those without text have no loss, are the
-    mean over tokens times what `DifferenceConfig` says."""
-    objective = pretraining.diffcse()
-    batch = edited(objective, ROWS)
+def losses_of(pretraining: Artifacts, term: dict[str, Any], **options: Any) -> tuple[float, Any]:
+    """A term's part of the loss of a batch whose discriminator is sure of special tokens and padding, and the edits."""
+    losses = [{"function": LIKELIHOOD, "over": "discriminator", **term}]
+    objective = pretraining.diffcse(losses=losses, **options)
+    batch = edited(objective, NARROW)
     with torch.no_grad():
-        likelihoods = objective.encode(batch).likelihoods
-    text = batch.edits.text
-    share, count = float(text.float().mean()), int(text.sum())
-    mean = float(negative_log_likelihood(objective.difference.scores(likelihoods, batch.edits)).mean())
-    released = -float(likelihoods.sum()) / text.numel()
-    assert released == pytest.approx(share * mean)
-    by_text = pretraining.diffcse(average="texts").difference.scores(likelihoods, batch.edits)
-    assert float(negative_log_likelihood(by_text, over="sum").sum()) == pytest.approx(count * mean, rel=1e-5)
+        representations = objective.encode(batch)
+        assert representations.likelihoods[~batch.edits.text].any() == (options.get("places") == "all")
+        sure = representations._replace(likelihoods=representations.likelihoods * batch.edits.text)
+        (found,) = objective.terms(sure, batch).values()
+    return float(found.value) / (found.rows or 1), batch.edits
+
+
+def test_weights_are_converted_as_documented(pretraining: Artifacts) -> None:
+    """`DifferenceConfig`: the released mean with lambda is the mean over tokens with lambda times the share of places
+    that hold text, and the paper's sum with this weight divided by the number of tokens."""
+    documents = [pretraining.diffcse().store.documents[row][:22] for row in NARROW]
+    count, longest = 2 * sum(map(len, documents)), max(map(len, documents)) + 2  # of both views; with [CLS] and [SEP]
+    weight = 0.005 * count / (2 * len(NARROW) * longest)
+    released, edits = losses_of(pretraining, {"weight": 0.005}, places="all")
+    assert longest < edits.ids.shape[1]
+    own, _ = losses_of(pretraining, {"weight": weight})
+    assert own == pytest.approx(released, rel=1e-5)
+    of_the_paper = {"options": {"over": "sum"}, "reduce": "sum", "weight": weight / count}
+    summed, _ = losses_of(pretraining, of_the_paper, average="texts")
+    assert summed == pytest.approx(released, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -314,6 +329,40 @@ def test_a_retriever_learns_its_own_terms_and_the_edits(grouped: Artifacts, pret
 
 def test_a_retrievers_gradient_in_pieces(grouped: Artifacts) -> None:
     assert checked(grouped.objective(RETRIEVER, max_tokens=60, recompute=True)) < 1e-4
+
+
+def test_separate_towers_share_a_discriminator(grouped: Artifacts, encoder: Path, tmp_path: Path) -> None:
+    """It begins as the document tower. The loss over either side trains that side's tower alone."""
+    start = toy.started(tmp_path / "towers", toy.retriever_config(encoder, towers="separate"))
+    weights = start / "model/query/model.safetensors"
+    save_file({name: value + 0.01 for name, value in load_file(weights).items()}, weights, metadata={"format": "pt"})
+    for side, other in (("query", "document"), ("document", "query")):
+        variant = Variant("diffcse_retriever", (f"{side} discriminator",), generator=True)
+        objective = grouped.objective(variant, start=start)
+        own = next(objective.difference.discriminator.decoder.layers.encoder.parameters())
+        begun = {name: next(objective.model.tower(name).encoder.parameters()) for name in ("query", "document")}
+        assert torch.equal(own, begun["document"])
+        assert not torch.equal(own, begun["query"])
+        batch = objective.collate(visits(range(4)))
+        (term,) = objective.terms(objective.encode(batch), batch).values()
+        term.value.backward()
+        assert all(p.grad is not None for p in objective.model.tower(side).parameters())
+        assert not any(p.grad is not None and p.grad.any() for p in objective.model.tower(other).parameters())
+
+
+@pytest.mark.parametrize("options", [{"edits": ["delete"]}, {"task": "masked"}, {}], ids=str)
+def test_the_gradient_is_checked_where_nothing_is_drawn(
+    pretraining: Artifacts, grouped: Artifacts, options: dict[str, Any]
+) -> None:
+    """A generator's draws may be others where sums are rounded otherwise."""
+    difference = DifferenceConfig(**options)
+    variants = {pretraining: EDITING, grouped: RETRIEVER}
+    for artifacts, variant in variants.items():
+        objective = artifacts.objective(
+            replace(variant, generator=difference.generates), max_tokens=60, recompute=True, difference=difference
+        )
+        assert objective.self_check == (not difference.generates)
+        assert checked(objective) < 1e-4
 
 
 # Refused

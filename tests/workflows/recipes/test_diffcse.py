@@ -187,8 +187,14 @@ def test_ar2_warms_up_with_diffcse(dpr: dict[str, Any], beir: Path, encoder: Pat
         "train": {**game["retriever"]["warm"]["train"], "losses": dpr["train"]["losses"]},
     }
     place = tiny.place(tmp_path, game)
-    assert place("run", "--until", "warm retriever") == 0
+    assert place("run", "--until", "retriever 1") == 0
     assert "negative_log_likelihood (query discriminator)" in lines(place.artifact("warm retriever"))[0]
+    assert {key for key in lines(place.artifact("retriever 1"))[0] if key.endswith(")")} == {"distillation (group)"}
+    warm, played = (
+        load_file(place.artifact(name) / "model/model.safetensors") for name in ("warm retriever", "retriever 1")
+    )
+    assert warm.keys() == played.keys()
+    assert not all(warm[name].equal(played[name]) for name in warm)
 
 
 @pytest.mark.parametrize(
