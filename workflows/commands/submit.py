@@ -9,13 +9,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from components.config import UserError
+from components.config import Config, UserError
 from workflows.commands.opening import add_cluster, add_config
 from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import Cluster
 from workflows.program import program
 from workflows.stages import experiments
+from workflows.stages.experiments import Experiment
 from workflows.store import s3
+from workflows.store.dag import graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +45,9 @@ def call(arguments: argparse.Namespace) -> None:
     store, runs = places(arguments)
     experiment = experiments.read(arguments.config, arguments.assignments, runs)
     cluster = joining(arguments.cluster)
+    if (relative := _relative(experiment)) is not None:
+        print(f"note: {relative}: the job looks for it in its own folder, where nothing but the code is; data that the "
+              "store does not have yet is read at an absolute path, or in $SPARRING_DATA", file=sys.stderr)  # fmt: skip
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = [
@@ -74,6 +79,20 @@ def call(arguments: argparse.Namespace) -> None:
         page = "tune.html" if arguments.tune else "report.html"
         report = f"the report, on the cluster: {experiment.run / page}"
     print(f"job {job}: done in {seconds:.0f} s; {report}")
+
+
+def _relative(experiment: Experiment) -> str | None:
+    """A file that a step reads by a path which means another place on the cluster."""
+    for node in graph(experiment.wanted):
+        for value in (one for one in node.inputs.values() if isinstance(one, Config)):
+            try:
+                found = [str(path) for path in value.files().values()]
+            except UserError:  # it is not here
+                found = value.missing()
+            for name in found:
+                if not Path(name).is_absolute():
+                    return name
+    return None
 
 
 def places(arguments: argparse.Namespace) -> tuple[str | Path, Path]:

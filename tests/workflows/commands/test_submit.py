@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import threading
@@ -219,6 +220,19 @@ def test_a_tuning_is_sent_as_a_run_is(
     if tune:
         assert submitted(place, *words, "--set", "tune.split=test") == 2
         assert len(sections) == 2
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_data_at_a_relative_path_is_named(
+    place: Place, served: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], beir: Path,
+    here: bool,
+) -> None:  # fmt: skip
+    """The job has another working directory."""
+    monkeypatch.setattr(served, "submit_job", lambda **_: "job", raising=False)
+    profile = tiny.write(place.folder / "ray.yaml", {"address": "auto"})
+    relative = os.path.relpath(beir) if here else "nothing/here"
+    assert submitted(place, "--no-wait", "--cluster", str(profile), "--set", f"data.path={relative}") == 0
+    assert capsys.readouterr().err.startswith(f"note: {relative}/corpus.jsonl: the job looks for it in its own folder")
 
 
 @pytest.fixture
