@@ -245,6 +245,7 @@ def test_a_profile_that_cannot_be_met_changes_nothing(
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("ray.init", nobody)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     place = tiny.place(tmp_path / "place", tiny.dpr(beir, encoder), **profile)
     assert place(command, *(["--cluster", str(place.folder / "inline.yaml")] if command == "plan" else [])) == 2
     out, err = said()
