@@ -252,7 +252,8 @@ def _three_tables(folder: Path, tables: list[Table]) -> Keys | None:
     if all(kind_of(table.name) == ".txt" for table in tables) or _of(tables, "pairs") is not None:
         return None
     documents, queries, qrels = (_of(tables, role) for role in ("documents", "queries", "qrels"))
-    unknown, guessed = [table for table in tables if _role(table) is None], documents is None
+    unknown = [table for table in tables if _role(table) is None and _is_read(folder, table)]
+    guessed = documents is None
     if documents is None:  # the judgements must prove it
         if len(unknown) < 2:
             return None
@@ -322,6 +323,14 @@ def _judging(
             return table, {"documents": {"doc_id": doc_id}, "queries": {"query_id": query_id},
                            "qrels": {"query_id": query, "doc_id": document}}  # fmt: skip
     return None, {}
+
+
+def _is_read(folder: Path, table: Table) -> bool:
+    """Whether a table has columns, and nothing in it stops the reader."""
+    try:
+        return bool(table.columns) and all(True for _ in _rows(folder, table, table.columns))
+    except UserError:
+        return False
 
 
 def _longest(folder: Path, table: Table) -> tuple[str, float]:

@@ -90,8 +90,8 @@ def labelled(experiment: Experiment, label: str) -> Step:
             return node
     labels = list(dict.fromkeys(node.label for node in nodes))
     near = get_close_matches(label, labels, 2)
-    meant = f"did you mean {' or '.join(map(repr, near))}?" if near else f"accepted: {listing(labels)}"
-    raise UserError(f"no step is labelled {label!r}; {meant} `plan` lists all of them")
+    meant = f"did you mean {' or '.join(map(repr, near))}? `plan` lists all of them"
+    raise UserError(f"no step is labelled {label!r}; {meant if near else f'accepted: {listing(labels)}'}")
 
 
 def leave() -> None:

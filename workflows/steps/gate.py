@@ -16,6 +16,7 @@ ADVICE = (
     "train.ranker.updates); the scores of the retriever and of BM25, where they are not added yet (`ar2`: "
     "ranker.prior, `adapt`: prior). To play all the same: gate: false."
 )
+"""How a closed gate's line ends. It is no part of the step's identity."""
 
 
 def _cost(site: Any, *, data: Sizes, ranking: Ranking, reranked: Ranking, **rest: Any) -> Cost:

@@ -201,6 +201,8 @@ def test_what_is_left_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     write(tmp_path / "own/documents.csv", "paper,title,abstract", *(f"{name},,{text}" for name, text in DOCUMENTS))
     write(tmp_path / "own/claims.csv", "claim_id,claim", "1,what is it")
     write(tmp_path / "own/support.csv", "claim_id,paper", "7,another")
+    write(tmp_path / "own/broken.csv", "a,b", "1,2", "1,2,3")
+    (tmp_path / "own/empty.csv").touch()
     assert main(["init", "own"]) == 0
     out = said()[0]
     assert "not used: claims.csv: columns claim_id, claim: none that is known\n" in out
