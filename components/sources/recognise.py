@@ -252,7 +252,8 @@ def _three_tables(folder: Path, tables: list[Table]) -> Keys | None:
     if all(kind_of(table.name) == ".txt" for table in tables) or _of(tables, "pairs") is not None:
         return None
     documents, queries, qrels = (_of(tables, role) for role in ("documents", "queries", "qrels"))
-    unknown = [table for table in tables if _role(table) is None and _is_read(folder, table)]
+    others = [] if documents and queries and qrels else [table for table in tables if _role(table) is None]
+    unknown = [table for table in others if _is_read(folder, table)]
     guessed = documents is None
     if documents is None:  # the judgements must prove it
         if len(unknown) < 2:
