@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from components.evaluation.significance import ends, estimate, layouts
+from components.evaluation.significance import compare_averages, ends, estimate, layouts
 
 AVERAGE = "average"
 """What averages over collections have in place of a collection's name."""
@@ -66,6 +66,12 @@ def _measured_alike(measured: Iterable[tuple[str, Place]]) -> Iterator[tuple[lis
     return ((measures, list(of)) for of, measures in alike.items())
 
 
+def _averages_of(entries: Iterable[Json], parts: Parts) -> Iterator[tuple[list[str], Average]]:
+    """The averages of rows or means on collections, each with the measures that it is of."""
+    alike = _measured_alike((one["measure"], (one["collection"], one["split"])) for one in entries)
+    return ((measures, average) for measures, places in alike for average in averages(places, parts))
+
+
 def _alone(place: Place) -> Average:
     return Average(place[0], [place[0]], {place: 1.0})
 
@@ -82,8 +88,7 @@ def averages_of(rows: Sequence[Json], parts: Parts) -> list[Json]:
     the mean.
     """
     made = []
-    alike = _measured_alike((row["measure"], (row["collection"], row["split"])) for row in rows)
-    for measures, average in ((of, one) for of, places in alike for one in averages(places, parts)):
+    for measures, average in _averages_of(rows, parts):
         groups: dict[tuple[str, str, int], dict[Place, Json]] = {}
         for row in (row for row in rows if row["measure"] in measures):
             if (place := (row["collection"], row["split"])) in average.weights:
@@ -110,11 +115,30 @@ def means_of(measured: Measured, parts: Parts | None = None) -> list[Json]:
         made += _means(system, _alone((collection, split)), split, measured)
     if parts is not None:
         systems = dict.fromkeys(system for system, _, _ in measured)
-        alike = _measured_alike((one["measure"], (one["collection"], one["split"])) for one in made)
-        for measures, average in [(of, one) for of, places in alike for one in averages(places, parts)]:
+        for measures, average in list(_averages_of(made, parts)):
             for system in systems:
                 of_system = _means(system, average, "all", measured, over=average.over)
                 made += [one for one in of_system if one["measure"] in measures]
+    return made
+
+
+def comparisons_of(
+    measured: Measured, means: Sequence[Json], parts: Parts, system: str, baseline: str, *, seed: int,
+    rounds: int = 10_000,
+) -> list[Json]:  # fmt: skip
+    """A system against its baseline on each average that both have, over the seeds that both have on all of its
+    collections: `compare_averages`, an entry for each measure and test. `means` are those on the collections."""
+    made = []
+    for measures, average in _averages_of(means, parts):
+        of = [[measured.get((name, *place), {}) for place in average.weights] for name in (system, baseline)]
+        seeds = sorted(set.intersection(*(set(tables) for side in of for tables in side)))
+        if not seeds:
+            continue
+        sides = [[[tables[s] for s in seeds] for tables in side] for side in of]
+        pairs = list(zip(*sides, strict=True))
+        about = {"system": system, "baseline": baseline, "collection": average.name, "split": "all", "seeds": seeds}
+        compared = compare_averages(pairs, list(average.weights.values()), seed=seed, rounds=rounds)
+        made += [{**about, **one, "over": average.over} for one in compared if one["measure"] in measures]
     return made
 
 

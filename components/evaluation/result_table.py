@@ -94,6 +94,14 @@ def across(metrics: Json) -> list[Json]:
     return tables
 
 
+def averages_compared(metrics: Json) -> Json:
+    """The comparisons of the averages over collections, and what their tests count; of no wholes but the last."""
+    comparisons = _comparisons([one for one in metrics["comparisons"] if one["collection"] == AVERAGE])
+    names = dict.fromkeys(one["name"] for entry in comparisons for one in entry["measures"])
+    return {"comparisons": comparisons, "measures": [{"name": name} for name in names],
+            "about_tests": _about_tests(comparisons)}  # fmt: skip
+
+
 def _counted(means: list[Json]) -> list[Json]:
     """A measure's means on the collections that its averages count, and these averages."""
     counted = {name for one in means for name in one.get("over", ())}
@@ -231,7 +239,9 @@ def table(metrics: Json) -> str:
     averaged = across(metrics)
     in_averages = {line["collection"] for one in averaged for line in one["lines"]}
     rest = [result for result in by_collection(metrics) if result["collection"] not in in_averages]
-    parts = [*(_across_lines(one) for one in averaged), *(_result_lines(result) for result in rest)]
+    compared = _comparison_lines(averages_compared(metrics))
+    between = [["Averages over collections, compared", *compared]] if compared else []
+    parts = [*(_across_lines(one) for one in averaged), *between, *(_result_lines(result) for result in rest)]
     paper = ["\n".join(_expected_lines(metrics["expected"]))] if "expected" in metrics else []
     notes = [textwrap.fill(note, WIDTH) for note in metrics.get("notes", [])]
     return "\n\n".join([*lead, *("\n".join(lines) for lines in parts), *paper, *notes, *close])

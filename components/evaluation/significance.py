@@ -153,8 +153,39 @@ def compare(system: Sequence[pa.Table], baseline: Sequence[pa.Table], *, seed: i
     >>> one["difference"], one["p"], one["test"]
     (0.25, 1.0, 'paired randomization over queries (this training)')
     """
-    ours, theirs = layouts(system), layouts(baseline)
+    return compare_averages([(system, baseline)], [1.0], seed=seed, rounds=rounds)
+
+
+def compare_averages(
+    pairs: Sequence[tuple[Sequence[pa.Table], Sequence[pa.Table]]], weights: Sequence[float], *, seed: int,
+    rounds: int = 10_000,
+) -> list[Json]:  # fmt: skip
+    """As `compare`, of weighted means over collections: a pair of systems' tables and a weight for each, and the
+    measures that all have. A query may swap its two values by itself, whatever its collection; it counts as much as it
+    does in the mean."""
+    measured = [_paired(layouts(system), layouts(baseline)) for system, baseline in pairs]
     comparisons = []
+    for name in (name for name in measured[0] if all(name in other for other in measured)):
+        both = [of[name] for of in measured]
+        queries = [a.shape[1] for a, _ in both]
+        mean = estimate([(a - b).mean(0, keepdims=True) for a, b in both], weights)
+        share = np.repeat(np.divide(weights, queries), queries)
+        ours, theirs = (share * np.concatenate([one.mean(0) for one in side]) for side in zip(*both, strict=True))
+        tests = [(THIS_TRAINING, mean, paired_randomization(ours, theirs, seed=seed, rounds=rounds))]
+        if len(both[0][0]) > 1:
+            crossed = estimate([a - b for a, b in both], weights)
+            tests.append((THE_METHOD, crossed, crossed.p()))
+        for test, found, p in tests:
+            about = {"measure": name, "difference": found.mean, **ends(found)}
+            comparisons.append({**about, "p": p, "test": test, "queries": sum(queries)})
+    return comparisons
+
+
+def _paired(
+    ours: dict[str, tuple[list[str], Layout]], theirs: dict[str, tuple[list[str], Layout]]
+) -> dict[str, tuple[Layout, Layout]]:
+    """The values of two systems on the queries that both have, by measure."""
+    paired = {}
     for name in (name for name in ours if name in theirs):
         (queries, a), (others, b) = ours[name], theirs[name]
         if queries != others:
@@ -163,15 +194,8 @@ def compare(system: Sequence[pa.Table], baseline: Sequence[pa.Table], *, seed: i
                 raise ValueError(f"{name}: the systems to compare were measured on different queries")
             a = a[:, [query in both for query in queries]]
             b = b[:, [query in both for query in others]]
-        mean = estimate([(a - b).mean(0, keepdims=True)])
-        tests = [(THIS_TRAINING, mean, paired_randomization(a.mean(0), b.mean(0), seed=seed, rounds=rounds))]
-        if len(a) > 1:
-            crossed = estimate([a - b])
-            tests.append((THE_METHOD, crossed, crossed.p()))
-        for test, found, p in tests:
-            about = {"measure": name, "difference": found.mean, **ends(found)}
-            comparisons.append({**about, "p": p, "test": test, "queries": a.shape[1]})
-    return comparisons
+        paired[name] = (a, b)
+    return paired
 
 
 def ends(found: Estimate) -> Json:

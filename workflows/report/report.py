@@ -3,7 +3,13 @@
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from components.evaluation.result_table import across, by_collection, closing_sentence, leading_sentence
+from components.evaluation.result_table import (
+    across,
+    averages_compared,
+    by_collection,
+    closing_sentence,
+    leading_sentence,
+)
 from components.files import write_json
 from workflows.report.finished import Json, finished_steps, shown
 from workflows.report.metrics import METRICS, metrics_of
@@ -70,6 +76,7 @@ def write(
         "results": [{**result, "charts": charts.by_round(result["rows"])} for result in by_collection(metrics)],
         "pictures": charts.of_steps(steps, store),
         "across": across(metrics),
+        "averages": averages_compared(metrics),
         "expected": metrics.get("expected"),
         "unmeasured": unmeasured,
         "entropies": entropies(systems, store),

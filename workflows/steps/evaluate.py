@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from components.config import Config, UserError, listing
 from components.data.groups import measured_queries
 from components.data.tables import ANSWERED, QRELS, QUERIES, RANKING, TEXT, of_queries, read
-from components.evaluation.averages import Measured, averages_of, means_of
+from components.evaluation.averages import Measured, averages_of, comparisons_of, means_of
 from components.evaluation.measures import (
     PER_QUERY_FILE,
     answer_hits_per_query,
@@ -148,18 +148,22 @@ def results(
     return {"systems": len(systems), "comparisons": len(comparisons)}
 
 
-@Description(part="evaluation", version=3, cost=_results_cost)
+@Description(part="evaluation", version=4, cost=_results_cost)
 def averages(
     out: Path, cluster: Any, *, systems: list[dict[str, Any]], comparisons: list[dict[str, str]],
     parts: dict[str, str | None], seed: int = 0, rounds: int = 10_000,
 ) -> dict[str, Any]:  # fmt: skip
     """`results`, and the mean of each measure over the collections, each counting alike, of the systems that were
-    measured on all of them; `queries` are those of all. `parts` names the wholes that collections are parts of, and
-    None for those that do not count; the parts of one count as one."""
+    measured on all of them; `queries` are those of all. The comparisons are made of these means too. `parts` names the
+    wholes that collections are parts of, and None for those that do not count; the parts of one count as one."""
     summary = results(out, cluster, systems=systems, comparisons=comparisons, seed=seed, rounds=rounds)
     metrics = json.loads((out / "metrics.json").read_text())
     metrics["rows"] += averages_of(metrics["rows"], parts)
-    metrics["means"] = means_of(_by_system(systems), parts)
+    measured, means = _by_system(systems), metrics["means"]
+    pairs = [(asked["system"], asked["baseline"]) for asked in comparisons]
+    compared = [comparisons_of(measured, means, parts, *pair, seed=seed, rounds=rounds) for pair in pairs]
+    metrics["comparisons"] += corrected([one for of_pair in compared for one in of_pair])
+    metrics["means"] = means_of(measured, parts)
     write_json(out / "metrics.json", metrics)
     return summary
 

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from components.evaluation.averages import Measured, averages_of, means_of
-from components.evaluation.significance import estimate
+from components.evaluation.averages import Measured, averages_of, comparisons_of, means_of
+from components.evaluation.significance import THE_METHOD, compare_averages, estimate
 
 PARTS = {"android": "CQADupStack", "english": "CQADupStack"}
 
@@ -54,6 +54,28 @@ def test_averages_count_collections_and_wholes_alike() -> None:
     assert averages["average"]["low"] == pytest.approx(everything.interval()[0])
     assert (averages["average"]["over"], averages["average"]["queries"]) == (["SciFact", "CQADupStack"], 51)
     assert {entry["system"] for entry in averages.values()} == {"a"}
+
+
+def test_two_systems_are_compared_on_the_averages_that_both_have() -> None:
+    """Over the seeds that both have everywhere; a system that was not measured on all collections has none."""
+    rng = np.random.default_rng(2)
+    sizes = {"android": 9, "english": 30, "SciFact": 12}
+    values = {(system, name): rng.random((2, n)) for system in "ab" for name, n in sizes.items()}
+    measured = measured_of({**values, ("c", "android"): rng.random((2, 9))})
+    found = comparisons_of(measured, means_of(measured), PARTS, "a", "b", seed=0, rounds=99)
+    assert [one["collection"] for one in found] == ["CQADupStack", "CQADupStack", "average", "average"]
+    everywhere = [
+        tuple(list(measured[system, name, "test"].values()) for system in "ab")
+        for name in ("SciFact", "android", "english")
+    ]  # fmt: skip
+    expected = compare_averages(everywhere, [0.5, 0.25, 0.25], seed=0, rounds=99)
+    for one, other in zip(found[2:], expected, strict=True):
+        assert {key: one[key] for key in other} == pytest.approx(other)
+    assert (found[3]["test"], found[3]["seeds"], found[3]["over"]) == (THE_METHOD, [1, 2], ["SciFact", "CQADupStack"])
+    assert comparisons_of(measured, means_of(measured), PARTS, "c", "b", seed=0, rounds=99) == []
+    del measured["b", "english", "test"][2]
+    [one, *_] = comparisons_of(measured, means_of(measured), PARTS, "a", "b", seed=0, rounds=99)
+    assert one["seeds"] == [1]
 
 
 def test_each_measure_is_averaged_over_the_collections_that_have_it() -> None:

@@ -54,7 +54,7 @@ def test_each_collection_and_the_average_have_every_system(played: tiny.Place) -
         assert found["average", system] == pytest.approx((found["First", system] + found["Second", system]) / 2)
     compared = {(one["collection"], one["system"], one["baseline"]) for one in played.metrics()["comparisons"]}
     assert ("Second", "fusion", "BM25") in compared
-    assert not [one for one in compared if one[0] == "average"]
+    assert {of[1:] for of in compared if of[0] == "average"} == {of[1:] for of in compared if of[0] == "Second"}
 
 
 def test_steps_say_of_which_collection_they_are(played: tiny.Place) -> None:
@@ -149,8 +149,16 @@ def test_two_retrievers_are_compared_on_the_average(tmp_path: Path, tree: dict[s
     for system in ("cls: retriever", "mean: retriever"):
         mean = pytest.approx((found["First", system] + found["Second", system]) / 2)
         assert found["Both", system] == found["average", system] == mean
+    compared = {
+        one["collection"]: one["difference"] for one in place.metrics()["comparisons"] if one["measure"] == "nDCG@10"
+    }
+    gain = found["average", "mean: retriever"] - found["average", "cls: retriever"]
+    assert compared["average"] == compared["Both"] == pytest.approx(gain)
     lines = table(place.metrics()).splitlines()
     assert [line.split()[0] for line in lines[3:7]] == ["First", "Second", "Both", "average"]
+    at = lines.index("Averages over collections, compared")
+    assert "  mean: retriever against cls: retriever" in lines[at:]
+    assert "Averages: more than chance?" in next(place.runs.glob("*/report.html")).read_text()
 
 
 def test_experiments_that_take_a_collection_apart_differently_are_refused(tmp_path: Path, tree: dict[str, Any]) -> None:
