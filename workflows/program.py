@@ -1,6 +1,7 @@
 """How the program is called, where it finds configs (in the repository's folder, and as `sparring` in any), and what
 it never says."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -9,11 +10,13 @@ from workflows import ROOT
 
 NAME = "sparring"
 """The command that set-up installs (`cluster/environment.py`)."""
+CALLED_AS = "SPARRING_CALLED_AS"
+"""What a job has of the command that sent it."""
 
 
 def program() -> str:
-    """What the user has called, for messages."""
-    return NAME if Path(sys.argv[0]).name == NAME else "python -m workflows"
+    """What the user has called, for messages; in a job, what has sent it."""
+    return os.environ.get(CALLED_AS) or (NAME if Path(sys.argv[0]).name == NAME else "python -m workflows")
 
 
 def located(path: Path) -> Path:

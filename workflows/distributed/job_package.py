@@ -14,7 +14,7 @@ from components.config import UserError, read_based
 from workflows import ROOT
 from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import Cluster
-from workflows.program import located
+from workflows.program import CALLED_AS, located, program
 from workflows.store.code_version import code_version
 
 CODE = ("workflows", "components", "configs", "cluster")
@@ -65,7 +65,8 @@ def write(path: Path, tree: dict[str, Any]) -> None:
 
 
 def environment() -> dict[str, str]:
-    """The job's environment variables: Ray's settings, the commit, and `$SPARRING_DATA` where it is set here."""
+    """The job's environment variables: Ray's settings, the commit, what sends it, and `$SPARRING_DATA` where it is set
+    here."""
     data = os.environ.get("SPARRING_DATA")
     if data and not Path(data).is_absolute():
         raise UserError(
@@ -75,6 +76,7 @@ def environment() -> dict[str, str]:
         **clusters.SETTINGS,
         **({"SPARRING_DATA": data} if data else {}),
         "SPARRING_CODE": json.dumps(code_version()),
+        CALLED_AS: program(),
     }
 
 

@@ -15,6 +15,7 @@ from workflows.distributed import cluster as clusters
 from workflows.distributed import job_package
 from workflows.distributed.cluster import Cluster
 from workflows.stages import experiments
+from workflows.program import CALLED_AS, program
 from workflows.store.code_version import code_version
 
 
@@ -104,7 +105,7 @@ def test_nothing_of_this_machines_environment_is_sent(monkeypatch: pytest.Monkey
     monkeypatch.delenv("SPARRING_DATA", raising=False)
     sent = job_package.environment()
     assert "swordfish" not in json.dumps(sent)
-    assert sent.keys() == {*clusters.SETTINGS, "SPARRING_CODE"}
+    assert sent.keys() == {*clusters.SETTINGS, "SPARRING_CODE", CALLED_AS}
     monkeypatch.setenv("SPARRING_DATA", "/shared/data")
     assert job_package.environment()["SPARRING_DATA"] == "/shared/data"
 
@@ -113,6 +114,13 @@ def test_data_that_only_this_machine_has(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("SPARRING_DATA", "data")
     with pytest.raises(UserError, match=r"SPARRING_DATA: data is a place on this machine; accepted: an absolute path"):
         job_package.environment()
+
+
+def test_a_job_names_the_command_that_sent_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/somewhere/.venv/bin/sparring", "submit"])
+    monkeypatch.setenv(CALLED_AS, job_package.environment()[CALLED_AS])
+    monkeypatch.setattr("sys.argv", ["/job/workflows/__main__.py", "run"])
+    assert program() == "sparring"
 
 
 def test_the_commit_that_was_sent_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
