@@ -6,34 +6,20 @@ like any other.
 
 import re
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from components.config import UserError, listing
 from components.sources.parquet import opened
 from components.sources.reading import Item, Line, fields, read_array, read_csv, read_lines, read_objects
-from components.sources.tables import KINDS, kind_of, read_table
+from components.sources.table_links import Roles, Table, is_read, judged_by, judging, judging_itself, longest
+from components.sources.tables import KINDS, kind_of
 
 Keys = dict[str, Any]
 
-NAMES: dict[str, list[str]] = {
-    "doc_id": ["doc_id", "docid", "document_id", "passage_id", "corpus_id", "pid", "docno", "did"],
-    "query_id": ["query_id", "qid", "queryid", "question_id"],
-    "id": ["id", "_id"],
-    "question": ["question", "query", "anchor", "search", "prompt", "ask", "asked"],
-    "text": ["text", "body", "content", "contents", "passage", "document", "answer", "context", "positive", "abstract",
-             "response", "description"],
-    "title": ["title", "headline", "heading", "name", "subject"],
-    "relevance": ["relevance", "score", "label", "grade", "rel"],
-    "split": ["split"],
-}  # fmt: skip
-"""What columns are called, the likeliest first. Case, `-` and spaces make no difference."""
 ROLES = {"qrels": "qrel|judg|relevan", "queries": "quer|question|topic|asked", "documents": "corpus|doc|passage|text|"
          "collection|article|page|answer|content"}  # fmt: skip
 """What tables are called."""
-JUDGEMENTS = 100
-"""How many are looked up where no column is called as one of ids."""
 ACCEPTED = [
     "BEIR: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv",
     "MS MARCO: collection.tsv, queries.SPLIT.tsv, qrels.SPLIT.tsv",
@@ -45,23 +31,6 @@ ACCEPTED = [
     "two .txt files of as many lines, such as questions.txt and texts.txt; or one, of texts alone",
 ]
 """What a folder may hold."""
-
-
-class Table(NamedTuple):
-    """A file with its columns."""
-
-    name: str
-    columns: list[str]
-
-    def named(self, *kinds: str) -> str | None:
-        """The column of a kind, as the file calls it."""
-        plain = {re.sub(r"[- ]", "_", column.strip().lower()): column for column in self.columns}
-        return next((plain[name] for kind in kinds for name in NAMES[kind] if name in plain), None)
-
-    def columns_for(self, **wanted: tuple[str, ...]) -> dict[str, str]:
-        """Our names of columns that the file calls differently."""
-        found = {ours: self.named(*kinds) for ours, kinds in wanted.items()}
-        return {ours: theirs for ours, theirs in found.items() if theirs is not None and theirs != ours}
 
 
 def recognise(place: Path) -> Keys:
@@ -253,117 +222,71 @@ def _three_tables(folder: Path, tables: list[Table]) -> Keys | None:
         return None
     documents, queries, qrels = (_of(tables, role) for role in ("documents", "queries", "qrels"))
     others = [] if documents and queries and qrels else [table for table in tables if _role(table) is None]
-    unknown = [table for table in others if _is_read(folder, table)]
-    guessed = documents is None
-    if documents is None:  # the judgements must prove it
-        if len(unknown) < 2:
-            return None
-        documents = max(unknown, key=lambda table: _longest(folder, table)[1])
-        unknown.remove(documents)
-    judged: dict[str, dict[str, str]] = {}
-    if queries is None:  # perhaps one whose columns have other names
-        judging = unknown if qrels is None else [qrels]
-        for asked in unknown:
-            found, judged = _judging(folder, judging, documents, asked)
-            if found is not None:
-                queries, qrels, judged["queries"]["text"] = asked, found, _longest(folder, asked)[0]
-                break
-        if qrels is not None and queries is None:
-            return None
-    elif qrels is not None:
-        judged = {"documents": _judged_by(folder, documents, "doc_id", qrels, "text"),
-                  "queries": _judged_by(folder, queries, "query_id", qrels, "question")}  # fmt: skip
-    else:
-        qrels, judged = _judging(folder, unknown, documents, queries)
-    if guessed:
-        if not judged:
-            return None
-        judged["documents"]["text"] = _longest(folder, documents)[0]
+    unknown = [table for table in others if is_read(folder, table)]
+    if documents is not None:
+        link = _linked(folder, documents, queries, qrels, unknown)
+        return None if link is None else _declared(folder, documents, link)
+    if len(unknown) < 2:
+        return None
+    documents = max(unknown, key=lambda table: longest(folder, table)[1])
+    link = _linked(folder, documents, queries, qrels, [table for table in unknown if table is not documents])
+    if link is None or not link.columns:  # judgements must prove which are the documents
+        return None
+    link.columns["documents"]["text"] = longest(folder, documents)[0]
+    return _declared(folder, documents, link)
+
+
+class _Link(NamedTuple):
+    """The tables that belong to documents, and names of columns that the ids told."""
+
+    queries: Table | None
+    qrels: Table | None
+    columns: Roles
+
+
+def _linked(
+    folder: Path, documents: Table, queries: Table | None, qrels: Table | None, unknown: list[Table]
+) -> _Link | None:
+    """Queries and qrels of documents, perhaps among tables whose columns have other names; None where there are qrels
+    and no queries."""
+    if queries is not None and qrels is not None:
+        columns = {"documents": judged_by(folder, documents, "doc_id", qrels, "text"),
+                   "queries": judged_by(folder, queries, "query_id", qrels, "question")}  # fmt: skip
+        return _Link(queries, qrels, columns)
+    asking = unknown if queries is None else [queries]
+    for asked in asking:
+        found, columns = judging(folder, unknown if qrels is None else [qrels], documents, asked)
+        if found is not None:
+            if queries is None:
+                columns["queries"]["text"] = longest(folder, asked)[0]
+            return _Link(asked, found, columns)
+    for asked in asking if qrels is None else ():
+        if (own := judging_itself(folder, asked, documents)) is not None:
+            return _Link(asked, asked, own)
+    return None if qrels is not None and queries is None else _Link(queries, qrels, {})
+
+
+def _declared(folder: Path, documents: Table, link: _Link) -> Keys:
+    """The source's keys."""
+    queries, qrels = link.queries, link.qrels
+    itself = qrels is not None and qrels is queries
     used = {"documents": documents, "queries": queries, "qrels": qrels}
     columns = {
         "documents": documents.columns_for(doc_id=("doc_id", "id"), title=("title",), text=("text",)),
         "queries": queries.columns_for(query_id=("query_id", "id"), text=("question", "text")) if queries else {},
         "qrels": qrels.columns_for(
             query_id=("query_id", "question"), doc_id=("doc_id", "text"), relevance=("relevance",)
-        ) if qrels else {},
+        ) if qrels and not itself else {},
     }  # fmt: skip
-    for role, names in judged.items():
-        columns[role] |= names
+    for role, names in link.columns.items():
+        columns[role] |= {ours: theirs for ours, theirs in names.items() if ours != theirs}
     unsplit = queries is not None and qrels is not None and not (queries.named("split") or qrels.named("split"))
-    parquet = all(kind_of(one.name) == ".parquet" for one in used.values() if one is not None)
+    parquet = not itself and all(kind_of(one.name) == ".parquet" for one in used.values() if one is not None)
     keys: Keys = {"format": "parquet" if parquet and _has_ids(documents, columns) else "tables", "path": str(folder)}
     keys |= {role: one.name if one else None for role, one in used.items()}
     keys |= {"columns": {role: named for role, named in columns.items() if named}} if any(columns.values()) else {}
-    keys |= {"graded": False} if qrels is not None and qrels.named("relevance") is None else {}
+    keys |= {"graded": False} if itself or (qrels is not None and qrels.named("relevance") is None) else {}
     return keys | ({"split": "train"} if unsplit else {})
-
-
-def _judged_by(folder: Path, table: Table, name: str, qrels: Table, other: str) -> dict[str, str]:
-    """Of a table without a known column of ids, the column that has the ids of the first judgements; none where fewer
-    than half of them stand in any."""
-    column = qrels.named(name, other)
-    if column is None or table.named(name, "id"):
-        return {}
-    holder = _holder(folder, table, _values(folder, qrels, column))
-    return {} if holder is None else {name: holder}
-
-
-def _judging(
-    folder: Path, tables: list[Table], documents: Table, queries: Table
-) -> tuple[Table | None, dict[str, dict[str, str]]]:
-    """Of some tables the one whose columns hold ids of queries and of documents, as judgements do, with the names of
-    all three tables' columns of ids."""
-    for table in (one for one in tables if one is not queries):
-        ids = [one for one in table.columns if one not in (table.named("relevance"), table.named("split"))]
-        values = {one: _values(folder, table, one) for one in ids}
-        asked = {one: holder for one in ids if (holder := _holder(folder, queries, values[one])) is not None}
-        found = {one: holder for one in ids if one not in asked
-                 and (holder := _holder(folder, documents, values[one])) is not None}  # fmt: skip
-        if asked and found:
-            (query, query_id), (document, doc_id) = next(iter(asked.items())), next(iter(found.items()))
-            return table, {"documents": {"doc_id": doc_id}, "queries": {"query_id": query_id},
-                           "qrels": {"query_id": query, "doc_id": document}}  # fmt: skip
-    return None, {}
-
-
-def _is_read(folder: Path, table: Table) -> bool:
-    """Whether a table has columns, and nothing in it stops the reader."""
-    try:
-        return bool(table.columns) and all(True for _ in _rows(folder, table, table.columns))
-    except UserError:
-        return False
-
-
-def _longest(folder: Path, table: Table) -> tuple[str, float]:
-    """The column whose first values are the longest, that of the texts, and how long they are in the mean."""
-    rows = list(islice(_rows(folder, table, table.columns), JUDGEMENTS))
-    lengths = {column: sum(len(str(row[column])) for row in rows) / max(1, len(rows)) for column in table.columns}
-    return max(lengths.items(), key=lambda one: one[1])
-
-
-def _values(folder: Path, table: Table, column: str) -> set[str]:
-    """The first values of a column."""
-    return {str(row[column]).strip() for row in islice(_rows(folder, table, [column]), JUDGEMENTS)}
-
-
-def _holder(folder: Path, table: Table, values: set[str]) -> str | None:
-    """The column of a table that has the most of some values; None where no column has more than half of them."""
-    found = {one: set[str]() for one in table.columns}
-    for row in _rows(folder, table, table.columns):
-        for one, ids in found.items():
-            if (value := str(row[one]).strip()) in values:
-                ids.add(value)
-        if any(len(ids) == len(values) for ids in found.values()):
-            break
-    best = max(found, key=lambda one: len(found[one]))
-    return best if 2 * len(found[best]) > len(values) else None
-
-
-def _rows(folder: Path, table: Table, columns: list[str]) -> Iterator[Keys]:
-    """The values of a table's columns, row by row."""
-    path = folder / table.name
-    for one in [path] if path.is_file() else sorted(folder.glob(table.name)):
-        yield from (row for row, _ in read_table(one, [], columns, {}, blank=False))
 
 
 def _has_ids(documents: Table, columns: dict[str, Keys]) -> bool:

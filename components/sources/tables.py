@@ -34,7 +34,8 @@ class Source(parquet.Source):
     queries: str | None = None
     """The file inside the folder, or a pattern. Null for none: documents alone."""
     qrels: str | None = None
-    """The file inside the folder, or a pattern. Null for none: nobody has said what is relevant, or `paired` does."""
+    """The file inside the folder, or a pattern. Null for none: nobody has said what is relevant, or `paired` does. The
+    queries' own file, where each row names the document that answers it, or none."""
     paired: bool = False
     """The document of each row is relevant to the query of the same row. A text that stands in several rows is one
     document, or one query; a row without a query is a document alone."""
@@ -102,12 +103,16 @@ class Source(parquet.Source):
     def _rows(
         self, pattern: str | None, needed: list[str], optional: list[str], columns: dict[str, str]
     ) -> Iterator[tuple[dict[str, Any], str]]:
-        # Rows are numbered through all files of a pattern.
-        numbered, number = [name for name in needed if name in IDS and "text" in needed], 0  # not of qrels
+        # Rows are numbered through all files of a pattern. Qrels have no ids of their own, but where they are queries.
+        linking = "text" not in needed and pattern == self.queries
+        own = ("query_id",) if linking else IDS if "text" in needed else ()
+        numbered, number = [name for name in needed if name in own], 0
         needed = [name for name in needed if name not in numbered]
         for path in self._paths(pattern) if pattern else ():
             for row, place in read_table(path, needed, [*numbered, *optional], columns, blank=self.paired):
                 number += 1
+                if linking and not str("" if row["doc_id"] is None else row["doc_id"]).strip():
+                    continue  # a query that nothing answers
                 for name in numbered:
                     row["numbered"] = row[name] is None
                     row[name] = str(number) if row[name] is None else row[name]

@@ -95,6 +95,22 @@ def cases_of(folder: Path) -> None:
     write(folder / "solved.tsv", "case\treport", *(f"C{q}\tRd{q[1:]}" for q, _, _ in QUERIES))
 
 
+def answered(folder: Path) -> None:
+    """Each ticket names the article that solved it. Both tables have numbers of rows too."""
+    rows = (f"{i},KB{d},A title,{text}" for i, (d, text) in enumerate(DOCUMENTS, 1))
+    write(folder / "articles.csv", "row,article_no,headline,body", *rows)
+    asked = ({"row": n, "ticket": f"T{q}", "wording": text, "solved_by": f"KBd{n // 2}"}
+             for n, (q, text, _) in enumerate(QUERIES))  # fmt: skip
+    jsonl(folder / "tickets.jsonl", *asked)
+
+
+def answered_without_ids(folder: Path) -> None:
+    """The same in two columns; two questions are the same, so that no column is one of ids."""
+    write(folder / "articles.csv", "article_no,body", *(f"KB{d},{text}" for d, text in DOCUMENTS))
+    texts = [QUERIES[max(1, n)][1] for n in range(len(QUERIES))]
+    write(folder / "tickets.tsv", "wording\tsolved by", *(f"{text}\tKBd{n // 2}" for n, text in enumerate(texts)))
+
+
 def tsv(folder: Path) -> None:
     write(folder / "docs.tsv", "doc_id\ttext", *(f"{d}\t{text}" for d, text in DOCUMENTS))
     write(folder / "topics.tsv.gz", "id\ttext", *(f"{q}\t{text}" for q, text, _ in QUERIES))
@@ -138,7 +154,8 @@ FORMATS: list[tuple[Callable[[Path], None], str, dict[str, int]]] = [
     (dpr, "dpr", {"train": 8, "dev": 4, "test": 3}), (csv, "tables", {"train": 8, "test": 4}),
     (plain_names, "tables", {"train": 12}), (numbers, "tables", {"train": 12}),
     (tickets, "tables", {"train": 12}), (linked, "tables", {"train": 12}),
-    (cases_of, "tables", {"train": 12}),
+    (cases_of, "tables", {"train": 12}), (answered, "tables", {"train": 12}),
+    (answered_without_ids, "tables", {"train": 12}),
     (tsv, "tables", {"train": 12}),
     (objects, "tables", {"train": 8, "test": 4}),
     (parquet, "parquet", {"train": 8, "test": 4}), (pairs, "tables", {"train": 12}),
@@ -173,6 +190,26 @@ def test_what_it_writes_can_be_planned(
     planned = said()[0]
     assert "source missing" not in planned
     assert "all documents" in planned
+
+
+def test_a_query_may_name_no_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+    """It is a query that nobody judged. A column of numbers of rows names nothing, nor do two columns of ids."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "own/articles.csv", "n,body", *(f"{i},{text}" for i, (_, text) in enumerate(DOCUMENTS, 1)))
+    rows = [f"{i}\t{text}\t{'' if i == 4 else 13 - i}" for i, (_, text, _) in enumerate(QUERIES, 1)]
+    write(tmp_path / "own/tickets.tsv", "n\twording\tarticle", *rows)
+    assert main(["init", "own"]) == 0
+    assert "split train: 12 queries, 11 with a relevant document, 11 judgements" in said()[0]
+    assert yaml.safe_load(Path("own.yaml").read_text())["data"]["columns"] == {
+        "documents": {"doc_id": "n", "text": "body"}, "queries": {"query_id": "n", "text": "wording"},
+        "qrels": {"query_id": "n", "doc_id": "article"},
+    }  # fmt: skip
+    for columns in ("n\twording", "n\twording\tarticle\tother"):
+        width = columns.count("\t") + 1
+        cells = ["\t".join([*row.split("\t"), row.split("\t")[2]][:width]) for row in rows]
+        write(tmp_path / "own/tickets.tsv", columns, *cells)
+        assert main(["init", "own", "--overwrite"]) == 0
+        assert "not used: tickets.tsv" in said()[0]
 
 
 def test_texts_alone_and_queries_without_judgements(

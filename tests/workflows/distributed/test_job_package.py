@@ -14,8 +14,8 @@ from tests.support.tiny import ROOT, Place
 from workflows.distributed import cluster as clusters
 from workflows.distributed import job_package
 from workflows.distributed.cluster import Cluster
-from workflows.stages import experiments
 from workflows.program import CALLED_AS, program
+from workflows.stages import experiments
 from workflows.store.code_version import code_version
 
 

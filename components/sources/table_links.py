@@ -1,0 +1,157 @@
+"""How tables hang together where nobody knows their columns' names: whose values are the ids of whose rows.
+
+Judgements are looked up in the other tables, the first hundred of them: a column that has more than half of their
+values is the one that they name.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from components.config import UserError
+from components.sources.tables import read_table
+
+NAMES: dict[str, list[str]] = {
+    "doc_id": ["doc_id", "docid", "document_id", "passage_id", "corpus_id", "pid", "docno", "did"],
+    "query_id": ["query_id", "qid", "queryid", "question_id"],
+    "id": ["id", "_id"],
+    "question": ["question", "query", "anchor", "search", "prompt", "ask", "asked"],
+    "text": ["text", "body", "content", "contents", "passage", "document", "answer", "context", "positive", "abstract",
+             "response", "description"],
+    "title": ["title", "headline", "heading", "name", "subject"],
+    "relevance": ["relevance", "score", "label", "grade", "rel"],
+    "split": ["split"],
+}  # fmt: skip
+"""What columns are called, the likeliest first. Case, `-` and spaces make no difference."""
+LOOKED_AT = 100
+"""How many values of a column are looked up."""
+ROWS = 10_000
+"""How many of a table's first rows are looked at where all of them must differ."""
+
+Roles = dict[str, dict[str, str]]
+"""For documents, queries and qrels our names of columns, and the files'."""
+
+
+class Table(NamedTuple):
+    """A file with its columns."""
+
+    name: str
+    columns: list[str]
+
+    def named(self, *kinds: str) -> str | None:
+        """The column of a kind, as the file calls it."""
+        plain = {re.sub(r"[- ]", "_", column.strip().lower()): column for column in self.columns}
+        return next((plain[name] for kind in kinds for name in NAMES[kind] if name in plain), None)
+
+    def columns_for(self, **wanted: tuple[str, ...]) -> dict[str, str]:
+        """Our names of columns that the file calls differently."""
+        found = {ours: self.named(*kinds) for ours, kinds in wanted.items()}
+        return {ours: theirs for ours, theirs in found.items() if theirs is not None and theirs != ours}
+
+
+def judged_by(folder: Path, table: Table, name: str, qrels: Table, other: str) -> dict[str, str]:
+    """Of a table without a known column of ids, the column that has the ids of the first judgements; none where fewer
+    than half of them stand in any."""
+    column = qrels.named(name, other)
+    if column is None or table.named(name, "id"):
+        return {}
+    holder = _holder(folder, table, _values(folder, qrels, column))
+    return {} if holder is None else {name: holder}
+
+
+def judging(folder: Path, tables: list[Table], documents: Table, queries: Table) -> tuple[Table | None, Roles]:
+    """Of some tables the one whose columns hold ids of queries and of documents, as judgements do, with the names of
+    all three tables' columns of ids."""
+    for table in (one for one in tables if one is not queries):
+        ids = [one for one in table.columns if one not in (table.named("relevance"), table.named("split"))]
+        values = {one: _values(folder, table, one) for one in ids}
+        asked = {one: holder for one in ids if (holder := _holder(folder, queries, values[one])) is not None}
+        found = {one: holder for one in ids if one not in asked
+                 and (holder := _holder(folder, documents, values[one])) is not None}  # fmt: skip
+        if asked and found:
+            (query, query_id), (document, doc_id) = next(iter(asked.items())), next(iter(found.items()))
+            return table, {"documents": {"doc_id": doc_id}, "queries": {"query_id": query_id},
+                           "qrels": {"query_id": query, "doc_id": document}}  # fmt: skip
+    return None, {}
+
+
+def judging_itself(folder: Path, table: Table, documents: Table) -> Roles | None:
+    """Where each query's row names the document that answers it: the names of the columns. None where no column, or
+    more than one, holds ids of documents.
+
+    Numbers of rows are in many tables, and name nothing. Where the queries have no ids, `query_id` is not among the
+    names: their rows are numbered, as queries and as judgements.
+    """
+    own = table.named("query_id", "id")
+    linked: dict[str, str] = {}
+    for one in (one for one in table.columns if one not in (own, table.named("split"))):
+        values = _values(folder, table, one)
+        if (holder := _holder(folder, documents, values - {"", "None"})) is None or _counted(folder, table, one):
+            continue
+        if _differ(folder, documents, holder):
+            linked[one] = holder
+    if len(linked) != 1:
+        return None
+    [(document, doc_id)] = linked.items()
+    text = table.named("question", "text") or longest(folder, table, without={document})[0]
+    ids = [one for one in table.columns if one not in (text, document) and _differ(folder, table, one)]
+    query_id = {} if own is None and not ids else {"query_id": own or ids[0]}
+    return {"documents": {"doc_id": doc_id}, "queries": {**query_id, "text": text},
+            "qrels": {**query_id, "doc_id": document}}  # fmt: skip
+
+
+def _counted(folder: Path, table: Table, column: str) -> bool:
+    """Whether a column has the numbers of the rows, from any first one on."""
+    values = [str(row[column]).strip() for row in islice(_rows(folder, table, [column]), LOOKED_AT)]
+    return all(value.isdecimal() for value in values) and all(
+        int(value) == int(values[0]) + i for i, value in enumerate(values)
+    )
+
+
+def _differ(folder: Path, table: Table, column: str) -> bool:
+    """Whether the first rows all have a value, and each another."""
+    values = [str(row[column]).strip() for row in islice(_rows(folder, table, [column]), ROWS)]
+    return len(set(values)) == len(values) and not {"", "None"} & set(values)
+
+
+def is_read(folder: Path, table: Table) -> bool:
+    """Whether a table has columns, and nothing in it stops the reader."""
+    try:
+        return bool(table.columns) and all(True for _ in _rows(folder, table, table.columns))
+    except UserError:
+        return False
+
+
+def longest(folder: Path, table: Table, without: frozenset[str] | set[str] = frozenset()) -> tuple[str, float]:
+    """The column whose first values are the longest, that of the texts, and how long they are in the mean."""
+    rows = list(islice(_rows(folder, table, table.columns), LOOKED_AT))
+    lengths = {column: sum(len(str(row[column])) for row in rows) / max(1, len(rows))
+               for column in table.columns if column not in without}  # fmt: skip
+    return max(lengths.items(), key=lambda one: one[1])
+
+
+def _values(folder: Path, table: Table, column: str) -> set[str]:
+    """The first values of a column."""
+    return {str(row[column]).strip() for row in islice(_rows(folder, table, [column]), LOOKED_AT)}
+
+
+def _holder(folder: Path, table: Table, values: set[str]) -> str | None:
+    """The column of a table that has the most of some values; None where no column has more than half of them."""
+    found = {one: set[str]() for one in table.columns}
+    for row in _rows(folder, table, table.columns):
+        for one, ids in found.items():
+            if (value := str(row[one]).strip()) in values:
+                ids.add(value)
+        if any(len(ids) == len(values) for ids in found.values()):
+            break
+    best = max(found, key=lambda one: len(found[one]))
+    return best if 2 * len(found[best]) > len(values) else None
+
+
+def _rows(folder: Path, table: Table, columns: list[str]) -> Iterator[dict[str, Any]]:
+    """The values of a table's columns, row by row."""
+    path = folder / table.name
+    for one in [path] if path.is_file() else sorted(folder.glob(table.name)):
+        yield from (row for row, _ in read_table(one, [], columns, {}, blank=False))
