@@ -17,8 +17,9 @@ setup: ## make .venv from the lock files, unless it is up to date
 demo: setup ## set up and run the main job on the embedded collection
 	$(BIN)/python -m workflows run configs/demo.yaml
 
-test: lint ## set up, check and test; ARGS="-k ..." goes to pytest
-	$(BIN)/python -m pytest $(ARGS)
+# Files of tests side by side, each in one process; no more than four, as each has a Ray of its own.
+test: lint ## set up, check and test; ARGS="-k ..." goes to pytest, and "-n 0 --pdb" debugs in one process
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile $(ARGS)
 
 test-all: lint ## the same, with the long tests
 	$(BIN)/python -m pytest -m "" $(ARGS)
