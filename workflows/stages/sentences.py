@@ -151,7 +151,10 @@ def measured(
         collection = Collection(own)
         outcome = _on_set(collection, own, config, name, asked, encoders, note)
         outcomes.append(outcome)
-        shared = {node.fingerprint for node in graph(encoder.on(collection).step for encoder in encoders)}
+        models = [encoder.on(collection) for encoder in encoders]
+        # Pairs that a checkpoint is chosen by may be a set that is measured too.
+        of_set = {collection.data.fingerprint, *(model.tokens.fingerprint for model in models)}
+        shared = {node.fingerprint for node in graph(model.step for model in models)} - of_set
         made = graph(node for system in outcome.systems for node in system.steps)
         labels |= {node.fingerprint: f"{name}: {node.label}" for node in made if node.fingerprint not in shared}
     systems = [system for outcome in outcomes for system in outcome.systems]

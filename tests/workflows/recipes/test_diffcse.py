@@ -90,6 +90,9 @@ def test_the_checkpoint_that_is_best_on_rated_pairs_is_kept(
         row["value"] for row in place.metrics()["rows"] if (row["system"], row["measure"]) == ("retriever", "Spearman")
     )
     assert kept == pytest.approx(max(looks), abs=1e-6)
+    labels = [step["label"] for step in place.metrics()["steps"]]
+    assert {"data", "tokens", "Pairs dev: data", "Pairs dev: tokens"} <= set(labels)
+    assert len(set(labels)) == len(labels)
 
 
 def test_insertions_and_deletions_are_options(tree: dict[str, Any], tmp_path: Path) -> None:
