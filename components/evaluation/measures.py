@@ -41,7 +41,8 @@ _CUTOFF_OPTIONAL = ("RR", "nDCG", "AP")
 _BINARY = ("RR", "R", "Success", "P", "AP")  # a document is relevant or not, from a relevance level on
 READER_MEASURES = ("EM", "F1")
 """Measures of a reader's answers (`components.evaluation.exact_match`), not of a ranking."""
-SENTENCE_MEASURES = ("Spearman", "Pearson", "accuracy")
+CORRELATIONS = ("Spearman", "Pearson")
+SENTENCE_MEASURES = (*CORRELATIONS, "accuracy")
 """Measures of sentence vectors (`components.evaluation.similarity` and `transfer`), not of a ranking."""
 
 
@@ -202,6 +203,15 @@ def mean_entropy(ranking: pa.Table, *, documents: int = 15, temperature: float =
     weights = np.exp(shifted)
     normalizers = np.bincount(query, weights)
     return float((np.log(normalizers) - np.bincount(query, weights * shifted) / normalizers).mean())
+
+
+def within(name: str, low: float, high: float) -> tuple[float, float]:
+    """An interval's ends, as far as the measure can be: an interval by Student's t may go beyond.
+
+    >>> within("R@100", 0.97, 1.01)
+    (0.97, 1.0)
+    """
+    return max(low, -1.0 if name in CORRELATIONS else 0.0), min(high, 1.0)
 
 
 def mean_and_deviation(values: Iterable[float]) -> tuple[float, float | None]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from components.config import yaml_text
+from components.evaluation.measures import within
 from components.models.configs import ResolvedCrossEncoderConfig, ResolvedDualEncoderConfig
 
 HUB = re.compile(r"[\w.-]+/[\w.-]+")
@@ -24,7 +25,15 @@ class Row(NamedTuple):
     seeds: int = 1
 
     def __str__(self) -> str:
-        return f"{self.value:.4f}" + ("" if self.low is None else f" ({self.low:.4f} to {self.high:.4f})")
+        return f"{self.value:.4f}" + (f" ({self.interval})" if self.interval else "")
+
+    @property
+    def interval(self) -> str:
+        """The interval in words; empty of one query."""
+        if self.low is None or self.high is None:
+            return ""
+        low, high = within(self.measure, self.low, self.high)
+        return f"{low:.4f} to {high:.4f}"
 
 
 class StartModel(NamedTuple):

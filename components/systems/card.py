@@ -23,6 +23,8 @@ class Measured(NamedTuple):
     """Whether the queries are a sample of the split's."""
     note: str
     """What is known of the start model's training data."""
+    compared: str
+    """How it compares with the best system without training, in words; empty where it was not compared."""
 
 
 def card(config: SystemConfig, measured: Measured) -> str:
@@ -37,7 +39,8 @@ def card(config: SystemConfig, measured: Measured) -> str:
         "## Measures", "",
         f"On {queries} of the split {measured.split}; {measured.date}, by `{measured.command}`{at}.", "",
         "| measure | value | 95 % interval |", "|---|---|---|",
-        *(f"| {row.measure} | {row.value:.4f} | {_interval(row)} |" for row in measured.rows), "",
+        *(f"| {row.measure} | {row.value:.4f} | {row.interval} |" for row in measured.rows), "",
+        *([measured.compared, ""] if measured.compared else []),
         *(["## Training data", "", f"{measured.note} Any further training was on {measured.collection}.", ""]
           if config.dense is not None or config.ranker is not None else []),
         "## Use", "",
@@ -50,10 +53,6 @@ def card(config: SystemConfig, measured: Measured) -> str:
     ]  # fmt: skip
     head = metadata("system", [], config.name, measured.collection, measured.split, measured.rows)
     return head + "\n".join(lines)
-
-
-def _interval(row: Row) -> str:
-    return "" if row.low is None else f"{row.low:.4f} to {row.high:.4f}"
 
 
 def _stages(config: SystemConfig) -> list[str]:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from components.evaluation.measures import means, per_query
+from components.evaluation.result_table import unsigned
 from components.neighbours.reranking import best
 from components.systems.system import System
 from tests.support import tiny
@@ -47,7 +48,12 @@ def test_it_ends_with_what_to_deploy(adapted: Place, said: tiny.Said) -> None:
     assert f"Deploy {deploy['system']}, chosen on {deploy['chosen_on']}" in printed
     selection = json.loads((adapted.artifact("selection") / "selection.json").read_text())
     assert deploy["chosen_on"] == f"the {selection['queries']} queries of dev"
-    assert deploy["sentence"] in (adapted.runs / "tiny" / "report.html").read_text()
+    there = {one["system"]: one["value"] for one in selection["candidates"]}
+    assert deploy["there"] == there
+    assert f"queries of dev ({unsigned(there[deploy['system']])} there" in printed
+    page = (adapted.runs / "tiny" / "report.html").read_text()
+    assert deploy["sentence"] in page
+    assert "What was chosen by, on dev" in page
 
 
 def test_what_to_deploy_is_what_is_exported(adapted: Place, tmp_path: Path) -> None:
@@ -141,6 +147,7 @@ def test_without_training_queries_only_what_needs_none_is_compared(
     assert values["start model by neighbours"] == values["start model"]
     assert not any("retriever" in row["system"] for row in metrics["rows"])
     assert "nothing was trained; that needs judged queries in a split `train`" in metrics["deploy"]["sentence"]
+    assert place("plan", "--set", "train=false") == 0
     config = yaml.safe_load((place.runs / "tiny" / "config.yaml").read_text())
     assert config["train"] is False
     assert config["data"]["hold_out"] == {"dev": {"of": "test", "share": 0.5, "start": None}}

@@ -372,6 +372,10 @@ def test_behind_a_closed_gate_the_retriever_stays_as_it_is(
     weights = [place.artifact(label) / "model" / "model.safetensors" for label in ("warm retriever", "retriever 1")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
     assert value(place, "retriever 1", "RR@10") == value(place, "warm retriever", "RR@10")
+    assert place("export", str(tmp_path / "out")) == 0
+    card = (tmp_path / "out/retriever/README.md").read_text()
+    recipe = card.partition("1. warm retriever: 3 updates of")[2]
+    assert "\n2. retriever 1: no update, as its round was not played\n" in recipe
     assert set(json.loads((place.artifact("teacher 1 weights") / "weights.json").read_text())) == {
         "ranker", "retriever", "bm25"
     }  # fmt: skip

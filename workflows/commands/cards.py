@@ -37,8 +37,9 @@ def write(folder: Path, model: Step, experiment: Experiment, store: Store, comma
 
 def origin_of(model: Step, experiment: Experiment, store: Store, command: str) -> Origin:
     """Where a model comes from."""
-    outcome, made = experiment.outcome, graph([model])
-    record = finished(store, model)
+    outcome, record = experiment.outcome, finished(store, model)
+    learnt, unplayed = _of_weights(model, store)
+    made = graph([learnt])
     starts = dict.fromkeys(node.inputs["config"].model for node in made if node.function is start)
     own = next((one for one in outcome.systems if _is_of(one, model)), None)
     return Origin(
@@ -47,10 +48,22 @@ def origin_of(model: Step, experiment: Experiment, store: Store, command: str) -
         commit=record["code"].get("commit"),
         collection=own.collection if own is not None else name_of(outcome.data.inputs["source"]),
         data=_data(made, outcome.data, store),
-        trainings=[_training(node) for node in made if node.description.models == "training"],
+        trainings=[
+            *(_training(node, store) for node in made if node.description.models == "training"),
+            *(f"{node.label}: no update, as its round was not played" for node in unplayed),
+        ],
         starts=[StartModel(name, card.licence(name), card.datasets(name)) for name in starts],
         split=outcome.split, rows=_rows(model, experiment, store),
     )  # fmt: skip
+
+
+def _of_weights(model: Step, store: Store) -> tuple[Step, list[Step]]:
+    """The training, or the start, that a model has its weights of, and the trainings behind it that made no update."""
+    unplayed: list[Step] = []
+    while model.description.models == "training" and not finished(store, model)["summary"]["updates"]:
+        unplayed.insert(0, model)
+        model = model.inputs["start"]
+    return model, unplayed
 
 
 def _is_of(system: System, model: Step) -> bool:
@@ -88,11 +101,11 @@ def _data(made: Sequence[Step], data: Step, store: Store) -> list[str]:
     return lines + [f"before, the collection {name_of(node.inputs['source'])}" for node in others]
 
 
-def _training(node: Step) -> str:
-    """A training for people."""
-    config = node.inputs["config"]
+def _training(node: Step, store: Store) -> str:
+    """A training for people. Patience may have ended it early."""
+    config, made = node.inputs["config"], finished(store, node)["summary"]["updates"]
     precision = f"{config.precision}, weights in bf16" if config.weights == "bf16" else config.precision
     return (
-        f"{node.label}: {config.updates:,} updates of {config.batch} rows, learning rate {config.learning_rate:g}, "
+        f"{node.label}: {made:,} updates of {config.batch} rows, learning rate {config.learning_rate:g}, "
         f"{precision}; losses: {listing(term.name for term in config.losses)}"
     )

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from components.data.vectors import document_shards
+from components.evaluation.result_table import leading_sentence
 from components.files import write_json
 from components.models.model_card import Row
 from components.retrieval import smaller
@@ -99,4 +100,5 @@ def measures(outcome: Outcome, system: System, steps: Stages, store: Store, comm
             for row in rows
         ],
         sampled="ranker" in steps and steps["ranker"].inputs["config"].queries is not None, note=outcome.note,
+        compared=leading_sentence(table) if (table["leading"] or {}).get("system") == system.name else "",
     )  # fmt: skip

@@ -1,12 +1,12 @@
 """Which system to deploy, how good it is, and what it takes: what a run of `adapt` ends with."""
 
-import json
 from collections.abc import Sequence
 
-from components.evaluation.result_table import chosen_on, p_number, p_text, signed, unsigned
-from components.evaluation.selection import FILE
+from components.evaluation.measures import within
+from components.evaluation.result_table import chosen_on, p_number, p_text, signed, unsigned, verdict
 from components.evaluation.significance import THE_METHOD
 from workflows.report.finished import Json
+from workflows.report.sections.choice import choice
 from workflows.report.sections.costs import SEARCHED, costs
 from workflows.stages.results import Cost, System
 from workflows.store.dag import Step
@@ -17,15 +17,17 @@ TO_TRAIN = (
     "what training on a part of the others would give)"
 )
 
+UNASKED = "nothing was trained, as the config says `train: false`: the split `train` has {:,} judgements"
+
 
 def deployment(
     metrics: Json, systems: Sequence[System], spent: Sequence[Cost], store: Store, results: Step | None
 ) -> Json | None:
     """The system that was chosen to be deployed, with a `sentence` that says all of this; None where none was.
 
-    `best` is the best on the split that was chosen by. `value` is the measure that was chosen by, on the measured
-    split, with the ends of its 95 % interval. `against` is the leading comparison. `milliseconds` is a query's time,
-    `bytes` are those of its models and of what is searched.
+    `there` has the measure of each system on the split that was chosen by, the best first. `value` is the measure on
+    the measured split, with the ends of its 95 % interval. `against` is the leading comparison. `judgements` are those
+    of the training queries, `milliseconds` is a query's time, `bytes` are those of its models and of what is searched.
     """
     lead = metrics["leading"] or {}
     name = lead.get("deploy")
@@ -39,10 +41,14 @@ def deployment(
                 and (one["system"], one["baseline"]) == (lead["system"], lead["baseline"])]  # fmt: skip
     told = ("system", "baseline", "difference", "p", "p_holm", "test")
     against = {key: compared[-1][key] for key in told} if compared else None
+    chosen, data = choice(results, store), next(one.data for one in systems if one.name == name)
+    there = {} if chosen is None else {one["system"]: one["value"] for one in chosen["candidates"]}
+    record = store.record(data)
     made: Json = {
         **{key: mean[key] for key in ("system", "split", "measure", "value", "low", "high", "queries")},
-        "chosen_on": chosen_on(lead), "best": _best(results, store),
+        "chosen_on": chosen_on(lead), "there": there,
         "trained": any(one.trained for one in systems if one.name == name), "against": against,
+        "judgements": 0 if record is None else record["summary"]["judgements"].get("train", 0),
         "milliseconds": None if timed is None else 1000 * timed["query"],
         "bytes": {"models": sum(store.sizes(list(cost.models), "model/*")),
                   "indexes": sum(store.sizes(list(cost.index), *SEARCHED))},
@@ -50,36 +56,38 @@ def deployment(
     return {**made, "sentence": sentence(made, anything_trained=any(one.trained for one in systems))}
 
 
-def _best(results: Step | None, store: Store) -> str | None:
-    """The best system on the split that was chosen by."""
-    selection = None if results is None else results.inputs.get("selection")
-    if not isinstance(selection, Step):
-        return None
-    store.fetch([selection], FILE)
-    candidates = json.loads((store.path(selection) / FILE).read_text())["candidates"]
-    return str(max(candidates, key=lambda one: one["value"])["system"])
-
-
 def sentence(made: Json, *, anything_trained: bool) -> str:
     """All that is to be said, in one sentence."""
-    between = "" if made["low"] is None else f" (95 % interval {unsigned(made['low'])} to {unsigned(made['high'])})"
-    dearer = f" ({made['best']} is better there, by too little for what it costs)"
-    why = "" if made["best"] in (None, made["system"]) else dearer
-    parts = [f"Deploy {made['system']}, chosen on {made['chosen_on']}{why}: {made['measure']} "
-             f"{unsigned(made['value'])}{between} on the {made['queries']:,} queries of {made['split']}"]  # fmt: skip
+    name, measure, there = made["system"], made["measure"], made["there"]
+    ends = None if made["low"] is None else within(measure, made["low"], made["high"])
+    between = "" if ends is None else f" (95 % interval {unsigned(ends[0])} to {unsigned(ends[1])})"
+    best = next(iter(there), name)
+    dearer = "" if best == name else f"; {best} has {unsigned(there[best])}, too little more for what it costs"
+    chosen = f" ({unsigned(there[name])} there{dearer})" if name in there else ""
+    value, on = f"{measure} {unsigned(made['value'])}{between}", f"the {made['queries']:,} queries of {made['split']}"
+    parts = [f"Deploy {name}, chosen on {made['chosen_on']}{chosen}: {value} on {on}"]
     if (against := made["against"]) is not None:
-        counted = "the method" if against["test"] == THE_METHOD else "this training"
-        best = ", the best untrained system" if anything_trained else ""
-        told = (
-            f"{signed(against['difference'])} against {against['baseline']}{best} ({p_text(against['p'])}, corrected "
-            f"{p_number(against['p_holm'])}, {counted})"
-        )
-        other = against["system"] != made["system"]  # the best trained one, which is not worth what it costs
-        parts.append(f"these trainings do not pay: {against['system']} has {told}" if other else told)
+        parts.append(_compared(made, against, anything_trained=anything_trained))
     if not anything_trained:
-        parts.append(TO_TRAIN)
+        parts.append(UNASKED.format(made["judgements"]) if made["judgements"] else TO_TRAIN)
     if made["milliseconds"] is not None:
         parts.append(f"a query took {made['milliseconds']:.1f} ms here, many at once")
     size = {name: f"{count / 2**20:,.1f} MB" for name, count in made["bytes"].items()}
     parts.append(f"it needs {size['indexes']} of indexes and vectors and {size['models']} of models")
     return "; ".join(parts) + "."
+
+
+def _compared(made: Json, against: Json, *, anything_trained: bool) -> str:
+    """The leading comparison, and what follows where the chosen system is not shown to be better."""
+    baseline, counted = against["baseline"], "the method" if against["test"] == THE_METHOD else "this training"
+    about = ["the best untrained system"] if anything_trained else []
+    about += [f"{unsigned(made['there'][baseline])} there"] if baseline in made["there"] else []
+    told = (
+        f"{signed(against['difference'])} against {', '.join([baseline, *about])} ({p_text(against['p'])}, corrected "
+        f"{p_number(against['p_holm'])}, {counted})"
+    )
+    if against["system"] != made["system"]:  # the best trained one, which is not worth what it costs
+        return f"these trainings do not pay: {against['system']} has {told}"
+    word = verdict(against["difference"], against["p_holm"])
+    follows = {"better": "", "worse": ", worse: take that one"}
+    return told + follows.get(word, ", not shown to be better: that one will do")

@@ -15,6 +15,7 @@ from workflows.report.finished import Json, finished_steps, shown
 from workflows.report.metrics import METRICS, metrics_of
 from workflows.report.page import REPORT, write_page
 from workflows.report.sections import charts
+from workflows.report.sections.choice import choice
 from workflows.report.sections.costs import costs as costs_of
 from workflows.report.sections.curves import curves
 from workflows.report.sections.entropies import entropies
@@ -77,6 +78,7 @@ def write(
         "pictures": charts.of_steps(steps, store),
         "across": across(metrics),
         "averages": averages_compared(metrics),
+        "choice": choice(results, store),
         "expected": metrics.get("expected"),
         "unmeasured": unmeasured,
         "entropies": entropies(systems, store),

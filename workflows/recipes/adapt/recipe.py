@@ -57,7 +57,7 @@ def build(config: Config) -> Outcome:
     trained = [(f"ranker over retriever {config.rounds}", f"retriever {config.rounds}"), (WARM, "start model")]
     latest = {system.name: system for system in results.systems}
     return replace(
-        base, results=results.gather([*(trained if config.train else []), ("start model", "BM25")]),
+        base, results=results.gather([*(trained if config.train else []), ("start model", "BM25")]), examples=None,
         systems=results.systems, costs=tuple(cost_of(system) for system in latest.values()),
         levels=levels(results.systems),
     )  # fmt: skip

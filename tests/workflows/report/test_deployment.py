@@ -1,0 +1,56 @@
+"""What a run of `adapt` ends with, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from components.evaluation.significance import THE_METHOD, THIS_TRAINING
+from workflows.report.deployment import sentence
+
+
+def verdict(*, trained: bool = True, against: dict[str, Any] | None = None, **other: Any) -> str:
+    """The sentence of a fusion that was chosen on dev, and of an untrained one beside it."""
+    made: dict[str, Any] = {
+        "system": "fusion", "split": "test", "measure": "RR@10", "value": 0.947, "low": 0.92, "high": 1.01,
+        "queries": 157, "chosen_on": "the 89 queries of dev", "there": {"fusion": 0.98, "start fusion": 0.966},
+        "against": {"system": "fusion", "baseline": "start fusion", "difference": -0.006, "p": 0.38, "p_holm": 1.0,
+                    "test": THIS_TRAINING, **(against or {})},
+        "judgements": 0, "milliseconds": 22.94, "bytes": {"models": 91_000_000, "indexes": 2**18}, **other,
+    }  # fmt: skip
+    return sentence(made, anything_trained=trained)
+
+
+def test_it_says_what_was_chosen_by_and_that_more_is_not_shown() -> None:
+    """No interval goes beyond what the measure can be."""
+    assert verdict() == (
+        "Deploy fusion, chosen on the 89 queries of dev (.980 there): RR@10 .947 (95 % interval .920 to 1.000) on the "
+        "157 queries of test; -.006 against start fusion, the best untrained system, .966 there (p = .38, corrected "
+        "1.00, this training), not shown to be better: that one will do; a query took 22.9 ms here, many at once; it "
+        "needs 0.2 MB of indexes and vectors and 86.8 MB of models."
+    )
+
+
+@pytest.mark.parametrize(
+    ("against", "says"),
+    [
+        ({"difference": 0.05, "p_holm": 0.01, "test": THE_METHOD}, "corrected .010, the method); a query took"),
+        ({"difference": -0.05, "p_holm": 0.01}, "this training), worse: take that one;"),
+        ({"system": "ranker", "difference": 0.05}, "; these trainings do not pay: ranker has +.050 against start fus"),
+    ],
+)
+def test_what_follows_depends_on_the_difference(against: dict[str, Any], says: str) -> None:
+    assert says in verdict(against=against)
+
+
+def test_a_dearer_system_may_have_been_better_there() -> None:
+    there = {"ranker": 0.99, "fusion": 0.98, "start fusion": 0.966}
+    assert "(.980 there; ranker has .990, too little more for what it costs)" in verdict(there=there)
+
+
+def test_why_nothing_was_trained() -> None:
+    """The collection has no queries to train on, or the config says so."""
+    assert "nothing was trained; that needs judged queries in a split `train`" in verdict(trained=False)
+    says = "nothing was trained, as the config says `train: false`: the split `train` has 1,740 judgements;"
+    assert says in verdict(trained=False, judgements=1740)

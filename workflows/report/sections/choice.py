@@ -1,0 +1,20 @@
+"""What each system had on the queries that systems were chosen by."""
+
+import json
+
+from components.evaluation.selection import FILE
+from workflows.report.finished import Json
+from workflows.store.dag import Step
+from workflows.store.store import Store
+
+
+def choice(results: Step | None, store: Store) -> Json | None:
+    """What `select` wrote, the best candidate first, `deploy` None where no system was chosen for that; None where
+    nothing was measured on other queries."""
+    selection = None if results is None else results.inputs.get("selection")
+    if not isinstance(selection, Step) or not store.is_done(selection):
+        return None
+    store.fetch([selection], FILE)
+    made: Json = {"deploy": None, **json.loads((store.path(selection) / FILE).read_text())}
+    made["candidates"].sort(key=lambda one: -one["value"])
+    return made if made["candidates"] else None
