@@ -25,9 +25,10 @@ def deployment(
 ) -> Json | None:
     """The system that was chosen to be deployed, with a `sentence` that says all of this; None where none was.
 
-    `there` has the measure of each system on the split that was chosen by, the best first. `value` is the measure on
-    the measured split, with the ends of its 95 % interval. `against` is the leading comparison. `judgements` are those
-    of the training queries, `milliseconds` is a query's time, `bytes` are those of its models and of what is searched.
+    `by` is the split that was chosen by, and `there` has each system's measure on it, the best first. `value` is the
+    measure on the measured split, with the ends of its 95 % interval. `against` is the leading comparison. `judgements`
+    are those of the training queries, `milliseconds` is a query's time, `bytes` are those of its models and of what is
+    searched.
     """
     lead = metrics["leading"] or {}
     name = lead.get("deploy")
@@ -46,7 +47,7 @@ def deployment(
     record = store.record(data)
     made: Json = {
         **{key: mean[key] for key in ("system", "split", "measure", "value", "low", "high", "queries")},
-        "chosen_on": chosen_on(lead), "there": there,
+        "chosen_on": chosen_on(lead), "by": lead["selected_on"], "there": there,
         "trained": any(one.trained for one in systems if one.name == name), "against": against,
         "judgements": 0 if record is None else record["summary"]["judgements"].get("train", 0),
         "milliseconds": None if timed is None else 1000 * timed["query"],
@@ -81,7 +82,7 @@ def _compared(made: Json, against: Json, *, anything_trained: bool) -> str:
     """The leading comparison, and what follows where the chosen system is not shown to be better."""
     baseline, counted = against["baseline"], "the method" if against["test"] == THE_METHOD else "this training"
     about = ["the best untrained system"] if anything_trained else []
-    about += [f"{unsigned(made['there'][baseline])} there"] if baseline in made["there"] else []
+    about += [f"{unsigned(made['there'][baseline])} on {made['by']}"] if baseline in made["there"] else []
     told = (
         f"{signed(against['difference'])} against {', '.join([baseline, *about])} ({p_text(against['p'])}, corrected "
         f"{p_number(against['p_holm'])}, {counted})"

@@ -14,7 +14,8 @@ def verdict(*, trained: bool = True, against: dict[str, Any] | None = None, **ot
     """The sentence of a fusion that was chosen on dev, and of an untrained one beside it."""
     made: dict[str, Any] = {
         "system": "fusion", "split": "test", "measure": "RR@10", "value": 0.947, "low": 0.92, "high": 1.01,
-        "queries": 157, "chosen_on": "the 89 queries of dev", "there": {"fusion": 0.98, "start fusion": 0.966},
+        "queries": 157, "chosen_on": "the 89 queries of dev", "by": "dev",
+        "there": {"fusion": 0.98, "start fusion": 0.966},
         "against": {"system": "fusion", "baseline": "start fusion", "difference": -0.006, "p": 0.38, "p_holm": 1.0,
                     "test": THIS_TRAINING, **(against or {})},
         "judgements": 0, "milliseconds": 22.94, "bytes": {"models": 91_000_000, "indexes": 2**18}, **other,
@@ -26,7 +27,7 @@ def test_it_says_what_was_chosen_by_and_that_more_is_not_shown() -> None:
     """No interval goes beyond what the measure can be."""
     assert verdict() == (
         "Deploy fusion, chosen on the 89 queries of dev (.980 there): RR@10 .947 (95 % interval .920 to 1.000) on the "
-        "157 queries of test; -.006 against start fusion, the best untrained system, .966 there (p = .38, corrected "
+        "157 queries of test; -.006 against start fusion, the best untrained system, .966 on dev (p = .38, corrected "
         "1.00, this training), not shown to be better: that one will do; a query took 22.9 ms here, many at once; it "
         "needs 0.2 MB of indexes and vectors and 86.8 MB of models."
     )
