@@ -23,7 +23,7 @@ from components.data.tables import RANKING, of_queries
 from components.files import replacing
 from components.models.configs import BASE, RANKER_CODE
 from workflows.commands import cards, group_files, model_folder, system_folder
-from workflows.commands.opening import add_config, opened, run_command
+from workflows.commands.opening import add_config, check_output, opened, run_command
 from workflows.program import program
 from workflows.stages import systems
 from workflows.stages.experiments import Experiment
@@ -71,6 +71,7 @@ def call(arguments: argparse.Namespace) -> None:
         from components.models import onnx_export  # imports torch
 
         onnx_export.check_packages()
+    check_output(arguments.directory, "another DIRECTORY")
     experiment, store = opened(arguments)
     finished(store, experiment.outcome.results)
     options = {key: getattr(arguments, key) for key in ("system", "groups", "onnx", "adapters")}

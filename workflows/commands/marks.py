@@ -7,7 +7,7 @@ from pathlib import Path
 
 from components.config import UserError
 from components.systems import config as configs
-from workflows.commands.opening import add_config, opened
+from workflows.commands.opening import add_config, check_output, opened
 from workflows.store.needed import finished
 
 
@@ -35,6 +35,7 @@ def call(arguments: argparse.Namespace) -> None:
         raise UserError(f"{out} is there already; name a folder that is not")
     if not out.absolute().parent.is_dir():
         raise UserError(f"{out.parent} is no folder")
+    check_output(out, "another DIRECTORY")
     folder, experiment = config, None
     if config.is_dir():
         configs.read(config)

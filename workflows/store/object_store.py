@@ -1,6 +1,7 @@
 """A store on S3 (`s3://bucket/prefix`): each node caches the artifacts that it works with; the records are on S3."""
 
 import fnmatch
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ def open_store(root: str | Path) -> Store:
     """The store in a directory, at `s3://bucket/prefix`, or at a path of this node's cache of one."""
     path = s3.local_path(root)
     s3.check_access(path)
-    file = next((one for one in (path, *path.parents) if one.is_file()), None)
+    file = next((one for one in (path, *path.parents) if os.path.isfile(one)), None)
     if file is not None:
         raise UserError(
             f"{root}: the store cannot be there, as {file} is a file; accepted: a folder, or s3://BUCKET/PREFIX"
