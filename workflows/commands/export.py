@@ -22,6 +22,7 @@ from components.data import trec
 from components.data.tables import RANKING, of_queries
 from components.files import replacing
 from components.models.configs import BASE, RANKER_CODE
+from components.systems.config import FOLDER
 from workflows.commands import cards, group_files, model_folder, system_folder
 from workflows.commands.opening import add_config, check_output, opened, run_command
 from workflows.program import program
@@ -130,9 +131,9 @@ class Export:
             yield from self._index(folder)
             yield from self._groups(folder, mined)
             measured = system_folder.measures(outcome, deployed, stages, store, self.command)
-            system_folder.write(folder / "system", config, deployed, stages, store, measured)
+            system_folder.write(folder / FOLDER, config, deployed, stages, store, measured)
             for name, model in system_folder.models(config, stages).items():
-                cards.write(folder / "system" / name, model, self.experiment, store, self.command)
+                cards.write(folder / FOLDER / name, model, self.experiment, store, self.command)
             yield f'{to}/system ({deployed.name}): {program()} search {to}/system "QUERY"'
 
     def _retriever(self, folder: Path) -> Iterator[str]:
