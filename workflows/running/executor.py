@@ -28,10 +28,19 @@ LONG = 10.0
 it, and what trainings leave unused grows by GBs."""
 
 
-def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], None]) -> bool:
-    """Run one step and write its record last; False if another driver finished it first."""
+def execute(
+    node: Step,
+    store: Store,
+    cluster: Any,
+    *,
+    on_wait: Callable[[str], None],
+    on_start: Callable[[], None] = lambda: None,
+) -> bool:
+    """Run one step and write its record last; False if another driver finished it first. `on_wait` is told of the
+    driver that is waited for, `on_start` that none is any more."""
     out = store.path(node)
     with store.locked(node, on_wait) as finish:
+        on_start()
         store.prefetch_records([node], refresh=True)
         if store.is_complete(node):
             return False
