@@ -57,6 +57,12 @@ def call(arguments: argparse.Namespace) -> None:
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)
         raise
-    print(f"{out}: {added.judgements} judgements from marks, {added.changed} of them in place of the collection's own; "
-          f"{added.queries} new queries in the split {split}")  # fmt: skip
+    from_marks = _counted(added.judgements, "judgement", "judgements")
+    new = _counted(added.queries, "new query", "new queries")
+    print(f"{out}: {from_marks} from marks, {added.changed} of them in place of the collection's own; "
+          f"{new} in the split {split}")  # fmt: skip
     print(f"To use it: data: {{format: beir, path: {out}}}")
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
