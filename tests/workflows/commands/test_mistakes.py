@@ -149,7 +149,16 @@ def test_a_file_that_changed_after_it_was_read_is_named(beir: Path, encoder: Pat
         now = hashlib.sha256(path.read_bytes()).hexdigest()
         assert place("run", *until) == 2
         wanted = rf"error: {path}: changed since the step '{step}' read it \(sha256 {now}, then [0-9a-f]{{64}}\); .*"
-        assert re.fullmatch(wanted, said()[1].splitlines()[-1])
+        refused = said()[1].splitlines()[-1]
+        assert re.fullmatch(wanted, refused)
+        if step == "data":
+            assert refused.endswith(f"`data: {{format: beir, ..., sha256: {{queries.jsonl: {now}}}}}`")
+        assert place("plan") == 0
+        stops = f"`run` stops here: {refused.removeprefix('error: ')}"
+        assert said()[0].splitlines()[-1] == stops
+        shutil.copy(place.config, place.folder / "other.yaml")
+        assert place("plan", str(place.folder / "other.yaml")) == 0
+        assert said()[0].splitlines()[1] == f"{place.config}: {stops}"
         assert place("run", *until, "--set", declared % now) == 0
         path.unlink()  # gone is no change: what was read is in the store
         assert place("run", *until) == 0
