@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from components.config import UserError
+from components.files import nearest
 from workflows.store import leases, s3, transfer
 from workflows.store.dag import Step
 from workflows.store.store import RECORD, Store
@@ -21,6 +22,11 @@ def open_store(root: str | Path) -> Store:
     if file is not None:
         raise UserError(
             f"{root}: the store cannot be there, as {file} is a file; accepted: a folder, or s3://BUCKET/PREFIX"
+        )
+    if not os.access(place := nearest(path), os.R_OK | os.X_OK):
+        raise UserError(
+            f"{root}: the store cannot be there, as {place} may not be read; accepted: another place (--store PLACE, "
+            "or $SPARRING_STORE)"
         )
     return ObjectStore(path) if s3.is_cached(path) else Store(path)
 

@@ -334,6 +334,17 @@ def test_a_place_that_one_may_not_write_to_is_named_before_anything_is_done(
     assert not place.runs.exists()
 
 
+def test_a_store_that_one_may_not_even_read_is_named(
+    tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tiny.place(tmp_path / "place", {"recipe": "adapt", "data": {"format": "lines", "path": "README.md"}})
+    monkeypatch.setattr("workflows.store.object_store.os.access", lambda at, _: Path(at) != tmp_path)
+    for command in ("plan", "run", "show", "clean"):
+        assert tiny.main(["--store", str(tmp_path / "a" / "b"), command, str(place.config)]) == 2
+        why = rf"{tmp_path}/a/b: the store cannot be there, as {tmp_path} may not be read"
+        assert re.fullmatch(rf"error: {why}{MOVED['store']}\n", said()[1])
+
+
 def test_a_part_of_the_store_that_is_anothers_is_named(
     beir: Path, encoder: Path, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
