@@ -238,6 +238,18 @@ def yaml_text(tree: Mapping[str, Any]) -> str:
     return yaml.dump(tree, Dumper=_Plain, sort_keys=False, allow_unicode=True)
 
 
+def yaml_line(tree: Mapping[str, Any]) -> str:
+    """The same on one line.
+
+    >>> yaml_line({"sha256": {"a.csv": "12e4"}})
+    "{sha256: {a.csv: '12e4'}}"
+    """
+    text = yaml.dump(
+        tree, Dumper=_Plain, sort_keys=False, allow_unicode=True, default_flow_style=True, width=float("inf")
+    )  # fmt: skip
+    return text.removesuffix("\n")
+
+
 def _loaded(text: str) -> Any:
     """The value of a YAML text. YAMLError for one that is nested too deeply too, for a number too long to read, and for
     aliases that hold themselves or repeat each other into more than fits in memory."""

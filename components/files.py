@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,6 +91,24 @@ def drop(folder: Path) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of killed processes from a folder to which no other process writes."""
     remove(folder, ".*.????????")
+
+
+def nearest(path: Path) -> Path:
+    """The path itself, or the first folder above it that is there as far as this user may see."""
+    path = path.absolute()
+    return next(place for place in (path, *path.parents) if os.path.exists(place))
+
+
+def unwritable(folder: Path) -> str | None:
+    """Why nothing can be written into a folder that is there or is to be made; None where it can."""
+    place = nearest(folder)
+    if not place.is_dir():
+        return f"{place} is a file"
+    try:
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        return f"{place} cannot be written to ({error.strerror})"
+    return None
 
 
 def _sync(path: Path) -> None:

@@ -80,6 +80,9 @@ read."""
 
 OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE}
 """Errors of a disk that is full, read-only, another's or broken: no mistake of ours that a traceback would explain."""
+OF_RIGHTS = {errno.EACCES, errno.EPERM}
+"""Those of them that say that this user may not."""
+YOURS = "files and folders that you may use; --store PLACE moves the store, --runs FOLDER the runs"
 
 KEPT = "Finished steps are kept. Repeat the command to resume."
 
@@ -147,6 +150,9 @@ def main(words: list[str] | None = None) -> int:
         if error.errno not in OF_THE_DISK:
             raise
         where = f"{error.filename}: " if error.filename else ""
+        if error.errno in OF_RIGHTS and where:
+            print(f"error: {where}{error.strerror}; accepted: {YOURS}", file=sys.stderr)
+            return 2
         print(f"failed: {where}{error.strerror}\n{KEPT}", file=sys.stderr)
         return 1
     finally:
@@ -165,7 +171,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="PLACE",
         help="where artifacts lie: a directory, or s3://BUCKET/PREFIX (default: $SPARRING_STORE or store)",
     )
-    top.add_argument("--runs", type=Path, default=Path("runs"), help="where each run's links and report lie")
+    top.add_argument(
+        "--runs",
+        type=Path,
+        metavar="FOLDER",
+        default=Path("runs"),
+        help="where each run's links and report lie (default: runs)",
+    )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in COMMANDS:
         about = module.__doc__ or ""

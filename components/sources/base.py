@@ -105,6 +105,10 @@ class Source(Config):
     def read_qrels(self) -> Iterator[Judgement | Bad]:
         """Yield every judgement of the chosen splits."""
 
+    def key_of(self, column: str) -> str:
+        """The key that says which column of the qrels has ids; empty where the format says it."""
+        return ""
+
     def about(self) -> dict[str, Any]:
         """Facts about this source for the artifact's record, besides counts and digests."""
         return {}

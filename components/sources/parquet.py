@@ -69,6 +69,10 @@ class Source(base.Source):
         paths = [path for pattern in patterns for path in self._paths(pattern)]
         return named(folder, paths)
 
+    def key_of(self, column: str) -> str:
+        """The qrels' columns are those that the source names."""
+        return f"columns.qrels.{column}"
+
     def read_documents(self) -> Iterator[Document | Bad]:
         """The rows of the documents."""
         for row, place in self._rows(self.documents, ["doc_id", "text"], ["title"], self.columns.documents):

@@ -15,6 +15,8 @@ from components.retrieval.fusion import FusionConfig
 from components.retrieval.lucene import AnalyzerConfig, BM25Config, RM3Config
 
 SYSTEM = "system.json"
+FOLDER = "system"
+"""The system's folder among what `export` writes."""
 DOCUMENTS = "documents.jsonl"
 """The documents as BEIR's `corpus.jsonl` has them, in the order of the dense index's rows."""
 VERSION = 1
@@ -156,7 +158,9 @@ def read(folder: Path) -> SystemConfig:
     """The description of the system in a folder; UserError for a folder that is none, or that lacks a part."""
     path = folder / SYSTEM
     if not path.exists():
-        raise UserError(f"{folder}: no {SYSTEM}; accepted: a system's folder, as `export` writes it")
+        inside = folder / FOLDER
+        meant = f"; did you mean {inside}?" if (inside / SYSTEM).exists() else ""
+        raise UserError(f"{folder}: no {SYSTEM}; accepted: a system's folder, as `export` writes it{meant}")
     try:
         tree = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from components.files import append, remove, remove_leftovers, replacing, write_json
+from components.files import append, remove, remove_leftovers, replacing, unwritable, write_json
 from workflows import ROOT
 
 
@@ -219,3 +219,14 @@ def test_a_directory_that_is_half_removed_has_another_name(tmp_path: Path, monke
     assert not (tmp_path / "part-0").exists()
     remove_leftovers(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+    """A folder that is to be made is tried in the first one above it; /sys takes no file, whoever asks."""
+    file = tmp_path / "file"
+    file.touch()
+    assert unwritable(tmp_path) is None
+    assert unwritable(tmp_path / "a" / "b") is None
+    assert unwritable(file) == unwritable(file / "a") == f"{file} is a file"
+    assert (unwritable(Path("/sys/a/b")) or "").startswith("/sys cannot be written to (")
+    assert list(tmp_path.iterdir()) == [file]

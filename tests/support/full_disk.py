@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from workflows.__main__ import main
+from workflows.__main__ import KEPT, main
 
 FIRST, GROWS, LARGEST = 40, 1.4, 100_000
 """Kilobytes."""
@@ -24,7 +24,7 @@ def attempt(words: list[str]) -> tuple[int, str]:
     """Run the command; its status, and its last line of errors."""
     with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()):
         status = main(words)
-    return status, (said.getvalue().strip().splitlines() or [""])[-1 if status == 0 else -2]
+    return status, (said.getvalue().removesuffix(f"{KEPT}\n").strip().splitlines() or [""])[-1]
 
 
 def fill(config: str, profile: str, disk: Path, runs: str) -> None:

@@ -9,6 +9,7 @@ from components.config import UserError
 from components.files import replacing
 from components.models.configs import DualEncoderConfig
 from components.models.reader_configs import ReaderConfig
+from workflows.commands.opening import check_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +37,7 @@ def call(arguments: argparse.Namespace) -> None:
         raise UserError(f"{len(paths)} checkpoints; accepted: one, or the query's and the document's")
     if folder.exists():
         raise UserError(f"{folder}: is there already; accepted: a new directory")
+    check_output(folder, "another DIRECTORY")
     asked = DualEncoderConfig(
         model=arguments.model, query_tokens=arguments.query_tokens, document_tokens=arguments.document_tokens
     )

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +16,7 @@ import psutil
 
 from components.compute.processor import has_amx
 from components.config import UserError
+from components.files import nearest, unwritable
 from workflows.commands.opening import store_root
 from workflows.distributed.cluster import cores
 from workflows.distributed.leftovers import leftovers
@@ -113,13 +113,9 @@ def _memory() -> str:
 
 def _disk(store: str) -> str:
     local = s3.local_path(store)
-    place = next(path for path in (local, *local.parents) if path.exists())
-    if not place.is_dir():
-        raise RuntimeError(f"{place} is a file; {MOVED}")
-    try:
-        tempfile.TemporaryFile(dir=place).close()
-    except OSError as error:
-        raise RuntimeError(f"{place} cannot be written to ({error.strerror}); {MOVED}") from None
+    if reason := unwritable(local):
+        raise RuntimeError(f"{reason}; {MOVED}")
+    place = nearest(local)
     free = shutil.disk_usage(place).free / GIB
     if free < 2:
         raise RuntimeError(f"{free:.1f} GiB free at {place}; {MOVED}")

@@ -22,8 +22,9 @@ from components.data import trec
 from components.data.tables import RANKING, of_queries
 from components.files import replacing
 from components.models.configs import BASE, RANKER_CODE
+from components.systems.config import FOLDER
 from workflows.commands import cards, group_files, model_folder, system_folder
-from workflows.commands.opening import add_config, opened, run_command
+from workflows.commands.opening import add_config, check_output, opened, run_command
 from workflows.program import program
 from workflows.stages import systems
 from workflows.stages.experiments import Experiment
@@ -71,6 +72,7 @@ def call(arguments: argparse.Namespace) -> None:
         from components.models import onnx_export  # imports torch
 
         onnx_export.check_packages()
+    check_output(arguments.directory, "another DIRECTORY")
     experiment, store = opened(arguments)
     finished(store, experiment.outcome.results)
     options = {key: getattr(arguments, key) for key in ("system", "groups", "onnx", "adapters")}
@@ -129,9 +131,9 @@ class Export:
             yield from self._index(folder)
             yield from self._groups(folder, mined)
             measured = system_folder.measures(outcome, deployed, stages, store, self.command)
-            system_folder.write(folder / "system", config, deployed, stages, store, measured)
+            system_folder.write(folder / FOLDER, config, deployed, stages, store, measured)
             for name, model in system_folder.models(config, stages).items():
-                cards.write(folder / "system" / name, model, self.experiment, store, self.command)
+                cards.write(folder / FOLDER / name, model, self.experiment, store, self.command)
             yield f'{to}/system ({deployed.name}): {program()} search {to}/system "QUERY"'
 
     def _retriever(self, folder: Path) -> Iterator[str]:

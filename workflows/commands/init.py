@@ -15,6 +15,7 @@ from components.files import replacing
 from components.sources.base import AnySource
 from components.sources.inspection import MISSING, Inspection
 from components.sources.recognise import Keys, recognise, remarks
+from workflows.commands.opening import check_output
 from workflows.program import program
 
 WIDTH = 100
@@ -43,6 +44,7 @@ def call(arguments: argparse.Namespace) -> None:
         raise UserError(f"{file}: is there already; accepted: another file (-o FILE), or --overwrite")
     if not file.absolute().parent.is_dir():
         raise UserError(f"{file}: there is no such folder to write to")
+    check_output(file, "another file (-o FILE)")
     keys = recognise(arguments.folder)
     source = parse(Declared, {"data": keys}, where=str(arguments.folder)).data
     print(f"{arguments.folder}: {_layout(keys)}", flush=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from components.config import UserError
 from components.systems import config as configs
-from workflows.commands.opening import add_config, opened
+from workflows.commands.opening import add_config, check_output, opened
 from workflows.store.needed import finished
 
 
@@ -35,6 +35,7 @@ def call(arguments: argparse.Namespace) -> None:
         raise UserError(f"{out} is there already; name a folder that is not")
     if not out.absolute().parent.is_dir():
         raise UserError(f"{out.parent} is no folder")
+    check_output(out, "another DIRECTORY")
     folder, experiment = config, None
     if config.is_dir():
         configs.read(config)
@@ -56,6 +57,12 @@ def call(arguments: argparse.Namespace) -> None:
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)
         raise
-    print(f"{out}: {added.judgements} judgements from marks, {added.changed} of them in place of the collection's own; "
-          f"{added.queries} new queries in the split {split}")  # fmt: skip
+    from_marks = _counted(added.judgements, "judgement", "judgements")
+    new = _counted(added.queries, "new query", "new queries")
+    print(f"{out}: {from_marks} from marks, {added.changed} of them in place of the collection's own; "
+          f"{new} in the split {split}")  # fmt: skip
     print(f"To use it: data: {{format: beir, path: {out}}}")
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

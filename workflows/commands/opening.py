@@ -3,10 +3,12 @@
 import argparse
 import os
 import shlex
+from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
 from components.config import UserError, listing
+from components.files import nearest, unwritable
 from workflows import ROOT
 from workflows.distributed import cluster as clusters
 from workflows.distributed import worker_group
@@ -14,9 +16,12 @@ from workflows.program import program
 from workflows.report.runs import Run, read_runs
 from workflows.stages import experiments
 from workflows.stages.experiments import Experiment
-from workflows.store import object_store
+from workflows.store import object_store, s3
 from workflows.store.dag import Step, graph
 from workflows.store.store import Store
+
+ANOTHER_STORE = "another place (--store PLACE, or $SPARRING_STORE)"
+ANOTHER_RUNS = "another folder (--runs FOLDER)"
 
 
 def add_config(
@@ -80,6 +85,22 @@ def opened_pair(arguments: argparse.Namespace, option: str) -> list[Run] | None:
 def store_root(arguments: argparse.Namespace) -> str:
     """Where the store is: `--store`, `$SPARRING_STORE`, or the folder `store`."""
     return str(arguments.store or os.environ.get("SPARRING_STORE", "store"))
+
+
+def check_places(arguments: argparse.Namespace, experiment: Experiment, store: Store, waiting: Iterable[Step]) -> None:
+    """UserError where a run could not write its folder, or a step that waits its artifact."""
+    for place in dict.fromkeys(nearest(store.path(node)) for node in waiting):
+        if reason := unwritable(place):
+            another = "another cache ($SPARRING_CACHE)" if s3.is_cached(store.root) else ANOTHER_STORE
+            raise UserError(f"{store_root(arguments)}: the store cannot be there, as {reason}; accepted: {another}")
+    if reason := unwritable(experiment.run):
+        raise UserError(f"{experiment.run}: the run cannot be there, as {reason}; accepted: {ANOTHER_RUNS}")
+
+
+def check_output(path: Path, accepted: str) -> None:
+    """UserError where a command could not write the file or the folder that it was told to."""
+    if reason := unwritable(path.absolute().parent):
+        raise UserError(f"{path}: cannot be written, as {reason}; accepted: {accepted}")
 
 
 def labelled(experiment: Experiment, label: str) -> Step:

@@ -16,7 +16,7 @@ from workflows.estimating.estimate import estimate, size
 from workflows.estimating.foreseen import write_estimate
 from workflows.estimating.table import duration, estimate_text
 from workflows.program import program
-from workflows.running.executor import missing_for
+from workflows.running.executor import missing_for, source_changes
 from workflows.running.plan import defaults_text, plan_text
 from workflows.stages import experiments
 from workflows.stages.experiments import Experiment
@@ -65,6 +65,8 @@ def call(arguments: argparse.Namespace) -> None:
     missing = list(dict.fromkeys(name for node in pending(experiment.wanted, store) for name in missing_for(node)))
     if missing:
         print(f"source missing: {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""))
+    for change in source_changes(graph(experiment.wanted), store):
+        print(f"`run` stops here: {change}")
     if tuned is not None:
         print(_tuning(tuned))
 
@@ -99,6 +101,8 @@ def _several(arguments: argparse.Namespace, paths: list[Path]) -> None:
         waiting = pending(experiment.wanted, store)
         own = [node for node in waiting if node.fingerprint not in seen]
         print(f"{path}: {len(own)} to run of {len(graph(experiment.wanted))} steps")
+        for change in source_changes(graph(experiment.wanted), store):
+            print(f"{path}: `run` stops here: {change}")
         seen |= {node.fingerprint for node in waiting}
     print(f"in all: {len(seen)} steps to run")
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from components.files import replacing
-from workflows.commands.opening import add_config, opened
+from workflows.commands.opening import add_config, check_output, opened
 from workflows.program import located
 from workflows.report.record import record_of, text_of
 from workflows.report.run_folder import RunFolder
@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def call(arguments: argparse.Namespace) -> None:
     """Write the record, and print where it lies."""
+    check_output(arguments.file, "another FILE")
     experiment, store = opened(arguments)
     finished(store, experiment.outcome.results)
     folder = RunFolder(experiment, store)

@@ -2,7 +2,15 @@
 
 import argparse
 
-from workflows.commands.opening import add_config, add_pair, opened, opened_pair
+from workflows.commands.opening import (
+    ANOTHER_RUNS,
+    add_config,
+    add_pair,
+    check_output,
+    check_places,
+    opened,
+    opened_pair,
+)
 from workflows.report.comparison import write_comparison
 from workflows.report.run_folder import RunFolder
 from workflows.store.needed import finished
@@ -23,12 +31,14 @@ def call(arguments: argparse.Namespace) -> None:
         for run in pair:
             finished(run.store, run.experiment.outcome.results)
         page = arguments.runs / f"{second.experiment.run.name}-against-{first.experiment.run.name}.html"
+        check_output(page, ANOTHER_RUNS)
         write_comparison(page, first, second)
         print(page)
         return
     experiment, store = opened(arguments)
     finished(store, experiment.outcome.results)
     folder = RunFolder(experiment, store)
+    check_places(arguments, experiment, store, ())
     folder.write_plan()
     folder.link()
     folder.write_report(set(), anew=True)

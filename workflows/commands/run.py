@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from components.evaluation import result_table
-from workflows.commands.opening import add_cluster, labelled, opened
+from workflows.commands.opening import add_cluster, check_places, labelled, opened
 from workflows.commands.several import add_configs, one_by_one
 from workflows.distributed import cluster as clusters
 from workflows.distributed import nodes
@@ -51,6 +51,7 @@ def run_one(arguments: argparse.Namespace) -> None:
     waiting = pending(
         wanted, store, complete=bool(arguments.until)
     )  # asked for by name: what was dropped is made again
+    check_places(arguments, experiment, store, waiting)
     if waiting:  # what cannot be done is refused before anything is written
         check_present(waiting)
         joins = cluster.mode == "ray" and cluster.address

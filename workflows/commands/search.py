@@ -51,6 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def call(arguments: argparse.Namespace) -> None:
     """Print the documents, best first, with scores and the beginning of their texts."""
+    if not arguments.query.strip():
+        raise UserError(f"QUERY: got {arguments.query!r}; accepted: a text that is not blank")
     if arguments.depth is not None and not arguments.rank:
         raise UserError("--depth: says how many documents --rank reorders; accepted: together with --rank")
     if arguments.system is not None and arguments.rank:

@@ -5,7 +5,7 @@ import argparse
 from typing import Any
 
 from workflows.commands import opening, run
-from workflows.commands.opening import add_cluster, add_config, opened
+from workflows.commands.opening import add_cluster, add_config, check_places, opened
 from workflows.program import program
 from workflows.running.executor import check_source_files
 from workflows.store.dag import graph
@@ -24,6 +24,7 @@ def call(arguments: argparse.Namespace) -> None:
 
     experiment, store = opened(arguments)
     check_source_files(graph(experiment.wanted), store)
+    check_places(arguments, experiment, store, graph(experiment.wanted))
     best = tune.tune(arguments, store)
     if arguments.trials_only:
         print(f"next: {program()} run {best}   # its first lines say how to measure it on other queries")

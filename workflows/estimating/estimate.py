@@ -123,8 +123,8 @@ class Estimate:
         if self.disk > self.site.disk:
             largest = max(self.waiting, key=lambda row: row.cost.kept + row.cost.scratch if row.cost else 0.0)
             advice = f"a larger disk, or another place for the store (--store); most of it is {largest.node.label!r}"
-            found[f"disk: {size(self.disk)} must be free, and there are {size(self.site.disk)}; {advice}"] = (
-                self.disk / self.site.disk
+            found[f"disk: {size(self.disk)} must be free, and there are {size(self.site.disk)}; {advice}"] = _times(
+                self.disk, self.site.disk
             )
         return sorted(found, key=lambda text: -found[text])
 
@@ -181,8 +181,13 @@ def _problems(row: Row, site: Site) -> list[tuple[str, float]]:
                 f"{need.what} takes {size(asked)} {where}, and there are {size(there)} of memory; "
                 f"to change: {need.advice}"
             )
-            found.append((text, asked / there))
+            found.append((text, _times(asked, there)))
     return found + [(limit, float("inf")) for limit in (row.cost.limits if row.cost is not None else ())]
+
+
+def _times(asked: float, there: float) -> float:
+    """How many times larger what is asked is than what is there, which may be nothing."""
+    return asked / there if there else float("inf")
 
 
 def _on_node(need: Need, site: Site) -> float:

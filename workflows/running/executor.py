@@ -3,7 +3,7 @@
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ from pydantic import BaseModel
 
 from components import timing
 from components.compute.processor import machine, release_memory
-from components.config import Config, UserError, listing
+from components.config import Config, UserError, listing, yaml_line
 from components.digests import sha256
 from components.files import remove_leftovers
+from components.sources.base import Source
 from workflows.program import without_passwords
 from workflows.store import attempts
 from workflows.store.code_version import code_version
@@ -28,10 +29,19 @@ LONG = 10.0
 it, and what trainings leave unused grows by GBs."""
 
 
-def execute(node: Step, store: Store, cluster: Any, *, on_wait: Callable[[str], None]) -> bool:
-    """Run one step and write its record last; False if another driver finished it first."""
+def execute(
+    node: Step,
+    store: Store,
+    cluster: Any,
+    *,
+    on_wait: Callable[[str], None],
+    on_start: Callable[[], None] = lambda: None,
+) -> bool:
+    """Run one step and write its record last; False if another driver finished it first. `on_wait` is told of the
+    driver that is waited for, `on_start` that none is any more."""
     out = store.path(node)
     with store.locked(node, on_wait) as finish:
+        on_start()
         store.prefetch_records([node], refresh=True)
         if store.is_complete(node):
             return False
@@ -98,30 +108,47 @@ def missing_for(node: Step) -> list[str]:
 
 def check_source_files(nodes: Iterable[Step], store: Store) -> None:
     """UserError if a file outside the store, or the version of an installed package, has changed since a finished step
-    read it.
+    read it."""
+    for change in source_changes(nodes, store):
+        raise UserError(change)
+
+
+def source_changes(nodes: Iterable[Step], store: Store) -> Iterator[str]:
+    """What has changed outside the store since finished steps read it: a sentence each, with what to do.
 
     A step's identity is what its config declares, not the content of the files that it names, so a changed file would
-    otherwise go unnoticed. A file that is gone is no change; a file that is new among those a step reads is one.
+    otherwise go unnoticed. A file that is gone is no change; a file that is new among those a step reads is one. Only
+    files whose size or time of change is new are read.
     """
     for node in nodes:
-        files, installed = _source_files(node), _installed(node)
-        record = store.record(node) if files or installed else None
+        readers = [value for value in node.inputs.values() if isinstance(value, Config)]
+        files, installed = [(reader, reader.files()) for reader in readers], _installed(node)
+        record = store.record(node) if installed or any(paths for _, paths in files) else None
         if record is None:
             continue
         for name, version in installed.items():
             if version != (before := record.get("versions", {}).get(name, version)):
-                raise UserError(
+                yield (
                     f"the package {name} is version {version} here, but the step {node.label!r} read version {before}; "
                     f'install that one, or declare the new one in the source: `versions: {{{name}: "{version}"}}`'
                 )
-        for name, path in files.items():
-            then, now = record["files"].get(name), sha256(path) if path.is_file() else None
-            if now not in (then, None):
-                raise UserError(
-                    f"{path}: changed since the step {node.label!r} read it (sha256 {now}, then "
-                    f"{then or 'not there'}); restore it, or declare the new one as another input: data by its "
-                    "`sha256`, a model by another `revision`, anything by another path"
+        for reader, paths in files:
+            digests = {name: sha256(path) for name, path in paths.items() if path.is_file()}
+            changed = {name: now for name, now in digests.items() if now != record["files"].get(name)}
+            if changed:
+                name, now = next(iter(changed.items()))
+                yield (
+                    f"{paths[name]}: changed since the step {node.label!r} read it (sha256 {now}, then "
+                    f"{record['files'].get(name, 'not there')}); restore it, or {_declaring(reader, changed)}"
                 )
+
+
+def _declaring(reader: Config, changed: dict[str, str]) -> str:
+    """How to declare changed files as another input."""
+    if isinstance(reader, Source):
+        digests = yaml_line({"sha256": {**reader.sha256, **changed}}).removeprefix("{")
+        return f"declare the new one: `data: {{format: {reader.format}, ..., {digests}`"
+    return "declare the new one as another input: a model by another `revision`, anything by another path"
 
 
 def _source_files(node: Step) -> dict[str, Path]:

@@ -34,11 +34,12 @@ def run_steps(
         def run_step(title: str, node: Step) -> bool:
             def on_wait(holder: str) -> None:
                 view.print(f"{title}: waiting for {holder}, which is running this step")
+                view.wait(title, holder)
 
             store.path(node).mkdir(parents=True, exist_ok=True)
             started = time.monotonic()
             with view.step(title, store.path(node)), track_step(tracker, node.label, store.path(node)):
-                ours = execute(node, store, cluster, on_wait=on_wait)
+                ours = execute(node, store, cluster, on_wait=on_wait, on_start=lambda: view.start(title))
             seconds, total_seconds = time.monotonic() - started, time.monotonic() - began
             done = "done" if ours else "done by another driver"
             if forecast is not None:

@@ -72,7 +72,7 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
         queries = _write(out / "queries.parquet", QUERIES, asked, _asked_again, dropped, progress)
 
         def fitting() -> Iterator[Judgement | Bad]:
-            return _fitting(_of_sample(_held_out(source.read_qrels(), source), kept), documents, queries)
+            return _fitting(_of_sample(_held_out(source.read_qrels(), source), kept), documents, queries, source)
 
         qrels = _write(out / "qrels.parquet", QRELS, fitting, _judged_again, dropped, progress)
         labels: dict[str, Any] = {}
@@ -340,25 +340,44 @@ def _labelled_again(before: Example, record: Example) -> Bad:
     return Bad("duplicate example id", record.place, f"first at {before.place}", record.example_id)
 
 
-def _fitting(records: Iterator[Judgement | Bad], documents: Written, queries: Written) -> Iterator[Judgement | Bad]:
+def _fitting(
+    records: Iterator[Judgement | Bad], documents: Written, queries: Written, source: Source
+) -> Iterator[Judgement | Bad]:
     """The judgements; those whose document or query is not there, or is of another split, are bad."""
+    strange_queries = strange_documents = True  # none of those that were named so far is there
     while batch := list(islice(records, ROWS)):
         good = [record for record in batch if isinstance(record, Judgement)]
-        rows = iter(zip(queries.find(r.query_id for r in good), documents.find(r.doc_id for r in good), strict=True))
+        all_asked, all_judged = queries.find(r.query_id for r in good), documents.find(r.doc_id for r in good)
+        strange_queries &= bool((all_asked < 0).all())
+        strange_documents &= bool((all_judged < 0).all())
+        why_queries = _strange("query_id", source) if strange_queries and good else ""
+        why_documents = _strange("doc_id", source) if strange_documents and good else ""
+        rows = iter(zip(all_asked, all_judged, strict=True))
         for record in batch:
             if isinstance(record, Bad):
                 yield record
                 continue
             asked, judged = next(rows)
             if asked < 0:
-                yield Bad("judgement of a missing query", record.place, id=record.query_id)
+                yield Bad("judgement of a missing query", record.place, why_queries, record.query_id)
             elif judged < 0:
-                yield Bad("judgement of a missing document", record.place, id=record.doc_id)
+                yield Bad("judgement of a missing document", record.place, why_documents, record.doc_id)
             elif queries.split(asked) != record.split:
                 detail = f"{record.split} here, {queries.split(asked)} before"
                 yield Bad("query in two splits", record.place, detail, record.query_id)
             else:
                 yield record
+
+
+def _strange(column: str, source: Source) -> str:
+    """What may be the cause where judgements name nothing that is there."""
+    records: Iterator[Any] = source.read_documents() if column == "doc_id" else source.read_queries()
+    first = next((getattr(record, column) for record in records if not isinstance(record, Bad)), None)
+    what = "documents" if column == "doc_id" else "queries"
+    called = f"there are no {what}" if first is None else f"the {what} are called such as {first!r}"
+    key = source.key_of(column)
+    asked = f"; is `{key}` the right column?" if key else ""
+    return f"nor is any other there that a judgement names; {called}{asked}"
 
 
 def _offered(records: Iterator[GivenGroup | Bad], documents: Written, queries: Written) -> Iterator[GivenGroup | Bad]:

@@ -1,12 +1,14 @@
 """A store on S3 (`s3://bucket/prefix`): each node caches the artifacts that it works with; the records are on S3."""
 
 import fnmatch
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from components.config import UserError
+from components.files import nearest
 from workflows.store import leases, s3, transfer
 from workflows.store.dag import Step
 from workflows.store.store import RECORD, Store
@@ -16,10 +18,15 @@ def open_store(root: str | Path) -> Store:
     """The store in a directory, at `s3://bucket/prefix`, or at a path of this node's cache of one."""
     path = s3.local_path(root)
     s3.check_access(path)
-    file = next((one for one in (path, *path.parents) if one.is_file()), None)
+    file = next((one for one in (path, *path.parents) if os.path.isfile(one)), None)
     if file is not None:
         raise UserError(
             f"{root}: the store cannot be there, as {file} is a file; accepted: a folder, or s3://BUCKET/PREFIX"
+        )
+    if not os.access(place := nearest(path), os.R_OK | os.X_OK):
+        raise UserError(
+            f"{root}: the store cannot be there, as {place} may not be read; accepted: another place (--store PLACE, "
+            "or $SPARRING_STORE)"
         )
     return ObjectStore(path) if s3.is_cached(path) else Store(path)
 

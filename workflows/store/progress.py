@@ -79,6 +79,7 @@ class ProgressView:
 
     def __init__(self, forecast: Forecast | None = None) -> None:
         self._steps: dict[str, tuple[Path, float]] = {}
+        self._holders: dict[str, str] = {}
         self._forecast, self._due = forecast, dict[str, float]()
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._terminal, self._drawn = sys.stderr.isatty(), 0
@@ -95,10 +96,7 @@ class ProgressView:
 
     @contextmanager
     def step(self, title: str, out: Path) -> Iterator[None]:
-        """Show a step's bar while the block runs. Of one that was stopped before, say how far that was."""
-        if before := describe(out):
-            self.print(f"{title}: stopped before at {before}; what was not saved by then is done again")
-        (out / PROGRESS).unlink(missing_ok=True)
+        """Show a step's bar while the block runs."""
         with self._lock:
             self._steps[title] = out, time.monotonic()
         try:
@@ -107,6 +105,25 @@ class ProgressView:
             with self._lock:
                 del self._steps[title]
                 self._due.pop(title, None)
+                self._holders.pop(title, None)
+
+    def wait(self, title: str, holder: str) -> None:
+        """Name the driver whose progress is shown until this one starts the step."""
+        with self._lock:
+            self._holders[title] = holder
+
+    def start(self, title: str) -> None:
+        """Show this driver's own progress. Of a step that was stopped before, say how far that was."""
+        with self._lock:
+            self._holders.pop(title, None)
+            out, _ = self._steps[title]
+        if before := describe(out):
+            self.print(f"{title}: stopped before at {before}; what was not saved by then is done again")
+        (out / PROGRESS).unlink(missing_ok=True)
+
+    def _named(self, title: str) -> str:
+        """A step's title, with the other driver that is running it."""
+        return f"{title} (in {self._holders[title]})" if title in self._holders else title
 
     def print(self, line: str) -> None:
         """Print a line above the bars."""
@@ -129,7 +146,7 @@ class ProgressView:
     def _draw(self) -> None:
         """Print all bars over the last ones, and the run's time left."""
         width = shutil.get_terminal_size((100, 24)).columns - 1
-        states = [(title, read_progress(out), began) for title, (out, began) in self._steps.items()]
+        states = [(self._named(title), read_progress(out), began) for title, (out, began) in self._steps.items()]
         bars = [bar(title, state, time.monotonic() - began, width) for title, state, began in states if state]
         if bars and (left := self.time_left()):
             bars.append(f"whole run: {left}"[:width])
@@ -146,11 +163,11 @@ class ProgressView:
                 continue
             if seconds < FIRST:
                 self._due[title] = FIRST
-                self._write(f"{title}: running\n")
+                self._write(f"{self._named(title)}: running\n")
                 continue
             self._due[title] = min(2 * seconds, seconds + LONGEST)
             left = self.time_left()
-            self._write(f"{line(title, state, seconds)}{f'; whole run: {left}' if left else ''}\n")
+            self._write(f"{line(self._named(title), state, seconds)}{f'; whole run: {left}' if left else ''}\n")
 
     def _write(self, text: str) -> None:
         """Print a text over the last bars."""

@@ -69,3 +69,7 @@ def test_a_description_that_cannot_be_read(tmp_path: Path, text: str, says: str)
 def test_a_folder_that_is_no_system(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no system\.json; accepted: a system's folder, as `export` writes it"):
         config.read(tmp_path)
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system" / "system.json").touch()
+    with pytest.raises(UserError, match=rf"as `export` writes it; did you mean {tmp_path}/system\?$"):
+        config.read(tmp_path)

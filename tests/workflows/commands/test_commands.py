@@ -289,7 +289,7 @@ def test_doctor_finds_a_store_that_cannot_be_written_to(
     def read_only(**_: Any) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("workflows.commands.doctor.tempfile.TemporaryFile", read_only)
+    monkeypatch.setattr("components.files.tempfile.TemporaryFile", read_only)
     assert main(["--store", str(tmp_path / "store"), "doctor"]) == 2
     assert f"{tmp_path} cannot be written to (Read-only file system); move it: " in said()[0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import re
 import shutil
@@ -148,7 +149,16 @@ def test_a_file_that_changed_after_it_was_read_is_named(beir: Path, encoder: Pat
         now = hashlib.sha256(path.read_bytes()).hexdigest()
         assert place("run", *until) == 2
         wanted = rf"error: {path}: changed since the step '{step}' read it \(sha256 {now}, then [0-9a-f]{{64}}\); .*"
-        assert re.fullmatch(wanted, said()[1].splitlines()[-1])
+        refused = said()[1].splitlines()[-1]
+        assert re.fullmatch(wanted, refused)
+        if step == "data":
+            assert refused.endswith(f"`data: {{format: beir, ..., sha256: {{queries.jsonl: {now}}}}}`")
+        assert place("plan") == 0
+        stops = f"`run` stops here: {refused.removeprefix('error: ')}"
+        assert said()[0].splitlines()[-1] == stops
+        shutil.copy(place.config, place.folder / "other.yaml")
+        assert place("plan", str(place.folder / "other.yaml")) == 0
+        assert said()[0].splitlines()[1] == f"{place.config}: {stops}"
         assert place("run", *until, "--set", declared % now) == 0
         path.unlink()  # gone is no change: what was read is in the store
         assert place("run", *until) == 0
@@ -289,7 +299,105 @@ def test_a_python_without_the_packages_is_named() -> None:
 # Disks
 
 
-def test_a_store_that_cannot_be_written_to_is_named(
+MOVED = {
+    "store": r"; accepted: another place \(--store PLACE, or \$SPARRING_STORE\)",
+    "runs": r"; accepted: another folder \(--runs FOLDER\)",
+}
+
+
+@pytest.mark.parametrize("which", ["store", "runs"])
+@pytest.mark.parametrize("command", ["run", "tune"])
+def test_a_place_that_one_may_not_write_to_is_named_before_anything_is_done(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch, which: str, command: str
+) -> None:
+    """Whether the place is there, or only a folder above it; these tests may be run by root, who may write anywhere."""
+    place = tiny.place(tmp_path / "place", tiny.dpr(beir, encoder))
+    folder = tmp_path / "another's"
+    folder.mkdir()
+
+    def denied(dir: Path) -> Any:
+        if folder in (dir, *dir.parents):
+            raise PermissionError(errno.EACCES, "Permission denied", str(dir))
+        return io.BytesIO()
+
+    monkeypatch.setattr("components.files.tempfile.TemporaryFile", denied)
+    for there in (folder / "new" / "deep", folder):
+        places = {"store": place.store, "runs": place.runs, which: there}
+        words = ["--store", str(places["store"]), "--runs", str(places["runs"]), command, str(place.config)]
+        assert tiny.main([*words, "--cluster", str(place.folder / "inline.yaml")]) == 2
+        out, err = said()
+        assert (out, err.count("\n")) == ("", 1)
+        assert re.fullmatch(rf"error: {there}\S*: the (store|run) cannot be there, as {folder} cannot be written to "
+                            rf"\(Permission denied\){MOVED[which]}\n", err)  # fmt: skip
+        assert not list(folder.iterdir())
+    assert not place.store.exists()
+    assert not place.runs.exists()
+
+
+def test_a_store_that_one_may_not_even_read_is_named(
+    tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tiny.place(tmp_path / "place", {"recipe": "adapt", "data": {"format": "lines", "path": "README.md"}})
+    monkeypatch.setattr("workflows.store.object_store.os.access", lambda at, _: Path(at) != tmp_path)
+    for command in ("plan", "run", "show", "clean"):
+        assert tiny.main(["--store", str(tmp_path / "a" / "b"), command, str(place.config)]) == 2
+        why = rf"{tmp_path}/a/b: the store cannot be there, as {tmp_path} may not be read"
+        assert re.fullmatch(rf"error: {why}{MOVED['store']}\n", said()[1])
+
+
+def test_a_part_of_the_store_that_is_anothers_is_named(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as an artifact that another user has begun, or one that may not even be read."""
+    place = tiny.place(tmp_path / "place", tiny.dpr(beir, encoder))
+    assert place("run", "--until", "data", "--no-estimate") == 0
+    (record,) = place.store.glob("ingest-*/artifact.json")
+    read = Path.read_text
+
+    def unread(path: Path, *arguments: Any, **options: Any) -> str:
+        if path == record:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read(path, *arguments, **options)
+
+    def denied(dir: Path) -> Any:
+        if dir == record.parent:
+            raise PermissionError(errno.EACCES, "Permission denied", str(dir))
+        return io.BytesIO()
+
+    said()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", unread)
+        for command in ("plan", "run"):
+            assert place(command) == 2
+            assert said()[1].startswith(f"error: {record}: Permission denied; accepted: ")
+    record.unlink()
+    monkeypatch.setattr("components.files.tempfile.TemporaryFile", denied)
+    assert place("run", "--until", "data") == 2
+    assert re.fullmatch(rf"error: {place.store}: .*{record.parent} cannot be .*{MOVED['store']}\n", said()[1])
+
+
+def test_what_a_command_writes_is_tried_before_its_work(
+    played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(dir: Path) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", str(dir))
+
+    monkeypatch.setattr("components.files.tempfile.TemporaryFile", denied)
+    (tmp_path / "texts").write_text("a text\n")
+    config, out = str(played.config), str(tmp_path / "out")
+    for words, another in (
+        (["init", str(tmp_path / "texts"), "-o", out], r"another file \(-o FILE\)"),
+        (["record", config, out], "another FILE"),
+        (["export", config, out], "another DIRECTORY"),
+        (["marks", config, out], "another DIRECTORY"),
+        (["convert", "x", out, "--model", "y"], "another DIRECTORY"),
+    ):
+        assert tiny.main(["--store", str(played.store), "--runs", str(played.runs), *words]) == 2
+        why = rf"{tmp_path} cannot be written to \(Permission denied\)"
+        assert re.fullmatch(rf"error: {out}: cannot be written, as {why}; accepted: {another}\n", "".join(said()))
+
+
+def test_a_store_that_becomes_read_only_is_named(
     beir: Path, encoder: Path, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One line, no traceback; and the same command resumes when it can."""

@@ -35,6 +35,13 @@ def test_search(played: Place, said: Said) -> None:
     assert tiny.contents(played.store) == before
 
 
+@pytest.mark.parametrize("blank", ["", " \t\n"])
+def test_a_blank_question_is_refused(played: Place, said: Said, blank: str) -> None:
+    """As the service refuses it; also where no system is opened."""
+    assert played("search", blank) == 2
+    assert said() == ("", f"error: QUERY: got {blank!r}; accepted: a text that is not blank\n")
+
+
 def test_it_says_which_system_export_packs_where_another_one_searches(played: Place, said: Said) -> None:
     packed = systems.recommended(experiments.read(played.config, [], played.runs).outcome, Store(played.store))
     assert packed is not None

@@ -161,7 +161,10 @@ def test_marks_make_a_collection(place: Place, service: Served, said: Said, tmp_
     file.write_text("\n".join([*lines, '{"query": "torn']))
     before = tiny.contents(place.store)
     assert place("marks", str(tmp_path / "out"), "--marks", str(file)) == 0
-    assert "3 judgements from marks, 1 of them in place of the collection's own; 1 new queries" in said()[0]
+    assert (
+        "3 judgements from marks, 1 of them in place of the collection's own; 1 new query in the split train"
+        in said()[0]
+    )
     assert tiny.contents(place.store) == before
     again = tiny.place(tmp_path / "again", tiny.dpr(tmp_path / "out", encoder))
     assert again("run", "--until", "data") == 0

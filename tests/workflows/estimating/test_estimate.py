@@ -241,6 +241,14 @@ def test_folds_of_a_collection_are_read_once_and_tried_once(
     assert len(tasks) == 3  # documents, queries, a training
 
 
+def test_a_disk_without_any_space_is_said_to_be_too_small(config: Path, tmp_path: Path) -> None:
+    """As /proc says of itself."""
+    nodes = graph(experiments.read(config, [], tmp_path).wanted)
+    none = replace(site(Cluster(mode="inline"), tmp_path), disk=0.0, memory=0.0)
+    found = estimate(nodes, {node.fingerprint for node in nodes}, none, Store("/proc/foo"), assumed={}, quick=True)
+    assert any(re.match(r"disk: \S+ \wB must be free, and there are 0 kB; ", problem) for problem in found.problems)
+
+
 def test_queries_that_a_share_draws_are_called_expected(tmp_path: Path, beir: Path, encoder: Path) -> None:
     tree = tiny.dpr(beir, encoder)
     tree["data"] |= {"hold_out": {"held": {"of": "train", "share": 0.25}}}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from workflows.distributed.cluster import Cluster
 from workflows.running.runner import _chain_lengths, run_steps
 from workflows.store.dag import Step, StepFailed, graph, step
 from workflows.store.planner import pending
+from workflows.store.progress import PROGRESS, Progress, read_progress
 from workflows.store.store import Store
 
 TWO = Cluster(parallel_steps=2, device="cpu")
@@ -98,3 +101,29 @@ def test_a_users_mistake_is_raised_as_it_is(store: Store, tmp_path: Path) -> Non
 def test_inline_mode_runs_one_step_at_a_time() -> None:
     with pytest.raises(ValueError, match=r"parallel_steps: got 2; accepted with mode: inline: 1"):
         Cluster(mode="inline", parallel_steps=2)
+
+
+def test_a_step_that_another_driver_runs_is_shown_as_its_step(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What that driver has noted is left alone, and nothing is said to have been stopped."""
+    (node,) = texts("a")
+    other = store.path(node)
+    other.mkdir(parents=True)
+    with Progress(other, 10, "texts"):
+        pass
+
+    @contextmanager
+    def held(store: Store, node: Step, on_wait: Callable[[str], None]) -> Iterator[Callable[[dict[str, Any]], bool]]:
+        assert read_progress(other) is not None
+        on_wait("process 7 on vm")
+        steps.write(other, None, text="a")
+        (other / PROGRESS).unlink()
+        store._write(node, {"dropped": [], "cluster": None})
+        yield lambda record: False
+
+    monkeypatch.setattr(Store, "locked", held)
+    assert run_steps([node], store, Cluster(mode="inline")) == set()
+    waits, done = capsys.readouterr().err.splitlines()
+    assert waits == "[1/1] a: waiting for process 7 on vm, which is running this step"
+    assert done.startswith("[1/1] a: done by another driver in ")

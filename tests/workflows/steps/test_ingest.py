@@ -144,6 +144,51 @@ def test_bad_input_is_one_clear_line(out: Path, collection: Collection, where: s
     assert not list(out.glob(".*.parquet*"))
 
 
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        (
+            {"query_id": "id", "doc_id": "nr"},
+            "judgement of a missing document '1' (nor is any other there that a judgement names; the documents are "
+            "called such as 'kb1'; is `columns.qrels.doc_id` the right column?)",
+        ),
+        (
+            {"query_id": "nr", "doc_id": "kb"},
+            "judgement of a missing query '1' (nor is any other there that a judgement names; the queries are called "
+            "such as 't1'; is `columns.qrels.query_id` the right column?)",
+        ),
+    ],
+)
+def test_where_judgements_name_nothing_that_is_there_their_column_is_asked_for(
+    out: Path, tmp_path: Path, columns: dict[str, str], says: str
+) -> None:
+    (tmp_path / "articles.csv").write_text("doc_id,text\nkb1,one\nkb2,two\n")
+    (tmp_path / "tickets.csv").write_text("id,nr,kb,text\nt1,1,kb1,one?\nt2,2,kb2,two?\n")
+    source = base.declared({
+        "format": "tables", "path": str(tmp_path), "documents": "articles.csv", "queries": "tickets.csv",
+        "qrels": "tickets.csv", "graded": False, "split": "train",
+        "columns": {"queries": {"query_id": "id"}, "qrels": columns},
+    })  # fmt: skip
+    with pytest.raises(UserError) as caught:
+        ingest(out, None, source=source)
+    assert str(caught.value) == f"{tmp_path}/tickets.csv:2: {says}"
+
+
+def test_no_column_is_asked_for_where_a_judgement_fits_or_the_format_says_it(
+    out: Path, collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step, "ROWS", 1)
+    collection.qrels = {"train": ["q0\td9\t1"]}
+    with pytest.raises(UserError, match=r"missing document 'd9' \(.*; the documents are called such as 'd0'\)$"):
+        ingest(out, None, source=collection.source())
+    collection.qrels = {"train": ["q0\td0\t1", "q0\td9\t1"]}
+    with pytest.raises(UserError, match=r"missing document 'd9'$"):
+        ingest(out, None, source=collection.source())
+    collection.qrels, collection.queries = {"train": ["q0\td0\t1"]}, []
+    with pytest.raises(UserError, match=r"missing query 'q0' \(.*; there are no queries\)$"):
+        ingest(out, None, source=collection.source())
+
+
 @pytest.mark.parametrize(("where", "line", "message"), BAD_INPUT)
 def test_bad_input_can_be_dropped(out: Path, collection: Collection, where: str, line: Any, message: str) -> None:
     ingest(out, None, source=collection.source())

@@ -177,6 +177,7 @@ def test_the_view_stops_with_its_block(tmp_path: Path, capsys: pytest.CaptureFix
 
     def work() -> None:
         with ProgressView() as view, view.step("x", tmp_path):
+            view.start("x")
             assert not (tmp_path / PROGRESS).exists()
             assert threading.active_count() == before + 1
             raise KeyboardInterrupt
@@ -185,3 +186,23 @@ def test_the_view_stops_with_its_block(tmp_path: Path, capsys: pytest.CaptureFix
         work()
     assert threading.active_count() == before
     assert capsys.readouterr().err == "x: stopped before at 9/400 updates; what was not saved by then is done again\n"
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_what_another_driver_has_done_is_marked_as_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], live: bool
+) -> None:
+    """Until this one starts the step: then it says what the other has left."""
+    view = drawing(monkeypatch, live, 2, "training", root=tmp_path)
+    view.wait("training", "process 7 on vm")
+    view._draw_until_stopped()
+    assert "training (in process 7 on vm): " in capsys.readouterr().err
+    assert read_progress(tmp_path / "training") is not None
+    view.start("training")
+    said = capsys.readouterr().err
+    assert said.endswith("training: stopped before at 5/10 texts; what was not saved by then is done again\n")
+    assert read_progress(tmp_path / "training") is None
+    half_done(tmp_path / "again").joinpath(PROGRESS).rename(tmp_path / "training" / PROGRESS)
+    view._stop = Clock(2)  # type: ignore[assignment]
+    view._draw_until_stopped()
+    assert "process 7" not in capsys.readouterr().err
