@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from components.config import yaml_text
-from components.evaluation.measures import within
 from components.models.configs import ResolvedCrossEncoderConfig, ResolvedDualEncoderConfig
 
 HUB = re.compile(r"[\w.-]+/[\w.-]+")
@@ -32,8 +31,7 @@ class Row(NamedTuple):
         """The interval in words; empty of one query."""
         if self.low is None or self.high is None:
             return ""
-        low, high = within(self.measure, self.low, self.high)
-        return f"{low:.4f} to {high:.4f}"
+        return f"{self.low:.4f} to {self.high:.4f}"
 
 
 class StartModel(NamedTuple):

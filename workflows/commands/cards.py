@@ -7,9 +7,11 @@ from pathlib import Path
 
 from components.config import listing
 from components.data.tokenizers import MODEL_CONFIG
+from components.evaluation.measures import within
 from components.models import card, model_card
 from components.models.configs import RANKER_CODE, ResolvedCrossEncoderConfig, ResolvedDualEncoderConfig
 from components.models.model_card import Origin, Row, StartModel
+from workflows.report.finished import Json
 from workflows.report.metrics import METRICS
 from workflows.stages.experiments import Experiment
 from workflows.stages.results import System, name_of
@@ -86,9 +88,14 @@ def _rows(model: Step, experiment: Experiment, store: Store) -> Sequence[Row]:
     names = dict.fromkeys([one.name for one in own] + list(BESIDE))
     rows = [one for one in means if (one["collection"], one["split"]) == (own[0].collection, own[0].split)]
     return [
-        Row(name, one["measure"], one["value"], one["low"], one["high"], one["queries"], len(one["seeds"]))
+        Row(name, one["measure"], one["value"], *ends(one), one["queries"], len(one["seeds"]))
         for name in names for one in rows if one["system"] == name
     ]  # fmt: skip
+
+
+def ends(mean: Json) -> tuple[float | None, float | None]:
+    """The ends of a mean's interval, as far as the measure can be; None of one query."""
+    return (None, None) if mean["low"] is None else within(mean["measure"], mean["low"], mean["high"])
 
 
 def _data(made: Sequence[Step], data: Step, store: Store) -> list[str]:

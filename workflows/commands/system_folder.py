@@ -13,7 +13,7 @@ from components.retrieval import smaller
 from components.systems import documents, example
 from components.systems.card import CARD, Measured, card
 from components.systems.config import DOCUMENTS, SYSTEM, SystemConfig
-from workflows.commands import model_folder
+from workflows.commands import cards, model_folder
 from workflows.distributed.cluster import cores
 from workflows.report.metrics import METRICS
 from workflows.stages.results import Outcome, System
@@ -89,14 +89,14 @@ def measures(outcome: Outcome, system: System, steps: Stages, store: Store, comm
     place = {"system": system.name, "collection": system.collection, "split": system.split}
     rows = [row for row in table["rows"] if (place | {"seed": system.seed}).items() <= row.items()]
     # Of several seeds the interval is that of the mean over them, not of this one.
-    ends = {one["measure"]: (one["low"], one["high"]) for one in table["means"]
+    between = {one["measure"]: cards.ends(one) for one in table["means"]
             if place.items() <= one.items() and one["seeds"] == [system.seed]}  # fmt: skip
     return Measured(
         command=command,
         date=str(datetime.fromtimestamp(record["started"] + record["seconds"], UTC).date()),
         commit=record["code"].get("commit"), collection=system.collection, split=system.split,
         rows=[
-            Row(system.name, row["measure"], row["value"], *ends.get(row["measure"], (None, None)), row["queries"])
+            Row(system.name, row["measure"], row["value"], *between.get(row["measure"], (None, None)), row["queries"])
             for row in rows
         ],
         sampled="ranker" in steps and steps["ranker"].inputs["config"].queries is not None, note=outcome.note,
