@@ -339,7 +339,8 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
             near = [_keys_below(one, place[:-1]) for one in _classes(cls, first["loc"][:-1])[:1]]
             said = unknown(place[-1], accepted, ChainMap(*near, _keys_below(cls)))
             raise UserError(f"{where}: {'.'.join(map(str, place))}: {said}") from None
-        raise UserError(f"{where}: {mistake(first, place)}") from None
+        off = any(one["loc"][:-1] == first["loc"][:-1] and one["msg"] == "Input should be False" for one in mistakes)
+        raise UserError(f"{where}: {mistake(first, place, off=off)}") from None
 
 
 def unknown(key: Any, accepted: list[str], elsewhere: Mapping[str, str] | None = None) -> str:
@@ -356,9 +357,12 @@ def unknown(key: Any, accepted: list[str], elsewhere: Mapping[str, str] | None =
     return f"unknown key; accepted: {listing(accepted)}{near}"
 
 
-def mistake(found: Mapping[str, Any], place: tuple[Any, ...]) -> str:
-    """A mistake that pydantic has found at a place, in words: the key, what is wrong, and what was got."""
+def mistake(found: Mapping[str, Any], place: tuple[Any, ...], *, off: bool = False) -> str:
+    """A mistake that pydantic has found at a place, in words: the key, what is wrong, and what was got. `off` says that
+    false may stand there too."""
     message = found["msg"].removeprefix("Value error, ")
+    if found["type"] in ("model_type", "dict_type"):
+        message = "expected keys and values" + (", or false" if off else "")
     got = "" if found["type"] in ("missing", "value_error") else f", got {found['input']!r}"
     return f"{'.'.join(map(str, place)) or '(top level)'}: {message}{got}"
 

@@ -20,8 +20,9 @@ def selected(
     """The best trained system, and the best untrained one as its baseline, with every candidate's value.
 
     `values` has each system's (Q,) values of the same queries, one array a seed. A system's value is the mean over
-    seeds and queries; its standard error is that of a mean over the queries. Of equals the first is the best. Without a
-    system of either kind nothing is selected, and `why` says so.
+    seeds and queries, `behind` how far it is behind the best of all (with costs, of those that have one); standard
+    errors are those of a mean over the queries, None of one query. Of equals the first is the best. Without a system of
+    either kind nothing is selected, and `why` says so.
 
     With the systems' costs, of which only the order counts, one is chosen to `deploy`, and a trained one that is stands
     in for the best trained one. Where nothing was trained, it is compared with the cheapest one.
@@ -31,13 +32,13 @@ def selected(
     >>> made["system"], made["baseline"], [one["value"] for one in made["candidates"]]
     ('retriever', 'BM25', [0.5, 0.75])
     """
-    means = {name: np.mean(seeds, axis=0) for name, seeds in values.items()}
+    means, costs = {name: np.mean(seeds, axis=0) for name, seeds in values.items()}, costs or {}
+    first = max(costs or means, key=lambda name: means[name].mean(), default="")
     candidates: list[Json] = [
-        {"system": name, "trained": trained[name], "value": float(each.mean()),
-         "standard_error": float(each.std(ddof=1) / np.sqrt(len(each))) if len(each) > 1 else None}
+        {"system": name, "trained": trained[name], "value": float(each.mean()), "standard_error": _error(each),
+         "behind": float((means[first] - each).mean()), "behind_error": _error(means[first] - each)}
         for name, each in means.items()
     ]  # fmt: skip
-    costs = costs or {}
     cheapest = min(costs, key=costs.__getitem__, default="")
     deploy: Json = {"deploy": cheapest_of_the_best(means, costs)} if costs and means else {}
     kinds = {kind: [one for one in candidates if one["trained"] is kind] for kind in (True, False)}
@@ -50,6 +51,11 @@ def selected(
         return {"system": best[True], "baseline": best[False], "why": "", "candidates": candidates, **deploy}
     why = "no system was trained" if not kinds[True] else "every system was trained"
     return {"system": None, "baseline": None, "why": why, "candidates": candidates, **deploy}
+
+
+def _error(values: np.ndarray) -> float | None:
+    """The standard error of the mean of (Q,) values."""
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
 
 
 def cheapest_of_the_best(means: Mapping[str, np.ndarray], costs: Mapping[str, int]) -> str:
@@ -69,8 +75,7 @@ def cheapest_of_the_best(means: Mapping[str, np.ndarray], costs: Mapping[str, in
 
     def near(name: str) -> bool:
         behind = means[best] - means[name]
-        error = behind.std(ddof=1) / np.sqrt(len(behind)) if len(behind) > 1 else 0.0
-        return bool(behind.mean() <= error)
+        return bool(behind.mean() <= (_error(behind) or 0.0))
 
     enough = min(cost for name, cost in costs.items() if near(name))
     return max((name for name, cost in costs.items() if cost <= enough), key=lambda name: means[name].mean())

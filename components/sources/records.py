@@ -136,7 +136,7 @@ def _id(value: Any, kind: str, place: str) -> str | Bad:
     if not value.strip():
         return Bad(f"empty {kind} id", place)
     if len(value.split()) != 1 or value != value.strip():
-        return Bad(f"{kind} id with white space", place, id=value)
+        return Bad(f"{kind} id with white space", place, "an id has none; is this the column of ids?", value)
     if not _is_utf8(value):
         return Bad("text that is not UTF-8", place)
     if not value.isprintable() and any(unicodedata.category(one) == "Cc" for one in value):

@@ -60,7 +60,9 @@ def opened(arguments: argparse.Namespace) -> tuple[Experiment, Store]:
 def run_command(arguments: argparse.Namespace) -> str:
     """The command that runs or resumes the experiment that the arguments name."""
     words = [word for assignment in arguments.assignments for word in ("--set", assignment)]
-    return f"{program()} run {shlex.join([str(arguments.config), *words])}"
+    places = ["--store", str(arguments.store)] if arguments.store else []
+    places += ["--runs", str(arguments.runs)] if arguments.runs != Path("runs") else []
+    return shlex.join([*program().split(), *places, "run", str(arguments.config), *words])
 
 
 def add_pair(parser: argparse.ArgumentParser, option: str, does: str) -> None:

@@ -94,7 +94,7 @@ def _of_run(arguments: argparse.Namespace) -> list[Hit]:
 def _found(arguments: argparse.Namespace, experiment: Experiment, store: Store) -> list[Hit]:
     named = None if arguments.system is None else systems.chosen(experiment.outcome, arguments.system)
     if arguments.rank and experiment.outcome.ranker is None:
-        raise UserError(f"--rank: the recipe {experiment.config.recipe} trains no ranker")
+        raise UserError(f"--rank: {arguments.config} trains no ranker")
     if arguments.depth is None:
         role, of = "ranker" if arguments.rank else "retriever", running.identity(experiment, store_root(arguments))
         found = running.asked(experiment.run, of, role, arguments.query, arguments.k, system=arguments.system)

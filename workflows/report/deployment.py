@@ -90,5 +90,6 @@ def _compared(made: Json, against: Json, *, anything_trained: bool) -> str:
     if against["system"] != made["system"]:  # the best trained one, which is not worth what it costs
         return f"these trainings do not pay: {against['system']} has {told}"
     word = verdict(against["difference"], against["p_holm"])
-    follows = {"better": "", "worse": ", worse: take that one"}
-    return told + follows.get(word, ", not shown to be better: that one will do")
+    other = "the untrained one" if anything_trained else baseline
+    follows = {"better": "", "worse": f", worse: take {other}"}
+    return told + follows.get(word, f", not shown to be better: {other} will do")

@@ -138,8 +138,8 @@ def source_changes(nodes: Iterable[Step], store: Store) -> Iterator[str]:
             if changed:
                 name, now = next(iter(changed.items()))
                 yield (
-                    f"{paths[name]}: changed since the step {node.label!r} read it (sha256 {now}, then "
-                    f"{record['files'].get(name, 'not there')}); restore it, or {_declaring(reader, changed)}"
+                    f"{paths[name]}: changed since the step {node.label!r} read it (sha256 {now} now, "
+                    f"{record['files'].get(name, 'not there')} then); restore it, or {_declaring(reader, changed)}"
                 )
 
 

@@ -64,7 +64,7 @@ def test_a_format_is_a_file() -> None:
             {"format": "huggingface", "documents": {"path": "x", "dataset": "y"}, "queries": {"path": "z"}},
             "c.yaml: data.documents: give either dataset (on the hub) or path (a folder)",
         ),
-        (3, "c.yaml: data: Input should be a valid dictionary"),
+        (3, "c.yaml: data: expected keys and values, got 3"),
     ],
 )
 def test_a_wrong_declaration_is_one_clear_line(tree: Any, message: str) -> None:

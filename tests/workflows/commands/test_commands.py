@@ -150,15 +150,15 @@ def test_run_until_a_label(beir: Path, encoder: Path, tmp_path: Path, said: Said
     assert said()[0].splitlines()[-1] == "32 steps, 29 to run"
     assert place("show") == 0
     assert said()[0].startswith(
-        "tiny: 3 of 32 steps done, 29 to run\n  nothing is running; resume with: python -m workflows run "
+        "tiny: 3 of 32 steps done, 29 to run\n  nothing is running; resume with: python -m workflows --store "
     )
     assert place("show", "--json", "--set", "k=30") == 2
-    run = f"python -m workflows run {place.config} --set k=30"
+    run = f"python -m workflows --store {place.store} --runs {place.runs} run {place.config} --set k=30"
     assert said()[1] == f"error: {place.config}: no results yet: they are made last: {run}\n"
     assert place("export", str(tmp_path / "out"), "--set", "k=30") == 2
     assert said()[1].endswith(f" is not done; run it first: {run}\n")
     assert place("show", "--set", "k=30") == 0
-    assert f"resume with: python -m workflows run {place.config} --set k=30\n" in said()[0]
+    assert f"resume with: {run}\n" in said()[0]
     assert place("run", "--until", "token") == 2
     assert said()[1].startswith("error: no step is labelled 'token'; did you mean 'tokens'? `plan` ")
 

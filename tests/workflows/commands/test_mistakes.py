@@ -148,7 +148,7 @@ def test_a_file_that_changed_after_it_was_read_is_named(beir: Path, encoder: Pat
         path.write_bytes(held + b"\n")
         now = hashlib.sha256(path.read_bytes()).hexdigest()
         assert place("run", *until) == 2
-        wanted = rf"error: {path}: changed since the step '{step}' read it \(sha256 {now}, then [0-9a-f]{{64}}\); .*"
+        wanted = rf"error: {path}: changed since the step '{step}' read it \(sha256 {now} now, [0-9a-f]{{64}} then\); .*"
         refused = said()[1].splitlines()[-1]
         assert re.fullmatch(wanted, refused)
         if step == "data":
@@ -178,7 +178,7 @@ def test_a_file_that_is_new_among_those_that_are_read_is_named(
     assert tiny.records(place.store)[0]["files"] == digests
     shutil.copy(tmp_path / "beir/qrels/test.tsv", tmp_path / "beir/qrels/more.tsv")
     assert place("run", "--until", "data") == 2
-    assert re.search(r"more\.tsv: changed since the step 'data' read it \(sha256 \w+, then not there\)", said()[1])
+    assert re.search(r"more\.tsv: changed since the step 'data' read it \(sha256 \w+ now, not there then\)", said()[1])
 
 
 # Profiles

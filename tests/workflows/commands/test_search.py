@@ -202,4 +202,4 @@ def test_search_before_the_run(played: Place, tmp_path: Path, said: Said) -> Non
 def test_search_of_a_recipe_without_a_ranker(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
     place = tiny.place(tmp_path, tiny.dpr(beir, encoder))
     assert place("search", "barami", "--rank") == 2
-    assert said()[1] == "error: --rank: the recipe dpr trains no ranker\n"
+    assert said()[1] == f"error: --rank: {place.config} trains no ranker\n"

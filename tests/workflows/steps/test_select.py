@@ -49,6 +49,10 @@ def test_the_planted_winners_are_selected_by_the_mean_over_seeds(tmp_path: Path,
     (steady,) = [one for one in made["candidates"] if one["system"] == "steady"]
     each = np.array([1, 1, 0.75, 0.75])
     assert steady["standard_error"] == pytest.approx(each.std(ddof=1) / 2)
+    (fusion,) = [one for one in made["candidates"] if one["system"] == "fusion"]
+    assert fusion["behind"] == pytest.approx(0.125)
+    assert fusion["behind_error"] == pytest.approx((each - [1, 1, 0.5, 0.5]).std(ddof=1) / 2)
+    assert (steady["behind"], steady["behind_error"]) == (0, 0)
 
 
 def test_of_equals_the_first_is_selected(tmp_path: Path, data: Path) -> None:

@@ -55,8 +55,10 @@ function show(keep = false) {
   const tally = (test) => rows.filter((row) => test(row.difference)).length;
   const [won, lost] = [tally((d) => d > 0), tally((d) => d < 0)];
   const mean = rows.length ? rows.reduce((sum, row) => sum + row.difference, 0) / rows.length : 0;
+  const spread = rows.reduce((sum, row) => sum + (row.difference - mean) ** 2, 0) / Math.max(1, rows.length - 1);
+  const half = rows.length > 1 ? ` ± ${three(1.96 * Math.sqrt(spread / rows.length))} (95 % interval over these queries)` : "";
   about.textContent = `${one} is above ${two} on ${count(won)} queries, below on ${count(lost)}, and equal on ` +
-    `${count(rows.length - won - lost)}: ${measure} ${signed(mean)} on average.` +
+    `${count(rows.length - won - lost)}: ${measure} ${signed(mean)}${half} on average.` +
     (place.queries.length < place.measured ? ` These are ${count(place.queries.length)} of the ${count(place.measured)} measured queries, drawn at random.` : "") +
     (place.shown < place.queries.length ? ` Documents are here for the ${count(place.shown)} queries on which the systems differ most.` : "");
   figure.querySelector("figcaption").textContent = `${measure}: ${one} against ${two}`;
