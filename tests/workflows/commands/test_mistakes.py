@@ -148,7 +148,9 @@ def test_a_file_that_changed_after_it_was_read_is_named(beir: Path, encoder: Pat
         path.write_bytes(held + b"\n")
         now = hashlib.sha256(path.read_bytes()).hexdigest()
         assert place("run", *until) == 2
-        wanted = rf"error: {path}: changed since the step '{step}' read it \(sha256 {now} now, [0-9a-f]{{64}} then\); .*"
+        wanted = (
+            rf"error: {path}: changed since the step '{step}' read it \(sha256 {now} now, [0-9a-f]{{64}} then\); .*"
+        )
         refused = said()[1].splitlines()[-1]
         assert re.fullmatch(wanted, refused)
         if step == "data":
