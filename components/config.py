@@ -86,6 +86,10 @@ class FunctionRef(Config):
         function = info.data["function"]
         defaults = keyword_options(function)
         for name, value in options.items():
+            if name in positional_parameters(function):
+                raise ValueError(
+                    f"{function}: {name!r} is no option there: options stand behind a `*` in its signature"
+                )
             if name not in defaults:
                 raise ValueError(f"{function} has no option {name!r}; accepted: {listing(defaults)}")
             if not _like(value, defaults[name]):
@@ -105,17 +109,31 @@ def keyword_options(path: str) -> dict[str, Any]:
 
     A default that is not a literal is given as None. ValueError if there is no such function.
     """
+    arguments = _function(path).args
+    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return {argument.arg: _literal(default) for argument, default in pairs if default}
+
+
+def positional_parameters(path: str) -> list[str]:
+    """Names of the parameters, of the function at a dotted path, that are no keyword-only ones. ValueError as above."""
+    arguments = _function(path).args
+    return [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+
+
+def _function(path: str) -> ast.FunctionDef:
+    """The source of the function at a dotted path."""
     module, _, name = path.rpartition(".")
+    if not module:
+        raise ValueError(f"{path!r} names no module; accepted: MODULE.FUNCTION, such as my_package.losses.{path}")
     file = modules.file_of(module)
     if file is None:
-        raise ValueError(f"no module {module!r} for the function {path!r}")
+        raise ValueError(f"no module {module!r} for the function {path!r}; looked for where you are, in PYTHONPATH and "
+                         "among the installed packages")  # fmt: skip
     functions = {node.name: node for node in modules.syntax(file).body if isinstance(node, ast.FunctionDef)}
     if name not in functions:
         public = sorted(function for function in functions if not function.startswith("_"))
         raise ValueError(f"{module} has no function {name!r}; accepted: {listing(public)}")
-    arguments = functions[name].args
-    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    return {argument.arg: _literal(default) for argument, default in pairs if default}
+    return functions[name]
 
 
 def _literal(node: ast.expr) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from components import modules
-from components.config import FunctionRef
+from components.config import FunctionRef, UserError, listing, positional_parameters
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,6 +46,15 @@ class LossTerm(FunctionRef):
     `[384, 192, 96]` trains vectors that may be cut to 192 or 96 dimensions. Null for whole vectors."""
     dimension_weights: list[float] | None = Field(None, exclude_if=lambda weights: weights is None)
     """Factor of the loss for each of `dimensions`; null for 1 each, as in the paper."""
+
+    @model_validator(mode="after")
+    def _takes_scores(self) -> Self:
+        if len(taken := positional_parameters(self.function)) != 1:
+            raise ValueError(
+                f"{self.function} takes {listing(taken)}; accepted: the scores alone, and options behind a `*`, as in "
+                "def loss(scores, *, temperature=0.05)"
+            )
+        return self
 
     @model_validator(mode="after")
     def _weighs_its_dimensions(self) -> Self:
@@ -97,6 +106,10 @@ def evaluate(losses: list[LossTerm], scores: Callable[[LossTerm], Scores]) -> di
     sums: dict[str, TermSum] = {}
     for term in (one for each in losses for one in each.by_prefix()):
         values = term.resolve()(scores(term), **term.options)
+        shape = getattr(values, "shape", None)
+        if shape is None or len(shape) != 1:
+            got = type(values).__name__ if shape is None else f"a tensor of shape {tuple(shape)}"
+            raise UserError(f"{term.function} returned {got}; accepted: one value a query, a tensor of shape (Q,)")
         name = next(name for name in _names(term.name) if name not in sums)
         sums[name] = TermSum(term.weight * values.sum(), len(values) if term.reduce == "mean" else None)
     return sums

@@ -127,7 +127,7 @@ class TestCalls:
                 "has no function 'cross_entropi'; accepted: cross_entropy, distillation",
             ),
             ({"function": "components.losses.listwize.cross_entropy"}, "no module 'components.losses.listwize'"),
-            ({"function": "cross_entropy"}, "no module '' for the function 'cross_entropy'"),
+            ({"function": "cross_entropy"}, "'cross_entropy' names no module; accepted: MODULE.FUNCTION"),
             ({"function": "components.losses"}, "components has no function 'losses'"),
             ({"function": "nowhere.at.all"}, "no module 'nowhere.at'"),
             ({"function": "math.sqrt"}, "no module 'math'"),
@@ -137,7 +137,7 @@ class TestCalls:
                 {"function": CROSS_ENTROPY, "options": {"temprature": 1}},
                 "has no option 'temprature'; accepted: temperature",
             ),
-            ({"function": CROSS_ENTROPY, "options": {"scores": 1}}, "has no option 'scores'; accepted: temperature"),
+            ({"function": CROSS_ENTROPY, "options": {"scores": 1}}, "'scores' is no option there: options stand beh"),
             (
                 {"function": CROSS_ENTROPY, "options": {"temperature": "warm"}},
                 "temperature is 'warm'; accepted: a value like 1.0",

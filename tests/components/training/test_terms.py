@@ -1,0 +1,66 @@
+"""What a loss may be: a function of the scores, with options behind a `*`, that returns one value a query."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+from components.config import UserError, parse
+from components.scores import Scores
+from components.training.terms import LossTerm, evaluate
+
+LOSSES = """
+def mean(scores):
+    return scores.student.mean()
+
+def number(scores):
+    return 1.0
+
+def two(scores, other, *, temperature=1.0):
+    return scores.student.sum(1)
+
+def positional(scores, temperature=1.0):
+    return scores.student.sum(1)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_losses(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A module of a user's own."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "own_losses.py").write_text(LOSSES)
+    sys.path.append(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"function": "own_losses.two"}, "own_losses.two takes scores, other; accepted: the scores alone, and options"),
+        (
+            {"function": "own_losses.positional"},
+            "own_losses.positional takes scores, temperature; accepted: the",
+        ),
+        (
+            {"function": "own_losses.positional", "options": {"temperature": 0.1}},
+            "options: own_losses.positional: 'temperature' is no option there: options stand behind a `*`",
+        ),
+        ({"function": "own_loses.two"}, "no module 'own_loses' for the function 'own_loses.two'; looked for where you"),
+        ({"function": "two"}, "'two' names no module; accepted: MODULE.FUNCTION, such as my_package.losses.two"),
+    ],
+)
+def test_a_wrong_signature_is_found_before_anything_runs(keys: dict[str, object], says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse(LossTerm, keys, where="own.yaml")
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "got"), [("mean", r"a tensor of shape \(\)"), ("number", "float")])
+def test_a_loss_that_returns_something_else_is_named(name: str, got: str) -> None:
+    values: Tensor = torch.ones(2, 3)
+    scores = Scores(values, target=values, where=values.bool())
+    wanted = rf"own_losses\.{name} returned {got}; accepted: one value a query, a tensor of shape \(Q,\)"
+    with pytest.raises(UserError, match=wanted):
+        evaluate([LossTerm(function=f"own_losses.{name}")], lambda term: scores)
