@@ -9,7 +9,7 @@ from collections import ChainMap
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
@@ -67,6 +67,9 @@ class FunctionRef(Config):
     The signature is read from the source file, so that checking a config does not import the function's module.
     """
 
+    takes: ClassVar[tuple[str, ...] | None] = None
+    """What the function is given by position; None where that is not checked."""
+
     function: str
     """Dotted path, for example `components.losses.listwise.cross_entropy`."""
     options: dict[str, Any] = Field(default={}, validate_default=True)
@@ -76,6 +79,8 @@ class FunctionRef(Config):
     @classmethod
     def _exists(cls, path: str) -> str:
         keyword_options(path)
+        if cls.takes is not None:
+            _check_signature(path, cls.takes)
         return path
 
     @field_validator("options")
@@ -86,10 +91,6 @@ class FunctionRef(Config):
         function = info.data["function"]
         defaults = keyword_options(function)
         for name, value in options.items():
-            if name in positional_parameters(function):
-                raise ValueError(
-                    f"{function}: {name!r} is no option there: options stand behind a `*` in its signature"
-                )
             if name not in defaults:
                 raise ValueError(f"{function} has no option {name!r}; accepted: {listing(defaults)}")
             if not _like(value, defaults[name]):
@@ -114,10 +115,16 @@ def keyword_options(path: str) -> dict[str, Any]:
     return {argument.arg: _literal(default) for argument, default in pairs if default}
 
 
-def positional_parameters(path: str) -> list[str]:
-    """Names of the parameters, of the function at a dotted path, that are no keyword-only ones. ValueError as above."""
+def _check_signature(path: str, takes: tuple[str, ...]) -> None:
+    """ValueError unless a function takes so many arguments by position, and all others by keyword, with a default."""
     arguments = _function(path).args
-    return [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+    positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    accepted = f"accepted: {', '.join(takes)}, and behind a `*` options with a default"
+    if len(positional) != len(takes):
+        raise ValueError(f"{path} takes {', '.join(positional) or 'nothing'}; {accepted}")
+    if bare := [argument.arg for argument, default in pairs if default is None]:
+        raise ValueError(f"{path}: {listing(bare)}: no default; {accepted}")
 
 
 def _function(path: str) -> ast.FunctionDef:

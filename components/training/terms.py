@@ -7,12 +7,12 @@ import itertools
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from components import modules
-from components.config import FunctionRef, UserError, listing, positional_parameters
+from components.config import FunctionRef, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +25,8 @@ Duplicates = Literal["mask", "count"]
 
 class LossTerm(FunctionRef):
     """A loss, its weight, and the scores that it looks over."""
+
+    takes: ClassVar[tuple[str, ...] | None] = ("scores",)
 
     weight: float = 1.0
     """Factor of the loss."""
@@ -46,15 +48,6 @@ class LossTerm(FunctionRef):
     `[384, 192, 96]` trains vectors that may be cut to 192 or 96 dimensions. Null for whole vectors."""
     dimension_weights: list[float] | None = Field(None, exclude_if=lambda weights: weights is None)
     """Factor of the loss for each of `dimensions`; null for 1 each, as in the paper."""
-
-    @model_validator(mode="after")
-    def _takes_scores(self) -> Self:
-        if len(taken := positional_parameters(self.function)) != 1:
-            raise ValueError(
-                f"{self.function} takes {listing(taken)}; accepted: the scores alone, and options behind a `*`, as in "
-                "def loss(scores, *, temperature=0.05)"
-            )
-        return self
 
     @model_validator(mode="after")
     def _weighs_its_dimensions(self) -> Self:

@@ -137,7 +137,7 @@ class TestCalls:
                 {"function": CROSS_ENTROPY, "options": {"temprature": 1}},
                 "has no option 'temprature'; accepted: temperature",
             ),
-            ({"function": CROSS_ENTROPY, "options": {"scores": 1}}, "'scores' is no option there: options stand beh"),
+            ({"function": CROSS_ENTROPY, "options": {"scores": 1}}, "has no option 'scores'; accepted: temperature"),
             (
                 {"function": CROSS_ENTROPY, "options": {"temperature": "warm"}},
                 "temperature is 'warm'; accepted: a value like 1.0",
@@ -146,7 +146,7 @@ class TestCalls:
             ({"function": CROSS_ENTROPY, "options": {"temperature": None}}, "temperature is None; accepted"),
             (
                 {"function": "components.sampling.uniform", "options": {"depth": 1}},
-                "has no option 'depth'; accepted: (none)",
+                "components.sampling.uniform takes scores, count, rng, positive; accepted: scores, and",
             ),
             (
                 {"function": CROSS_ENTROPY, "wait": 1},

@@ -24,6 +24,12 @@ def two(scores, other, *, temperature=1.0):
 
 def positional(scores, temperature=1.0):
     return scores.student.sum(1)
+
+def bare(scores, *, temperature):
+    return scores.student.sum(1)
+
+def nothing():
+    return 0
 """
 
 
@@ -38,15 +44,13 @@ def own_losses(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ({"function": "own_losses.two"}, "own_losses.two takes scores, other; accepted: the scores alone, and options"),
+        ({"function": "own_losses.two"}, "own_losses.two takes scores, other; accepted: scores, and behind a `*` opt"),
+        ({"function": "own_losses.positional"}, "own_losses.positional takes scores, temperature; accepted: scores, a"),
         (
-            {"function": "own_losses.positional"},
-            "own_losses.positional takes scores, temperature; accepted: the",
+            {"function": "own_losses.bare"},
+            "own_losses.bare: temperature: no default; accepted: scores, and behind",
         ),
-        (
-            {"function": "own_losses.positional", "options": {"temperature": 0.1}},
-            "options: own_losses.positional: 'temperature' is no option there: options stand behind a `*`",
-        ),
+        ({"function": "own_losses.nothing"}, "own_losses.nothing takes nothing; accepted: scores, and behind a `*` op"),
         ({"function": "own_loses.two"}, "no module 'own_loses' for the function 'own_loses.two'; looked for where you"),
         ({"function": "two"}, "'two' names no module; accepted: MODULE.FUNCTION, such as my_package.losses.two"),
     ],
