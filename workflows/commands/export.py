@@ -77,7 +77,7 @@ def call(arguments: argparse.Namespace) -> None:
     finished(store, experiment.outcome.results)
     options = {key: getattr(arguments, key) for key in ("system", "groups", "onnx", "adapters")}
     with _disk_full_named(arguments.directory):
-        for line in Export(experiment, store, arguments.directory, run_command(arguments), **options).write():
+        for line in Export(experiment, store, arguments.directory, run_command(arguments, here=False), **options).write():
             print(line)
 
 

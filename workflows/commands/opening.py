@@ -57,11 +57,12 @@ def opened(arguments: argparse.Namespace) -> tuple[Experiment, Store]:
     return experiment, store
 
 
-def run_command(arguments: argparse.Namespace) -> str:
-    """The command that runs or resumes the experiment that the arguments name."""
+def run_command(arguments: argparse.Namespace, *, here: bool = True) -> str:
+    """The command that runs or resumes the experiment that the arguments name; not `here` without the places of this
+    machine, for what others read."""
     words = [word for assignment in arguments.assignments for word in ("--set", assignment)]
-    places = ["--store", str(arguments.store)] if arguments.store else []
-    places += ["--runs", str(arguments.runs)] if arguments.runs != Path("runs") else []
+    places = ["--store", str(arguments.store)] if here and arguments.store else []
+    places += ["--runs", str(arguments.runs)] if here and arguments.runs != Path("runs") else []
     return shlex.join([*program().split(), *places, "run", str(arguments.config), *words])
 
 
