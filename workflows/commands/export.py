@@ -76,8 +76,9 @@ def call(arguments: argparse.Namespace) -> None:
     experiment, store = opened(arguments)
     finished(store, experiment.outcome.results)
     options = {key: getattr(arguments, key) for key in ("system", "groups", "onnx", "adapters")}
+    command = run_command(arguments, here=False)
     with _disk_full_named(arguments.directory):
-        for line in Export(experiment, store, arguments.directory, run_command(arguments, here=False), **options).write():
+        for line in Export(experiment, store, arguments.directory, command, **options).write():
             print(line)
 
 
