@@ -263,16 +263,16 @@ def yaml_text(tree: Mapping[str, Any]) -> str:
     return yaml.dump(tree, Dumper=_Plain, sort_keys=False, allow_unicode=True)
 
 
-def yaml_line(tree: Mapping[str, Any]) -> str:
-    """The same on one line.
+def yaml_line(value: Any) -> str:
+    """The same of any value, on one line.
 
     >>> yaml_line({"sha256": {"a.csv": "12e4"}})
     "{sha256: {a.csv: '12e4'}}"
     """
     text = yaml.dump(
-        tree, Dumper=_Plain, sort_keys=False, allow_unicode=True, default_flow_style=True, width=float("inf")
+        value, Dumper=_Plain, sort_keys=False, allow_unicode=True, default_flow_style=True, width=float("inf")
     )  # fmt: skip
-    return text.removesuffix("\n")
+    return text.removesuffix("\n").removesuffix("\n...")  # which ends a text that is a value alone
 
 
 def _loaded(text: str) -> Any:

@@ -6,11 +6,8 @@ import re
 import shlex
 import textwrap
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from components.config import Config, UserError, parse
+from components.config import Config, UserError, parse, yaml_line
 from components.files import replacing
 from components.sources.base import AnySource
 from components.sources.inspection import MISSING, Inspection
@@ -107,7 +104,7 @@ def config_text(keys: Keys, found: Inspection, file: Path) -> str:
         about = COMMENTS.get(key, "") if value is not None else "none"
         if key == "path" and Path(str(value)).is_absolute():
             about = ""
-        text += f"  {key}: {_flow(value)}" + (f"  # {about}" if about else "") + "\n"
+        text += f"  {key}: {yaml_line(value)}" + (f"  # {about}" if about else "") + "\n"
     if found.bad:
         reasons = ", ".join(f"{count:,} x {reason}" for reason, count in found.bad.items())
         text += f"  # on_bad: drop  # would leave out: {reasons}\n"
@@ -164,9 +161,3 @@ def _plain(folder: Path) -> str:
     """A folder's name as that of a config."""
     name = folder.resolve().name.partition(".")[0] if folder.is_file() else folder.resolve().name
     return re.sub(r"[^\w-]+", "-", name).strip("-") or "collection"
-
-
-def _flow(value: Any) -> str:
-    """A value as YAML on one line."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
-    return text.removesuffix("\n").removesuffix("\n...")
