@@ -92,7 +92,7 @@ def judging_itself(folder: Path, table: Table, documents: Table) -> Roles | None
             continue
         if _differ(folder, documents, holder):
             linked[one] = holder
-    if len(linked) != 1:
+    if len(linked) != 1 or len(table.columns) < 2:  # a list of ids asks nothing
         return None
     [(document, doc_id)] = linked.items()
     text = table.named("question", "text") or longest(folder, table, without={document})[0]

@@ -204,6 +204,9 @@ def test_a_query_may_name_no_document(tmp_path: Path, monkeypatch: pytest.Monkey
         "documents": {"doc_id": "n", "text": "body"}, "queries": {"query_id": "n", "text": "wording"},
         "qrels": {"query_id": "n", "doc_id": "article"},
     }  # fmt: skip
+    write(tmp_path / "own/tickets.tsv", "article", "3", "1", "7")
+    assert main(["init", "own", "--overwrite"]) == 0
+    assert "not used: tickets.tsv" in said()[0]
     for columns in ("n\twording", "n\twording\tarticle\tother"):
         width = columns.count("\t") + 1
         cells = ["\t".join([*row.split("\t"), row.split("\t")[2]][:width]) for row in rows]
