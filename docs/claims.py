@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from components.config import Config, UserError, listing, parse, read_based, read_yaml
+from components.config import Config, UserError, listing, parse
 from components.evaluation.result_table import CLEAR
 from components.evaluation.significance import THE_METHOD
+from components.yaml_files import read_based, read_yaml
 from workflows import ROOT
 from workflows.stages.expected import KEY, Expected
 from workflows.stages.experiments import name_of

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from components.config import Config, read_based
+from components.config import Config
 from components.sources import base as sources
+from components.yaml_files import read_based
 from tests.support.planned import CONFIGS, planned
 from tests.support.tiny import ROOT
 from workflows.stages import experiments

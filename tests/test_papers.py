@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from components.config import read_based
+from components.yaml_files import read_based
 from tests.support.tiny import ROOT
 from workflows.stages.expected import KEY, Expected
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.config import UserError, read_text
+from components.config import UserError
 from components.data.tables import QRELS, RANKING, as_relevance
 from components.files import replacing
+from components.yaml_files import read_text
 
 LARGEST = 3e38
 """No score is so large: a 32-bit float would not hold it."""

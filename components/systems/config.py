@@ -9,10 +9,11 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from components.config import Config, UserError, parse, read_text
+from components.config import Config, UserError, parse
 from components.neighbours.reranking import NeighboursRerankConfig
 from components.retrieval.fusion import FusionConfig
 from components.retrieval.lucene import AnalyzerConfig, BM25Config, RM3Config
+from components.yaml_files import read_text
 
 SYSTEM = "system.json"
 FOLDER = "system"

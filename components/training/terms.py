@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from components import modules
-from components.config import FunctionRef, UserError
+from components.config import UserError
+from components.functions import FunctionRef
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from components import sampling
-from components.config import FunctionRef, keyword_options
+from components.functions import FunctionRef, keyword_options
 from components.rng import keyed_rng
 
 SAMPLERS = [

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 import yaml
 
-from components.config import UserError, override, read_yaml, yaml_text
+from components.config import UserError
 from components.data import answers
 from components.data.answers import matcher
 from components.data.trec import read_qrels, read_ranking
 from components.evaluation.measures import per_query
 from components.systems import config as systems
 from components.systems.documents import InMemory
+from components.yaml_files import override, read_yaml, yaml_text
 from tests.support import asked, tiny
 from tests.support.asked import DENSE, LEXICAL
 from tests.support.formats import MARKS, QRELS, RUN

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from components.config import read_based
+from components.yaml_files import read_based
 from tests.support.tiny import ROOT
 from workflows.running.plan import plan_text
 from workflows.stages import experiments

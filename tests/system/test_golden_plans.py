@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from components.config import read_based
 from components.evaluation.averages import AVERAGE
+from components.yaml_files import read_based
 from tests.support.planned import CONFIGS, SMALL, planned
 from tests.support.tiny import ROOT
 from workflows.stages import experiments

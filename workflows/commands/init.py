@@ -7,11 +7,12 @@ import shlex
 import textwrap
 from pathlib import Path
 
-from components.config import Config, UserError, parse, yaml_line
+from components.config import Config, UserError, parse
 from components.files import replacing
 from components.sources.base import AnySource
 from components.sources.inspection import MISSING, Inspection
 from components.sources.recognise import Keys, recognise, remarks
+from components.yaml_files import yaml_line
 from workflows.commands.opening import check_output
 from workflows.program import program
 

@@ -6,7 +6,8 @@ import ipaddress
 import os
 from pathlib import Path
 
-from components.config import UserError, read_text
+from components.config import UserError
+from components.yaml_files import read_text
 from workflows.commands.opening import add_cluster, add_config, store_root
 from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import cores

@@ -14,8 +14,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from components.config import Config, UserError, parse, read_yaml
+from components.config import Config, UserError, parse
 from components.timing import timed
+from components.yaml_files import read_yaml
 from workflows.distributed.resources import Resources
 from workflows.program import located
 

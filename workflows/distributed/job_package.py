@@ -10,7 +10,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from components.config import UserError, read_based
+from components.config import UserError
+from components.yaml_files import read_based
 from workflows import ROOT
 from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import Cluster

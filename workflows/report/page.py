@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from components.config import yaml_text
 from components.evaluation.result_table import CLEAR, p_number, p_text
 from components.files import replacing
+from components.yaml_files import yaml_text
 from workflows.report.finished import Json
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
-from components.config import yaml_text
 from components.files import write_json
+from components.yaml_files import yaml_text
 from workflows.report import report
 from workflows.report.finished import finished_steps
 from workflows.report.metrics import METRICS, metrics_of

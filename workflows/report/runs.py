@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from components.config import UserError, read_yaml
+from components.config import UserError
+from components.yaml_files import read_yaml
 from workflows.report.run_folder import RunFolder
 from workflows.stages import experiments
 from workflows.stages.experiments import CONFIG, Experiment

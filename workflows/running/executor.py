@@ -11,10 +11,11 @@ from pydantic import BaseModel
 
 from components import timing
 from components.compute.processor import machine, release_memory
-from components.config import Config, UserError, listing, yaml_line
+from components.config import Config, UserError, listing
 from components.digests import sha256
 from components.files import remove_leftovers
 from components.sources.base import Source
+from components.yaml_files import yaml_line
 from workflows.program import without_passwords
 from workflows.store import attempts
 from workflows.store.code_version import code_version

@@ -14,7 +14,8 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from components.config import UserError, read_text
+from components.config import UserError
+from components.yaml_files import read_text
 from workflows.serving.questions import Mark
 
 FILE = "marks.jsonl"

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from components.config import UserError, listing, parse, read_based, read_yaml
+from components.config import UserError, listing, parse
+from components.yaml_files import read_based, read_yaml
 from workflows import ROOT
 from workflows.program import located
 from workflows.stages import selection

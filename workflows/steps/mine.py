@@ -10,12 +10,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field, model_validator
 
-from components.config import Config, FunctionRef, UserError
+from components.config import Config, UserError
 from components.data import row_runs
 from components.data.groups import flat, ids_of, known_positives, positives, rows_of
 from components.data.tables import ANSWERED, GIVEN, GROUPS, QUERIES, RANKING, SCREENED, pieces, read, write
 from components.evaluation.gate import is_open
 from components.files import replacing
+from components.functions import FunctionRef
 from components.rng import keyed_rng
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.site import Site

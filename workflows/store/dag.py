@@ -17,7 +17,8 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel
 
 from components import modules
-from components.config import FunctionRef, UserError
+from components.config import UserError
+from components.functions import FunctionRef
 from workflows.store.cost import Cost
 
 Function = Callable[..., dict[str, Any] | None]

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from components.config import Config, UserError, listing, override, parse
+from components.config import Config, UserError, listing, parse
 from components.evaluation.measures import canonical
+from components.yaml_files import override
 from workflows.stages import experiments
 from workflows.stages.experiments import Experiment
 from workflows.stages.results import system_names

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from components.charts.scatter_plot import Dot, Scatter, svg
-from components.config import yaml_text
 from components.files import replacing
+from components.yaml_files import yaml_text
 from workflows.program import program
 from workflows.report import page as pages
 from workflows.tuning.trials import Trial, TrialTable

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import components.losses
-from components.config import FunctionRef, keyword_options
+from components.functions import FunctionRef, keyword_options
 from components.scores import Block, Scores
 
 FOLDER = Path(components.losses.__file__).parent

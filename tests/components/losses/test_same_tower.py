@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from components.config import keyword_options
+from components.functions import keyword_options
 from components.losses import simlm
 from components.losses.in_batch import both_directions, hardness_weighted
 from components.losses.listwise import cross_entropy, distillation

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from components.config import UserError, read_yaml
+from components.config import UserError
+from components.yaml_files import read_yaml
 from tests.support import tiny
 from tests.support.jobs import ADDRESS as NOBODY
 from tests.support.jobs import Client

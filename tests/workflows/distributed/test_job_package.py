@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from components.config import UserError, read_yaml
+from components.config import UserError
+from components.yaml_files import read_yaml
 from tests.support import tiny
 from tests.support.tiny import ROOT, Place
 from workflows.distributed import cluster as clusters

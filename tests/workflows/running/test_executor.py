@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from components.config import FunctionRef, UserError
+from components.config import UserError
+from components.functions import FunctionRef
 from components.sources import docstrings
 from components.sources.docstrings import Source
 from tests.support import steps

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from components.config import UserError, override, read_based
+from components.config import UserError
 from components.evaluation.embedding_space import EmbeddingSpaceConfig
+from components.yaml_files import override, read_based
 from tests.support import tiny, toy
 from workflows.steps.analyse import analyse
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from components import modules
-from components.config import FunctionRef, UserError
+from components.config import UserError
+from components.functions import FunctionRef
 from components.training.config import TrainConfig
 from components.training.terms import LossTerm
 from tests.support import steps

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from components.config import Config as Part
-from components.config import distinct, listing, merged
+from components.config import distinct, listing
 from components.expansion.relevance_model import RelevanceConfig
 from components.expansion.targets import TargetConfig
 from components.models.configs import CrossEncoderConfig, DualEncoderConfig
@@ -16,6 +16,7 @@ from components.retrieval.fusion import FusionConfig
 from components.retrieval.lucene import RM3Config
 from components.retrieval.screening import ScreenConfig
 from components.training.config import TrainConfig, Validation
+from components.yaml_files import merged
 from workflows.stages.config import RetrievalConfig, TrainingPhase
 from workflows.steps.expand import FileConfig
 from workflows.steps.mine import MineConfig

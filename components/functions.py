@@ -1,0 +1,106 @@
+"""Functions named in configs by their dotted paths, checked by their source: no module is imported for it."""
+
+import ast
+import importlib
+from typing import Any, ClassVar
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from components import modules
+from components.config import Config, listing
+
+
+class FunctionRef(Config):
+    """A function named by its dotted path, with options that are checked against its signature.
+
+    The signature is read from the source file, so that checking a config does not import the function's module.
+    """
+
+    takes: ClassVar[tuple[str, ...] | None] = None
+    """What the function is given by position; None where that is not checked."""
+
+    function: str
+    """Dotted path, for example `components.losses.listwise.cross_entropy`."""
+    options: dict[str, Any] = Field(default={}, validate_default=True)
+    """Keyword-only arguments of the function. Those left out have the function's defaults, which are identity too."""
+
+    @field_validator("function")
+    @classmethod
+    def _exists(cls, path: str) -> str:
+        keyword_options(path)
+        if cls.takes is not None:
+            _check_signature(path, cls.takes)
+        return path
+
+    @field_validator("options")
+    @classmethod
+    def _binds(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if "function" not in info.data:  # which is the mistake then
+            return options
+        function = info.data["function"]
+        defaults = keyword_options(function)
+        for name, value in options.items():
+            if name not in defaults:
+                raise ValueError(f"{function} has no option {name!r}; accepted: {listing(defaults)}")
+            if not _like(value, defaults[name]):
+                raise ValueError(f"{function}: {name} is {value!r}; accepted: a value like {defaults[name]!r}")
+        plain = {name: value for name, value in defaults.items() if isinstance(value, (bool, int, float, str))}
+        given = {name: float(value) if isinstance(defaults[name], float) else value for name, value in options.items()}
+        return plain | given
+
+    def resolve(self) -> Any:
+        """The function itself."""
+        module, _, name = self.function.rpartition(".")
+        return getattr(importlib.import_module(module), name)
+
+
+def keyword_options(path: str) -> dict[str, Any]:
+    """Names and defaults of the keyword-only parameters that have a default, of the function at a dotted path.
+
+    A default that is not a literal is given as None. ValueError if there is no such function.
+    """
+    arguments = _function(path).args
+    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return {argument.arg: _literal(default) for argument, default in pairs if default}
+
+
+def _check_signature(path: str, takes: tuple[str, ...]) -> None:
+    """ValueError unless a function takes so many arguments by position, and all others by keyword, with a default."""
+    arguments = _function(path).args
+    positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    accepted = f"accepted: {', '.join(takes)}, and behind a `*` options with a default"
+    if len(positional) != len(takes):
+        raise ValueError(f"{path} takes {', '.join(positional) or 'nothing'}; {accepted}")
+    if bare := [argument.arg for argument, default in pairs if default is None]:
+        raise ValueError(f"{path}: {listing(bare)}: no default; {accepted}")
+
+
+def _function(path: str) -> ast.FunctionDef:
+    """The source of the function at a dotted path."""
+    module, _, name = path.rpartition(".")
+    if not module:
+        raise ValueError(f"{path!r} names no module; accepted: MODULE.FUNCTION, such as my_package.losses.{path}")
+    file = modules.file_of(module)
+    if file is None:
+        raise ValueError(f"no module {module!r} for the function {path!r}; looked for where you are, in PYTHONPATH and "
+                         "among the installed packages")  # fmt: skip
+    functions = {node.name: node for node in modules.syntax(file).body if isinstance(node, ast.FunctionDef)}
+    if name not in functions:
+        public = sorted(function for function in functions if not function.startswith("_"))
+        raise ValueError(f"{module} has no function {name!r}; accepted: {listing(public)}")
+    return functions[name]
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return None
+
+
+def _like(value: Any, default: Any) -> bool:
+    """Whether a value has the type of a default; an integer is accepted for a float."""
+    if isinstance(default, float):
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return default is None or type(value) is type(default)

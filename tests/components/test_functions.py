@@ -1,0 +1,99 @@
+"""Functions that a config names: found and checked by their source, and one clear line for what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.config import Config, UserError, parse
+from components.functions import FunctionRef, keyword_options
+from components.training.terms import LossTerm
+
+CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
+
+
+class Losses(Config):
+    losses: list[LossTerm]
+
+
+def test_a_function_is_found_and_its_options_are_bound() -> None:
+    from components.losses.listwise import cross_entropy
+
+    call = FunctionRef(function=CROSS_ENTROPY, options={"temperature": 0.05})
+    assert call.resolve() is cross_entropy
+    assert keyword_options("components.losses.listwise.distillation") == {
+        "temperature": 1.0, "teacher_temperature": 1.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("term", "message"),
+    [
+        (
+            {"function": "components.losses.listwise.cross_entropi"},
+            "has no function 'cross_entropi'; accepted: cross_entropy, distillation",
+        ),
+        ({"function": "components.losses.listwize.cross_entropy"}, "no module 'components.losses.listwize'"),
+        ({"function": "cross_entropy"}, "'cross_entropy' names no module; accepted: MODULE.FUNCTION"),
+        ({"function": "components.losses"}, "components has no function 'losses'"),
+        ({"function": "nowhere.at.all"}, "no module 'nowhere.at'"),
+        ({"function": "math.sqrt"}, "no module 'math'"),
+        ({"function": "time.sleep"}, "no module 'time'"),
+        ({"function": "components.config.FunctionRef.resolve"}, "no module 'components.config.FunctionRef'"),
+        (
+            {"function": CROSS_ENTROPY, "options": {"temprature": 1}},
+            "has no option 'temprature'; accepted: temperature",
+        ),
+        ({"function": CROSS_ENTROPY, "options": {"scores": 1}}, "has no option 'scores'; accepted: temperature"),
+        (
+            {"function": CROSS_ENTROPY, "options": {"temperature": "warm"}},
+            "temperature is 'warm'; accepted: a value like 1.0",
+        ),
+        ({"function": CROSS_ENTROPY, "options": {"temperature": True}}, "temperature is True; accepted"),
+        ({"function": CROSS_ENTROPY, "options": {"temperature": None}}, "temperature is None; accepted"),
+        (
+            {"function": "components.sampling.uniform", "options": {"depth": 1}},
+            "components.sampling.uniform takes scores, count, rng, positive; accepted: scores, and",
+        ),
+        (
+            {"function": CROSS_ENTROPY, "wait": 1},
+            "losses.0.wait: unknown key; accepted: function, options, weight, over",
+        ),
+        (
+            {"function": CROSS_ENTROPY, "duplicates": "count"},
+            "losses.0: duplicates: only the batch has any; accepted with `over: group`: mask",
+        ),
+    ],
+)
+def test_a_typo_is_found_when_the_file_is_read(term: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse(Losses, {"losses": [term]}, where="some.yaml")
+    assert str(caught.value).startswith("some.yaml: losses.0")
+    assert message in str(caught.value)
+
+
+def test_a_whole_number_will_do_for_a_float() -> None:
+    assert FunctionRef(function=CROSS_ENTROPY, options={"temperature": 2}).options == {"temperature": 2}
+
+
+def test_a_default_that_is_no_plain_value_binds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "some_functions.py").write_text(
+        "def f(x, *, a=-1.5, b=print, c='x', d=None, e, **more): ...\nasync def g(x, *, a=1): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert keyword_options("some_functions.f") == {"a": -1.5, "b": None, "c": "x", "d": None}
+    FunctionRef(function="some_functions.f", options={"a": -2, "b": 7, "c": "y", "d": [1]})
+    with pytest.raises(ValueError, match="accepted: a value like 'x'"):
+        FunctionRef(function="some_functions.f", options={"c": 1})
+
+
+def test_checking_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "heavy_functions.py").write_text("raise RuntimeError('imported')\ndef f(x, *, a=1): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert FunctionRef(function="heavy_functions.f", options={"a": 2}).options == {"a": 2}
+
+
+def test_a_terms_name_says_what_it_looks_over() -> None:
+    assert LossTerm(function=CROSS_ENTROPY, over="batch").name == "cross_entropy (batch)"
