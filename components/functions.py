@@ -85,6 +85,9 @@ def _function(path: str) -> ast.FunctionDef:
     if file is None:
         raise ValueError(f"no module {module!r} for the function {path!r}; looked for where you are, in PYTHONPATH and "
                          "among the installed packages")  # fmt: skip
+    if module.partition(".")[0] not in modules.OURS and (lacking := modules.absent(file)):
+        line, package = lacking[0]
+        raise ValueError(f"{file}:{line}: imports {package}, which is not installed here")
     functions = {node.name: node for node in modules.syntax(file).body if isinstance(node, ast.FunctionDef)}
     if name not in functions:
         public = sorted(function for function in functions if not function.startswith("_"))

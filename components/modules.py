@@ -38,6 +38,21 @@ def syntax(path: Path) -> ast.Module:
         raise ValueError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
+def absent(path: Path) -> list[tuple[int, str]]:
+    """What a Python file imports, outside functions and conditions, and nobody could: lines, and names of packages."""
+    named = [
+        (node.lineno, name)
+        for node in syntax(path).body
+        for name in (
+            [alias.name for alias in node.names] if isinstance(node, ast.Import)
+            else [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level
+            else []
+        )
+    ]  # fmt: skip
+    packages = [(line, name.partition(".")[0]) for line, name in named]
+    return [(line, package) for line, package in packages if importlib.util.find_spec(package) is None]
+
+
 def digest(module: str) -> str | None:
     """The SHA-256 of a module's source and of all that it imports from its own package; None for a module of ours.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
@@ -64,6 +65,12 @@ def add_gradients(
             values[name] = values.get(name, 0.0) + mean / parts
     sum_gradients([masters.master(p) for p in objective.parameters() if p.requires_grad and not is_sharded(p)])
     return values, operations
+
+
+def not_finite(losses: Losses, norm: float) -> str:
+    """Which losses are no finite numbers, or that the gradient's length is none; nothing where all are."""
+    values = losses if not all(map(math.isfinite, losses.values())) else {"the gradient": norm}
+    return ", ".join(f"{name} is {value}" for name, value in values.items() if not math.isfinite(value))
 
 
 def autocast(device: torch.device, precision: str) -> Any:

@@ -31,7 +31,7 @@ from components.models.layers import use_gradient_checkpointing
 from components.timing import timed
 from components.training import checkpoints, masters, self_check, sharding
 from components.training.config import LOG, TrainConfig
-from components.training.gradients import Losses, add_gradients
+from components.training.gradients import Losses, add_gradients, not_finite
 from components.training.log import MetricsLog
 from components.training.objective import Objective
 from components.training.schedule import learning_rate, noam_peak, visits_of_update
@@ -193,8 +193,8 @@ def _update(
     norm = sharding.clip(parameters, config.clip if config.clip is not None else math.inf)
     state.update += 1
     state.operations += operations
-    if not math.isfinite(norm):
-        raise FloatingPointError(f"update {state.update}: the gradient is {norm}; lower the learning rate or use fp32")
+    if wrong := not_finite(losses, norm):
+        raise FloatingPointError(f"update {state.update}: {wrong}; lower the learning rate or use fp32")
     for group in optimizer.param_groups:
         group["lr"] = rate
     sharding.pass_gradients(optimizer)

@@ -22,7 +22,7 @@ from components.compute import chunking
 from components.compute.gather import alone, sum_over_workers, workers
 from components.data.batches import to_device
 from components.training.config import TrainConfig
-from components.training.gradients import Losses, add_gradients
+from components.training.gradients import Losses, add_gradients, not_finite
 from components.training.objective import Objective, Visit
 from components.training.sharding import whole
 
@@ -68,6 +68,11 @@ def plain(objective: Objective, config: TrainConfig, visits: list[Visit], *, dev
             torch.stack(list(means.values())).sum().backward()
             values |= {name: values.get(name, 0.0) + float(mean.detach()) for name, mean in means.items()}
         gradients = {name: p.grad for name, p in objective.named_parameters() if p.grad is not None}
+    if wrong := not_finite(values, float(torch.nn.utils.get_total_norm(gradients.values()))):
+        raise FloatingPointError(
+            f"before the first update, of {count} rows in fp32: {wrong}; such as from a division by 0 in a loss "
+            f"({', '.join(values)}), or from a start model with such weights"
+        )
     return Plain(values, gradients, visits, parts)
 
 

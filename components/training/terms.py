@@ -99,11 +99,17 @@ def evaluate(losses: list[LossTerm], scores: Callable[[LossTerm], Scores]) -> di
     """The weighted sum of each loss over the rows of the scores that it looks over."""
     sums: dict[str, TermSum] = {}
     for term in (one for each in losses for one in each.by_prefix()):
-        values = term.resolve()(scores(term), **term.options)
+        seen = scores(term)
+        values = term.resolve()(seen, **term.options)
         shape = getattr(values, "shape", None)
         if shape is None or len(shape) != 1:
             got = type(values).__name__ if shape is None else f"a tensor of shape {tuple(shape)}"
             raise UserError(f"{term.function} returned {got}; accepted: one value a query, a tensor of shape (Q,)")
+        if seen.student.requires_grad and not values.requires_grad:
+            raise UserError(
+                f"{term.function} returned values without a gradient, from which nothing is learnt; accepted: values "
+                "computed from the scores by torch, without `detach`, `item` or `no_grad`"
+            )
         name = next(name for name in _names(term.name) if name not in sums)
         sums[name] = TermSum(term.weight * values.sum(), len(values) if term.reduce == "mean" else None)
     return sums

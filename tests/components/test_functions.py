@@ -89,6 +89,16 @@ def test_a_default_that_is_no_plain_value_binds_nothing(tmp_path: Path, monkeypa
         FunctionRef(function="some_functions.f", options={"c": 1})
 
 
+def test_a_module_that_cannot_be_imported_is_found_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lacking_functions.py").write_text(
+        "from __future__ import annotations\nimport os.path, no_such_package.inside\ntry:\n    import neither\n"
+        "except ImportError: pass\ndef f(x): import nor_this\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"lacking_functions\.py:2: imports no_such_package, which is not installed"):
+        FunctionRef(function="lacking_functions.f")
+
+
 def test_checking_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "heavy_functions.py").write_text("raise RuntimeError('imported')\ndef f(x, *, a=1): ...\n")
     monkeypatch.syspath_prepend(tmp_path)

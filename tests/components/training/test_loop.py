@@ -203,11 +203,32 @@ def test_a_gradient_that_is_no_number_stops_with_the_step_and_keeps_the_checkpoi
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Retriever, "terms", poisoned)
         with pytest.raises(
-            FloatingPointError, match=r"update 3: the gradient is nan; lower the learning rate or use fp32"
+            FloatingPointError, match=r"update 3: cross_entropy \(group\) is nan; lower the learning rate or use fp32"
         ):
             run("a", updates=5)
     newest = sorted((tmp_path / "a/checkpoints").iterdir())[-1]
     assert all(value.isfinite().all() for value in load_file(newest / "weights.safetensors").values())
+
+
+@pytest.mark.parametrize(
+    ("factor", "says"),
+    [
+        (lambda value: value * math.nan, r"cross_entropy \(group\) is nan; such as from a division by 0 in a loss"),
+        (lambda value: value + (value * 0).sqrt(), r"the gradient is nan; such as .* in a loss \(cross_entropy"),
+    ],
+)
+def test_a_loss_that_is_no_number_from_the_start_is_named_before_the_first_update(
+    run: Any, monkeypatch: pytest.MonkeyPatch, factor: Any, says: str
+) -> None:
+    real = Retriever.terms
+
+    def poisoned(self: Retriever, representations: Any, batch: Any) -> Any:
+        terms = real(self, representations, batch)
+        return {name: term._replace(value=factor(term.value)) for name, term in terms.items()}
+
+    monkeypatch.setattr(Retriever, "terms", poisoned)
+    with pytest.raises(FloatingPointError, match=rf"before the first update, of 4 rows in fp32: {says}"):
+        run("a", updates=5)
 
 
 def test_objectives_are_found_by_name() -> None:

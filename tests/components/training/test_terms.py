@@ -30,6 +30,9 @@ def bare(scores, *, temperature):
 
 def nothing():
     return 0
+
+def detached(scores):
+    return scores.student.sum(1).detach()
 """
 
 
@@ -59,6 +62,17 @@ def test_a_wrong_signature_is_found_before_anything_runs(keys: dict[str, object]
     with pytest.raises(UserError) as caught:
         parse(LossTerm, keys, where="own.yaml")
     assert says in str(caught.value)
+
+
+def test_a_loss_whose_values_do_not_depend_on_the_scores_is_named() -> None:
+    values: Tensor = torch.ones(2, 3, requires_grad=True)
+    scores = Scores(values, target=torch.ones(2, 3), where=torch.ones(2, 3).bool())
+    term = parse(LossTerm, {"function": "own_losses.detached"}, where="own.yaml")
+    with pytest.raises(UserError, match=r"own_losses\.detached returned values without a gradient, from which nothing"):
+        evaluate([term], lambda _: scores)
+    with torch.no_grad():  # as where it is measured on dev
+        scores = Scores(values * 2, target=scores.target, where=scores.where)
+        assert evaluate([term], lambda _: scores)["detached (group)"].rows == 2
 
 
 @pytest.mark.parametrize(("name", "got"), [("mean", r"a tensor of shape \(\)"), ("number", "float")])
