@@ -85,6 +85,7 @@ OF_RIGHTS = {errno.EACCES, errno.EPERM}
 YOURS = "files and folders that you may use; --store PLACE moves the store, --runs FOLDER the runs"
 
 KEPT = "Finished steps are kept. Repeat the command to resume."
+MENDED = "Finished steps are kept. Once that is mended, repeat the command to resume."
 
 GUIDE = """\
 Sparring trains dense retrievers and rankers against each other on Ray.
@@ -134,7 +135,7 @@ def main(words: list[str] | None = None) -> int:
         print(without_passwords(f"error: {said}"), file=sys.stderr)
         return 2
     except StepFailed as error:
-        print(without_passwords(f"failed: {error}\n{KEPT}"), file=sys.stderr)
+        print(without_passwords(f"failed: {error}\n{MENDED}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt as stop:
         how = "Terminated" if terminated.is_set() else "Interrupted"
@@ -153,7 +154,7 @@ def main(words: list[str] | None = None) -> int:
         if error.errno in OF_RIGHTS and where:
             print(f"error: {where}{error.strerror}; accepted: {YOURS}", file=sys.stderr)
             return 2
-        print(f"failed: {where}{error.strerror}\n{KEPT}", file=sys.stderr)
+        print(f"failed: {where}{error.strerror}\n{MENDED}", file=sys.stderr)
         return 1
     finally:
         opening.leave()

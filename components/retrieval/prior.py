@@ -16,6 +16,9 @@ from components.config import Config
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
+WEIGHTS = "weights.json"
+"""The fitted weights, beside the ranking that they were fitted on."""
+
 
 class PriorConfig(Config):
     """Which scores are added to a ranker's, each with a weight that is fitted on dev queries."""

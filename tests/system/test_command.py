@@ -64,7 +64,10 @@ def test_configs_of_the_repository_are_found_from_anywhere(folder: Folder) -> No
     """Also those that another builds on; a file of the user's with that name comes first."""
     done = folder("plan", "configs/samtone/sizes.yaml")
     assert (done.returncode, done.stderr) == (0, "")
-    assert folder("plan", "configs/nothing.yaml").stderr == "error: configs/nothing.yaml: there is no such file\n"
+    assert folder("plan", "nothing.yaml").stderr == "error: nothing.yaml: there is no such file\n"
+    for meant, right in {"demo": "demo", "configs/dem.yaml": "demo", "samtone-sizes": "samtone/sizes"}.items():
+        said = f"error: {meant}: there is no such file; did you mean configs/{right}.yaml?\n"
+        assert folder("plan", meant).stderr == said
     assert located(Path("configs/demo.yaml")).resolve() == ROOT / "configs/demo.yaml"
     (folder.path / "configs").mkdir()
     (folder.path / "configs/demo.yaml").write_text("recipe: mine\n")

@@ -365,6 +365,8 @@ def test_behind_a_closed_gate_the_retriever_stays_as_it_is(
     printed = "".join(said())
     assert "The round is not played, and its models stay as they were: RR@10 is" in printed
     assert "4 queries of test" in printed
+    assert "ranker.warm.train.updates" in printed
+    assert "added to the ranker's" not in printed, "they are already"
     note = "teacher 1 gate: The round is not played, and its models stay as they were: RR@10 is"
     assert note in printed.partition("Higher is better")[2], "said below the table too"
     assert note in (place.runs / "tiny" / "report.html").read_text()

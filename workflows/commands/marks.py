@@ -8,6 +8,7 @@ from pathlib import Path
 from components.config import UserError
 from components.systems import config as configs
 from workflows.commands.opening import add_config, check_output, opened
+from workflows.stages import experiments
 from workflows.store.needed import finished
 
 
@@ -37,7 +38,7 @@ def call(arguments: argparse.Namespace) -> None:
         raise UserError(f"{out.parent} is no folder")
     check_output(out, "another DIRECTORY")
     folder, experiment = config, None
-    if config.is_dir():
+    if experiments.is_system(config):
         configs.read(config)
     else:
         experiment, store = opened(arguments)

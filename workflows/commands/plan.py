@@ -65,10 +65,15 @@ def call(arguments: argparse.Namespace) -> None:
     missing = list(dict.fromkeys(name for node in pending(experiment.wanted, store) for name in missing_for(node)))
     if missing:
         print(f"source missing: {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""))
-    for change in source_changes(graph(experiment.wanted), store):
-        print(f"`run` stops here: {change}")
+    _say_changes(experiment, store)
     if tuned is not None:
         print(_tuning(tuned))
+
+
+def _say_changes(experiment: Experiment, store: Store, of: str = "") -> None:
+    """Print what a finished step has read and is another now."""
+    for change in source_changes(graph(experiment.wanted), store):
+        print(f"{of}`run` stops here: {change}")
 
 
 def _tuning(tuned: TunedExperiment) -> str:
@@ -101,8 +106,7 @@ def _several(arguments: argparse.Namespace, paths: list[Path]) -> None:
         waiting = pending(experiment.wanted, store)
         own = [node for node in waiting if node.fingerprint not in seen]
         print(f"{path}: {len(own)} to run of {len(graph(experiment.wanted))} steps")
-        for change in source_changes(graph(experiment.wanted), store):
-            print(f"{path}: `run` stops here: {change}")
+        _say_changes(experiment, store, f"{path}: ")
         seen |= {node.fingerprint for node in waiting}
     print(f"in all: {len(seen)} steps to run")
 
@@ -124,6 +128,7 @@ def _estimate(
     whole = estimate(nodes, {node.fingerprint for node in waiting}, here, store, assumed=assumed)
     found = whole.of(graph(experiment.wanted))
     print(estimate_text(found))
+    _say_changes(experiment, store)
     if tuned is not None:
         tried = whole.of(graph(measured))
         steps = f"{len(tried.waiting):,} steps" + (" at most" if tuned.tuning.scheduler == "asha" else "")

@@ -17,7 +17,7 @@ from workflows.commands.opening import add_cluster, add_config, opened, store_ro
 from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import cores
 from workflows.serving import running
-from workflows.stages import systems
+from workflows.stages import experiments, systems
 from workflows.stages.experiments import Experiment
 from workflows.stages.results import Outcome
 from workflows.store.store import Store
@@ -57,7 +57,7 @@ def call(arguments: argparse.Namespace) -> None:
         raise UserError("--depth: says how many documents --rank reorders; accepted: together with --rank")
     if arguments.system is not None and arguments.rank:
         raise UserError(f"--rank: {arguments.system!r} has the ranker that it has; accepted: without --system")
-    for number, hit in enumerate((_exported if arguments.config.is_dir() else _of_run)(arguments), 1):
+    for number, hit in enumerate((_exported if experiments.is_system(arguments.config) else _of_run)(arguments), 1):
         title, doc_id, text = (part.translate(CONTROLS) for part in (hit.title, hit.doc_id, hit.text))
         print(f"{number}. {title or doc_id}  ({_scores(hit)})  {doc_id}")
         print(textwrap.indent(textwrap.fill(textwrap.shorten(text, 280, placeholder=" ..."), 100), "   "))

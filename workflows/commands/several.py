@@ -11,6 +11,7 @@ from pathlib import Path
 from components.config import UserError
 from workflows.commands.opening import add_assignments
 from workflows.program import located
+from workflows.stages.experiments import is_run
 from workflows.stages.scale import NoSmallScale
 from workflows.store.dag import StepFailed
 
@@ -30,7 +31,7 @@ def named(arguments: argparse.Namespace) -> list[Path]:
     files: dict[Path, None] = {}
     for path in arguments.configs:
         found = located(path)
-        inside = sorted(found.rglob("*.yaml"), key=_natural) if found.is_dir() else [path]
+        inside = sorted(found.rglob("*.yaml"), key=_natural) if found.is_dir() and not is_run(found) else [path]
         if not inside:
             raise UserError(f"{path}: a folder without configs; accepted: a config, or a folder that has some")
         files |= dict.fromkeys(inside)

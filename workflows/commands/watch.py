@@ -49,7 +49,8 @@ def view(experiment: Experiment, store: Store, waiting: list[Step], again: str) 
     """A run as it is now, with a line for each running step; `again` is the command that resumes it."""
     whole = len(graph(experiment.wanted))
     left = _time_left(experiment, store, waiting)
-    lines = [f"{experiment.name}: {whole - len(waiting)} of {whole} steps done, {len(waiting)} to run{left}"]
+    place = "" if store.root.exists() else f"; there is no store at {store.root}"
+    lines = [f"{experiment.name}: {whole - len(waiting)} of {whole} steps done, {len(waiting)} to run{left}{place}"]
     width = shutil.get_terminal_size((100, 24)).columns - 1
     held = store.holders(waiting)
     busy = [node for node in waiting if node.name in held]

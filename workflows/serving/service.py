@@ -53,7 +53,7 @@ class Served:
 
     def check(self) -> Checked:
         """See that all is there; UserError for what is not."""
-        if self.config.is_dir():
+        if experiments.is_system(self.config):
             return self._check_folder()
         experiment, store, plans, reasons = self._plans()
         names = list(plans)
@@ -65,7 +65,7 @@ class Served:
     def open(self) -> Answering:
         """Open all models and indexes; takes seconds, and memory until the process ends."""
         checked, metrics = self.check(), Metrics()
-        systems, documents = self._open_folder() if self.config.is_dir() else self._open_run()
+        systems, documents = self._open_folder() if experiments.is_system(self.config) else self._open_run()
         return Answering(systems, documents, checked.default, checked.left_out, metrics)
 
     def _open_run(self) -> tuple[dict[str, System], Documents]:

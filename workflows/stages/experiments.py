@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -63,7 +64,7 @@ def name_of(path: Path) -> str:
 
 def read(path: Path, assignments: list[str], runs: Path) -> Experiment:
     """The experiment in a config file. UserError names what is wrong with it."""
-    path, suffix = located(path), ""
+    path, suffix = _file(path), ""
     if assignments:
         digest = hashlib.sha256(json.dumps(sorted(assignments)).encode()).hexdigest()
         suffix = f"-{digest[:6]}"
@@ -73,9 +74,37 @@ def read(path: Path, assignments: list[str], runs: Path) -> Experiment:
     return replace(experiment, expected=experiment.expected.after(assignments))
 
 
+def is_run(path: Path) -> bool:
+    """Whether a path is the folder of a run."""
+    return (path / CONFIG).is_file()
+
+
+def is_system(path: Path) -> bool:
+    """Whether a path, where a config is accepted too, is the folder of an exported system."""
+    return path.is_dir() and not is_run(path)
+
+
+def _file(path: Path) -> Path:
+    """A config's file. UserError, with the one that may be meant, for a run's folder and for a file that is not there.
+
+    `demo` may mean configs/demo.yaml, as may the folder runs/demo-12ab34.
+    """
+    place = located(path)
+    if place.exists() and not is_run(place):
+        return place
+    files = {name_of(file): str(file) for file in Path().glob("*.yaml")}
+    files |= {name_of(file): str(file.relative_to(ROOT)) for file in (ROOT / "configs").rglob("*.yaml")}
+    names = [place.stem, place.name.rpartition("-")[0]] if is_run(place) else [name_of(place), place.stem]
+    near = [files[name] for name in names if name in files] + get_close_matches(str(path), files.values(), 1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    if is_run(place):
+        raise UserError(f"{path}: the folder of a run; accepted: the config that was run{meant}")
+    raise UserError(f"{path}: there is no such file{meant}")
+
+
 def tree_of(path: Path, assignments: list[str]) -> dict[str, Any]:
     """The tree of keys in a config file, with `--set` values."""
-    return rescaled(read_based(located(path)), assignments, str(path))
+    return rescaled(read_based(_file(path)), assignments, str(path))
 
 
 def made(tree: dict[str, Any], path: Path, run: Path) -> Experiment:
@@ -97,7 +126,7 @@ def read_config(path: Path, assignments: list[str]) -> Any:
 
 def read_outcome(path: Path, assignments: list[str]) -> Outcome:
     """What a config file's recipe hands back, for recipes that build on other experiments."""
-    path = located(path)
+    path = _file(path)
     recipe, config, _ = _resolved(tree_of(path, assignments), path)
     return _built(recipe, config, path)
 

@@ -13,6 +13,7 @@ from components.evaluation.selection import FILE as SELECTION
 from components.neighbours.reranking import best
 from components.retrieval.fusion import fitted
 from components.retrieval.lucene import AnalyzerConfig
+from components.retrieval.prior import WEIGHTS
 from components.systems.config import VERSION, Dense, Fused, Lexical, Neighbours, Ranker, SystemConfig, Weights
 from workflows.distributed.cluster import cores
 from workflows.stages.results import Outcome, System
@@ -20,7 +21,7 @@ from workflows.steps.exclude import exclude, exclude_copies
 from workflows.steps.fuse import fuse
 from workflows.steps.lucene import lucene_feedback, lucene_search
 from workflows.steps.neighbours import rerank_by_neighbours
-from workflows.steps.prior import WEIGHTS, add_prior
+from workflows.steps.prior import add_prior
 from workflows.steps.score import rerank
 from workflows.steps.search import INDEX, search
 from workflows.steps.smaller import smaller_vectors

@@ -7,16 +7,14 @@ from components.config import UserError
 from components.data.groups import queries_of
 from components.data.tables import QRELS, RANKING, of_queries, read
 from components.evaluation.gate import GateConfig, decide, write_decision
+from components.retrieval.prior import WEIGHTS
 from workflows.distributed.cluster import Cluster
 from workflows.store.cost import Cost, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
-ADVICE = (
-    "What may change that: more updates of the ranker's warm-up (`ar2`: ranker.warm.train.updates, `adapt`: "
-    "train.ranker.updates); the scores of the retriever and of BM25, where they are not added yet (`ar2`: "
-    "ranker.prior, `adapt`: prior). To play all the same: gate: false."
-)
-"""How a closed gate's line ends. It is no part of the step's identity."""
+MORE = "more updates of the ranker's warm-up (`ar2`: ranker.warm.train.updates, `adapt`: train.ranker.updates)"
+PRIORS = "the scores of the retriever and of BM25 added to the ranker's (`ar2`: ranker.prior, `adapt`: prior)"
+"""What may open a closed gate. It is no part of the step's identity."""
 
 
 def _cost(site: Any, *, data: Sizes, ranking: Ranking, reranked: Ranking, **rest: Any) -> Cost:
@@ -44,9 +42,11 @@ def gate(
     write_decision(out, decision)
     if decision["open"]:
         return decision
+    change = MORE if (reranked / WEIGHTS).exists() else f"{MORE}; {PRIORS}"
     note = (
         f"The round is not played, and its models stay as they were: {measure} is {decision['ranker']:.3f} in the "
         f"ranker's order and {decision['ranking']:.3f} in the retriever's (p = {decision['p']:.3f}, "
-        f"{decision['queries']} queries of {split}; wanted: better, with p below {config.level:g}). {ADVICE}"
+        f"{decision['queries']} queries of {split}; wanted: better, with p below {config.level:g}). What may "
+        f"change that: {change}. To play all the same: gate: false."
     )
     return {**decision, "note": note}

@@ -14,7 +14,7 @@ from components.data import row_runs
 from components.data.groups import CANDIDATES, write_lists
 from components.data.tables import GROUPS, QRELS, RANKING, pieces, read, write
 from components.files import write_json
-from components.retrieval.prior import fit, scores_in
+from components.retrieval.prior import WEIGHTS, fit, scores_in
 from components.rng import keyed_int
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.site import Site
@@ -22,7 +22,7 @@ from workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
 WITHOUT_DEV = "hold some out (`data.hold_out: {dev: {share: 0.1}}`), or leave the prior out"
-WEIGHTS, RANKER = "weights.json", "ranker"
+RANKER = "ranker"
 
 
 class Prior(TypedDict):

@@ -413,6 +413,6 @@ def test_a_store_that_becomes_read_only_is_named(
     with monkeypatch.context() as patch:
         patch.setattr(os, "mkdir", read_only)
         assert place("run", "--until", "data", "--no-estimate") == 1
-    kept = "Finished steps are kept. Repeat the command to resume."
+    kept = "Finished steps are kept. Once that is mended, repeat the command to resume."
     assert re.fullmatch(rf"failed: {place.store}(/ingest-\w+)?: Read-only file system\n{kept}\n", said()[1])
     assert place("run", "--until", "data", "--no-estimate") == 0

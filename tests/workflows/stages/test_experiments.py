@@ -93,3 +93,29 @@ def test_an_outcome_is_that_of_the_experiment(tmp_path: Path, tree: dict[str, An
     path = tiny.write(tmp_path / "tiny.yaml", tree)
     outcome = experiments.read_outcome(path, ["k=7"])
     assert outcome.results.fingerprint == experiments.read(path, ["k=7"], tmp_path).outcome.results.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("runs/mine", "runs/mine: the folder of a run; accepted: the config that was run; did you mean mine.yaml?"),
+        ("runs/mine-12ab34", "runs/mine-12ab34: the folder of a run; .*; did you mean mine.yaml?"),
+        ("runs/ar2-squad", "runs/ar2-squad: the folder of a run; .*; did you mean configs/ar2/squad.yaml?"),
+        ("mine", "mine: there is no such file; did you mean mine.yaml?"),
+        ("mines.yaml", "mines.yaml: there is no such file; did you mean mine.yaml?"),
+        ("ar2-squad", "ar2-squad: there is no such file; did you mean configs/ar2/squad.yaml?"),
+        ("else/where.yaml", "else/where.yaml: there is no such file$"),
+    ],
+)
+def test_the_config_that_may_be_meant_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tree: dict[str, Any], given: str, says: str
+) -> None:
+    tiny.write(tmp_path / "mine.yaml", tree)
+    for run in ("mine", "mine-12ab34", "ar2-squad"):
+        (tmp_path / "runs" / run).mkdir(parents=True)
+        tiny.write(tmp_path / "runs" / run / experiments.CONFIG, tree)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=says):
+        experiments.read(Path(given), [], Path("runs"))
+    assert experiments.is_run(Path(given)) is (given.startswith("runs/"))
+    assert not experiments.is_system(Path(given))
