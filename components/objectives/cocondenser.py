@@ -29,6 +29,8 @@ class CoCondenser(SimLM):
     """
 
     views = ("encoder", "decoder", "generator", "batch")
+    reads = 1.5
+    predicts = 2.0
 
     def __init__(self, inputs: ObjectiveInputs, *, spans: SpanConfig | None = None, **own: Any) -> None:
         super().__init__(inputs, **own)

@@ -28,6 +28,7 @@ class DiffCSE(SimCSE):
 
     views = ("batch", "discriminator")
     measures = ("Spearman",)
+    reads = 3.0  # the discriminator and the generator together one
 
     def __init__(
         self, inputs: ObjectiveInputs, *, projector: ProjectorConfig | None = None,

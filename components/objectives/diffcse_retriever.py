@@ -57,6 +57,7 @@ class DiffCSERetriever(Retriever):
 
     views = ("group", "batch", "query discriminator", "document discriminator")
     prefixes = ("group", "batch")
+    reads = 2.0
 
     def __init__(
         self, inputs: ObjectiveInputs, *, difference: DifferenceConfig | None = None, generator: Path | None = None,

@@ -31,6 +31,7 @@ class ICT(DocumentObjective, Retriever):
 
     views = ("batch",)
     measures = ("RR", "accuracy")
+    reads = 2.0
 
     def __init__(self, inputs: ObjectiveInputs, *, cloze: ClozeConfig | None = None) -> None:
         super().__init__(inputs)

@@ -61,6 +61,7 @@ class SimCSE(DocumentObjective):
 
     views: ClassVar[tuple[str, ...]] = ("batch",)
     measures: ClassVar[tuple[str, ...]] = ("Spearman",)
+    reads: ClassVar[float] = 2.0
 
     def __init__(
         self, inputs: ObjectiveInputs, *, projector: ProjectorConfig | None = None,

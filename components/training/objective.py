@@ -72,6 +72,11 @@ class Objective(nn.Module, ABC):
     """What `judge` and `summarise` measure, beside `loss`, which every objective has. A literal, likewise."""
     lowest: ClassVar[tuple[str, ...]] = ()
     """Which of `measures` are the better the lower they are, as `loss` is."""
+    reads: ClassVar[float] = 1.0
+    """How often each text is read by the whole model, roughly; other models count by their size. A literal, likewise:
+    what a training takes is estimated by it where models are not tried."""
+    predicts: ClassVar[float] = 0.0
+    """Tokens predicted among the whole vocabulary, of each token that is read, roughly. A literal, likewise."""
     self_check: bool = True
     """Whether the gradient is checked before the first update (`components.training.self_check`). False for an
     objective whose `encode` or `terms` draw random numbers other than dropout's."""

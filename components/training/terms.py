@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -126,8 +126,9 @@ def objective_module(name: str) -> str:
     return name if "." in name else f"components.objectives.{name}"
 
 
-def declared(objective: str, name: str) -> tuple[str, ...] | None:
-    """What an objective's module declares as `views` or `measures`, read from its source: planning imports no torch.
+def declared(objective: str, name: str) -> Any:
+    """What an objective's module declares as `views`, `reads` or the like, read from its source: planning imports no
+    torch.
 
     None where the module assigns no literal to the name; the objective itself checks its terms too.
     """
@@ -139,7 +140,7 @@ def declared(objective: str, name: str) -> tuple[str, ...] | None:
 
 
 @cache
-def _assigned(file: Path, name: str, *_: int) -> tuple[str, ...] | None:
+def _assigned(file: Path, name: str, *_: int) -> Any:
     """The literal that a file assigns to a name. What follows tells versions of the file apart: an experiment asks the
     same for each of its trainings."""
     for node in ast.walk(modules.syntax(file)):
@@ -147,5 +148,5 @@ def _assigned(file: Path, name: str, *_: int) -> tuple[str, ...] | None:
             continue
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            return tuple(ast.literal_eval(node.value))
+            return ast.literal_eval(node.value)
     return None

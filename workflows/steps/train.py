@@ -10,6 +10,7 @@ from components.config import Config, UserError
 from components.rng import keyed_int
 from components.timing import timed
 from components.training.config import LOG, TrainConfig
+from components.training.terms import declared
 from workflows.distributed import oom
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.site import Site
@@ -18,12 +19,6 @@ from workflows.store import attempts, transfer
 from workflows.store.cost import Cost, Grouped, Made, ModelTask, Need, Sizes, Unknown, UnknownSize, Work
 from workflows.store.dag import Description
 from workflows.store.progress import Progress
-
-PASSES = {"simlm": 1.5, "cocondenser": 1.5, "ict": 2, "simcse": 2, "diffcse": 3, "diffcse_retriever": 2}
-"""How often an objective reads each text, roughly: twice by SimCSE, and once more by DiffCSE's discriminator; a decoder
-and a generator count as half. Where models are tried, no result depends on it."""
-PREDICTED = {"mlm": 0.2, "simlm": 2.0, "cocondenser": 2.0}
-"""Tokens predicted among the whole vocabulary, of each token that is read, roughly."""
 
 
 def _cost(
@@ -66,7 +61,7 @@ def _trained_weights(start: Made) -> float:
 
 def _task(objective: str, rows: Any, data: Sizes, start: Made, config: TrainConfig, own: dict[str, Any]) -> ModelTask:
     """One update. A ranker reads a pair for each candidate; a retriever a query and each candidate; what learns from
-    documents alone, a document, with `PASSES` and `PREDICTED` beside it."""
+    documents alone, a document, as often as the objective `reads` it, with the tokens that it `predicts`."""
     if isinstance(rows, Unknown):
         raise UnknownSize("rows")
     documents, queries = data.document_lengths, np.resize(data.query_lengths, len(data.document_lengths))
@@ -80,7 +75,7 @@ def _task(objective: str, rows: Any, data: Sizes, start: Made, config: TrainConf
     elif candidates:
         read += [np.minimum(queries + 2, limits["query"] or 32)]
     each = len(documents) / config.batch
-    passes, predicted = PASSES.get(objective, 1), PREDICTED.get(objective, 0.0)
+    passes, predicted = declared(objective, "reads") or 1.0, declared(objective, "predicts") or 0.0
     tokens = sum(float(one.sum()) for one in read)
     forward = passes * sum(map(start.shape.operations, read))
     forward += 2 * predicted * tokens * start.shape.width * start.shape.vocabulary
