@@ -19,7 +19,7 @@ demo: setup ## set up and run the main job on the embedded collection
 
 # Files of tests side by side, each in one process; no more than four, as each has a Ray of its own.
 test: lint ## set up, check and test; ARGS="-k ..." goes to pytest, and "-n 0 --pdb" debugs in one process
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 $(ARGS)
 
 test-all: lint ## the same, with the long tests
 	$(BIN)/python -m pytest -m "" $(ARGS)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is first imported: the models are tiny
 
@@ -19,7 +21,23 @@ from workflows.distributed.cluster import Cluster, ray_session, stop_ray
 # A shell starts what it runs in the background with SIGINT ignored, and what tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+OF_RAY = re.compile(r'usefixtures\("ray"|\bray: Cluster')
+"""How a file of tests names the fixture `ray`."""
+
 pytest.register_assert_rewrite("tests.support.trainings")  # so that what it compares is shown where it differs
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Files of tests go to whichever process is free, but all that share the Ray session to one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFileAndRay(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "ray" if OF_RAY.search((config.rootpath / file).read_text()) else file
+
+    return ByFileAndRay(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
