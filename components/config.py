@@ -21,10 +21,16 @@ class UserError(Exception):
     """
 
     def __init__(self, *lines: str) -> None:
-        super().__init__("\n".join(map(_plain, lines)))
+        super().__init__("\n".join(map(printable, lines)))
 
 
-def _plain(line: str) -> str:
+def printable(line: str) -> str:
+    """A line that may hold anything, such as a file's name, for a terminal: no control character, nor half of a
+    character, and cut in its middle where it is too long to read.
+
+    >>> printable("a\\tb\\udcff")
+    'a\\\\tb\\\\udcff'
+    """
     if not line.isprintable():
         line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in line)
     return line if len(line) <= LINE else f"{line[: LINE // 2]} ... {line[-LINE // 3 :]}"

@@ -119,6 +119,30 @@ def _tables(folder: Path) -> Keys:
     return {"queries": "queries.jsonl", "qrels": "qrels.tsv"}
 
 
+def _own_names(folder: Path) -> Keys:
+    """Tables whose columns have the names of nobody else: `init` finds them by the ids that they share."""
+    write(folder / "notes.csv", "ref,wording", *(f'n-{at},"{one}, x"' for at, one in enumerate(TEXTS)))
+    write(folder / "calls.jsonl", *(json.dumps({"no": f"c-{at}", "said": f"what is {at}?"}) for at in range(4)))
+    write(folder / "good.tsv", "call\tnote", *(f"c-{at}\tn-{at}" for at in range(4)))
+    columns = {
+        "documents": {"doc_id": "ref", "text": "wording"}, "queries": {"query_id": "no", "text": "said"},
+        "qrels": {"query_id": "call", "doc_id": "note"},
+    }  # fmt: skip
+    return {"documents": "notes.csv", "queries": "calls.jsonl", "qrels": "good.tsv", "columns": columns,
+            "graded": False, "split": "train"}  # fmt: skip
+
+
+def _answered_by(folder: Path) -> Keys:
+    """Queries that each name the document that answers them."""
+    write(folder / "notes.csv", "ref,wording", *(f'n-{at},"{one}, x"' for at, one in enumerate(TEXTS)))
+    calls = ({"said": f"what is {at}?", "solved_with": f"n-{at}"} for at in range(4))
+    write(folder / "calls.jsonl", *map(json.dumps, calls))
+    columns = {"documents": {"doc_id": "ref", "text": "wording"}, "queries": {"text": "said"},
+               "qrels": {"doc_id": "solved_with"}}  # fmt: skip
+    return {"documents": "notes.csv", "queries": "calls.jsonl", "qrels": "calls.jsonl", "columns": columns,
+            "graded": False, "split": "train"}  # fmt: skip
+
+
 def _pairs(folder: Path) -> Keys:
     write(folder / "faq.csv", "question;answer;split", *(f"what is {at}?;{TEXTS[at]};train" for at in range(4)))
     columns = {"documents": {"text": "answer"}, "queries": {"text": "question"}}
@@ -185,6 +209,7 @@ def collections() -> dict[str, tuple[str, Callable[[Path], Keys]]]:
     }  # fmt: skip
     others = {
         "tevatron with passages": ("tevatron", _older_tevatron), "tables of pairs": ("tables", _pairs),
+        "tables with own names": ("tables", _own_names), "tables of answered queries": ("tables", _answered_by),
         "senteval with classes": ("senteval", _senteval_classes),
     }  # fmt: skip
     return {name: (name, write) for name, write in own.items()} | others

@@ -7,7 +7,7 @@ import shlex
 import textwrap
 from pathlib import Path
 
-from components.config import Config, UserError, parse
+from components.config import Config, UserError, parse, printable
 from components.files import replacing
 from components.sources.base import AnySource
 from components.sources.inspection import MISSING, Inspection
@@ -45,12 +45,12 @@ def call(arguments: argparse.Namespace) -> None:
     check_output(file, "another file (-o FILE)")
     keys = recognise(arguments.folder)
     source = parse(Declared, {"data": keys}, where=str(arguments.folder)).data
-    print(f"{arguments.folder}: {_layout(keys)}", flush=True)
+    print(printable(f"{arguments.folder}: {_layout(keys)}"), flush=True)
     found = Inspection(source)
     if not found.documents.count:
         raise UserError(f"{arguments.folder}: no documents were read" + _first_bad(found))
-    for line in (*remarks(arguments.folder, keys), *summary(found)):
-        print(line)
+    for line in (*remarks(arguments.folder, keys), "", *summary(found)):
+        print(printable(line))
     with replacing(file) as temporary:
         temporary.write_text(config_text(keys, found, file), encoding="utf-8")
     steps = _next(file)
@@ -63,7 +63,7 @@ def call(arguments: argparse.Namespace) -> None:
 def summary(found: Inspection) -> list[str]:
     """What a collection holds, in lines for people."""
     documents, queries = found.documents, found.queries
-    lines = [f"\n{documents.count:,} documents: {documents.lengths()}", *_samples(documents.samples)]
+    lines = [f"{documents.count:,} documents: {documents.lengths()}", *_samples(documents.samples)]
     if same := documents.texts.repeated():
         lines.append(f"  {same:,} have the text of an earlier one")
     lines.append(f"{queries.count:,} queries" + (f": {queries.lengths()}" if queries.count else ""))
