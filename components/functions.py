@@ -4,7 +4,7 @@ import ast
 import importlib
 from typing import Any, ClassVar
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from components import modules
 from components.config import Config, listing
@@ -23,6 +23,20 @@ class FunctionRef(Config):
     """Dotted path, for example `components.losses.listwise.cross_entropy`."""
     options: dict[str, Any] = Field(default={}, validate_default=True)
     """Keyword-only arguments of the function. Those left out have the function's defaults, which are identity too."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_options_in_their_place(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or not isinstance(value.get("function"), str):
+            return value
+        for key in value.keys() - cls.model_fields.keys():
+            try:
+                options = keyword_options(value["function"])
+            except ValueError:  # which is the mistake then
+                return value
+            if key in options:
+                raise ValueError(f"{key}: an option of {value['function']}; accepted: `options: {{{key}: ...}}`")
+        return value
 
     @field_validator("function")
     @classmethod

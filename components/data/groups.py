@@ -95,7 +95,10 @@ def queries_of(data: Path, splits: list[str], columns: list[str]) -> pa.Table:
     present = pc.unique(table["split"]).to_pylist()
     for split in splits:
         if split not in (*present, DEV):
-            raise UserError(f"splits: there are no queries in {split!r}; accepted: {listing(present)}")
+            raise UserError(
+                f"splits: there are no queries in {split!r}; accepted: {listing(present)}, or one that is drawn from "
+                f"them: `data: {{..., hold_out: {{{split}: {{share: 0.1}}}}}}`"
+            )
     return table.filter(pc.is_in(table["split"], pa.array(splits, TEXT))).select(columns)
 
 

@@ -39,7 +39,11 @@ class Shards(Sequence[npt.NDArray]):
     def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice):
             return Shards(self._paths[at])
-        return np.load(self._paths[at], mmap_mode="c")  # copy on write: torch does not accept read-only memory
+        path = self._paths[at]
+        try:
+            return np.load(path, mmap_mode="c")  # copy on write: torch does not accept read-only memory
+        except (ValueError, EOFError) as error:
+            raise UserError(f"{path}: damaged ({error}); delete {path.parent}, and repeat the run") from None
 
 
 def document_shards(folder: Path) -> Shards:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from components.config import UserError, listing
 from components.sources.parquet import opened
 from components.sources.reading import Item, Line, fields, read_array, read_csv, read_lines, read_objects
-from components.sources.table_links import Roles, Table, is_read, judged_by, judging, judging_itself, longest
+from components.sources.table_links import Roles, Table, judged_by, judging, judging_itself, longest, unreadable
 from components.sources.tables import KINDS, kind_of
 
 Keys = dict[str, Any]
@@ -47,11 +47,26 @@ def recognise(place: Path) -> Keys:
     tables = [one for one in seen.values() if isinstance(one, Table)]
     for arranged in (_three_tables, _pairs, _texts):
         if (keys := arranged(folder, tables)) is not None:
+            _check_left_out(folder, seen, keys)
             return keys
     lines = [f"{place}: no collection was recognised; what is there:"]
-    lines += [f"  {name}: {one if isinstance(one, str) else _about(one)}" for name, one in seen.items()][:20]
+    told = {name: one.removeprefix(f"{folder / name}:").lstrip() if isinstance(one, str) else _about(one)
+            for name, one in seen.items()}  # fmt: skip
+    lines += [f"  {name}: {about}" for name, about in told.items()][:20]
     lines += ["  nothing" if not seen else f"  and {len(seen) - 20} more" if len(seen) > 20 else ""]
     raise UserError(*(line for line in lines if line), "accepted:", *(f"  {one}" for one in ACCEPTED))
+
+
+def _check_left_out(folder: Path, seen: dict[str, Table | str], keys: Keys) -> None:
+    """UserError where documents lack queries or judgements, and a table that cannot be read may have them."""
+    if keys.get("paired") or (keys.get("queries") and keys.get("qrels")):
+        return
+    for name, one in seen.items():
+        if kind_of(name) not in KINDS or kind_of(name) == ".txt":
+            continue
+        if reason := unreadable(folder, one) if isinstance(one, Table) else one:
+            place = "" if reason.startswith(str(folder / name)) else f"{folder / name}: "
+            raise UserError(f"{place}{reason}; queries or judgements may be there: mend the file, or move it away")
 
 
 def remarks(place: Path, keys: Keys) -> list[str]:
@@ -150,7 +165,7 @@ def _seen(folder: Path, names: list[str]) -> Iterator[tuple[str, Table | str]]:
             try:
                 yield name, Table(name, _columns(path))
             except UserError as error:
-                yield name, str(error).removeprefix(f"{path}:").lstrip()
+                yield name, str(error)
 
 
 def _parts(folder: Path) -> Table | str:
@@ -222,7 +237,7 @@ def _three_tables(folder: Path, tables: list[Table]) -> Keys | None:
         return None
     documents, queries, qrels = (_of(tables, role) for role in ("documents", "queries", "qrels"))
     others = [] if documents and queries and qrels else [table for table in tables if _role(table) is None]
-    unknown = [table for table in others if is_read(folder, table)]
+    unknown = [table for table in others if unreadable(folder, table) is None]
     if documents is not None:
         link = _linked(folder, documents, queries, qrels, unknown)
         return None if link is None else _declared(folder, documents, link)

@@ -27,8 +27,10 @@ NAMES: dict[str, list[str]] = {
 """What columns are called, the likeliest first. Case, `-` and spaces make no difference."""
 LOOKED_AT = 100
 """How many values of a column are looked up."""
+UNLIKE = 0.95
+"""Which share of a table's ids must differ from all before."""
 ROWS = 10_000
-"""How many of a table's first rows are looked at where all of them must differ."""
+"""How many of a table's first rows are looked at where all of them count."""
 
 Roles = dict[str, dict[str, str]]
 """For documents, queries and qrels our names of columns, and the files'."""
@@ -90,13 +92,13 @@ def judging_itself(folder: Path, table: Table, documents: Table) -> Roles | None
         values = _values(folder, table, one)
         if (holder := _holder(folder, documents, values - {"", "None"})) is None or _counted(folder, table, one):
             continue
-        if _differ(folder, documents, holder):
+        if _identifies(folder, documents, holder):
             linked[one] = holder
     if len(linked) != 1 or len(table.columns) < 2:  # a list of ids asks nothing
         return None
     [(document, doc_id)] = linked.items()
     text = table.named("question", "text") or longest(folder, table, without={document})[0]
-    ids = [one for one in table.columns if one not in (text, document) and _differ(folder, table, one)]
+    ids = [one for one in table.columns if one not in (text, document) and _stands_for(folder, table, one, text)]
     query_id = {} if own is None and not ids else {"query_id": own or ids[0]}
     return {"documents": {"doc_id": doc_id}, "queries": {**query_id, "text": text},
             "qrels": {**query_id, "doc_id": document}}  # fmt: skip
@@ -110,18 +112,31 @@ def _counted(folder: Path, table: Table, column: str) -> bool:
     )
 
 
-def _differ(folder: Path, table: Table, column: str) -> bool:
-    """Whether the first rows all have a value, and each another."""
+def _identifies(folder: Path, table: Table, column: str) -> bool:
+    """Whether the first rows all have a value, and nearly each another: what stands twice is a mistake to be told."""
     values = [str(row[column]).strip() for row in islice(_rows(folder, table, [column]), ROWS)]
-    return len(set(values)) == len(values) and not {"", "None"} & set(values)
+    return len(set(values)) > UNLIKE * len(values) and not {"", "None"} & set(values)
 
 
-def is_read(folder: Path, table: Table) -> bool:
-    """Whether a table has columns, and nothing in it stops the reader."""
+def _stands_for(folder: Path, table: Table, column: str, text: str) -> bool:
+    """Whether each of the first rows has a value that stands for its text: it may have several rows, and the same text
+    in all of them."""
+    texts: dict[str, str] = {}
+    for row in islice(_rows(folder, table, [column, text]), ROWS):
+        value, said = str(row[column]).strip(), str(row[text]).strip()
+        if value in ("", "None") or texts.setdefault(value, said) != said:
+            return False
+    return True
+
+
+def unreadable(folder: Path, table: Table) -> str | None:
+    """What in a table stops the reader; None where nothing does."""
     try:
-        return bool(table.columns) and all(True for _ in _rows(folder, table, table.columns))
-    except UserError:
-        return False
+        for _ in _rows(folder, table, table.columns):
+            pass
+    except UserError as error:
+        return str(error)
+    return None if table.columns else f"{folder / table.name}: no columns"
 
 
 def longest(folder: Path, table: Table, without: frozenset[str] | set[str] = frozenset()) -> tuple[str, float]:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from components.compute import chunking
 from components.compute.gather import alone, sum_over_workers, workers
+from components.config import UserError
 from components.data.batches import to_device
 from components.training.config import TrainConfig
 from components.training.gradients import Losses, add_gradients, not_finite
@@ -68,6 +69,11 @@ def plain(objective: Objective, config: TrainConfig, visits: list[Visit], *, dev
             torch.stack(list(means.values())).sum().backward()
             values |= {name: values.get(name, 0.0) + float(mean.detach()) for name, mean in means.items()}
         gradients = {name: p.grad for name, p in objective.named_parameters() if p.grad is not None}
+    if not gradients:
+        raise UserError(
+            f"losses: no gradient reaches the model from {', '.join(values)}, so that nothing would be learnt; "
+            "accepted: values computed from the scores by torch"
+        )
     if wrong := not_finite(values, float(torch.nn.utils.get_total_norm(gradients.values()))):
         raise FloatingPointError(
             f"before the first update, of {count} rows in fp32: {wrong}; such as from a division by 0 in a loss "

@@ -62,6 +62,10 @@ def test_a_function_is_found_and_its_options_are_bound() -> None:
             "losses.0.wait: unknown key; accepted: function, options, weight, over",
         ),
         (
+            {"function": CROSS_ENTROPY, "temperature": 0.05},
+            f"temperature: an option of {CROSS_ENTROPY}; accepted: `options: {{temperature: ...}}`",
+        ),
+        (
             {"function": CROSS_ENTROPY, "duplicates": "count"},
             "losses.0: duplicates: only the batch has any; accepted with `over: group`: mask",
         ),

@@ -82,7 +82,8 @@ def summary(found: Inspection) -> list[str]:
     elif queries.count:
         lines.append("  nobody has said what is relevant to them")
     if found.bad:
-        lines.append(f"{found.bad.total():,} records cannot be used:")
+        count = found.bad.total()
+        lines.append(f"{count:,} record{'' if count == 1 else 's'} cannot be used:")
         for reason, count in found.bad.items():
             where = f", first at {found.examples[reason]}" if reason in found.examples else ""
             lines.append(f"  {reason}: {count:,}{where}")
@@ -121,7 +122,7 @@ def config_text(keys: Keys, found: Inspection, file: Path) -> str:
 
 COMMENTS = {
     "path": "relative to where the command runs",
-    "split": "the split of all queries; `plan` holds out some of them to choose by and to measure on",
+    "split": "the split of all queries; `adapt` holds out some of them to choose by and to measure on",
     "graded": "qrels have no column of relevances: each row says that a document is relevant",
     "paired": "the document of a row is relevant to the query of the same row",
     "columns": "our names of columns, and the files'",

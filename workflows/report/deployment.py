@@ -17,6 +17,8 @@ TO_TRAIN = (
     "what training on a part of the others would give)"
 )
 
+HELP = " What may help: docs/pages/guides/results.md, Where training does not pay."
+
 UNASKED = "nothing was trained, as the config says `train: false`: the split `train` has {:,} judgements"
 
 
@@ -52,7 +54,7 @@ def deployment(
         "judgements": 0 if record is None else record["summary"]["judgements"].get("train", 0),
         "milliseconds": None if timed is None else 1000 * timed["query"],
         "bytes": {"models": sum(store.sizes(list(cost.models), "model/*")),
-                  "indexes": sum(store.sizes(list(cost.index), *SEARCHED))},
+                  "indexes": sum(store.sizes(cost.searched, *SEARCHED))},
     }  # fmt: skip
     return {**made, "sentence": sentence(made, anything_trained=any(one.trained for one in systems))}
 
@@ -75,7 +77,14 @@ def sentence(made: Json, *, anything_trained: bool) -> str:
         parts.append(f"a query took {made['milliseconds']:.1f} ms here, many at once")
     size = {name: f"{count / 2**20:,.1f} MB" for name, count in made["bytes"].items()}
     parts.append(f"it needs {size['indexes']} of indexes and vectors and {size['models']} of models")
-    return "; ".join(parts) + "."
+    return "; ".join(parts) + "." + (HELP if anything_trained and not _pays(made) else "")
+
+
+def _pays(made: Json) -> bool:
+    """Whether what was trained is deployed, and shown to be better."""
+    against = made["against"]
+    chosen = against is not None and against["system"] == made["system"]
+    return chosen and verdict(against["difference"], against["p_holm"]) == "better"
 
 
 def _compared(made: Json, against: Json, *, anything_trained: bool) -> str:

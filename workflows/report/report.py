@@ -35,8 +35,9 @@ from workflows.store.store import Store
 ABOUT = (
     "A retriever finds documents for a query in a whole collection; a ranker reads the query together with each "
     "document found and puts them in a better order. Sparring trains the two against each other in rounds. This page "
-    "says how good each of them became, measured on queries that neither was trained on."
+    "says how good each of them became, measured on queries that "
 )
+UNSEEN, SEEN = "neither was trained on.", "they were trained on: on others they are worse."
 
 
 def write(
@@ -49,7 +50,7 @@ def write(
     store: Store,
     executed: Collection[str],
     config: Json,
-    about: str = ABOUT,
+    about: str | None = None,
     note: str = "",
     examples: tuple[str, str] | None = None,
     costs: Sequence[Cost] = (),
@@ -59,7 +60,7 @@ def write(
     """Write `metrics.json` and `report.html` of a run, and return the metrics.
 
     `results` is the step that gathered the measures of `systems` (None, or not finished, where there are none yet),
-    `executed` the fingerprints of the steps that ran just now, `about` what this is in a sentence or two, `note` what a
+    `executed` the fingerprints of the steps that ran just now, `about` what this is (None for a game), `note` what a
     reader must know about the start model, `examples` the system and its baseline whose won and lost queries are shown,
     by default the first comparison's, `costs` are systems whose cost is set side by side, `expected` is what a paper
     has, and `unmeasured` says why there is nothing to measure by.
@@ -68,9 +69,10 @@ def write(
     metrics = metrics_of(results, steps, store, executed, systems, costs, expected, unmeasured)
     if examples is None and metrics["comparisons"]:
         examples = metrics["comparisons"][0]["system"], metrics["comparisons"][0]["baseline"]
+    seen = any(row["split"] == "train" for row in metrics["rows"]) and any(one.trained for one in systems)
     page = {
         "title": title,
-        "about": about,
+        "about": about or ABOUT + (SEEN if seen else UNSEEN),
         "note": note,
         "leading": closing_sentence(metrics) or leading_sentence(metrics),
         "notes": metrics.get("notes", []),

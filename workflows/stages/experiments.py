@@ -90,6 +90,8 @@ def _file(path: Path) -> Path:
     `demo` may mean configs/demo.yaml, as may the folder runs/demo-12ab34.
     """
     place = located(path)
+    if place.is_dir() and not is_run(place):
+        raise UserError(f"{path}: a folder; accepted: a config")
     if place.exists() and not is_run(place):
         return place
     files = {name_of(file): str(file) for file in Path().glob("*.yaml")}

@@ -187,7 +187,7 @@ class Cost:
 
     system: str
     index: tuple[Step, ...]
-    """What is done once for the collection. The last one's artifact is what is searched."""
+    """What is done once for the collection."""
     expand: tuple[TimeSpent, ...] = ()
     rerank: tuple[TimeSpent, ...] = ()
     retrieve: tuple[TimeSpent, ...] = ()
@@ -195,6 +195,12 @@ class Cost:
     """What it is called among the measures; None for the same."""
     models: tuple[Step, ...] = ()
     """The models that a query needs."""
+
+    @property
+    def searched(self) -> list[Step]:
+        """What a query looks into: of `index`, what no other is made from."""
+        made_from = {before.fingerprint for node in self.index for before in node.upstream}
+        return [node for node in self.index if node.fingerprint not in made_from]
 
 
 @dataclass(frozen=True)

@@ -241,7 +241,8 @@ class _Retrieval:
 
 
 class _InChild:
-    """The work in a child process that lives as long as this object, or as this process."""
+    """The work in a child process that lives as long as this object, or as this process. It is ready to work when this
+    is made: starting Java is no part of the work."""
 
     def __init__(self, *, work: Callable[..., Any], **constructor: Any) -> None:
         self._pipe, theirs = multiprocessing.Pipe()
@@ -253,11 +254,19 @@ class _InChild:
             stdin=subprocess.PIPE,
         )  # fmt: skip
         theirs.close()
-        self._pipe.send((work, constructor))
+        try:
+            self._tell(work, constructor)
+        except BaseException:
+            self.close()
+            raise
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
+        self._tell(task, path)
+
+    def _tell(self, *what: Any) -> None:
+        """Send the child something, and wait until it has done it."""
         try:
-            self._pipe.send((task, path))
+            self._pipe.send(what)
             failure = self._pipe.recv()
         except (EOFError, OSError):
             status = self._process.wait()
@@ -274,19 +283,22 @@ class _InChild:
 
 
 def serve(handle: str) -> None:
-    """The child process of `_InChild`: makes the worker it is sent, and answers each task with None or the error."""
+    """The child process of `_InChild`: makes the worker that it is sent, gives it each task, and answers each time with
+    None or the error."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
     pipe = Connection(int(handle))
-    make, constructor = pipe.recv()
     work: Any = None
     while True:
         try:
-            task, path = pipe.recv()
+            sent = pipe.recv()
         except EOFError:
             return
         try:
-            work = work or make(**constructor)
-            work(task, path)
+            if work is None:
+                make, constructor = sent
+                work = make(**constructor)
+            else:
+                work(*sent)
             pipe.send(None)
         except UserError as error:
             pipe.send(error)

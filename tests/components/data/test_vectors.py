@@ -99,6 +99,14 @@ def test_queries_of_several_splits_stand_one_after_another(tmp_path: Path) -> No
     np.testing.assert_array_equal(queries[rows], QUERIES[[5, 0, 4, 3]])
 
 
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    shards = document_shards(write(tmp_path))
+    path = next(tmp_path.glob("documents-*.npy"))
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(UserError, match=rf"^{path}: damaged \(.*\); delete {tmp_path}, and repeat the run$"):
+        list(shards)
+
+
 def test_no_vectors_is_an_error_with_the_place(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"documents\.json"):
         DocumentVectors(tmp_path)

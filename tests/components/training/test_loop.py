@@ -13,10 +13,12 @@ import torch
 from safetensors.torch import load_file
 from transformers.models.bert.modeling_bert import BertIntermediate
 
+from components.config import UserError
 from components.objectives.ranker import Ranker
 from components.objectives.retriever import Retriever
 from components.training.loop import Execution
 from components.training.objective import objective_named
+from components.training.terms import TermSum
 from tests.support import toy
 from tests.support.trainings import assert_close, assert_same, lines, weights
 
@@ -228,6 +230,17 @@ def test_a_loss_that_is_no_number_from_the_start_is_named_before_the_first_updat
 
     monkeypatch.setattr(Retriever, "terms", poisoned)
     with pytest.raises(FloatingPointError, match=rf"before the first update, of 4 rows in fp32: {says}"):
+        run("a", updates=5)
+
+
+def test_a_loss_from_which_no_gradient_reaches_the_model_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of a tensor of its own: it has a gradient, and the model has none."""
+
+    def apart(self: Retriever, representations: Any, batch: Any) -> Any:
+        return {"own": TermSum(torch.zeros((), requires_grad=True), 4)}
+
+    monkeypatch.setattr(Retriever, "terms", apart)
+    with pytest.raises(UserError, match="no gradient reaches the model from own, so that nothing would be learnt"):
         run("a", updates=5)
 
 

@@ -33,6 +33,9 @@ def nothing():
 
 def detached(scores):
     return scores.student.sum(1).detach()
+
+def wrong(scores):
+    return scores.student @ scores.student
 """
 
 
@@ -73,6 +76,17 @@ def test_a_loss_whose_values_do_not_depend_on_the_scores_is_named() -> None:
     with torch.no_grad():  # as where it is measured on dev
         scores = Scores(values * 2, target=scores.target, where=scores.where)
         assert evaluate([term], lambda _: scores)["detached (group)"].rows == 2
+
+
+def test_a_loss_that_fails_is_named_with_its_line() -> None:
+    values: Tensor = torch.ones(2, 3)
+    scores = Scores(values, target=values, where=values.bool())
+    term = parse(LossTerm, {"function": "own_losses.wrong"}, where="own.yaml")
+    line = next(number for number, text in enumerate(LOSSES.split("\n"), 1) if "student @" in text)
+    with pytest.raises(
+        RuntimeError, match=rf"^own_losses\.wrong failed at .*own_losses\.py:{line}: RuntimeError: mat1"
+    ):
+        evaluate([term], lambda _: scores)
 
 
 @pytest.mark.parametrize(("name", "got"), [("mean", r"a tensor of shape \(\)"), ("number", "float")])

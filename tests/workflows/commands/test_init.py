@@ -241,14 +241,79 @@ def test_what_is_left_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     write(tmp_path / "own/documents.csv", "paper,title,abstract", *(f"{name},,{text}" for name, text in DOCUMENTS))
     write(tmp_path / "own/claims.csv", "claim_id,claim", "1,what is it")
     write(tmp_path / "own/support.csv", "claim_id,paper", "7,another")
-    write(tmp_path / "own/broken.csv", "a,b", "1,2", "1,2,3")
-    (tmp_path / "own/empty.csv").touch()
     assert main(["init", "own"]) == 0
     out = said()[0]
     assert "not used: claims.csv: columns claim_id, claim: none that is known\n" in out
     assert "not used: support.csv: " in out
     assert "documents.csv: no column of ids is known, so documents are numbered by row" in out
     assert "0 queries" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("tickets.csv", b"a,b\n1,2\n1,2,3\n", "own/tickets.csv:3: 3 cells; accepted: 2, as in the header: a, b"),
+        ("tickets.jsonl", b'{"a": 1}\n{"a": \n', "own/tickets.jsonl:2: line that is not JSON"),
+        ("tickets.jsonl", '{"a": "\u00e9"}\n'.encode("latin-1"), "own/tickets.jsonl:1: text that is not UTF-8"),
+        ("tickets.jsonl", "{}".encode("utf-16"), "own/tickets.jsonl:"),
+        ("tickets.csv", b"", "own/tickets.csv: no columns"),
+        ("tickets.jsonl", b"", "own/tickets.jsonl: empty"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, name: str, content: bytes, says: str
+) -> None:
+    """Where documents lack queries, which may be in it; not beside a whole collection."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    write(tmp_path / "own/documents.csv", "doc_id,title,text", *(f"{one},,{text}" for one, text in DOCUMENTS))
+    (tmp_path / "own" / name).write_bytes(content)
+    assert main(["init", "own"]) == 2
+    error = said()[1]
+    assert error.startswith(f"error: {says}")
+    assert error.endswith("; queries or judgements may be there: mend the file, or move it away\n")
+    assert not Path("own.yaml").exists()
+    plain_names(tmp_path / "own")
+    (tmp_path / "own" / name).rename(tmp_path / "own" / f"aside-{name}")
+    assert main(["init", "own"]) == 0
+
+
+NOTE = "what is to be done about the fault of kind"
+
+
+def test_questions_with_several_rows_are_one_query_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    """A ticket that two notes solved; a number of a row would be another query, perhaps of another split."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    write(tmp_path / "own/notes.csv", "ref,wording", *(f"n-{at},{NOTE} {at}" for at in range(6)))
+    rows = [(f"c-{at}", f"what is wrong with {at}?", f"n-{at + more}") for at in range(4) for more in (0, 1)]
+    names = ("call", "floor", "said", "solved_with")
+    calls = (dict(zip(names, (call, "2", text, note), strict=True)) for call, text, note in rows)
+    write(tmp_path / "own/calls.jsonl", *map(json.dumps, calls))
+    assert main(["init", "own"]) == 0
+    out = said()[0]
+    assert "4 have the id of an earlier one" in out
+    assert "2.0 relevant documents a query" in out
+    columns = yaml.safe_load(Path("own.yaml").read_text())["data"]["columns"]
+    assert columns["queries"] == {"query_id": "call", "text": "said"}
+    assert columns["qrels"] == {"query_id": "call", "doc_id": "solved_with"}
+
+
+def test_an_id_that_stands_twice_does_not_hide_the_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    notes = [f"n-{at},{NOTE} {at}" for at in range(40)]
+    write(tmp_path / "own/notes.csv", "ref,wording", *notes, "n-3,another text")
+    calls = ({"said": f"what is wrong with {at}?", "solved_with": f"n-{at}"} for at in range(30))
+    write(tmp_path / "own/calls.jsonl", *map(json.dumps, calls))
+    assert main(["init", "own"]) == 0
+    out = said()[0]
+    assert "30 queries" in out
+    assert "1 record cannot be used:\n  duplicate document id: 1\n" in out
 
 
 def test_judgements_of_ids_that_no_column_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:

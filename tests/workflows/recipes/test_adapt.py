@@ -134,6 +134,15 @@ def test_the_reason_is_said_where_none_is_left(tree: dict[str, Any]) -> None:
     assert "all 150 judged queries of `train` are held out" in {one.why for one in defaults}
 
 
+def test_what_is_learnt_from_is_not_measured(tree: dict[str, Any]) -> None:
+    asked = {**tree, "evaluate": {"split": "train"}}
+    with pytest.raises(
+        ValueError, match=r"evaluate\.split: 'train' is what is learnt from; accepted: another split, which"
+    ):
+        of(asked, queries={"train": 500})
+    assert of({**asked, "train": False}, queries={"train": 500}).evaluate.split == "train"
+
+
 def test_a_dev_split_by_another_name_is_taken(tree: dict[str, Any]) -> None:
     config = of(tree, queries={"train": 500, "validation": 40, "test": 50})
     assert config.evaluate.select == "validation"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from components.evaluation.significance import THE_METHOD, THIS_TRAINING
+from workflows import ROOT
 from workflows.report.deployment import sentence
 
 
@@ -29,7 +30,8 @@ def test_it_says_what_was_chosen_by_and_that_more_is_not_shown() -> None:
         "Deploy fusion, chosen on the 89 queries of dev (.980 there): RR@10 .947 (95 % interval .920 to 1.000) on the "
         "157 queries of test; -.006 against start fusion, the best untrained system, .966 on dev (p = .38, corrected "
         "1.00, this training), not shown to be better: the untrained one will do; a query took 22.9 ms here, many at "
-        "once; it needs 0.2 MB of indexes and vectors and 86.8 MB of models."
+        "once; it needs 0.2 MB of indexes and vectors and 86.8 MB of models. What may help: "
+        "docs/pages/guides/results.md, Where training does not pay."
     )
 
 
@@ -43,6 +45,25 @@ def test_it_says_what_was_chosen_by_and_that_more_is_not_shown() -> None:
 )
 def test_what_follows_depends_on_the_difference(against: dict[str, Any], says: str) -> None:
     assert says in verdict(against=against)
+
+
+@pytest.mark.parametrize(
+    ("against", "trained", "helps"),
+    [
+        ({"difference": 0.05, "p_holm": 0.01}, True, False),
+        ({"difference": 0.05, "p_holm": 0.2}, True, True),
+        ({"difference": -0.05, "p_holm": 0.01}, True, True),
+        ({"system": "ranker", "difference": 0.05, "p_holm": 0.01}, True, True),
+        ({}, False, False),
+    ],
+)
+def test_where_training_does_not_pay_it_says_where_to_read_on(
+    against: dict[str, Any], trained: bool, helps: bool
+) -> None:
+    guide = (ROOT / "docs/pages/guides/results.md").read_text()
+    said = verdict(against=against, trained=trained)
+    assert said.endswith(". What may help: docs/pages/guides/results.md, Where training does not pay.") is helps
+    assert "\n## Where training does not pay\n" in guide
 
 
 def test_a_dearer_system_may_have_been_better_there() -> None:

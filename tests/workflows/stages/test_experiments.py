@@ -104,6 +104,7 @@ def test_an_outcome_is_that_of_the_experiment(tmp_path: Path, tree: dict[str, An
         ("mine", "mine: there is no such file; did you mean mine.yaml?"),
         ("mines.yaml", "mines.yaml: there is no such file; did you mean mine.yaml?"),
         ("ar2-squad", "ar2-squad: there is no such file; did you mean configs/ar2/squad.yaml?"),
+        ("runs", "runs: a folder; accepted: a config$"),
         ("else/where.yaml", "else/where.yaml: there is no such file$"),
     ],
 )
@@ -118,4 +119,4 @@ def test_the_config_that_may_be_meant_is_named(
     with pytest.raises(UserError, match=says):
         experiments.read(Path(given), [], Path("runs"))
     assert experiments.is_run(Path(given)) is (given.startswith("runs/"))
-    assert not experiments.is_system(Path(given))
+    assert experiments.is_system(Path(given)) is (given == "runs")

@@ -120,8 +120,8 @@ class _Resolving:
         counts = self._counts(hold_out)
         for key, name in {"split": asked.split, "select": evaluate.get("select", asked.select)}.items():
             if self._seen and name not in counts:
-                raise UserError(f"evaluate.{key}: no query of {name!r} has a relevant document; "
-                                f"splits that have some: {listing(counts)}")  # fmt: skip
+                raise UserError(f"evaluate.{key}: no query of {name!r} has a relevant document; splits that have some: "
+                                f"{listing(counts)}; without this key one is taken, or held out")  # fmt: skip
         if "measures" not in asked.model_fields_set:
             evaluate["measures"] = self._measures()
         update: dict[str, Any] = {
@@ -213,7 +213,9 @@ class _Resolving:
                 continue
             measured = getattr(self._survey, key)
             wanted = standard if measured is None else 8 * math.ceil(measured / 8)
-            why = f"95 % have at most {measured} tokens" if measured else "the model's tokenizer cannot be read here"
+            none = key == "query_tokens" and self._seen and not self._survey.asked
+            unknown = "the collection has no queries" if none else "the model's tokenizer cannot be read here"
+            why = f"95 % have at most {measured} tokens" if measured else unknown
             why += f"; the model reads {limit}" if wanted > limit else ""
             update[key] = self._note(f"model.{key}", min(wanted, limit), why)
         folder = Path(locate_model(model.model))

@@ -26,11 +26,10 @@ def costs(systems: Iterable[Cost], store: Store, rows: list[Json]) -> Iterator[J
         times = {name: [_each(one, records) for one in of] for name, of in phases.items()}
         system = cost.measured or cost.system
         values = [row["value"] for row in rows if (row["system"], row["measure"]) == (system, measure)]
-        files = (path for pattern in SEARCHED for path in store.path(cost.index[-1]).glob(pattern))
         yield {
             "system": cost.system,
             "build": sum(busy(records[node.fingerprint]) for node in cost.index),
-            "bytes": sum(path.stat().st_size for path in files if path.is_file()),
+            "bytes": sum(store.sizes(cost.searched, *SEARCHED)),
             **{name: sum(of) if of else None for name, of in times.items()},
             "query": sum(map(sum, times.values())),
             "measure": measure,
