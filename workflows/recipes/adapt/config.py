@@ -157,7 +157,7 @@ class Config(RetrievalConfig):
             )
         if self.evaluate.split == "train" and self.train is not False:
             raise ValueError(
-                "evaluate.split: 'train' is what is learnt from; accepted: another split, which is held out where there "
-                "is none, or `train: false`"
+                "evaluate.split: 'train' is what is learnt from; accepted: another split, which is held out where "
+                "there is none, or `train: false`"
             )
         return self
