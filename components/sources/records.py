@@ -89,9 +89,9 @@ def query(query_id: Any, text: Any, answers: Any, split: str, place: str) -> Que
     name = _id(query_id, "query", place)
     if isinstance(name, Bad):
         return name
-    if not isinstance(text, str):
+    if not isinstance(text, str | None):
         return Bad("wrong columns", place, "the text of a query must be text", name)
-    if not text.strip():
+    if text is None or not text.strip():
         return Bad("empty query", place, id=name)
     answers = [] if answers is None else answers
     if not isinstance(answers, (list, tuple)) or not all(isinstance(answer, str) for answer in answers):

@@ -262,7 +262,10 @@ def cores() -> int:
 def read_cluster(path: Path) -> Cluster:
     """Read a cluster profile, the user's or one of the repository's."""
     path = located(path)
-    return parse(Cluster, read_yaml(path), where=str(path))
+    tree = read_yaml(path)
+    if "recipe" in tree:
+        raise UserError(f"{path}: an experiment; accepted: a cluster profile, such as cluster/laptop.yaml")
+    return parse(Cluster, tree, where=str(path))
 
 
 def set_ray_environment() -> None:

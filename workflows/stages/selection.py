@@ -20,7 +20,8 @@ def built(build: Callable[[Any], Outcome], config: CollectionConfig) -> Outcome:
     if outcome.unmeasured:
         return outcome
     if asked.select == asked.split:
-        return _led(outcome, "evaluate.select is the measured split")
+        why = "evaluate.select is the measured split, whose queries have chosen weights of fusions too"
+        return _led(outcome, why)
     if asked.select is None or asked.select_by is None:
         named, unjudged = "evaluate.select names no split", "no measure of evaluate.measures is by judgements"
         why = named if asked.select is None else unjudged

@@ -32,6 +32,11 @@ def test_a_missing_profile_is_named(tmp_path: Path) -> None:
         clusters.read_cluster(tmp_path / "nowhere.yaml")
 
 
+def test_an_experiment_is_no_profile() -> None:
+    with pytest.raises(UserError, match=r"configs/demo\.yaml: an experiment; accepted: a cluster profile, such as"):
+        clusters.read_cluster(ROOT / "configs/demo.yaml")
+
+
 def test_training_workers_divide_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "cores", lambda: 8)
     assert Cluster(train=TrainPool(workers=2, threads=3)).train_threads() == 3

@@ -93,7 +93,8 @@ def test_without_a_split_or_a_measure_nothing_is_selected(sets: list[str], why: 
 
 def test_nothing_is_selected_on_the_measured_split() -> None:
     outcome = read("demo.yaml", "evaluate.split=dev").outcome
-    assert outcome.results.inputs["selection"] == "evaluate.select is the measured split"
+    why = "evaluate.select is the measured split, whose queries have chosen weights of fusions too"
+    assert outcome.results.inputs["selection"] == why
     assert not [node for node in graph([outcome.results]) if node.function.__name__ == "select"]
 
 
