@@ -17,7 +17,8 @@ setup: ## make .venv from the lock files, unless it is up to date
 demo: setup ## set up and run the main job on the embedded collection
 	$(BIN)/python -m workflows run configs/demo.yaml
 
-# Files of tests side by side, each in one process; no more than four, as each has a Ray of its own.
+# Files of tests side by side, each in one process, and those of the shared Ray in one; no more than four processes, as
+# each holds the models that its tests make.
 test: lint ## set up, check and test; ARGS="-k ..." goes to pytest, and "-n 0 --pdb" debugs in one process
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 $(ARGS)
 

@@ -8,6 +8,7 @@ import time
 from components.config import listing
 from workflows.estimating.foreseen import read_estimate
 from workflows.stages.experiments import Experiment
+from workflows.store import s3
 from workflows.store.dag import Step, graph
 from workflows.store.forecast import Forecast, about
 from workflows.store.planner import pending
@@ -49,7 +50,7 @@ def view(experiment: Experiment, store: Store, waiting: list[Step], again: str) 
     """A run as it is now, with a line for each running step; `again` is the command that resumes it."""
     whole = len(graph(experiment.wanted))
     left = _time_left(experiment, store, waiting)
-    place = "" if store.root.exists() else f"; there is no store at {store.root}"
+    place = "" if s3.is_cached(store.root) or store.root.exists() else f"; there is no store at {store.root}"
     lines = [f"{experiment.name}: {whole - len(waiting)} of {whole} steps done, {len(waiting)} to run{left}{place}"]
     width = shutil.get_terminal_size((100, 24)).columns - 1
     held = store.holders(waiting)
