@@ -118,6 +118,8 @@ def mistake(found: Mapping[str, Any], place: tuple[Any, ...], *, off: bool = Fal
     message = found["msg"].removeprefix("Value error, ")
     if found["type"] in ("model_type", "dict_type"):
         message = "expected keys and values" + (", or false" if off else "")
+    elif found["type"] == "missing":
+        message = "it is needed, and is not there"
     got = "" if found["type"] in ("missing", "value_error") else f", got {found['input']!r}"
     return f"{'.'.join(map(str, place)) or '(top level)'}: {message}{got}"
 

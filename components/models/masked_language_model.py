@@ -16,9 +16,7 @@ from components.config import UserError
 from components.data.tokenizers import MODEL_CONFIG
 from components.models import layers, pretrained, saved
 from components.models.configs import MaskedLanguageModelConfig
-
-AT_ONCE = 2048
-"""Places whose scores are in memory together: a score for every token of a vocabulary takes more than all else."""
+from components.models.shape import PREDICTED_AT_ONCE
 
 
 class LanguageModelHead(nn.Module):
@@ -56,17 +54,17 @@ class LanguageModelHead(nn.Module):
 
         Scores are computed again for the gradient rather than kept.
         """
-        pieces = zip(states.split(AT_ONCE), ids.split(AT_ONCE), strict=True)
+        pieces = zip(states.split(PREDICTED_AT_ONCE), ids.split(PREDICTED_AT_ONCE), strict=True)
         return torch.cat([checkpointed(self._log_likelihoods, *piece, recompute=True) for piece in pieces])
 
     def sample(self, states: Tensor, draws: Tensor) -> Tensor:
         """(M,) a token for each place, drawn from the softmax of its scores by a number from 0 to 1 in `draws` (M,)."""
-        pieces = zip(states.split(AT_ONCE), draws.split(AT_ONCE), strict=True)
+        pieces = zip(states.split(PREDICTED_AT_ONCE), draws.split(PREDICTED_AT_ONCE), strict=True)
         return torch.cat([sampled(self(states), drawn) for states, drawn in pieces])
 
     def best(self, states: Tensor) -> Tensor:
         """(M,) the token with the highest score at each place."""
-        return torch.cat([self(piece).argmax(-1) for piece in states.split(AT_ONCE)])
+        return torch.cat([self(piece).argmax(-1) for piece in states.split(PREDICTED_AT_ONCE)])
 
     def _log_likelihoods(self, states: Tensor, ids: Tensor) -> Tensor:
         return -functional.cross_entropy(self(states).float(), ids, reduction="none")

@@ -46,7 +46,7 @@ class HoldOut(Config):
     """The split whose queries are drawn."""
     share: float = Field(0.1, gt=0, lt=1)
     """The share of its queries, of those that no split above this one draws; by their ids: the same ones whatever else
-    the split holds."""
+    the split holds. Queries of the same text, but for case and white space, stay together."""
     start: float | None = Field(None, ge=0, lt=1)
     """Where the share begins on a circle of length 1, on which all queries of `of` lie by their ids. Shares that do not
     overlap there have no query in common, as folds need it. Null for a draw that knows of no other."""

@@ -72,13 +72,13 @@ def test_a_tree_becomes_a_frozen_config() -> None:
         ),
         ({"name": "x", "maybe": {"depth": 1, "x": 1}}, "maybe.x: unknown key; accepted: kind, depth, inner"),
         ({"name": "x", "index": {"kind": "round"}}, "index: "),
-        ({"name": "x", "index": {"kind": "deep"}}, "index.deep.depth: Field required"),
+        ({"name": "x", "index": {"kind": "deep"}}, "index.deep.depth: it is needed, and is not there"),
         (
             {"name": "x", "maybe": {"depth": "far"}},
             "maybe.depth: Input should be a valid number, unable to parse string as a number, got 'far'",
         ),
         ({"name": ["x"]}, "some.yaml: name: Input should be a valid string, got ['x']"),
-        ({}, "some.yaml: name: Field required"),
+        ({}, "some.yaml: name: it is needed, and is not there"),
     ],
 )
 def test_a_mistake_is_one_line_with_the_key_and_what_is_accepted(tree: dict[str, Any], message: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from components.config import UserError
+from components.systems.config import SYSTEM
 from workflows.commands.opening import add_assignments
 from workflows.program import located
 from workflows.stages.experiments import is_run
@@ -31,7 +32,8 @@ def named(arguments: argparse.Namespace) -> list[Path]:
     files: dict[Path, None] = {}
     for path in arguments.configs:
         found = located(path)
-        inside = sorted(found.rglob("*.yaml"), key=_natural) if found.is_dir() and not is_run(found) else [path]
+        several = found.is_dir() and not is_run(found) and not (found / SYSTEM).is_file()
+        inside = sorted(found.rglob("*.yaml"), key=_natural) if several else [path]
         if not inside:
             raise UserError(f"{path}: a folder without configs; accepted: a config, or a folder that has some")
         files |= dict.fromkeys(inside)

@@ -35,7 +35,10 @@ def watch(experiment: Experiment, store: Store, again: str, *, seconds: float = 
                 time.sleep(seconds)  # it may be between two steps
                 waiting = pending(experiment.wanted, store)
             text = view(experiment, store, waiting, again)
-            key = text if live else text.partition(" to run")[0] + listing(store.holders(waiting))
+            held = store.holders(waiting)
+            if waiting and not held:
+                text += "\n  watching until it goes on (Ctrl-C ends this)"
+            key = text if live else text.partition(" to run")[0] + listing(held)
         if key != before:
             if live and drawn:
                 print(f"\033[{drawn}F\033[J", end="")

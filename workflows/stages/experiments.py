@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from components.config import UserError, listing, parse
+from components.systems.config import SYSTEM
 from components.yaml_files import read_based, read_yaml
 from workflows import ROOT
 from workflows.program import located
@@ -90,6 +91,8 @@ def _file(path: Path) -> Path:
     `demo` may mean configs/demo.yaml, as may the folder runs/demo-12ab34.
     """
     place = located(path)
+    if (place / SYSTEM).is_file():
+        raise UserError(f"{path}: an exported system; accepted: a config (search, serve and marks take a system too)")
     if place.is_dir() and not is_run(place):
         raise UserError(f"{path}: a folder; accepted: a config")
     if place.exists() and not is_run(place):

@@ -61,18 +61,19 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
     _declared(source)
     dropped = Dropped(source.on_bad)
     with Progress(out, total=None, unit="records") as progress:
-        documents = _write(out / "documents.parquet", DOCUMENTS, lambda: _documents(source), _again, dropped, progress)
+        splits = _Splits(source)
+        documents = _write(out / "documents.parquet", DOCUMENTS, lambda: _documents(splits), _again, dropped, progress)
         if not documents.rows:
             raise UserError(f"format {source.format}: no documents" + (" are left" if dropped.counts else ""))
-        kept = _sample(source)
+        kept = _sample(splits)
 
         def asked() -> Iterator[Query | Bad]:
-            return _of_sample(_held_out(source.read_queries(), source), kept)
+            return _of_sample(splits.of(source.read_queries()), kept)
 
         queries = _write(out / "queries.parquet", QUERIES, asked, _asked_again, dropped, progress)
 
         def fitting() -> Iterator[Judgement | Bad]:
-            return _fitting(_of_sample(_held_out(source.read_qrels(), source), kept), documents, queries, source)
+            return _fitting(_of_sample(splits.of(source.read_qrels()), kept), documents, queries, source)
 
         qrels = _write(out / "qrels.parquet", QRELS, fitting, _judged_again, dropped, progress)
         labels: dict[str, Any] = {}
@@ -84,7 +85,7 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
             groups = source.read_groups
 
             def offered() -> Iterator[GivenGroup | Bad]:
-                return _offered(_of_sample(_held_out(groups(), source), kept), documents, queries)
+                return _offered(_of_sample(splits.of(groups()), kept), documents, queries)
 
             labels = {"given": _write(out / "given.parquet", GIVEN, offered, _again, dropped, progress).rows}
     return {
@@ -98,39 +99,69 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
     }
 
 
-def _held_out(records: Iterator[Any], source: Source) -> Iterator[Any]:
-    """Queries or judgements with the splits that are drawn from others."""
-    for record in records:
-        if isinstance(record, Bad):
-            yield record
-            continue
-        if record.split in source.hold_out:
-            raise UserError(f"data.hold_out: {record.split!r} is a split of the collection already ({record.place})")
-        drawn = (
-            split for split, hold_out in source.hold_out.items()
-            if hold_out.of == record.split and hold_out.draws(split, record.query_id)
-        )  # fmt: skip
-        yield record._replace(split=next(drawn, record.split))
+class _Splits:
+    """The splits of a source's queries, with those that are drawn from others.
+
+    Queries of the same text, but for case and white space, are drawn together, or a model would be measured on
+    questions that it was trained on: all as the first of their ids.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._first = _first_ids(source) if source.hold_out else {}
+
+    def of(self, records: Iterable[Any]) -> Iterator[Any]:
+        """Queries, judgements or groups, each with its split."""
+        for record in records:
+            if isinstance(record, Bad):
+                yield record
+                continue
+            if record.split in self.source.hold_out:
+                there = f"{record.split!r} is a split of the collection already ({record.place})"
+                raise UserError(f"data.hold_out: {there}")
+            drawn_by = self._first.get(record.query_id, record.query_id)
+            drawn = (
+                split for split, hold_out in self.source.hold_out.items()
+                if hold_out.of == record.split and hold_out.draws(split, drawn_by)
+            )  # fmt: skip
+            yield record._replace(split=next(drawn, record.split))
 
 
-def _sample(source: Source) -> dict[str, set[str]]:
+def _first_ids(source: Source) -> dict[str, str]:
+    """Of each query whose text others have, the first of their ids."""
+
+    def texts() -> Iterator[tuple[str, str]]:
+        queries = (one for one in source.read_queries() if isinstance(one, Query))
+        return ((one.query_id, " ".join(one.text.lower().split())) for one in queries)
+
+    hashes = np.sort(np.fromiter((hash(text) for _, text in texts()), dtype=np.int64))
+    shared = frozenset(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+    ids: dict[str, list[str]] = {}
+    for query_id, text in texts() if shared else ():
+        if hash(text) in shared:
+            ids.setdefault(text, []).append(query_id)
+    return {query_id: min(alike) for alike in ids.values() for query_id in alike}
+
+
+def _sample(splits: _Splits) -> dict[str, set[str]]:
     """The queries that are kept, for each split that is sampled."""
+    source = splits.source
     names: dict[str, list[str]] = {split: [] for split in source.sample}
-    for record in _held_out(source.read_queries(), source) if names else ():
+    for record in splits.of(source.read_queries()) if names else ():
         if isinstance(record, Query) and record.split in names:
             names[record.split].append(record.query_id)
     for split, of_split in names.items():
         if not of_split:
             raise UserError(f"data.sample: there are no queries in {split!r}")
-    return {split: _drawn(source, split, of_split) for split, of_split in names.items()}
+    return {split: _drawn(splits, split, of_split) for split, of_split in names.items()}
 
 
-def _drawn(source: Source, split: str, queries: list[str]) -> set[str]:
+def _drawn(splits: _Splits, split: str, queries: list[str]) -> set[str]:
     """The sample of one split's queries."""
-    wanted = source.sample[split]
+    wanted = splits.source.sample[split]
     if isinstance(wanted, int):
         return keyed_sample(queries, wanted, "sample")
-    judged = _held_out(source.read_qrels(), source)
+    judged = splits.of(splits.source.read_qrels())
     of_split = (record for record in judged if isinstance(record, Judgement) and record.split == split)
     asked_for: dict[str, str] = {}
     for record in of_split:
@@ -141,11 +172,12 @@ def _drawn(source: Source, split: str, queries: list[str]) -> set[str]:
     return set(nsmallest(wanted.queries, of_document, key=lambda query: (drawn[asked_for[query]], query)))
 
 
-def _documents(source: Source) -> Iterator[Document | Bad]:
+def _documents(splits: _Splits) -> Iterator[Document | Bad]:
     """The documents that are kept: all, or those that a judgement of a kept query names. Bad records all pass."""
+    source = splits.source
     if not source.only_judged:
         return source.read_documents()
-    judgements = _of_sample(_held_out(source.read_qrels(), source), _sample(source))
+    judgements = _of_sample(splits.of(source.read_qrels()), _sample(splits))
     judged = {record.doc_id for record in judgements if isinstance(record, Judgement)}
     return (one for one in source.read_documents() if isinstance(one, Bad) or one.doc_id in judged)
 

@@ -49,7 +49,7 @@ def test_a_format_is_a_file() -> None:
             {"format": "beir", "path": "x", "pth": 1},
             "c.yaml: data.pth: unknown key; accepted: format, on_bad, sha256, ",
         ),
-        ({"format": "beir"}, "c.yaml: data.path: Field required"),
+        ({"format": "beir"}, "c.yaml: data.path: it is needed, and is not there"),
         ({"format": "beir", "path": "x", "on_bad": "skip"}, "c.yaml: data.on_bad: Input should be 'fail' or 'drop'"),
         ({"format": "beir", "path": "x", "sha256": {"a": "b"}}, "c.yaml: data.sha256.a: String should match pattern"),
         (

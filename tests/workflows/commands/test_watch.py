@@ -78,6 +78,22 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
     ]  # fmt: skip
 
 
+def test_it_says_that_it_waits_where_nothing_runs(
+    played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()))
+    naps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) > 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert place("show", "--watch") == 130
+    assert said()[0].splitlines()[-1] == "  watching until it goes on (Ctrl-C ends this)"
+
+
 def test_from_another_shell(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
     """It follows a run to its end, and is told of steps as they come; the run itself is not disturbed."""
     place = tiny.place(tmp_path, tiny.dpr(beir, encoder))

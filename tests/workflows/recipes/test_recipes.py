@@ -60,7 +60,7 @@ def test_an_unknown_key_names_the_accepted_ones(
 
 def test_a_missing_key_is_named(tmp_path: Path, ar2: dict[str, Any]) -> None:
     del ar2["retriever"]["warm"]["train"]["updates"]
-    with pytest.raises(UserError, match=r"tiny\.yaml: retriever\.warm\.train\.updates: Field required"):
+    with pytest.raises(UserError, match=r"tiny\.yaml: retriever\.warm\.train\.updates: it is needed, and is not there"):
         read(tmp_path, ar2)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from components.config import UserError
+from components.systems.config import SYSTEM
 from tests.support import tiny
 from workflows.recipes import dpr
 from workflows.stages import experiments
@@ -105,6 +106,7 @@ def test_an_outcome_is_that_of_the_experiment(tmp_path: Path, tree: dict[str, An
         ("mines.yaml", "mines.yaml: there is no such file; did you mean mine.yaml?"),
         ("ar2-squad", "ar2-squad: there is no such file; did you mean configs/ar2/squad.yaml?"),
         ("runs", "runs: a folder; accepted: a config$"),
+        ("out/system", "out/system: an exported system; accepted: a config .search, serve and marks"),
         ("else/where.yaml", "else/where.yaml: there is no such file$"),
     ],
 )
@@ -115,8 +117,10 @@ def test_the_config_that_may_be_meant_is_named(
     for run in ("mine", "mine-12ab34", "ar2-squad"):
         (tmp_path / "runs" / run).mkdir(parents=True)
         tiny.write(tmp_path / "runs" / run / experiments.CONFIG, tree)
+    (tmp_path / "out" / "system").mkdir(parents=True)
+    (tmp_path / "out" / "system" / SYSTEM).write_text("{}")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=says):
         experiments.read(Path(given), [], Path("runs"))
     assert experiments.is_run(Path(given)) is (given.startswith("runs/"))
-    assert experiments.is_system(Path(given)) is (given == "runs")
+    assert experiments.is_system(Path(given)) is (given in ("runs", "out/system"))

@@ -418,6 +418,26 @@ def test_a_split_is_drawn_from_another_by_its_queries_ids(out: Path, collection:
         ingest(out, None, source=collection.source(hold_out={"test": {"of": "train"}}))
 
 
+def test_queries_of_the_same_text_are_drawn_into_the_same_split(out: Path, collection: Collection) -> None:
+    """Or a model is measured on what it was trained on. Others are drawn as without them."""
+    twins = [{"_id": f"twin{n}", "text": f" What  is {n}?"} for n in range(100)]
+    alone = [{"_id": f"q{n}", "text": f"what is {n}?"} for n in range(200)]
+    shares = {"test": {"share": 0.3}, "dev": {"share": 0.5}}
+
+    def drawn(queries: list[dict[str, str]]) -> dict[str, str]:
+        collection.queries = queries
+        collection.qrels = {"train": [f"{one['_id']}\td0\t1" for one in queries]}
+        ingest(out, None, source=collection.source(hold_out=shares))
+        splits = {row["query_id"]: row["split"] for row in rows(out, "queries")}
+        assert {row["query_id"]: row["split"] for row in rows(out, "qrels")} == splits
+        return splits
+
+    before, both = drawn(alone), drawn([*twins, *alone])
+    assert {both[f"twin{n}"] == both[f"q{n}"] for n in range(100)} == {True}
+    assert {one: both[one] for one in before} == before
+    assert set(Counter(both[f"twin{n}"] for n in range(100))) == {"train", "dev", "test"}
+
+
 @pytest.mark.parametrize("starts", [(None, None), (0.0, 0.4), (None, 0.5)])
 def test_a_source_foretells_how_many_are_drawn(
     out: Path, collection: Collection, starts: tuple[float | None, float | None]
