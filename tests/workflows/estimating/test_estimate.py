@@ -216,6 +216,22 @@ def test_an_adapter_has_gradients_of_its_own_weights_alone(encoder: Path) -> Non
     assert whole.work[0].task.operations > adapted.work[0].task.operations
 
 
+def test_memory_holds_the_scores_of_what_is_predicted_together(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """512 tokens' scores of the vocabulary: once in fp32, three times in fp64."""
+    here, config = site(Cluster(mode="inline"), Path()), toy.retriever_config(encoder)
+
+    def held() -> Any:
+        cost = train.description.cost(  # type: ignore[attr-defined]
+            here, objective="mlm", rows=SIZES, dev=None, data=SIZES, tokens=SIZES, seed=[],
+            start=Made(config, shape_of(config)), config=TrainConfig.model_validate(tiny.training()),
+        )  # fmt: skip
+        return cost.needs[0].bytes
+
+    predicting = held()
+    monkeypatch.setattr("workflows.steps.train.declared", lambda objective, name: None)
+    assert predicting - held() == 28 * 512 * shape_of(config).vocabulary
+
+
 def test_expansions_multiply_queries(tmp_path: Path) -> None:
     """Three of each of two splits' queries, with 10 tokens more; what comes of them counts the queries again."""
     made = expanded_sizes(replace(SIZES, queries={"train": 100, "dev": 10, "test": 5}), ["train", "dev"], 3, 10.0)
