@@ -8,7 +8,6 @@ comparing the ids themselves.
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -22,8 +21,8 @@ from components.config import UserError, listing
 from components.data.tables import DOCUMENTS, EXAMPLES, GIVEN, QRELS, QUERIES
 from components.digests import sha256
 from components.files import remove_leftovers, replacing
-from components.rng import keyed_int, keyed_sample
 from components.sources.base import AnySource, Source
+from components.sources.drawing import Drawn
 from components.sources.labelled import LabelledSource
 from components.sources.reading import regular
 from components.sources.records import Bad, Document, Example, Judgement, Query
@@ -61,19 +60,18 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
     _declared(source)
     dropped = Dropped(source.on_bad)
     with Progress(out, total=None, unit="records") as progress:
-        splits = _Splits(source)
-        documents = _write(out / "documents.parquet", DOCUMENTS, lambda: _documents(splits), _again, dropped, progress)
+        drawn = Drawn(source)
+        documents = _write(out / "documents.parquet", DOCUMENTS, drawn.documents, _again, dropped, progress)
         if not documents.rows:
             raise UserError(f"format {source.format}: no documents" + (" are left" if dropped.counts else ""))
-        kept = _sample(splits)
 
         def asked() -> Iterator[Query | Bad]:
-            return _of_sample(splits.of(source.read_queries()), kept)
+            return drawn.of(source.read_queries())
 
         queries = _write(out / "queries.parquet", QUERIES, asked, _asked_again, dropped, progress)
 
         def fitting() -> Iterator[Judgement | Bad]:
-            return _fitting(_of_sample(splits.of(source.read_qrels()), kept), documents, queries, source)
+            return _fitting(drawn.of(source.read_qrels()), documents, queries, source)
 
         qrels = _write(out / "qrels.parquet", QRELS, fitting, _judged_again, dropped, progress)
         labels: dict[str, Any] = {}
@@ -85,7 +83,7 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
             groups = source.read_groups
 
             def offered() -> Iterator[GivenGroup | Bad]:
-                return _offered(_of_sample(splits.of(groups()), kept), documents, queries)
+                return _offered(drawn.of(groups()), documents, queries)
 
             labels = {"given": _write(out / "given.parquet", GIVEN, offered, _again, dropped, progress).rows}
     return {
@@ -97,94 +95,6 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
         **labels,
         **source.about(),
     }
-
-
-class _Splits:
-    """The splits of a source's queries, with those that are drawn from others.
-
-    Queries of the same text, but for case and white space, are drawn together, or a model would be measured on
-    questions that it was trained on: all as the first of their ids.
-    """
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self._first = _first_ids(source) if source.hold_out else {}
-
-    def of(self, records: Iterable[Any]) -> Iterator[Any]:
-        """Queries, judgements or groups, each with its split."""
-        for record in records:
-            if isinstance(record, Bad):
-                yield record
-                continue
-            if record.split in self.source.hold_out:
-                there = f"{record.split!r} is a split of the collection already ({record.place})"
-                raise UserError(f"data.hold_out: {there}")
-            drawn_by = self._first.get(record.query_id, record.query_id)
-            drawn = (
-                split for split, hold_out in self.source.hold_out.items()
-                if hold_out.of == record.split and hold_out.draws(split, drawn_by)
-            )  # fmt: skip
-            yield record._replace(split=next(drawn, record.split))
-
-
-def _first_ids(source: Source) -> dict[str, str]:
-    """Of each query whose text others have, the first of their ids."""
-
-    def texts() -> Iterator[tuple[str, str]]:
-        queries = (one for one in source.read_queries() if isinstance(one, Query))
-        return ((one.query_id, " ".join(one.text.lower().split())) for one in queries)
-
-    hashes = np.sort(np.fromiter((hash(text) for _, text in texts()), dtype=np.int64))
-    shared = frozenset(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
-    ids: dict[str, list[str]] = {}
-    for query_id, text in texts() if shared else ():
-        if hash(text) in shared:
-            ids.setdefault(text, []).append(query_id)
-    return {query_id: min(alike) for alike in ids.values() for query_id in alike}
-
-
-def _sample(splits: _Splits) -> dict[str, set[str]]:
-    """The queries that are kept, for each split that is sampled."""
-    source = splits.source
-    names: dict[str, list[str]] = {split: [] for split in source.sample}
-    for record in splits.of(source.read_queries()) if names else ():
-        if isinstance(record, Query) and record.split in names:
-            names[record.split].append(record.query_id)
-    for split, of_split in names.items():
-        if not of_split:
-            raise UserError(f"data.sample: there are no queries in {split!r}")
-    return {split: _drawn(splits, split, of_split) for split, of_split in names.items()}
-
-
-def _drawn(splits: _Splits, split: str, queries: list[str]) -> set[str]:
-    """The sample of one split's queries."""
-    wanted = splits.source.sample[split]
-    if isinstance(wanted, int):
-        return keyed_sample(queries, wanted, "sample")
-    judged = splits.of(splits.source.read_qrels())
-    of_split = (record for record in judged if isinstance(record, Judgement) and record.split == split)
-    asked_for: dict[str, str] = {}
-    for record in of_split:
-        if record.relevance > 0:
-            asked_for.setdefault(record.query_id, record.doc_id)
-    drawn = {document: keyed_int("sample", document) for document in asked_for.values()}
-    of_document = [query for query in queries if query in asked_for]
-    return set(nsmallest(wanted.queries, of_document, key=lambda query: (drawn[asked_for[query]], query)))
-
-
-def _documents(splits: _Splits) -> Iterator[Document | Bad]:
-    """The documents that are kept: all, or those that a judgement of a kept query names. Bad records all pass."""
-    source = splits.source
-    if not source.only_judged:
-        return source.read_documents()
-    judgements = _of_sample(splits.of(source.read_qrels()), _sample(splits))
-    judged = {record.doc_id for record in judgements if isinstance(record, Judgement)}
-    return (one for one in source.read_documents() if isinstance(one, Bad) or one.doc_id in judged)
-
-
-def _of_sample(records: Iterator[Any], kept: dict[str, set[str]]) -> Iterator[Any]:
-    """Queries or judgements of the sample. Bad records all pass, so that they are reported."""
-    return (r for r in records if isinstance(r, Bad) or r.split not in kept or r.query_id in kept[r.split])
 
 
 class Dropped:

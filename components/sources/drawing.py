@@ -1,0 +1,95 @@
+"""The queries that a collection's splits have once some are held out of others (`hold_out`) and samples are drawn
+(`sample`), and the documents that stay (`only_judged`)."""
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from heapq import nsmallest
+from typing import Any
+
+import numpy as np
+
+from components.config import UserError
+from components.rng import keyed_int, keyed_sample
+from components.sources.base import Source
+from components.sources.records import Bad, Document, Judgement, Query
+
+
+class Drawn:
+    """What is drawn of a source's records. Bad records all pass, so that they are reported."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def documents(self) -> Iterator[Document | Bad]:
+        """The documents that are kept: all, or those that a judgement of a kept query names."""
+        if not self.source.only_judged:
+            return self.source.read_documents()
+        judged = {one.doc_id for one in self.of(self.source.read_qrels()) if isinstance(one, Judgement)}
+        return (one for one in self.source.read_documents() if isinstance(one, Bad) or one.doc_id in judged)
+
+    def of(self, records: Iterable[Any]) -> Iterator[Any]:
+        """Of queries, judgements or groups those of kept queries, each with its split. UserError for a split that is
+        both drawn and there, and for a sample of none."""
+        kept = self._kept
+        return (
+            one for one in self._dealt(records)
+            if isinstance(one, Bad) or one.split not in kept or one.query_id in kept[one.split]
+        )  # fmt: skip
+
+    def _dealt(self, records: Iterable[Any]) -> Iterator[Any]:
+        """Queries, judgements or groups with the splits that are drawn from others."""
+        drawn = self.source.hold_out
+        for record in records:
+            if isinstance(record, Bad) or not drawn:
+                yield record
+                continue
+            if record.split in drawn:
+                there = f"{record.split!r} is a split of the collection already ({record.place})"
+                raise UserError(f"data.hold_out: {there}")
+            by = self._first.get(record.query_id, record.query_id)
+            splits = (name for name, how in drawn.items() if how.of == record.split and how.draws(name, by))
+            yield record._replace(split=next(splits, record.split))
+
+    @cached_property
+    def _first(self) -> dict[str, str]:
+        """Of each query whose text others have, but for case and white space, the first of their ids.
+
+        They are all drawn by this one, or a model would be measured on questions that it was trained on.
+        """
+        hashes = np.sort(np.fromiter((hash(text) for _, text in self._texts()), dtype=np.int64))
+        shared = frozenset(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+        ids: dict[str, list[str]] = {}
+        for query_id, text in self._texts() if shared else ():
+            if hash(text) in shared:
+                ids.setdefault(text, []).append(query_id)
+        return {query_id: min(alike) for alike in ids.values() for query_id in alike}
+
+    def _texts(self) -> Iterator[tuple[str, str]]:
+        queries = (one for one in self.source.read_queries() if isinstance(one, Query))
+        return ((one.query_id, " ".join(one.text.lower().split())) for one in queries)
+
+    @cached_property
+    def _kept(self) -> dict[str, set[str]]:
+        """The queries that are kept, for each split that is sampled."""
+        names: dict[str, list[str]] = {split: [] for split in self.source.sample}
+        for record in self._dealt(self.source.read_queries()) if names else ():
+            if isinstance(record, Query) and record.split in names:
+                names[record.split].append(record.query_id)
+        for split, of_split in names.items():
+            if not of_split:
+                raise UserError(f"data.sample: there are no queries in {split!r}")
+        return {split: self._sample(split, of_split) for split, of_split in names.items()}
+
+    def _sample(self, split: str, queries: list[str]) -> set[str]:
+        """The sample of one split's queries."""
+        wanted = self.source.sample[split]
+        if isinstance(wanted, int):
+            return keyed_sample(queries, wanted, "sample")
+        judged = self._dealt(self.source.read_qrels())
+        asked_for: dict[str, str] = {}
+        for record in judged:
+            if isinstance(record, Judgement) and record.split == split and record.relevance > 0:
+                asked_for.setdefault(record.query_id, record.doc_id)
+        drawn = {document: keyed_int("sample", document) for document in asked_for.values()}
+        of_document = [query for query in queries if query in asked_for]
+        return set(nsmallest(wanted.queries, of_document, key=lambda query: (drawn[asked_for[query]], query)))
