@@ -7,11 +7,11 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import AutoModelForMaskedLM
 from transformers.modeling_outputs import BaseModelOutput
 
 from components.compute.chunking import checkpointed
+from components.compute.vocabulary import log_likelihoods, sampled
 from components.config import UserError
 from components.data.tokenizers import MODEL_CONFIG
 from components.models import layers, pretrained, saved
@@ -67,20 +67,7 @@ class LanguageModelHead(nn.Module):
         return torch.cat([self(piece).argmax(-1) for piece in states.split(PREDICTED_AT_ONCE)])
 
     def _log_likelihoods(self, states: Tensor, ids: Tensor) -> Tensor:
-        return -functional.cross_entropy(self(states).float(), ids, reduction="none")
-
-
-def sampled(logits: Tensor, draws: Tensor) -> Tensor:
-    """(M,) tokens from the softmax of logits (M, V): where the cumulative probability first exceeds the draw.
-
-    In double precision, so that hardly a draw falls between what two ways of computing make of the same sum.
-
-    >>> sampled(torch.tensor([0.25, 0.75]).log().expand(3, 2), torch.tensor([0.0, 0.24, 0.26]))
-    tensor([0, 0, 1])
-    """
-    cumulative = logits.double().softmax(-1).cumsum(-1)
-    found = torch.searchsorted(cumulative, draws.double().unsqueeze(-1), right=True).squeeze(-1)
-    return found.clamp_max(logits.shape[-1] - 1)
+        return log_likelihoods(self(states), ids)
 
 
 class MaskedLanguageModel(nn.Module):

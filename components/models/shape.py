@@ -9,9 +9,9 @@ import numpy as np
 from components.config import UserError
 from components.models.configs import Pretrained, locate_model
 
-PREDICTED_AT_ONCE = 512
-"""Tokens that a masked language model predicts together: a score for each token of the vocabulary, once in fp32 and,
-where one is drawn, three times in fp64, takes more memory than all else."""
+PREDICTED_AT_ONCE = 1024
+"""Tokens that a masked language model predicts together: a score for each token of the vocabulary, and its gradient,
+take more memory than all else."""
 
 
 class ModelShape(NamedTuple):

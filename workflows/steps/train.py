@@ -30,7 +30,7 @@ def _cost(
 
     In memory: of a weight that is trained 16 bytes (itself, its gradient, Adam's two moments; 18 with `weights: bf16`),
     of another 4, of each token 34 numbers a layer for the backward pass (Korthikanti et al., 2023, section 4.1), of a
-    batch or, with `recompute`, of one pass, and the scores of the tokens that are predicted together.
+    batch or, with `recompute`, of one pass; and the scores of tokens that are predicted together, with their gradient.
     """
     task = _task(objective, rows, data, start, config, own)
     batch = config.batch // config.accumulate // site.workers("train")
@@ -39,7 +39,7 @@ def _cost(
     held = 4.0 * (start.shape.parameters - trained) + (18.0 if config.weights == "bf16" else 16.0) * trained
     states = 34.0 * at_once * start.shape.width * start.shape.layers
     if declared(objective, "predicts"):
-        states += 28.0 * PREDICTED_AT_ONCE * start.shape.vocabulary
+        states += 12.0 * PREDICTED_AT_ONCE * start.shape.vocabulary
     advice = (
         "in the profile (--cluster), "
         + ("a lower max_tokens_per_pass" if site.cluster.recompute else "recompute: true")

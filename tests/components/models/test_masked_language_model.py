@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForMaskedLM
 
 from components.config import UserError
-from components.models.masked_language_model import LanguageModelHead, MaskedLanguageModel, sampled
+from components.models.masked_language_model import LanguageModelHead, MaskedLanguageModel
 from components.models.saved import load_encoder
 from tests.support import toy
 
@@ -80,20 +80,6 @@ def test_a_head_of_another_width_is_refused(encoder: Path, tmp_path: Path) -> No
 def test_longer_texts_than_it_reads_are_refused(encoder: Path) -> None:
     with pytest.raises(UserError, match=r"document_tokens: 200: .* reads at most 96 tokens"):
         MaskedLanguageModel.start(toy.language_model_config(encoder, document_tokens=200))
-
-
-def test_samples_have_the_softmaxs_distribution() -> None:
-    """Draws that are evenly spread fall on each token as often as its probability says."""
-    logits = torch.tensor([0.0, 1.0, -2.0, 3.0, -30.0])
-    draws = (torch.arange(10_000) + 0.5) / 10_000
-    tokens = sampled(logits.expand(len(draws), -1), draws)
-    shares = torch.bincount(tokens, minlength=5) / len(draws)
-    torch.testing.assert_close(shares, logits.softmax(-1), rtol=0, atol=1e-4)
-
-
-def test_a_draw_next_to_one_is_a_token() -> None:
-    logits = torch.randn(4, 30_000, generator=torch.Generator().manual_seed(0))
-    assert sampled(logits, torch.full((4,), 1.0, dtype=torch.float64)).max() < 30_000
 
 
 def test_scores_in_slices_are_those_at_once(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,7 +217,7 @@ def test_an_adapter_has_gradients_of_its_own_weights_alone(encoder: Path) -> Non
 
 
 def test_memory_holds_the_scores_of_what_is_predicted_together(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """512 tokens' scores of the vocabulary: once in fp32, three times in fp64."""
+    """1,024 tokens' scores of the vocabulary, their gradient, and this where it is a product's."""
     here, config = site(Cluster(mode="inline"), Path()), toy.retriever_config(encoder)
 
     def held() -> Any:
@@ -229,7 +229,7 @@ def test_memory_holds_the_scores_of_what_is_predicted_together(encoder: Path, mo
 
     predicting = held()
     monkeypatch.setattr("workflows.steps.train.declared", lambda objective, name: None)
-    assert predicting - held() == 28 * 512 * shape_of(config).vocabulary
+    assert predicting - held() == 12 * 1024 * shape_of(config).vocabulary
 
 
 def test_expansions_multiply_queries(tmp_path: Path) -> None:

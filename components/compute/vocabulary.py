@@ -1,0 +1,74 @@
+"""The softmax over a vocabulary: the likelihood of a token at each place, and tokens that are drawn from it.
+
+A place has a score for each of 30,000 tokens, so that what is computed of them takes the time in which memory is read
+and written. On a CPU it is done for a few places at a time, whose scores stay in the processor's cache meanwhile, and
+the backward pass keeps no more than the scores and a number for each place.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CACHED = 2**17
+"""How many scores a CPU works on at a time: 1 MiB of fp64."""
+
+
+def log_likelihoods(scores: Tensor, ids: Tensor) -> Tensor:
+    """(M,) log-probability of the token `ids` (M,) at places with `scores` (M, V), in fp32 or the scores' fp64.
+
+    >>> log_likelihoods(torch.tensor([[0.25, 0.75]]).log(), torch.tensor([1])).exp()
+    tensor([0.7500])
+    """
+    found: Tensor = _LogLikelihoods.apply(scores, ids)
+    return found
+
+
+def sampled(scores: Tensor, draws: Tensor) -> Tensor:
+    """(M,) tokens from the softmax of scores (M, V): where the cumulative probability first exceeds the draw.
+
+    In double precision, so that hardly a draw falls between what two ways of computing make of the same sum.
+
+    >>> sampled(torch.tensor([0.25, 0.75]).log().expand(3, 2), torch.tensor([0.0, 0.24, 0.26]))
+    tensor([0, 0, 1])
+    """
+    found = torch.empty(len(scores), dtype=torch.int64, device=scores.device)
+    for rows in _blocks(scores):
+        one = scores[rows].to(torch.float64, copy=True)
+        cumulative = one.sub_(one.amax(-1, keepdim=True)).exp_().cumsum(-1)
+        wanted = draws[rows, None].double() * cumulative[:, -1:]
+        found[rows] = torch.searchsorted(cumulative, wanted, right=True).squeeze(-1)
+    return found.clamp_max_(scores.shape[-1] - 1)
+
+
+class _LogLikelihoods(torch.autograd.Function):
+    """Scores minus their logarithm of summed exponentials. The gradient is 1 at the token minus the probabilities."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, ids: Tensor) -> Tensor:
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        highest, summed = scores.new_empty(2, len(scores), dtype=wide)
+        for rows in _blocks(scores):
+            one = scores[rows].to(wide, copy=True)
+            highest[rows] = one.amax(-1)
+            summed[rows] = one.sub_(highest[rows, None]).exp_().sum(-1)
+        ctx.save_for_backward(scores, ids, highest, summed)
+        return scores.gather(-1, ids.unsqueeze(-1)).squeeze(-1).to(wide) - highest - summed.log()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        scores, ids, highest, summed = ctx.saved_tensors
+        gradient = gradients[0].unsqueeze(-1)
+        found, factors = torch.empty_like(scores), -gradient / summed.unsqueeze(-1)
+        for rows in _blocks(scores):
+            one = scores[rows].to(highest.dtype, copy=True).sub_(highest[rows, None]).exp_().mul_(factors[rows])
+            found[rows] = one.scatter_add_(1, ids[rows, None], gradient[rows])
+        return found, None
+
+
+def _blocks(scores: Tensor) -> Iterator[slice]:
+    """The places in parts that are worked on together: all of them on a GPU."""
+    places, vocabulary = scores.shape
+    step = max(1, CACHED // vocabulary) if scores.device.type == "cpu" else max(1, places)
+    return (slice(begin, begin + step) for begin in range(0, places, step))
