@@ -131,7 +131,9 @@ def main(words: list[str] | None = None) -> int:
         return 0
     except UserError as error:
         named = isinstance(getattr(arguments, "config", None), Path)
-        said = error.told(opening.run_command(arguments) if named else None) if isinstance(error, NotMade) else error
+        said = str(error)
+        if isinstance(error, NotMade):
+            said = error.told(opening.run_command(arguments)) + opening.other_runs(arguments) if named else error.told()
         print(without_passwords(f"error: {said}"), file=sys.stderr)
         return 2
     except StepFailed as error:

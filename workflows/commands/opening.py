@@ -66,6 +66,12 @@ def run_command(arguments: argparse.Namespace, *, here: bool = True) -> str:
     return shlex.join([*program().split(), *places, "run", str(arguments.config), *words])
 
 
+def other_runs(arguments: argparse.Namespace) -> str:
+    """Words for the end of an error: which other runs there are of a config whose own is not finished."""
+    found = experiments.others(experiments.read(arguments.config, arguments.assignments, arguments.runs))
+    return f"; or give another run's folder in place of the config: {listing(found)}" if found else ""
+
+
 def add_pair(parser: argparse.ArgumentParser, option: str, does: str) -> None:
     """Add an option that takes two runs in place of an experiment."""
     parser.add_argument(

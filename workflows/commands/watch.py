@@ -7,7 +7,7 @@ import time
 
 from components.config import listing
 from workflows.estimating.foreseen import read_estimate
-from workflows.stages.experiments import Experiment
+from workflows.stages.experiments import Experiment, others
 from workflows.store import s3
 from workflows.store.dag import Step, graph
 from workflows.store.forecast import Forecast, about
@@ -66,6 +66,8 @@ def view(experiment: Experiment, store: Store, waiting: list[Step], again: str) 
             lines.append(f"  {bar(node.label, state, state['seconds'], width)}")
     if waiting and not busy:
         lines.append(f"  nothing is running; resume with: {again}")
+    if waiting and not busy and (found := others(experiment)):
+        lines.append(f"  other runs of this config, which `show` takes too: {listing(found)}")
     lines += [f"  failed: {node.label}: {why}" for node in waiting if node not in busy and (why := _why(node, store))]
     later = [node.label for node in waiting if node not in busy]
     if later:

@@ -99,6 +99,8 @@ def _compared(made: Json, against: Json, *, anything_trained: bool) -> str:
     if against["system"] != made["system"]:  # the best trained one, which is not worth what it costs
         return f"these trainings do not pay: {against['system']} has {told}"
     word = verdict(against["difference"], against["p_holm"])
-    other = "the untrained one" if anything_trained else baseline
-    follows = {"better": "", "worse": f", worse: take {other}"}
-    return told + follows.get(word, f", not shown to be better: {other} will do")
+    if word == "better":
+        return told
+    other = f"{baseline}{', without training,' if anything_trained else ''}"
+    follows = f"worse: {other} is better" if word == "worse" else f"not shown to be better: {other} would do as well"
+    return f'{told}, {follows} (`--system "{baseline}"` with export and search)'

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from components.config import UserError
-from components.yaml_files import read_yaml
 from workflows.report.run_folder import RunFolder
 from workflows.stages import experiments
 from workflows.stages.experiments import CONFIG, Experiment
@@ -45,7 +44,7 @@ def _read(path: Path, runs: Path, root: str) -> Run:
     if not path.is_dir():
         experiment, place = experiments.read(path, [], runs), root
     elif (path / CONFIG).exists():
-        experiment = experiments.made(read_yaml(path / CONFIG), path / CONFIG, path)
+        experiment = experiments.read(path, [], runs)
         place = next((str(one.resolve().parent) for one in sorted(path.iterdir()) if (one / RECORD).exists()), root)
     else:
         raise UserError(f"{path}: it has no {CONFIG}; accepted: the folder of a run, such as runs/demo, or a config")

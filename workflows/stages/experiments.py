@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import json
+import re
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -64,7 +65,12 @@ def name_of(path: Path) -> str:
 
 
 def read(path: Path, assignments: list[str], runs: Path) -> Experiment:
-    """The experiment in a config file. UserError names what is wrong with it."""
+    """The experiment in a config file, or the one whose run has this folder. UserError names what is wrong with it."""
+    if is_run(place := located(path)):
+        if assignments:
+            meant = _meant(path, [place.name, place.name.rpartition("-")[0]])
+            raise UserError(f"{path}: the folder of a run, as it was run; accepted with --set: its config{meant}")
+        return replace(made(tree_of(path, []), place / CONFIG, place), name=place.name)
     path, suffix = _file(path), ""
     if assignments:
         digest = hashlib.sha256(json.dumps(sorted(assignments)).encode()).hexdigest()
@@ -73,6 +79,13 @@ def read(path: Path, assignments: list[str], runs: Path) -> Experiment:
     if experiment.expected is None:
         return experiment
     return replace(experiment, expected=experiment.expected.after(assignments))
+
+
+def others(experiment: Experiment) -> list[Path]:
+    """The folders of other runs of the same config: with other `--set` values, or with none."""
+    name = re.sub(r"-[0-9a-f]{6}$", "", experiment.run.name)
+    found = [experiment.run.with_name(name), *sorted(experiment.run.parent.glob(f"{name}-" + "[0-9a-f]" * 6))]
+    return [path for path in found if is_run(path) and path != experiment.run]
 
 
 def is_run(path: Path) -> bool:
@@ -86,25 +99,25 @@ def is_system(path: Path) -> bool:
 
 
 def _file(path: Path) -> Path:
-    """A config's file. UserError, with the one that may be meant, for a run's folder and for a file that is not there.
-
-    `demo` may mean configs/demo.yaml, as may the folder runs/demo-12ab34.
-    """
+    """A config's file; a run's is in its folder. UserError, with what may be meant, where it is not there."""
     place = located(path)
+    if is_run(place):
+        return place / CONFIG
     if (place / SYSTEM).is_file():
         raise UserError(f"{path}: an exported system; accepted: a config (search, serve and marks take a system too)")
-    if place.is_dir() and not is_run(place):
+    if place.is_dir():
         raise UserError(f"{path}: a folder; accepted: a config")
-    if place.exists() and not is_run(place):
+    if place.exists():
         return place
+    raise UserError(f"{path}: there is no such file{_meant(path, [name_of(place), place.stem])}")
+
+
+def _meant(path: Path, names: list[str]) -> str:
+    """The config that may be meant, by an experiment's name (`demo`: configs/demo.yaml) or by a path that is near."""
     files = {name_of(file): str(file) for file in Path().glob("*.yaml")}
     files |= {name_of(file): str(file.relative_to(ROOT)) for file in (ROOT / "configs").rglob("*.yaml")}
-    names = [place.stem, place.name.rpartition("-")[0]] if is_run(place) else [name_of(place), place.stem]
     near = [files[name] for name in names if name in files] + get_close_matches(str(path), files.values(), 1)
-    meant = f"; did you mean {near[0]}?" if near else ""
-    if is_run(place):
-        raise UserError(f"{path}: the folder of a run; accepted: the config that was run{meant}")
-    raise UserError(f"{path}: there is no such file{meant}")
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def tree_of(path: Path, assignments: list[str]) -> dict[str, Any]:

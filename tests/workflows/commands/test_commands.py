@@ -154,11 +154,15 @@ def test_run_until_a_label(beir: Path, encoder: Path, tmp_path: Path, said: Said
     )
     assert place("show", "--json", "--set", "k=30") == 2
     run = f"python -m workflows --store {place.store} --runs {place.runs} run {place.config} --set k=30"
-    assert said()[1] == f"error: {place.config}: no results yet: they are made last: {run}\n"
+    other = f"; or give another run's folder in place of the config: {place.runs}/tiny\n"
+    assert said()[1] == f"error: {place.config}: no results yet: they are made last: {run}{other}"
     assert place("export", str(tmp_path / "out"), "--set", "k=30") == 2
-    assert said()[1].endswith(f" is not done; run it first: {run}\n")
+    assert said()[1].endswith(f" is not done; run it first: {run}{other}")
     assert place("show", "--set", "k=30") == 0
-    assert f"resume with: {run}\n" in said()[0]
+    out = said()[0]
+    assert f"resume with: {run}\n  other runs of this config, which `show` takes too: {place.runs}/tiny\n" in out
+    assert main(["--store", str(place.store), "show", str(place.runs / "tiny")]) == 0
+    assert said()[0].startswith("tiny: 3 of 32 steps done, 29 to run\n")
     assert place("run", "--until", "token") == 2
     assert said()[1].startswith("error: no step is labelled 'token'; did you mean 'tokens'? `plan` ")
 

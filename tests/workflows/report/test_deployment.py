@@ -29,8 +29,9 @@ def test_it_says_what_was_chosen_by_and_that_more_is_not_shown() -> None:
     assert verdict() == (
         "Deploy fusion, chosen on the 89 queries of dev (.980 there): RR@10 .947 (95 % interval .920 to 1.000) on the "
         "157 queries of test; -.006 against start fusion, the best untrained system, .966 on dev (p = .38, corrected "
-        "1.00, this training), not shown to be better: the untrained one will do; a query took 22.9 ms here, many at "
-        "once; it needs 0.2 MB of indexes and vectors and 86.8 MB of models. What may help: "
+        "1.00, this training), not shown to be better: start fusion, without training, would do as well "
+        '(`--system "start fusion"` with export and search); a query took 22.9 ms here, many at once; it needs 0.2 MB '
+        "of indexes and vectors and 86.8 MB of models. What may help: "
         "docs/pages/guides/results.md, Where training does not pay."
     )
 
@@ -39,7 +40,10 @@ def test_it_says_what_was_chosen_by_and_that_more_is_not_shown() -> None:
     ("against", "says"),
     [
         ({"difference": 0.05, "p_holm": 0.01, "test": THE_METHOD}, "corrected .010, the method); a query took"),
-        ({"difference": -0.05, "p_holm": 0.01}, "this training), worse: take the untrained one;"),
+        (
+            {"difference": -0.05, "p_holm": 0.01},
+            "this training), worse: start fusion, without training, is better (`--system",
+        ),
         ({"system": "ranker", "difference": 0.05}, "; these trainings do not pay: ranker has +.050 against start fus"),
     ],
 )

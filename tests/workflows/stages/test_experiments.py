@@ -99,9 +99,6 @@ def test_an_outcome_is_that_of_the_experiment(tmp_path: Path, tree: dict[str, An
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("runs/mine", "runs/mine: the folder of a run; accepted: the config that was run; did you mean mine.yaml?"),
-        ("runs/mine-12ab34", "runs/mine-12ab34: the folder of a run; .*; did you mean mine.yaml?"),
-        ("runs/ar2-squad", "runs/ar2-squad: the folder of a run; .*; did you mean configs/ar2/squad.yaml?"),
         ("mine", "mine: there is no such file; did you mean mine.yaml?"),
         ("mines.yaml", "mines.yaml: there is no such file; did you mean mine.yaml?"),
         ("ar2-squad", "ar2-squad: there is no such file; did you mean configs/ar2/squad.yaml?"),
@@ -114,13 +111,35 @@ def test_the_config_that_may_be_meant_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tree: dict[str, Any], given: str, says: str
 ) -> None:
     tiny.write(tmp_path / "mine.yaml", tree)
-    for run in ("mine", "mine-12ab34", "ar2-squad"):
-        (tmp_path / "runs" / run).mkdir(parents=True)
-        tiny.write(tmp_path / "runs" / run / experiments.CONFIG, tree)
+    (tmp_path / "runs").mkdir()
     (tmp_path / "out" / "system").mkdir(parents=True)
     (tmp_path / "out" / "system" / SYSTEM).write_text("{}")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=says):
         experiments.read(Path(given), [], Path("runs"))
-    assert experiments.is_run(Path(given)) is (given.startswith("runs/"))
+    assert not experiments.is_run(Path(given))
     assert experiments.is_system(Path(given)) is (given in ("runs", "out/system"))
+
+
+def test_a_runs_folder_stands_for_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tree: dict[str, Any]
+) -> None:
+    """With the values that it had; `--set` would make another. Its config's other runs are known."""
+    monkeypatch.chdir(tmp_path)
+    config, runs = tiny.write(tmp_path / "mine.yaml", tree), Path("runs")
+    plain, changed = (experiments.read(config, given, runs) for given in ([], ["k=7"]))
+    for one in (plain, changed):
+        one.run.mkdir(parents=True)
+        tiny.write(one.run / experiments.CONFIG, one.config.model_dump(mode="json"))
+    again = experiments.read(changed.run, [], runs)
+    assert (again.name, again.run) == (changed.run.name, changed.run)
+    assert again.outcome.results.fingerprint == changed.outcome.results.fingerprint
+    assert again.outcome.results.fingerprint != plain.outcome.results.fingerprint
+    assert experiments.others(again) == experiments.others(changed) == [plain.run]
+    assert experiments.others(plain) == [changed.run]
+    assert experiments.others(experiments.read(config, ["k=8"], runs)) == [plain.run, changed.run]
+    says = (
+        r"runs/mine-.*: the folder of a run, as it was run; accepted with --set: its config; did you mean mine.yaml\?"
+    )
+    with pytest.raises(UserError, match=says):
+        experiments.read(changed.run, ["k=8"], runs)
