@@ -7,7 +7,8 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +17,7 @@ import yaml
 from components.systems.system import Hit, System
 from tests.support import tiny
 from tests.support.tiny import Place, Said
+from workflows.commands import search
 from workflows.distributed import cluster as clusters
 from workflows.stages import experiments, systems
 from workflows.store.store import Store
@@ -50,6 +52,13 @@ def test_it_says_which_system_export_packs_where_another_one_searches(played: Pl
     assert said()[1] == ("" if packed == "retriever 1" else f"{hint} {shlex.quote(packed)}\n")
     assert played("search", "barami", "--system", "retriever 1") == 0  # not one with BM25: Java would start here
     assert said()[1] == ""
+
+
+def test_of_several_trainings_it_says_which_one_searches(capsys: pytest.CaptureFixture[str]) -> None:
+    """A comparison has no system of its own: each of its table's rows stands for one a seed."""
+    retrieval = SimpleNamespace(retriever=SimpleNamespace(label="own: retriever (seed 2)"))
+    search._name_the_one(cast(Any, SimpleNamespace(ranked={}, retrieval=retrieval)), cast(Any, None), rank=False)
+    assert capsys.readouterr().err == "of these trainings this one searches: own: retriever (seed 2)\n"
 
 
 def test_search_needs_no_ray(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
