@@ -83,8 +83,7 @@ def naming_damage(path: Path) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        if (found := _damaged(path)) is not None:
-            raise found from None
+        check_whole(path)
         lost = isinstance(error, FileNotFoundError) and error.filename
         if lost and Path(lost).is_relative_to(path):
             raise Damaged(f"{lost}: there is no such file", path) from None
@@ -93,8 +92,8 @@ def naming_damage(path: Path) -> Iterator[None]:
         raise
 
 
-def _damaged(path: Path) -> Damaged | None:
-    """The first file that is no whole JSON or safetensors, though its name says so; None where all are."""
+def check_whole(path: Path) -> None:
+    """Damaged where a file, or one in a folder, is no whole JSON or safetensors, though its name says so."""
     from safetensors import SafetensorError, safe_open  # few commands need it
 
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
@@ -105,10 +104,9 @@ def _damaged(path: Path) -> Damaged | None:
                 with safe_open(file, "numpy"):
                     pass
         except ValueError as error:
-            return Damaged(f"{file}: not JSON: {error}", file)
+            raise Damaged(f"{file}: not JSON: {error}", file) from None
         except SafetensorError as error:
-            return Damaged(f"{file}: not in safetensors, or cut: {error}", file)
-    return None
+            raise Damaged(f"{file}: not in safetensors, or cut: {error}", file) from None
 
 
 def append(path: Path, text: str) -> None:

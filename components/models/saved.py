@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, 
 
 from components.config import Config, Damaged, parse
 from components.data.tokenizers import MODEL_CONFIG, tokenizer_file
-from components.files import naming_damage, read_json, write_json
+from components.files import check_whole, naming_damage, read_json, write_json
 from components.models import adapters, bert, over_base, pretrained
 from components.models.attention import for_reading
 from components.models.configs import BASE, MODULES, Pretrained
@@ -34,12 +34,27 @@ def _of_folder(load: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(load)
     def loaded(folder: Path, *arguments: Any, **options: Any) -> Any:
-        if not any((folder / name).is_file() for name in (HUGGINGFACE_CONFIG, BASE)):
-            raise Damaged(f"{folder}: no {HUGGINGFACE_CONFIG}", folder)
+        _check_there(folder, HUGGINGFACE_CONFIG, BASE)
         with naming_damage(folder):
             return load(folder, *arguments, **options)
 
     return loaded
+
+
+def check(folder: Path) -> None:
+    """Damaged where a file of a saved model is cut or lost."""
+    _check_there(folder, MODEL_CONFIG)
+    for tower in {tokenizer_file(folder).parent, *(path.parent for path in folder.glob(f"*/{TOKENIZER_FILES[0]}"))}:
+        _check_there(tower, TOKENIZER_FILES[0])
+        _check_there(tower, HUGGINGFACE_CONFIG, BASE)
+        _check_there(tower, "model.safetensors", "model.safetensors.index.json", adapters.WEIGHTS)
+    check_whole(folder)
+
+
+def _check_there(folder: Path, *names: str) -> None:
+    """Damaged where a folder has none of some files."""
+    if not any((folder / name).is_file() for name in names):
+        raise Damaged(f"{folder}: no {names[0]}", folder)
 
 
 def load_config(kind: type[C], folder: Path) -> C:

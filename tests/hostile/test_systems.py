@@ -75,14 +75,12 @@ def test_a_model_in_a_store(run: Place, tmp_path: Path, said: Said, harm: Callab
     shutil.rmtree(told[1])
     assert copy("run", "--until", "start retriever") == 0
     assert copy("search", "bara") == 0
-
-
-def test_export_of_a_damaged_model(run: Place, tmp_path: Path, said: Said) -> None:
-    copy = run.copy(tmp_path / "copy")
-    cut(copy.artifact("start retriever") / "model" / "model.safetensors")
     said()
+    harm(artifact / "model" / file)
     assert copy("export", str(tmp_path / "out")) == 2
-    assert "model.safetensors: not in safetensors, or cut: " in said()[1]
+    exporting = said()[1]
+    assert exporting.startswith(f"error: {artifact / 'model'}")
+    assert f"; remove {artifact} and make it again: " in exporting
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json", "tokenizer.json"])
