@@ -71,7 +71,7 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """What a JSON file says; Damaged where it is cut or lost."""
     with naming_damage(path):
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def check_whole(path: Path) -> None:
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         try:
             if file.suffix == ".json" and file.is_file():
-                json.loads(file.read_text())
+                json.loads(file.read_text(encoding="utf-8"))
             elif file.suffix == ".safetensors" and file.is_file():
                 with safe_open(file, "numpy"):
                     pass
