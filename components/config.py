@@ -24,6 +24,15 @@ class UserError(Exception):
         super().__init__("\n".join(map(printable, lines)))
 
 
+class Damaged(UserError):
+    """A file is cut or lost, of those that something was saved as. What to do is added by who knows where it lies."""
+
+    def __init__(self, line: str, path: Path | None = None) -> None:
+        super().__init__(line)
+        self.path = path
+        """The file, or the folder that it should be in."""
+
+
 def printable(line: str) -> str:
     """A line that may hold anything, such as a file's name, for a terminal: no control character, nor half of a
     character, and cut in its middle where it is too long to read.

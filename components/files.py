@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from components.config import Damaged, UserError
 from components.timing import timed
 
 if TYPE_CHECKING:
@@ -65,6 +66,47 @@ def write_json(path: Path, value: Any) -> None:
     """Write JSON by one atomic rename."""
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file says; Damaged where it is cut or lost."""
+    with naming_damage(path):
+        return json.loads(path.read_text(encoding="utf-8"))
+
+
+@contextmanager
+def naming_damage(path: Path) -> Iterator[None]:
+    """Read a file, or a folder such as a model's, in this block: Damaged, where it fails because a file is cut or
+    lost."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        check_whole(path)
+        lost = isinstance(error, FileNotFoundError) and error.filename
+        if lost and Path(lost).is_relative_to(path):
+            raise Damaged(f"{lost}: there is no such file", path) from None
+        if isinstance(error, OSError) and error.errno is None and path.exists():  # transformers' own
+            raise Damaged(f"{path}: {str(error).splitlines()[0].rstrip('.')}", path) from None
+        raise
+
+
+def check_whole(path: Path) -> None:
+    """Damaged where a file, or one in a folder, is no whole JSON or safetensors, though its name says so."""
+    from safetensors import SafetensorError, safe_open  # few commands need it
+
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        try:
+            if file.suffix == ".json" and file.is_file():
+                json.loads(file.read_text(encoding="utf-8"))
+            elif file.suffix == ".safetensors" and file.is_file():
+                with safe_open(file, "numpy"):
+                    pass
+        except ValueError as error:
+            raise Damaged(f"{file}: not JSON: {error}", file) from None
+        except SafetensorError as error:
+            raise Damaged(f"{file}: not in safetensors, or cut: {error}", file) from None
 
 
 def append(path: Path, text: str) -> None:

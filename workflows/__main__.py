@@ -69,7 +69,7 @@ from workflows.commands import (
 )
 from workflows.program import program, without_passwords
 from workflows.store.dag import StepFailed
-from workflows.store.needed import NotMade
+from workflows.store.needed import NotMade, remade
 
 COMMANDS = (
     init, plan, run, submit, tune, show, report, record, search, serve, marks, export, push, convert, clean, evaluate,
@@ -129,11 +129,12 @@ def main(words: list[str] | None = None) -> int:
         arguments.call(arguments)
         sys.stdout.flush()
         return 0
-    except UserError as error:
-        named = isinstance(getattr(arguments, "config", None), Path)
+    except UserError as mistake:
+        named, error = isinstance(getattr(arguments, "config", None), Path), remade(mistake)
         said = str(error)
         if isinstance(error, NotMade):
-            said = error.told(opening.run_command(arguments)) + opening.other_runs(arguments) if named else error.told()
+            others = opening.other_runs(arguments) if named and error is mistake else ""
+            said = error.told(opening.run_command(arguments) if named else None) + others
         print(without_passwords(f"error: {said}"), file=sys.stderr)
         return 2
     except StepFailed as error:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from components.config import UserError
+from components.config import Damaged, UserError
+from components.files import naming_damage, read_json
 
 MODEL_CONFIG = "sparring.json"
 """The file in a saved model's folder that holds the config the model was made with."""
@@ -29,7 +30,11 @@ def load_tokenizer(model: Path) -> Any:
     import transformers  # heavy
 
     transformers.utils.logging.set_verbosity_error()
-    return transformers.AutoTokenizer.from_pretrained(str(tokenizer_file(model).parent))
+    file = tokenizer_file(model)
+    if not file.is_file():
+        raise Damaged(f"{model}: no {file.name}", model)
+    with naming_damage(file.parent):
+        return transformers.AutoTokenizer.from_pretrained(str(file.parent))
 
 
 def prompts_of(model: Path) -> dict[str, str]:
@@ -45,12 +50,12 @@ def lengths_of(model: Path) -> dict[str, int]:
 
 
 def _config_of(model: Path) -> dict[str, Any]:
-    return json.loads((model / MODEL_CONFIG).read_text()) if (model / MODEL_CONFIG).exists() else {}
+    return read_json(model / MODEL_CONFIG) if (model / MODEL_CONFIG).exists() else {}
 
 
 def tokenizer_digest(model: Path) -> str:
     """A digest of a saved model's tokenizer and prompts: models with the same digest can read the same token store."""
-    rules = json.loads(tokenizer_file(model).read_text()) | {"prompts": prompts_of(model)}
+    rules = read_json(tokenizer_file(model)) | {"prompts": prompts_of(model)}
     rules.pop("truncation", None)
     rules.pop("padding", None)
     return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()[:16]
@@ -61,7 +66,7 @@ def word_starts(model: Path) -> np.ndarray:
 
     UserError for a tokenizer of another kind, whose vocabulary does not say so.
     """
-    tokenizer = json.loads(tokenizer_file(model).read_text())
+    tokenizer = read_json(tokenizer_file(model))
     pieces = tokenizer["model"]
     if pieces.get("type") != "WordPiece":
         raise UserError(

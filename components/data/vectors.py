@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.config import UserError
+from components.config import Damaged, UserError
 from components.data.tables import TEXT
 from components.files import write_array
 
@@ -43,7 +43,7 @@ class Shards(Sequence[npt.NDArray]):
         try:
             return np.load(path, mmap_mode="c")  # copy on write: torch does not accept read-only memory
         except (ValueError, EOFError) as error:
-            raise UserError(f"{path}: damaged ({error}); delete {path.parent}, and repeat the run") from None
+            raise Damaged(f"{path}: cut, or no array: {error}", path) from None
 
 
 def document_shards(folder: Path) -> Shards:

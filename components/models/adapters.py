@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from components.config import UserError, listing
 from components.digests import sha256
-from components.files import write_json
+from components.files import read_json, write_json
 from components.models.configs import BASE, Adapter, Base, locate_model
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -164,7 +164,7 @@ def load(model: Any, folder: Path) -> None:
 def read_base(folder: Path) -> Base | None:
     """The base of the adapter in a folder; None where there is no adapter."""
     file = folder / BASE
-    return Base.model_validate_json(file.read_text()) if file.is_file() else None
+    return Base.model_validate(read_json(file)) if file.is_file() else None
 
 
 def _key(base: Base, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:

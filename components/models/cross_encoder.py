@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from components.config import UserError
 from components.data.batches import Batch
-from components.data.tokenizers import MODEL_CONFIG, load_tokenizer
+from components.data.tokenizers import load_tokenizer
 from components.files import write_json
 from components.models import attention, layers, pretrained, saved, seeding, sentence_modules, special_tokens
 from components.models.configs import CrossEncoderConfig, ResolvedCrossEncoderConfig
@@ -99,7 +99,7 @@ class CrossEncoder(nn.Module):
     @classmethod
     def load(cls, folder: Path, *, frozen: bool = False) -> Self:
         """Load a ranker that `save` wrote; `frozen`, to be asked alone."""
-        config = ResolvedCrossEncoderConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
+        config = saved.load_config(ResolvedCrossEncoderConfig, folder)
         if config.pooling == "cls":
             return cls(config, saved.load_classifier(folder, frozen=frozen), None)
         if config.pooling == "token":

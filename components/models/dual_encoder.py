@@ -14,7 +14,6 @@ from torch.nn import functional
 
 from components.config import UserError
 from components.data.batches import Batch
-from components.data.tokenizers import MODEL_CONFIG
 from components.files import write_json
 from components.models import adapters, attention, layers, pretrained, saved, seeding, sentence_modules, special_tokens
 from components.models.configs import DualEncoderConfig, ResolvedDualEncoderConfig
@@ -86,7 +85,7 @@ class DualEncoder(nn.Module):
     @classmethod
     def load(cls, folder: Path, *, frozen: bool = False) -> Self:
         """Load a retriever that `save` wrote; `frozen`, to be asked alone."""
-        config = ResolvedDualEncoderConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
+        config = saved.load_config(ResolvedDualEncoderConfig, folder)
         folders = {"shared": folder} if config.towers == "shared" else {side: folder / side for side in SIDES}
         model = cls(config, {side: saved.load_encoder(path, frozen=frozen) for side, path in folders.items()})
         for name, layer in model.projections.items():

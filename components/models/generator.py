@@ -50,7 +50,7 @@ class Generator(nn.Module):
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Load a generator that `save` wrote."""
-        config = GeneratorConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
+        config = saved.load_config(GeneratorConfig, folder)
         auto = AutoModelForSeq2SeqLM if config.architecture == "seq2seq" else AutoModelForCausalLM
         return cls(config, saved.load_language_model(folder, auto), load_tokenizer(folder))
 

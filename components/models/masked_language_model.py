@@ -89,7 +89,7 @@ class MaskedLanguageModel(nn.Module):
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Load a masked language model that `save` wrote."""
-        config = MaskedLanguageModelConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
+        config = saved.load_config(MaskedLanguageModelConfig, folder)
         return cls(config, saved.load_masked_language_model(folder))
 
     @property

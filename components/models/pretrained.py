@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from transformers import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     MODEL_FOR_TEXT_ENCODING_MAPPING,
@@ -21,7 +24,8 @@ from transformers import (
 )
 from transformers.utils.hub import cached_file
 
-from components.config import UserError
+from components.config import Damaged, UserError
+from components.files import naming_damage
 from components.models import adapters
 from components.models.attention import for_reading, is_decoder, with_attention
 from components.models.configs import (
@@ -154,28 +158,32 @@ def huggingface_config(source: Pretrained, folder: str = "") -> Any:
     if (where / MODULES).exists() and not (where / folder / "config.json").exists():
         raise UserError(f"model: {source.model}: there is no encoder beside {MODULES}, but in folders below it; "
                         "accepted here: the folder of one")  # fmt: skip
-    try:
+    with _loading(source):
         return AutoConfig.from_pretrained(locate_model(source.model), revision=source.revision, subfolder=folder)
-    except OSError as error:
-        raise _unreadable(source, error) from None
 
 
-def _unreadable(source: Pretrained, error: OSError) -> UserError:
-    return UserError(f"model: {source.model}: cannot be loaded: {str(error).splitlines()[0]}")
+@contextmanager
+def _loading(source: Pretrained, what: str = "cannot be loaded") -> Iterator[None]:
+    """UserError, which names the model, where it cannot be loaded in this block."""
+    try:
+        with naming_damage(Path(locate_model(source.model))):
+            yield
+    except Damaged as error:
+        raise UserError(f"model: {source.model}: {what}: {error}; accepted: a whole model") from None
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"model: {source.model}: {what}: {str(error).splitlines()[0]}") from None
 
 
 def read(auto: Any, source: Pretrained, folder: str = "", **options: Any) -> Any:
     """A pre-trained model with the dropout in `source`. UserError if it cannot be loaded."""
     where, config = locate_model(source.model), huggingface_config(source, folder)
-    try:
-        if source.dropout is not None:
-            known = [key for key in DROPOUTS if hasattr(config, key)]
-            if not known:
-                raise UserError(f"model: {source.model}: dropout cannot be set for a {config.model_type} model")
-            options |= dict.fromkeys(known, source.dropout)
+    if source.dropout is not None:
+        known = [key for key in DROPOUTS if hasattr(config, key)]
+        if not known:
+            raise UserError(f"model: {source.model}: dropout cannot be set for a {config.model_type} model")
+        options |= dict.fromkeys(known, source.dropout)
+    with _loading(source):
         return load(auto, where, revision=source.revision, subfolder=folder, **options)
-    except OSError as error:
-        raise _unreadable(source, error) from None
 
 
 def load(auto: Any, where: str, **options: Any) -> Any:
@@ -195,12 +203,10 @@ def load(auto: Any, where: str, **options: Any) -> Any:
 
 def tokenizer(source: Pretrained, folder: str = "") -> Any:
     """The tokenizer of a pre-trained model, which lies in `folder` inside it."""
-    try:
+    with _loading(source, "no tokenizer"):
         made = AutoTokenizer.from_pretrained(locate_model(source.model), revision=source.revision, subfolder=folder)
         pad_with_any(made)
         return made
-    except OSError as error:
-        raise UserError(f"model: {source.model}: no tokenizer: {str(error).splitlines()[0]}") from None
 
 
 def file_of(source: Pretrained, name: str) -> Path | None:
@@ -209,12 +215,10 @@ def file_of(source: Pretrained, name: str) -> Path | None:
     if Path(where).is_dir():
         path = Path(where) / name
         return path if path.is_file() else None
-    try:
+    with _loading(source):
         # Without a connection a file that is not in the hub's cache counts as none.
         found = cached_file(
             where, name, revision=source.revision, _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
         )  # fmt: skip
-    except OSError as error:
-        raise _unreadable(source, error) from None
     return None if found is None else Path(found)

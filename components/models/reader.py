@@ -58,8 +58,8 @@ class Reader(nn.Module):
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Load a reader that `save` wrote."""
-        config = ReaderConfig.model_validate_json((folder / MODEL_CONFIG).read_text())
-        model = AutoModelForSeq2SeqLM.from_pretrained(str(folder), dtype=torch.float32)
+        config = saved.load_config(ReaderConfig, folder)
+        model = saved.load_language_model(folder, AutoModelForSeq2SeqLM)
         return cls(config, model, load_tokenizer(folder))
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:

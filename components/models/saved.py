@@ -2,27 +2,68 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
+from components.config import Config, Damaged, parse
 from components.data.tokenizers import MODEL_CONFIG, tokenizer_file
-from components.files import write_json
+from components.files import check_whole, naming_damage, read_json, write_json
 from components.models import adapters, bert, over_base, pretrained
 from components.models.attention import for_reading
-from components.models.configs import MODULES, Pretrained
+from components.models.configs import BASE, MODULES, Pretrained
 
+HUGGINGFACE_CONFIG = "config.json"
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt",
     "added_tokens.json", "spiece.model", "sentencepiece.bpe.model",
 )  # fmt: skip
 
+C = TypeVar("C", bound=Config)
 
+
+def _of_folder(load: Callable[..., Any]) -> Callable[..., Any]:
+    """Damaged where a file of the folder is cut or lost."""
+
+    @functools.wraps(load)
+    def loaded(folder: Path, *arguments: Any, **options: Any) -> Any:
+        _check_there(folder, HUGGINGFACE_CONFIG, BASE)
+        with naming_damage(folder):
+            return load(folder, *arguments, **options)
+
+    return loaded
+
+
+def check(folder: Path) -> None:
+    """Damaged where a file of a saved model is cut or lost."""
+    _check_there(folder, MODEL_CONFIG)
+    for tower in {tokenizer_file(folder).parent, *(path.parent for path in folder.glob(f"*/{TOKENIZER_FILES[0]}"))}:
+        _check_there(tower, TOKENIZER_FILES[0])
+        _check_there(tower, HUGGINGFACE_CONFIG, BASE)
+        _check_there(tower, "model.safetensors", "model.safetensors.index.json", adapters.WEIGHTS)
+    check_whole(folder)
+
+
+def _check_there(folder: Path, *names: str) -> None:
+    """Damaged where a folder has none of some files."""
+    if not any((folder / name).is_file() for name in names):
+        raise Damaged(f"{folder}: no {names[0]}", folder)
+
+
+def load_config(kind: type[C], folder: Path) -> C:
+    """The config that `save_modules` wrote."""
+    path = folder / MODEL_CONFIG
+    return parse(kind, read_json(path), where=str(path))
+
+
+@_of_folder
 def load_encoder(folder: Path, *, frozen: bool = False) -> Any:
     """An encoder that `save_tower` wrote; `frozen`, to be asked alone."""
     if frozen and (own := bert.encoder(folder)) is not None:
@@ -32,6 +73,7 @@ def load_encoder(folder: Path, *, frozen: bool = False) -> Any:
     )
 
 
+@_of_folder
 def load_classifier(folder: Path, *, frozen: bool = False) -> Any:
     """A sequence classifier that `save_tower` wrote; `frozen`, to be asked alone."""
     if frozen and (own := bert.classifier(folder)) is not None:
@@ -41,12 +83,14 @@ def load_classifier(folder: Path, *, frozen: bool = False) -> Any:
     )
 
 
+@_of_folder
 def load_language_model(folder: Path, auto: Any) -> Any:
     """A language model that `save_tower` wrote; `auto` is the Hugging Face class to load it with."""
     saved = over_base.saved(lambda source, within: pretrained.read(auto, source, within), folder)
     return saved or auto.from_pretrained(str(folder), dtype=torch.float32)
 
 
+@_of_folder
 def load_causal_language_model(folder: Path) -> Any:
     """A causal language model that `save_tower` wrote."""
     return over_base.saved(pretrained.plain_causal_language_model, folder) or pretrained.load(
@@ -54,6 +98,7 @@ def load_causal_language_model(folder: Path) -> Any:
     )
 
 
+@_of_folder
 def load_masked_language_model(folder: Path) -> Any:
     """A masked language model that `save_tower` wrote."""
     return pretrained.load(AutoModelForMaskedLM, str(folder))
@@ -91,4 +136,6 @@ def save_weights(module: nn.Module, path: Path, *, prefix: str = "") -> None:
 
 def load_weights(module: nn.Module, path: Path, *, prefix: str = "") -> None:
     """Load the parameters that `save_weights` wrote."""
-    module.load_state_dict({name.removeprefix(prefix): value for name, value in load_file(path).items()})
+    with naming_damage(path):
+        weights = load_file(path)
+    module.load_state_dict({name.removeprefix(prefix): value for name, value in weights.items()})

@@ -13,7 +13,7 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from components.config import UserError
+from components.config import Damaged, UserError
 from components.retrieval import topk
 
 # Vectors converted to float32 and added together.
@@ -82,7 +82,8 @@ def write(index: Any, path: Path) -> None:
 
 
 def read(path: Path, *, threads: int, gpu: bool, probes: int | None = None, ef: int | None = None) -> Any:
-    """Open an index for searching, on a GPU if `gpu`, FAISS was built for one and the index is no HNSW graph.
+    """Open an index for searching, on a GPU if `gpu`, FAISS was built for one and the index is no HNSW graph. Damaged
+    where FAISS cannot read it.
 
     `probes` is the number of cells that an inverted file visits, `ef` the size of HNSW's candidate list; None for what
     the file has.
@@ -90,7 +91,10 @@ def read(path: Path, *, threads: int, gpu: bool, probes: int | None = None, ef: 
     faiss.omp_set_num_threads(threads)
     on_gpu = gpu and gpus() > 0
     # Memory-mapped, so that the workers of a machine share one copy.
-    index = faiss.read_index(str(path), 0 if on_gpu else faiss.IO_FLAG_MMAP_IFC)
+    try:
+        index = faiss.read_index(str(path), 0 if on_gpu else faiss.IO_FLAG_MMAP_IFC)
+    except RuntimeError as error:
+        raise Damaged(f"{path}: FAISS cannot read it: {_message(error).partition(' (')[0]}", path) from None
     inverted, graph = faiss.try_extract_index_ivf(index), _graph(index)
     if inverted is not None and probes is not None:
         inverted.nprobe = min(probes, inverted.nlist)

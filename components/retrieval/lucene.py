@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from components.config import Config, UserError, listing
+from components.config import Config, Damaged, UserError, listing
 
 Language = Literal[
     "en", "ar", "bn", "da", "de", "es", "fa", "fi", "fr", "hi", "hu", "id", "it", "ja", "nl", "no", "pl", "pt", "ru",
@@ -216,8 +216,14 @@ class Searcher:
     """
 
     def __init__(self, path: Path, analyzer: AnalyzerConfig, *, k1: float, b: float, threads: int) -> None:
-        self._autoclass = start_jvm(threads).autoclass
-        self._searcher = self._autoclass("io.anserini.search.SimpleSearcher")(str(path), self._analyzer(analyzer))
+        """Damaged where Lucene cannot open the index."""
+        jnius = start_jvm(threads)
+        self._autoclass = jnius.autoclass
+        try:
+            self._searcher = self._autoclass("io.anserini.search.SimpleSearcher")(str(path), self._analyzer(analyzer))
+        except jnius.JavaException as error:
+            reason = str(error).splitlines()[0].removeprefix("JVM exception occurred: ")
+            raise Damaged(f"{path}: Lucene cannot open it: {reason}", path) from None
         self._searcher.set_bm25(k1, b)
         self._threads = threads
         self._json = self._hits_as_json()

@@ -40,6 +40,10 @@ class BM25:
             searcher.feed_back(**config.rm3.model_dump())
         return searcher
 
+    def wait(self) -> None:
+        """Wait until the index is open; Damaged where it cannot be."""
+        self._searcher.result()
+
     def __call__(self, texts: Sequence[str], k: int) -> Callable[[], list[Found]]:
         """Begin to search; what is returned waits for the lists."""
         return self._java.submit(lambda: list(self._searcher.result().search(texts, k))).result

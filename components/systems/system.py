@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
-from components.config import UserError
+from components.config import Damaged, UserError
 from components.data.tables import RANKING, document_text
 from components.retrieval.fusion import fuse
 from components.systems import config as configs
@@ -67,6 +67,14 @@ class System:
     def load(cls, folder: Path, *, threads: int, models: Callable[[], Mapping[str, Any]] = dict) -> Self:
         """The system in a folder; UserError for a folder that is none or lacks something. `models` are the other
         options of `Inference`, where these are not a processor's."""
+        try:
+            return cls._load(folder, threads=threads, models=models)
+        except Damaged as error:
+            raise UserError(f"{error}; export the system again") from None
+
+    @classmethod
+    def _load(cls, folder: Path, *, threads: int, models: Callable[[], Mapping[str, Any]]) -> Self:
+        """The same; Damaged for a file of models or indexes that is cut or lost."""
         config = configs.read(folder)
         lexical = dense = ranker = None
         if config.lexical is not None:  # Java starts while Python imports torch, to look for a GPU too
@@ -96,6 +104,8 @@ class System:
             )  # fmt: skip
         if config.ranker is not None:
             ranker = PairScorer(folder / config.ranker.folder, precision=config.ranker.precision, **options)
+        if lexical is not None:
+            lexical.wait()
         return cls(config, documents, lexical=lexical, dense=dense, ranker=ranker)
 
     def search(self, texts: Sequence[str], k: int, seconds: Seconds | None = None) -> list[list[Hit]]:

@@ -28,6 +28,24 @@ assert "ray" not in sys.modules
 print(json.dumps(answers))
 """
 
+OPENED = """
+import json, sys, traceback
+from pathlib import Path
+from components.config import UserError
+from components.systems.system import System
+
+outcomes = []
+for folder, texts, k in json.loads(sys.argv[1]):
+    try:
+        found = System.load(Path(folder), threads=1).search(texts, k)
+        outcomes.append([[hit.doc_id for hit in hits] for hits in found])
+    except UserError as error:
+        outcomes.append(str(error))
+    except Exception:
+        outcomes.append(f"{folder}: {traceback.format_exc()}")
+print(json.dumps(outcomes))
+"""
+
 EXAMPLES = """
 import contextlib, io, json, os, runpy, sys
 
@@ -53,6 +71,12 @@ def by_systems(asked: Asked) -> list[list[list[dict[str, Any]]]]:
     """What `System.search` finds: for each folder and query the hits. All queries at once give the same documents as
     each alone, asked from several threads."""
     return _said(SYSTEMS, asked, ROOT)
+
+
+def opened(asked: Asked) -> list[Any]:
+    """For each folder the ids that `System.search` finds, or the message of the error: of no UserError the
+    traceback."""
+    return _said(OPENED, asked, ROOT)
 
 
 def by_examples(asked: Asked) -> list[list[list[str]]]:

@@ -1,19 +1,21 @@
 """The folder of a trained model, copied for other tools: an adapter merged into its base, or apart."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from components.config import UserError
 from components.data.tokenizers import MODEL_CONFIG
-from components.files import write_json
+from components.files import read_json, write_json
 from components.models.configs import BASE, Base, locate_model
 
 
 def copy(model: Path, to: Path, *, adapters: bool = False) -> None:
     """Copy a model's folder. An adapter is merged into a copy of its base, so that the folder needs nothing else; with
-    `adapters` it stays apart, for peft. UserError where the latter cannot be."""
+    `adapters` it stays apart, for peft. UserError where the latter cannot be, Damaged where a file is cut or lost."""
+    from components.models import saved
+
+    saved.check(model)
     bases = sorted(model.rglob(BASE))
     if not bases:
         shutil.copytree(model, to)
@@ -35,7 +37,7 @@ def _name_base(folder: Path) -> None:
     located = locate_model(base.model)
     name = str(Path(located) / base.folder) if Path(located).is_dir() else located
     path = folder / "adapter_config.json"
-    write_json(path, {**json.loads(path.read_text()), "base_model_name_or_path": name})
+    write_json(path, {**read_json(path), "base_model_name_or_path": name})
 
 
 def _merge(folder: Path, to: Path) -> None:
@@ -44,7 +46,7 @@ def _merge(folder: Path, to: Path) -> None:
     from components.models.dual_encoder import DualEncoder
 
     kinds: dict[str, Any] = {"dual_encoder": DualEncoder, "cross_encoder": CrossEncoder}
-    model = kinds[json.loads((folder / MODEL_CONFIG).read_text())["kind"]].load(folder)
+    model = kinds[read_json(folder / MODEL_CONFIG)["kind"]].load(folder)
     adapters.merge(model)
     model.config = model.config.model_copy(update={"adapter": None})
     model.save(to, folder)

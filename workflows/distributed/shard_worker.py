@@ -20,6 +20,7 @@ from components.config import UserError
 from components.files import replacing
 from workflows.distributed.cluster import node_name
 from workflows.store import s3, transfer
+from workflows.store.needed import remade
 
 IDLE_SECONDS = 2.0
 """After so long without a shard a process frees its worker, with its model and its memory."""
@@ -80,7 +81,7 @@ def fill_batch(batch: dict[str, Any], *, filler: dict[str, Any], map_id: str) ->
             row["counts"] = json.dumps(_resident.fill(file, json.loads(task), filler, map_id))
             row["time"] = json.dumps(timing.drain())
         except UserError as error:
-            row["mistake"] = str(error)
+            row["mistake"] = str(remade(error))
         except Exception:
             process = f"In process {os.getpid()} on {socket.gethostname()}:\n"
             row["failure"] = process + traceback.format_exc()

@@ -20,6 +20,7 @@ from workflows.program import without_passwords
 from workflows.store import attempts
 from workflows.store.code_version import code_version
 from workflows.store.dag import Step, StepFailed, canonical, foreign_code
+from workflows.store.needed import remade
 from workflows.store.progress import PROGRESS
 from workflows.store.store import FAILURE, Store
 
@@ -62,7 +63,7 @@ def execute(
             remove_leftovers(out)  # files of workers that died while the step went on without them
             return finish(_record(node, summary or {}, files, started, cluster))
         except UserError as error:
-            raise UserError(f"{node.label}: {error}") from None
+            raise UserError(f"{node.label}: {remade(error)}") from None
         except Exception as error:
             reason = str(error).strip().splitlines() or [type(error).__name__]
             try:

@@ -66,6 +66,8 @@ class Library:
         dense = self._dense(plan, config.dense, documents) if config.dense is not None else None
         made, ranked_by = plan.ranker, config.ranker
         ranker = self._ranker(made, ranked_by) if made is not None and ranked_by is not None else None
+        if lexical is not None:
+            lexical.wait()
         return System(config, documents, lexical=lexical, dense=dense, ranker=ranker)
 
     def documents(self, data: Step) -> Documents:

@@ -1,6 +1,5 @@
 """A system that a run measured, as one that can be deployed: its stages, read off the steps that made its ranking."""
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,6 +9,7 @@ import pyarrow.parquet as pq
 from components.config import UserError, listing, parse
 from components.data.tokenizers import MODEL_CONFIG, lengths_of
 from components.evaluation.selection import FILE as SELECTION
+from components.files import read_json
 from components.neighbours.reranking import best
 from components.retrieval.fusion import fitted
 from components.retrieval.lucene import AnalyzerConfig
@@ -40,7 +40,7 @@ def recommended(outcome: Outcome, store: Store) -> str | None:
     if not isinstance(selection, Step):
         return None
     store.fetch([selection], SELECTION)
-    made = json.loads((store.path(selection) / SELECTION).read_text())
+    made = read_json(store.path(selection) / SELECTION)
     if "deploy" in made:
         return str(made["deploy"])
     for one in sorted(made["candidates"], key=lambda one: -one["value"]):
@@ -181,7 +181,7 @@ def count(table: Path) -> int:
 
 def dense(stage: Step, model: Path, neighbours: Neighbours | None = None) -> Dense:
     """A retriever's list as it was searched for; `model` is the retriever's folder."""
-    encode, about = stage.inputs["queries"].inputs["config"], json.loads((model / MODEL_CONFIG).read_text())
+    encode, about = stage.inputs["queries"].inputs["config"], read_json(model / MODEL_CONFIG)
     made = stage.inputs["vectors"]
     dimensions = made.inputs["dimensions"] if made.function is smaller_vectors else None
     dimensions = dimensions or about.get("truncate")
@@ -221,7 +221,7 @@ def _fusion(stage: Step, first: str, store: Store) -> Fused:
 def _ranker(stage: Step, prior: Step | None, store: Store) -> Ranker:
     weights = None
     if prior is not None:
-        found = json.loads((store.path(prior.inputs["weights"]) / WEIGHTS).read_text())
+        found = read_json(store.path(prior.inputs["weights"]) / WEIGHTS)
         weights = Weights.model_validate({"retriever": 0.0, "bm25": 0.0, **found})
     config = stage.inputs["config"]
     return Ranker(depth=config.depth, precision=config.precision, weights=weights)

@@ -10,7 +10,7 @@ from components.compute.processor import configure_process
 from components.data.tables import RANKING, read, write
 from components.data.tokenizers import MODEL_CONFIG
 from components.data.vectors import SHARDS, DocumentVectors, Lists, QueryVectors, document_shards
-from components.files import remove, save_array, write_json
+from components.files import read_json, remove, save_array, write_json
 from components.neighbours.reranking import Ranked
 from components.retrieval import smaller
 from components.retrieval.smaller import Kind, Smaller
@@ -51,7 +51,7 @@ def smaller_vectors(
     """Write `documents-*.npy`, smaller vectors of the documents in the same order, and `smaller.json`, how they were
     made: the dimensions, and for int8 the distances, which are those of the whole collection."""
     shards = document_shards(vectors)
-    about = json.loads((retriever / "model" / MODEL_CONFIG).read_text())
+    about = read_json(retriever / "model" / MODEL_CONFIG)
     how = Smaller.of(shards, dimensions, kind, normalize=about["similarity"] == "cosine")
     how.save(out)
     names = json.loads((vectors / SHARDS).read_text())

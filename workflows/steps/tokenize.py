@@ -16,7 +16,7 @@ from components.data.tables import document_text
 from components.data.token_store import TOKENIZER
 from components.data.tokenizers import lengths_of, prompts_of, tokenizer_digest, tokenizer_file
 from components.expansion.expansions import link_or_copy
-from components.files import remove, replacing, write_array, write_json
+from components.files import naming_damage, remove, replacing, write_array, write_json
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import Shard, map_shards
 from workflows.distributed.site import Site
@@ -129,7 +129,8 @@ class Tokenizer:
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
         from tokenizers import Tokenizer as Fast
 
-        self._tokenizer = Fast.from_file(str(tokenizer_file(model)))
+        with naming_damage(tokenizer_file(model)):
+            self._tokenizer = Fast.from_file(str(tokenizer_file(model)))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._data, self._limit, self._prompts = data, max_tokens, prompts_of(model)

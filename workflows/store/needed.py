@@ -1,11 +1,12 @@
 """What a command reads must have been made, and not been dropped since."""
 
+import json
 from typing import Any
 
-from components.config import UserError
+from components.config import Damaged, UserError
 from workflows.program import program
 from workflows.store.dag import Step
-from workflows.store.store import Store
+from workflows.store.store import RECORD, Store
 
 
 class NotMade(UserError):
@@ -19,6 +20,16 @@ class NotMade(UserError):
     def told(self, run: str | None = None) -> str:
         """What is wrong, and the command: `run` and what it needs besides."""
         return f"{self}: {run or f'{program()} run CONFIG'}{self.until}"
+
+
+def remade(error: UserError) -> UserError:
+    """NotMade, which says what to remove, for a damaged file of a finished step; any other error as it is."""
+    place = error.path.resolve() if isinstance(error, Damaged) and error.path is not None else None
+    artifact = next((one for one in place.parents if (one / RECORD).is_file()), None) if place is not None else None
+    if artifact is None:
+        return error
+    label = json.loads((artifact / RECORD).read_text())["label"]
+    return NotMade(f"{error}; remove {artifact} and make it again", f" --until {label!r}")
 
 
 def finished(store: Store, node: Step) -> dict[str, Any]:
