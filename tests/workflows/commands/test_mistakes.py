@@ -18,6 +18,7 @@ import yaml
 
 from tests.support import tiny
 from tests.support.tiny import ROOT, Place, Said
+from workflows.program import program
 
 # Configs
 
@@ -261,6 +262,28 @@ def test_a_word_that_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
             tiny.main(words)
         assert caught.value.code == 2
         assert "usage: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "usage", "says"),
+    [
+        (["export", "x.yaml", "out", "--cluster", "y"], "export", "unrecognized arguments: --cluster y"),
+        (["plan", "x.yaml", "--until", "data"], "plan", "unrecognized arguments: --until data"),
+        (["run", "x.yaml", "--set", "a", "3"], "run", "unrecognized arguments: 3"),
+        (["--stor", "x", "--fast", "plan", "x.yaml"], "", "unrecognized arguments: --fast"),
+        (["serach", "x.yaml", "words"], "", r"argument COMMAND: invalid choice: 'serach' .*; did you mean search\?"),
+        (["completion", "bahs"], "completion", r".*invalid choice: 'bahs' .*; did you mean bash\?"),
+        (["fly"], "", r"argument COMMAND: invalid choice: 'fly' \(choose from [^)]*\)"),
+    ],
+)
+def test_a_word_that_a_command_does_not_have_is_said_with_its_usage(
+    capsys: pytest.CaptureFixture[str], words: list[str], usage: str, says: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        tiny.main(words)
+    assert caught.value.code == 2
+    name = f"{program()} {usage}".strip()
+    assert re.fullmatch(rf"usage: {name} \[-h\].*\n{name}: error: {says}\n", capsys.readouterr().err, re.S)
 
 
 def test_it_is_run_from_the_root(tmp_path: Path) -> None:
