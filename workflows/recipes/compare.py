@@ -23,7 +23,7 @@ class Variant(Part):
     """An experiment with other numbers than its file's."""
 
     file: str
-    """The experiment's file, relative to where you run."""
+    """The experiment's file, relative to where you run or to this config."""
     sets: list[str] = Field(min_length=1)
     """`key.path=value`, as `--set` has it."""
 
@@ -33,7 +33,8 @@ class Config(Part):
 
     recipe: Literal["compare"]
     experiments: dict[str, str | Variant] = Field(min_length=2)
-    """By the name that tables show: the experiment's file, relative to where you run, perhaps with other numbers."""
+    """By the name that tables show: the experiment's file, relative to where you run or to this config, perhaps with
+    other numbers."""
     baseline: str
     """The experiment that the others are compared with."""
     against: dict[str, str | Annotated[list[str], Field(min_length=1)]] = {}
@@ -76,7 +77,9 @@ class Config(Part):
 
 def build(config: Config) -> Outcome:
     """The graphs of all experiments, and one table of results."""
-    outcomes = {name: experiments.read_outcome(*config.variant(name)) for name in config.experiments}
+    outcomes = {
+        name: experiments.read_outcome(*config.variant(name), f"experiments.{name}") for name in config.experiments
+    }
     main = outcomes[config.baseline]
     systems = [one for name in config.other_systems for one in _measured(config, config.baseline, main, name)]
     comparisons, beside = [], []

@@ -29,8 +29,8 @@ class Config(Part):
 
     recipe: Literal["folds"]
     experiment: str
-    """The experiment's file, relative to where you run: one collection, measured on `test`, with its systems selected
-    on `dev`."""
+    """The experiment's file, relative to where you run or to this config: one collection, measured on `test`, with its
+    systems selected on `dev`."""
     sets: list[str] = []
     """`key.path=value` for the experiment, as `--set` has it."""
     folds: int = Field(5, ge=3)

@@ -53,7 +53,7 @@ class Config(SizesKey):
     retriever: DualEncoderConfig | None = None
     """A model as it is: from a hub, a package, or the folder of an export, which needs no more than `model`."""
     experiment: str | None = None
-    """An experiment's file instead, relative to where you run: the last retriever that it trains."""
+    """An experiment's file instead, relative to where you run or to this config: the last retriever that it trains."""
     sets: list[str] = []
     """`key.path=value` for that experiment, as `--set` has it."""
     k: int = Field(100, ge=1)

@@ -21,7 +21,7 @@ from workflows.stages import selection
 from workflows.stages.config import CollectionConfig, Default
 from workflows.stages.expected import KEY, Expected
 from workflows.stages.results import Outcome
-from workflows.stages.scale import KEYS, SCALE, at_scale_of, rescaled
+from workflows.stages.scale import KEYS, SCALE, NoSmallScale, at_scale_of, rescaled
 from workflows.store.dag import Step
 
 CONFIG = "config.yaml"
@@ -88,9 +88,11 @@ def is_system(path: Path) -> bool:
 def _file(path: Path) -> Path:
     """A config's file. UserError, with the one that may be meant, for a run's folder and for a file that is not there.
 
-    `demo` may mean configs/demo.yaml, as may the folder runs/demo-12ab34.
+    `demo` may mean configs/demo.yaml, as may the folder runs/demo-12ab34. What another experiment names may lie beside
+    it.
     """
-    place = located(path)
+    above = _above()
+    place = located(path, above)
     if (place / SYSTEM).is_file():
         raise UserError(f"{path}: an exported system; accepted: a config (search, serve and marks take a system too)")
     if place.is_dir() and not is_run(place):
@@ -104,7 +106,8 @@ def _file(path: Path) -> Path:
     meant = f"; did you mean {near[0]}?" if near else ""
     if is_run(place):
         raise UserError(f"{path}: the folder of a run; accepted: the config that was run{meant}")
-    raise UserError(f"{path}: there is no such file{meant}")
+    looked = f", here or beside {above}" if above else ""
+    raise UserError(f"{path}: there is no such file{looked}{meant}")
 
 
 def tree_of(path: Path, assignments: list[str]) -> dict[str, Any]:
@@ -129,11 +132,18 @@ def read_config(path: Path, assignments: list[str]) -> Any:
     return _resolved(tree_of(path, assignments), path)[1]
 
 
-def read_outcome(path: Path, assignments: list[str]) -> Outcome:
-    """What a config file's recipe hands back, for recipes that build on other experiments."""
-    path = _file(path)
-    recipe, config, _ = _resolved(tree_of(path, assignments), path)
-    return _built(recipe, config, path)
+def read_outcome(path: Path, assignments: list[str], key: str = "experiment") -> Outcome:
+    """What a config file's recipe hands back, for recipes that build on other experiments, which name it by a key.
+    UserError names the experiment that has the key too."""
+    above = _above()
+    try:
+        path = _file(path)
+        recipe, config, _ = _resolved(tree_of(path, assignments), path)
+        return _built(recipe, config, path)
+    except NoSmallScale:
+        raise
+    except UserError as error:
+        raise UserError(f"{above}: {key}: {error}" if above else str(error)) from None
 
 
 def outcome_of(tree: dict[str, Any]) -> Outcome:
@@ -170,9 +180,9 @@ def _validated(tree: dict[str, Any], path: Path) -> tuple[ModuleType, Any]:
 
 def _built(recipe: ModuleType, config: Any, path: Path) -> Outcome:
     above = _being_built.get()
-    if path.resolve() in above:
+    if path.resolve() in map(Path.resolve, above):
         raise UserError(f"{path}: the experiment builds on itself, by way of {listing(above)}")
-    token = _being_built.set((*above, path.resolve()))
+    token = _being_built.set((*above, path))
     try:
         several = not isinstance(config, CollectionConfig)  # collections or experiments, of which no system leads
         outcome: Outcome = recipe.build(config) if several else selection.built(recipe.build, config)
@@ -181,6 +191,11 @@ def _built(recipe: ModuleType, config: Any, path: Path) -> Outcome:
     finally:
         _being_built.reset(token)
     return outcome
+
+
+def _above() -> Path | None:
+    """The experiment that is being built, and names others; None where none is."""
+    return next(reversed(_being_built.get()), None)
 
 
 _being_built: ContextVar[tuple[Path, ...]] = ContextVar("being_built", default=())
