@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from components.config import Config as Part
 from components.config import distinct, listing
+from components.yaml_files import Assignments
 from workflows.stages import experiments
 from workflows.stages.results import Outcome, System, gathered, labels_apart, system_names
 from workflows.stages.sizes import tables
@@ -24,7 +25,7 @@ class Variant(Part):
 
     file: str
     """The experiment's file, relative to where you run or to this config."""
-    sets: list[str] = Field(min_length=1)
+    sets: Assignments = Field(min_length=1)
     """`key.path=value`, as `--set` has it."""
 
 
@@ -43,7 +44,7 @@ class Config(Part):
     """The systems of each experiment that are compared. Tables call them `experiment: system`."""
     other_systems: Annotated[list[str], AfterValidator(distinct)] = []
     """Further systems of the baseline, which it is compared with too."""
-    sets: list[str] = []
+    sets: Assignments = []
     """`key.path=value` for every experiment, as `--set` has it: `seeds=[1, 2, 3]`."""
     axis: str = "number"
     """The name of the charts' axis, such as `layers`."""

@@ -13,10 +13,11 @@ from types import ModuleType
 from typing import Any
 
 from components.config import UserError, listing, parse
+from components.sources.tables import KINDS, kind_of
 from components.systems.config import SYSTEM
 from components.yaml_files import read_based, read_yaml
 from workflows import ROOT
-from workflows.program import located
+from workflows.program import located, program
 from workflows.stages import selection
 from workflows.stages.config import CollectionConfig, Default
 from workflows.stages.expected import KEY, Expected
@@ -97,6 +98,8 @@ def _file(path: Path) -> Path:
         raise UserError(f"{path}: an exported system; accepted: a config (search, serve and marks take a system too)")
     if place.is_dir() and not is_run(place):
         raise UserError(f"{path}: a folder; accepted: a config")
+    if kind_of(place.name) in KINDS and place.is_file():
+        raise UserError(f"{path}: a table; accepted: a config, which `{program()} init {path}` writes for it")
     if place.exists() and not is_run(place):
         return place
     files = {name_of(file): str(file) for file in Path().glob("*.yaml")}
@@ -106,8 +109,9 @@ def _file(path: Path) -> Path:
     meant = f"; did you mean {near[0]}?" if near else ""
     if is_run(place):
         raise UserError(f"{path}: the folder of a run; accepted: the config that was run{meant}")
-    looked = f", here or beside {above}" if above else ""
-    raise UserError(f"{path}: there is no such file{looked}{meant}")
+    if above:
+        raise UserError(f"{path}: there is no such file, here or beside {above}{meant}")
+    raise UserError(f"{path}: there is no such file{meant or f'; `{program()} init FOLDER` writes one'}")
 
 
 def tree_of(path: Path, assignments: list[str]) -> dict[str, Any]:

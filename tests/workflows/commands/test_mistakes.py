@@ -31,7 +31,7 @@ RECIPES = "adapt, ar2, coder, compare, diffcse, dpr, ear, folds, sentences, siml
         ("recipe: [", r"tiny\.yaml:1: not YAML"),
         ("recipe: dpr\nk: 1\nk: 2\n", r"tiny\.yaml:3: not YAML: the key 'k' is given twice"),
         ("- a\n", r"tiny\.yaml: expected keys and values, got list"),
-        ("", r"tiny\.yaml: expected keys and values, got NoneType"),
+        ("", r"tiny\.yaml: the file is empty; accepted: keys and values"),
         ("k: 3\n", rf"tiny\.yaml: recipe: missing; accepted: {RECIPES}"),
         ("recipe: bm25\n", rf"tiny\.yaml: recipe: 'bm25'; accepted: {RECIPES}"),
         ("recipe: \x00\n", r"tiny\.yaml: not YAML: "),
@@ -50,7 +50,7 @@ def test_a_file_that_is_not_there(tmp_path: Path, said: Said) -> None:
     place = tiny.place(tmp_path / "x", {})
     place.config.unlink()
     assert place("plan") == 2
-    assert said()[1] == f"error: {place.config}: there is no such file\n"
+    assert said()[1] == f"error: {place.config}: there is no such file; `{program()} init FOLDER` writes one\n"
     place.config.mkdir()
     assert place("plan") == 2
     folder = f"{place.config}: a folder without configs; accepted: a config, or a folder that has some"
@@ -270,6 +270,7 @@ def test_a_word_that_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["export", "x.yaml", "out", "--cluster", "y"], "export", "unrecognized arguments: --cluster y"),
         (["plan", "x.yaml", "--until", "data"], "plan", "unrecognized arguments: --until data"),
         (["run", "x.yaml", "--set", "a", "3"], "run", "unrecognized arguments: 3"),
+        (["run", "x", "--set", "a=1", "--set", "a=2"], "run", "argument --set: a is set twice, to 1 and to 2; .*"),
         (["--stor", "x", "--fast", "plan", "x.yaml"], "", "unrecognized arguments: --fast"),
         (["serach", "x.yaml", "words"], "", r"argument COMMAND: invalid choice: 'serach' .*; did you mean search\?"),
         (["completion", "bahs"], "completion", r".*invalid choice: 'bahs' .*; did you mean bash\?"),

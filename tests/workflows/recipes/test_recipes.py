@@ -459,6 +459,7 @@ def test_a_grid_is_one_experiment_with_other_numbers(tmp_path: Path, ar2: dict[s
         ),
         ({"other_systems": ["retriever 7"]}, r"'AR2' \(.*one\.yaml\) has no 'retriever 7'"),
         ({"systems": ["retriever 1", "retriever 1"]}, "systems: 'retriever 1' stands twice"),
+        ({"sets": ["k=3", "k=4"]}, r"tiny\.yaml: sets: k is set twice, to 3 and to 4; accepted: one value"),
     ],
 )
 def test_what_there_is_not_cannot_be_compared(tmp_path: Path, ar2: dict[str, Any], more: Any, says: str) -> None:
