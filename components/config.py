@@ -11,6 +11,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 LINE = 1_200
 """Most characters of a line of a message."""
+MEANT = 3
+"""Most places of a key that may be meant."""
+VERY_NEAR = 0.8
+"""How like a misspelt key one of its own place is that comes before the same one in another place: seed and seeds."""
 
 
 class UserError(Exception):
@@ -100,25 +104,27 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
         place = without_classes(cls, first["loc"])
         if first["type"] == "extra_forbidden":
             accepted = fields_at(cls, first["loc"][:-1])
-            near = [_keys_below(one, place[:-1]) for one in _classes(cls, first["loc"][:-1])[:1]]
-            said = unknown(place[-1], accepted, ChainMap(*near, _keys_below(cls)))
+            below = [_keys_below(one, place[:-1]) for one in _classes(cls, first["loc"][:-1])[:1]]
+            said = unknown(place[-1], accepted, *below, _keys_below(cls))
             raise UserError(f"{where}: {'.'.join(map(str, place))}: {said}") from None
         off = any(one["loc"][:-1] == first["loc"][:-1] and one["msg"] == "Input should be False" for one in mistakes)
         raise UserError(f"{where}: {mistake(first, place, off=off)}") from None
 
 
-def unknown(key: Any, accepted: list[str], elsewhere: Mapping[str, str] | None = None) -> str:
-    """What is wrong with a key that a config does not have. `elsewhere` are keys of its other places, with their whole
-    names.
+def unknown(key: Any, accepted: list[str], *elsewhere: dict[str, list[str]]) -> str:
+    """What is wrong with a key that a config does not have. `elsewhere` are keys of its other places, the nearest
+    first, with their whole names.
 
-    >>> unknown("pair_token", ["model", "pair_tokens"])
+    >>> unknown("pair_token", ["model", "pair_tokens"], {"pair_token": ["model.pair_token"]})
     'unknown key; accepted: model, pair_tokens; did you mean pair_tokens?'
-    >>> unknown("query_token", ["model"], {"query_tokens": "model.query_tokens"})
-    'unknown key; accepted: model; did you mean model.query_tokens?'
+    >>> unknown("epoch", ["model"], {"epochs": ["warm.epochs", "game.epochs"]})
+    'unknown key; accepted: model; did you mean warm.epochs or game.epochs?'
     """
-    named = {**(elsewhere or {}), **{one: one for one in accepted}}
-    near = "".join(f"; did you mean {named[one]}?" for one in get_close_matches(str(key), named, 1))
-    return f"unknown key; accepted: {listing(accepted)}{near}"
+    named = ChainMap({one: [one] for one in accepted}, *elsewhere)
+    near = get_close_matches(str(key), accepted, 1, VERY_NEAR) or get_close_matches(str(key), named, 1)
+    *others, last = named[near[0]][:MEANT] if near else [""]
+    meant = f"{', '.join(others)} or {last}" if others else last
+    return f"unknown key; accepted: {listing(accepted)}" + (f"; did you mean {meant}?" if near else "")
 
 
 def mistake(found: Mapping[str, Any], place: tuple[Any, ...], *, off: bool = False) -> str:
@@ -158,15 +164,16 @@ def _classes(cls: Any, location: tuple[Any, ...]) -> list[type[BaseModel]]:
     return classes
 
 
-def _keys_below(cls: type[BaseModel], place: tuple[Any, ...] = ()) -> dict[str, str]:
-    """All keys of a config at a place and of its parts: each with its dotted name, of several the shortest. Those of
-    lists' parts are left out, as their names have a position."""
-    found: dict[str, str] = {}
+def _keys_below(cls: type[BaseModel], place: tuple[Any, ...] = ()) -> dict[str, list[str]]:
+    """All keys of a config at a place and of its parts, each with its dotted names, the shortest first. Those of lists'
+    parts are left out, as their names have a position."""
+    found: dict[str, list[str]] = {}
     Place = tuple[str, type[BaseModel], tuple[type[BaseModel], ...]]
     places: list[Place] = [("".join(f"{part}." for part in place), cls, (cls,))]
     for before, one, above in places:  # which grows: the classes of a level come before those below
         for name, field in one.model_fields.items():
-            found.setdefault(name, f"{before}{name}")
+            names = found.setdefault(name, [])
+            names += [f"{before}{name}"] if f"{before}{name}" not in names else []
             parts = [part for part in _config_classes(field.annotation, lists=False) if part not in above]
             places += [(f"{before}{name}.", part, (*above, part)) for part in parts]
     return found

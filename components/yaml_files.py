@@ -4,9 +4,10 @@ import copy
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import AfterValidator
 
 from components.config import UserError, listing
 
@@ -37,6 +38,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}:{line}: not YAML: {error.problem}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if tree is None:
+        raise UserError(f"{path}: the file is empty; accepted: keys and values")
     if not isinstance(tree, dict):
         raise UserError(f"{path}: expected keys and values, got {type(tree).__name__}")
     return tree
@@ -142,6 +145,20 @@ def _size(node: yaml.Node, known: dict[int, int | None]) -> int:
         problem = "an alias that holds itself" if size is None else f"more than {VALUES:,} values"
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
     return size
+
+
+def set_once(assignments: list[str]) -> list[str]:
+    """The same assignments, as a validator of a list of them; ValueError names a key that is given two values."""
+    values: dict[str, str] = {}
+    for assignment in assignments:
+        path, _, value = assignment.partition("=")
+        if values.setdefault(path, value) != value:
+            raise ValueError(f"{path} is set twice, to {values[path]} and to {value}; accepted: one value")
+    return assignments
+
+
+Assignments = Annotated[list[str], AfterValidator(set_once)]
+"""`key.path=value`, as `--set` has it: the type of a config's field."""
 
 
 def override(tree: dict[str, Any], assignments: list[str]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
@@ -163,9 +165,30 @@ def main(words: list[str] | None = None) -> int:
         opening.leave()
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser, of all or of one command: what it does not know is its own mistake, said with its own usage, and of a
+    wrong choice it names the near one."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        found, others = super().parse_known_args(args, namespace)
+        if others:
+            self.error(f"unrecognized arguments: {' '.join(others)}")
+        return found, others
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            near = get_close_matches(str(value), map(str, action.choices or ()), 1)
+            error.message += "".join(f"; did you mean {one}?" for one in near)
+            raise
+
+
 def parser() -> argparse.ArgumentParser:
     """Every command with its arguments and its help."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog=program(),
         description="Train dense retrievers and rankers against each other on Ray.",
         epilog=f"Begin with: {program()} plan configs/demo.yaml",

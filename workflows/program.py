@@ -19,9 +19,12 @@ def program() -> str:
     return os.environ.get(CALLED_AS) or (NAME if Path(sys.argv[0]).name == NAME else "python -m workflows")
 
 
-def located(path: Path) -> Path:
-    """A config file where the user is, or one of the repository's: `configs/demo.yaml` is found from any folder."""
-    return ROOT / path if not path.exists() and (ROOT / path).is_file() else path
+def located(path: Path, beside: Path | None = None) -> Path:
+    """A config file where the user is, or `beside` the config that names it, or one of the repository's:
+    `configs/demo.yaml` is found from any folder."""
+    folders = [ROOT] if beside is None else [beside.parent, ROOT]
+    elsewhere = [] if path.exists() else [folder / path for folder in folders if (folder / path).is_file()]
+    return elsewhere[0] if elsewhere else path
 
 
 def without_passwords(text: str) -> str:

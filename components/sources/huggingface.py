@@ -78,14 +78,16 @@ class Source(base.Source):
     def read_documents(self) -> Iterator[Document | Bad]:
         """The rows of the documents."""
         for row, place in _rows(self.documents, ["doc_id", "text"], ["title"]):
-            yield document(row["doc_id"], row["title"], row["text"], place)
+            column = self.documents.columns.get("text", "text")
+            yield document(row["doc_id"], row["title"], row["text"], place, column=column)
 
     def read_queries(self) -> Iterator[Query | Bad]:
         """The rows of the queries."""
         splits = first_splits(self.read_qrels())
         for row, place in _rows(self.queries, ["query_id", "text"], ["answers", "split"]):
             split = row["split"] or splits.get(str(row["query_id"]), UNJUDGED)
-            yield query(row["query_id"], row["text"], row["answers"], split, place)
+            column = self.queries.columns.get("text", "text")
+            yield query(row["query_id"], row["text"], row["answers"], split, place, column=column)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
         """The rows of the qrels, split by split."""

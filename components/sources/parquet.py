@@ -75,12 +75,14 @@ class Source(base.Source):
 
     def read_documents(self) -> Iterator[Document | Bad]:
         """The rows of the documents."""
+        column = self.columns.documents.get("text", "text")
         for row, place in self._rows(self.documents, ["doc_id", "text"], ["title"], self.columns.documents):
-            yield document(row["doc_id"], row["title"], row["text"], place)
+            yield document(row["doc_id"], row["title"], row["text"], place, column=column)
 
     def read_queries(self) -> Iterator[Query | Bad]:
         """The rows of the queries, of the chosen splits."""
         judged: dict[str, str] | None = None
+        column = self.columns.queries.get("text", "text")
         ours = {theirs: ours for ours, theirs in base.chosen(self.splits, []).items()}
         for row, place in self._rows(self.queries, ["query_id", "text"], ["answers", "split"], self.columns.queries):
             split = row["split"] or self.split
@@ -88,9 +90,10 @@ class Source(base.Source):
                 judged = first_splits(self.read_qrels()) if judged is None else judged
                 split = judged.get(str(row["query_id"]), UNJUDGED)
                 if split != UNJUDGED or self.splits is None:
-                    yield query(row["query_id"], row["text"], row["answers"], split, place)
+                    yield query(row["query_id"], row["text"], row["answers"], split, place, column=column)
             elif self.splits is None or str(split) in ours:
-                yield query(row["query_id"], row["text"], row["answers"], ours.get(str(split), split), place)
+                split = ours.get(str(split), split)
+                yield query(row["query_id"], row["text"], row["answers"], split, place, column=column)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
         """The rows of the qrels, of the chosen splits."""

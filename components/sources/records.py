@@ -69,30 +69,31 @@ UNJUDGED = "unjudged"
 """The split of queries without judgements, in collections where the judgements determine a query's split."""
 
 
-def document(doc_id: Any, title: Any, text: Any, place: str) -> Document | Bad:
-    """A checked document; a title or text of None is empty."""
+def document(doc_id: Any, title: Any, text: Any, place: str, *, column: str | None = None) -> Document | Bad:
+    """A checked document; a title or text of None is empty. The column of its text is for messages."""
     name = _id(doc_id, "document", place)
     if isinstance(name, Bad):
         return name
+    lacks = f"it has no {column!r}" if text is None and column else ""
     title, text = ("" if value is None else value for value in (title, text))
     if not isinstance(title, str) or not isinstance(text, str):
         return Bad("wrong columns", place, "title and text must be text", name)
     if not title.strip() and not text.strip():
-        return Bad("document with neither title nor text", place, id=name)
+        return Bad("document with neither title nor text", place, lacks, name)
     if not (_is_utf8(title) and _is_utf8(text)):
         return Bad("text that is not UTF-8", place, id=name)
     return Document(name, title, text, place)
 
 
-def query(query_id: Any, text: Any, answers: Any, split: str, place: str) -> Query | Bad:
-    """A checked query; answers of None are an empty list."""
+def query(query_id: Any, text: Any, answers: Any, split: str, place: str, *, column: str | None = None) -> Query | Bad:
+    """A checked query; answers of None are an empty list. The column of its text is for messages."""
     name = _id(query_id, "query", place)
     if isinstance(name, Bad):
         return name
     if not isinstance(text, str | None):
         return Bad("wrong columns", place, "the text of a query must be text", name)
     if text is None or not text.strip():
-        return Bad("empty query", place, id=name)
+        return Bad("empty query", place, f"it has no {column!r}" if text is None and column else "", name)
     answers = [] if answers is None else answers
     if not isinstance(answers, (list, tuple)) or not all(isinstance(answer, str) for answer in answers):
         return Bad("answers that are not a list of texts", place, id=name)

@@ -54,9 +54,10 @@ class Source(parquet.Source):
     def read_documents(self) -> Iterator[Document | Bad]:
         """The rows of the documents; of pairs each text once."""
         names = _Names("doc_id", "title", "text")
+        column = self.columns.documents.get("text", "text")
         for row, place in self._rows(self.documents, ["doc_id", "text"], ["title"], self.columns.documents):
             if not (self.paired and names(row)[1]):
-                yield document(row["doc_id"], row["title"], row["text"], place)
+                yield document(row["doc_id"], row["title"], row["text"], place, column=column)
 
     def read_queries(self) -> Iterator[Query | Bad]:
         """The rows of the queries, of the chosen splits; of pairs each text once."""
@@ -65,7 +66,8 @@ class Source(parquet.Source):
             return
         for asked in self._asked():
             if asked.split is not None and not asked.known:
-                yield query(asked.name, asked.row["text"], asked.row["answers"], asked.split, asked.place)
+                row, column = asked.row, self.columns.queries.get("text", "text")
+                yield query(asked.name, row["text"], row["answers"], asked.split, asked.place, column=column)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
         """The rows of the qrels, of the chosen splits; of pairs one a row."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Discriminator, ValidationError
 
-from components.config import Config, UserError, fields_at, parse
+from components.config import Config, UserError, fields_at, parse, unknown
 from components.models.configs import CrossEncoderConfig, DualEncoderConfig
 from components.training.config import TrainConfig
 from components.training.terms import LossTerm
@@ -71,6 +71,8 @@ def test_a_tree_becomes_a_frozen_config() -> None:
             "more.1.flat.x: unknown key; accepted: kind, width",
         ),
         ({"name": "x", "maybe": {"depth": 1, "x": 1}}, "maybe.x: unknown key; accepted: kind, depth, inner"),
+        ({"name": "x", "widht": 1}, "; did you mean index.width, index.inner.width or maybe.inner.width?"),
+        ({"name": "x", "depth": 1}, "; did you mean index.depth or maybe.depth?"),
         ({"name": "x", "index": {"kind": "round"}}, "index: "),
         ({"name": "x", "index": {"kind": "deep"}}, "index.deep.depth: it is needed, and is not there"),
         (
@@ -83,6 +85,12 @@ def test_a_tree_becomes_a_frozen_config() -> None:
 )
 def test_a_mistake_is_one_line_with_the_key_and_what_is_accepted(tree: dict[str, Any], message: str) -> None:
     assert message in wrong(tree)
+
+
+def test_a_near_key_of_the_same_place_is_meant_before_one_of_another() -> None:
+    elsewhere = {"seed": ["generator.seed"], "layers": ["model.layers"]}
+    assert unknown("seed", ["seeds", "answers"], elsewhere).endswith("; did you mean seeds?")
+    assert unknown("layers", ["seeds", "answers"], elsewhere).endswith("; did you mean model.layers?")
 
 
 def test_a_kind_that_is_not_there_says_which_are() -> None:

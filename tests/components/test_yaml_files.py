@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from components.config import UserError
-from components.yaml_files import override, read_yaml, yaml_text
+from components.yaml_files import override, read_yaml, set_once, yaml_text
 
 
 class TestYaml:
@@ -38,7 +38,7 @@ class TestYaml:
             ("a: 1\nb: [1\n", r"some\.yaml:3: not YAML"),
             ("a: 1\n  b: 2\n", r"some\.yaml:2: not YAML"),
             ("- 1\n", r"some\.yaml: expected keys and values, got list"),
-            ("", r"some\.yaml: expected keys and values, got NoneType"),
+            ("# nothing\n", r"some\.yaml: the file is empty; accepted: keys and values"),
             (b"a: caf\xe9\n", r"some\.yaml: not UTF-8 text"),
             ("a: !!python/object/apply:os.system [ls]\n", r"some\.yaml:1: not YAML"),
             ("a: {b: 1, b: 2}\n", r"some\.yaml:1: not YAML: the key 'b' is given twice"),
@@ -80,6 +80,11 @@ class TestOverriding:
             found = found[part]
         assert found == value
         assert before == self.TREE  # a copy was changed
+
+    def test_a_list_gives_a_key_one_value(self) -> None:
+        assert set_once(["a=1", "a.b=2", "b", "a=1"]) == ["a=1", "a.b=2", "b", "a=1"]
+        with pytest.raises(ValueError, match=r"^a\.b is set twice, to 1 and to 2; accepted: one value$"):
+            set_once(["a.b=1", "c=3", "a.b=2"])
 
     def test_later_assignments_come_after_earlier_ones(self) -> None:
         assert override({}, ["a.b=1", "a.c=2", "a.b=3"]) == {"a": {"b": 3, "c": 2}}

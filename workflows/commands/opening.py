@@ -6,9 +6,11 @@ import shlex
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from components.config import UserError, listing
 from components.files import nearest, unwritable
+from components.yaml_files import set_once
 from workflows import ROOT
 from workflows.distributed import cluster as clusters
 from workflows.distributed import worker_group
@@ -33,10 +35,22 @@ def add_config(
     add_assignments(parser)
 
 
+class Assign(argparse.Action):
+    """Appends an assignment to those before it, unless one of them gives its key another value."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        try:
+            setattr(namespace, self.dest, set_once([*getattr(namespace, self.dest), values]))
+        except ValueError as error:
+            raise argparse.ArgumentError(self, str(error)) from None
+
+
 def add_assignments(parser: argparse.ArgumentParser) -> None:
     """Add the argument that changes values of an experiment."""
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments",
+        "--set", action=Assign, default=[], metavar="KEY=VALUE", dest="assignments",
         help="change a value: rounds=3, retriever.game.train.updates=200 (part of the experiment's identity)",
     )  # fmt: skip
 

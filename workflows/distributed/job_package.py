@@ -35,10 +35,10 @@ def pack(config: Path, cluster: Cluster, folder: Path) -> str:
     return pack_experiment(config, folder)
 
 
-def pack_experiment(config: Path, folder: Path) -> str:
+def pack_experiment(config: Path, folder: Path, beside: Path | None = None) -> str:
     """Write an experiment's file, merged with the files that it is based on, and the experiments that it builds on; its
-    place in the folder."""
-    config = located(config)
+    place in the folder. What another experiment names may lie beside it."""
+    config = located(config, beside)
     source = config.resolve()
     if source.is_relative_to(ROOT):
         place = source.relative_to(ROOT)
@@ -47,14 +47,14 @@ def pack_experiment(config: Path, folder: Path) -> str:
     tree = read_based(config)
     if tree.get("recipe") == "compare":
         tree["experiments"] = {
-            name: {**compared, "file": pack_experiment(Path(compared["file"]), folder)}
+            name: {**compared, "file": pack_experiment(Path(compared["file"]), folder, config)}
             if isinstance(compared, dict)
-            else pack_experiment(Path(compared), folder)
+            else pack_experiment(Path(compared), folder, config)
             for name, compared in tree["experiments"].items()
         }
     for key in BUILDS_ON & tree.keys():
         if isinstance(tree[key], str):
-            tree[key] = pack_experiment(Path(tree[key]), folder)
+            tree[key] = pack_experiment(Path(tree[key]), folder, config)
     write(folder / place, tree)
     return str(place)
 

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from components.config import Config as Part
 from components.config import distinct, listing
+from components.yaml_files import Assignments
 from workflows.stages import experiments
 from workflows.stages.results import Outcome, System, gathered, labels_apart, system_names
 from workflows.stages.sizes import tables
@@ -23,8 +24,8 @@ class Variant(Part):
     """An experiment with other numbers than its file's."""
 
     file: str
-    """The experiment's file, relative to where you run."""
-    sets: list[str] = Field(min_length=1)
+    """The experiment's file, relative to where you run or to this config."""
+    sets: Assignments = Field(min_length=1)
     """`key.path=value`, as `--set` has it."""
 
 
@@ -33,7 +34,8 @@ class Config(Part):
 
     recipe: Literal["compare"]
     experiments: dict[str, str | Variant] = Field(min_length=2)
-    """By the name that tables show: the experiment's file, relative to where you run, perhaps with other numbers."""
+    """By the name that tables show: the experiment's file, relative to where you run or to this config, perhaps with
+    other numbers."""
     baseline: str
     """The experiment that the others are compared with."""
     against: dict[str, str | Annotated[list[str], Field(min_length=1)]] = {}
@@ -42,7 +44,7 @@ class Config(Part):
     """The systems of each experiment that are compared. Tables call them `experiment: system`."""
     other_systems: Annotated[list[str], AfterValidator(distinct)] = []
     """Further systems of the baseline, which it is compared with too."""
-    sets: list[str] = []
+    sets: Assignments = []
     """`key.path=value` for every experiment, as `--set` has it: `seeds=[1, 2, 3]`."""
     axis: str = "number"
     """The name of the charts' axis, such as `layers`."""
@@ -76,7 +78,9 @@ class Config(Part):
 
 def build(config: Config) -> Outcome:
     """The graphs of all experiments, and one table of results."""
-    outcomes = {name: experiments.read_outcome(*config.variant(name)) for name in config.experiments}
+    outcomes = {
+        name: experiments.read_outcome(*config.variant(name), f"experiments.{name}") for name in config.experiments
+    }
     main = outcomes[config.baseline]
     systems = [one for name in config.other_systems for one in _measured(config, config.baseline, main, name)]
     comparisons, beside = [], []

@@ -14,6 +14,7 @@ from pydantic import Field
 from components.config import Config as Part
 from components.config import listing
 from components.evaluation.selection import Kind
+from components.yaml_files import Assignments
 from workflows.stages import experiments
 from workflows.stages.results import Outcome, System, gathered, labels_apart, system_names
 from workflows.steps.pool import pool, pool_selected
@@ -29,9 +30,9 @@ class Config(Part):
 
     recipe: Literal["folds"]
     experiment: str
-    """The experiment's file, relative to where you run: one collection, measured on `test`, with its systems selected
-    on `dev`."""
-    sets: list[str] = []
+    """The experiment's file, relative to where you run or to this config: one collection, measured on `test`, with its
+    systems selected on `dev`."""
+    sets: Assignments = []
     """`key.path=value` for the experiment, as `--set` has it."""
     folds: int = Field(5, ge=3)
     """Each is measured once; the next one is dev meanwhile, and the others are trained on."""

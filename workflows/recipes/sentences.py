@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from components.config import distinct
 from components.models.configs import DualEncoderConfig
+from components.yaml_files import Assignments
 from workflows.stages import experiments
 from workflows.stages.collection import Collection, Model
 from workflows.stages.results import Outcome, note_on
@@ -25,8 +26,8 @@ class Config(SentencesConfig):
     retriever: DualEncoderConfig | None = None
     """A model as it is: from a hub, a package, or the folder of an export, which needs no more than `model`."""
     experiment: str | None = None
-    """An experiment's file instead, relative to where you run: the last retriever that it trains."""
-    sets: list[str] = []
+    """An experiment's file instead, relative to where you run or to this config: the last retriever that it trains."""
+    sets: Assignments = []
     """`key.path=value` for that experiment, as `--set` has it."""
     seeds: Annotated[list[int], AfterValidator(distinct), Field(min_length=1)] | None = None
     """The experiment's seeds: the last retriever of each. Null for one, as the experiment's file has it."""

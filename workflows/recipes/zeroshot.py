@@ -13,6 +13,7 @@ from components.evaluation.embedding_space import EmbeddingSpaceConfig
 from components.models.configs import DualEncoderConfig
 from components.retrieval.fusion import FusionConfig
 from components.sources.base import AnySource
+from components.yaml_files import Assignments
 from workflows.stages import experiments
 from workflows.stages.collection import Collection
 from workflows.stages.config import CollectionConfig, EvaluateConfig, LexicalConfig
@@ -53,8 +54,8 @@ class Config(SizesKey):
     retriever: DualEncoderConfig | None = None
     """A model as it is: from a hub, a package, or the folder of an export, which needs no more than `model`."""
     experiment: str | None = None
-    """An experiment's file instead, relative to where you run: the last retriever that it trains."""
-    sets: list[str] = []
+    """An experiment's file instead, relative to where you run or to this config: the last retriever that it trains."""
+    sets: Assignments = []
     """`key.path=value` for that experiment, as `--set` has it."""
     k: int = Field(100, ge=1)
     """Documents retrieved for a query."""

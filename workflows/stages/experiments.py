@@ -14,15 +14,16 @@ from types import ModuleType
 from typing import Any
 
 from components.config import UserError, listing, parse
+from components.sources.tables import KINDS, kind_of
 from components.systems.config import SYSTEM
 from components.yaml_files import read_based, read_yaml
 from workflows import ROOT
-from workflows.program import located
+from workflows.program import located, program
 from workflows.stages import selection
 from workflows.stages.config import CollectionConfig, Default
 from workflows.stages.expected import KEY, Expected
 from workflows.stages.results import Outcome
-from workflows.stages.scale import KEYS, SCALE, at_scale_of, rescaled
+from workflows.stages.scale import KEYS, SCALE, NoSmallScale, at_scale_of, rescaled
 from workflows.store.dag import Step
 
 CONFIG = "config.yaml"
@@ -99,17 +100,24 @@ def is_system(path: Path) -> bool:
 
 
 def _file(path: Path) -> Path:
-    """A config's file; a run's is in its folder. UserError, with what may be meant, where it is not there."""
-    place = located(path)
+    """A config's file; a run's is in its folder, and what another experiment names may lie beside it. UserError, with
+    what may be meant, where it is not there."""
+    above = _above()
+    place = located(path, above)
     if is_run(place):
         return place / CONFIG
     if (place / SYSTEM).is_file():
         raise UserError(f"{path}: an exported system; accepted: a config (search, serve and marks take a system too)")
     if place.is_dir():
         raise UserError(f"{path}: a folder; accepted: a config")
+    if kind_of(place.name) in KINDS and place.is_file():
+        raise UserError(f"{path}: a table; accepted: a config, which `{program()} init {path}` writes for it")
     if place.exists():
         return place
-    raise UserError(f"{path}: there is no such file{_meant(path, [name_of(place), place.stem])}")
+    meant = _meant(path, [name_of(place), place.stem])
+    if above:
+        raise UserError(f"{path}: there is no such file, here or beside {above}{meant}")
+    raise UserError(f"{path}: there is no such file{meant or f'; `{program()} init FOLDER` writes one'}")
 
 
 def _meant(path: Path, names: list[str]) -> str:
@@ -142,11 +150,18 @@ def read_config(path: Path, assignments: list[str]) -> Any:
     return _resolved(tree_of(path, assignments), path)[1]
 
 
-def read_outcome(path: Path, assignments: list[str]) -> Outcome:
-    """What a config file's recipe hands back, for recipes that build on other experiments."""
-    path = _file(path)
-    recipe, config, _ = _resolved(tree_of(path, assignments), path)
-    return _built(recipe, config, path)
+def read_outcome(path: Path, assignments: list[str], key: str = "experiment") -> Outcome:
+    """What a config file's recipe hands back, for recipes that build on other experiments, which name it by a key.
+    UserError names the experiment that has the key too."""
+    above = _above()
+    try:
+        path = _file(path)
+        recipe, config, _ = _resolved(tree_of(path, assignments), path)
+        return _built(recipe, config, path)
+    except NoSmallScale:
+        raise
+    except UserError as error:
+        raise UserError(f"{above}: {key}: {error}" if above else str(error)) from None
 
 
 def outcome_of(tree: dict[str, Any]) -> Outcome:
@@ -183,9 +198,9 @@ def _validated(tree: dict[str, Any], path: Path) -> tuple[ModuleType, Any]:
 
 def _built(recipe: ModuleType, config: Any, path: Path) -> Outcome:
     above = _being_built.get()
-    if path.resolve() in above:
+    if path.resolve() in map(Path.resolve, above):
         raise UserError(f"{path}: the experiment builds on itself, by way of {listing(above)}")
-    token = _being_built.set((*above, path.resolve()))
+    token = _being_built.set((*above, path))
     try:
         several = not isinstance(config, CollectionConfig)  # collections or experiments, of which no system leads
         outcome: Outcome = recipe.build(config) if several else selection.built(recipe.build, config)
@@ -194,6 +209,11 @@ def _built(recipe: ModuleType, config: Any, path: Path) -> Outcome:
     finally:
         _being_built.reset(token)
     return outcome
+
+
+def _above() -> Path | None:
+    """The experiment that is being built, and names others; None where none is."""
+    return next(reversed(_being_built.get()), None)
 
 
 _being_built: ContextVar[tuple[Path, ...]] = ContextVar("being_built", default=())

@@ -21,10 +21,10 @@ class StartedConfig(RetrievalConfig):
     """What the retriever learns from the collection's documents before it learns from queries: one of the objectives of
     the recipe `simlm`, or several in turn. It is measured as `pre-trained`. Null for nothing."""
     start_from: str | None = None
-    """An experiment's file, relative to where you run: the retriever begins from the last one that it trains, such as
-    SimLM's pre-trained encoder (recipe `simlm`, with `retriever_1: null`). It must be made from the same model, by the
-    same keys; the collection may be another. Each seed begins from that of the same seed. It is measured as
-    `pre-trained`. Null for the model as it is."""
+    """An experiment's file, relative to where you run or to this config: the retriever begins from the last one that it
+    trains, such as SimLM's pre-trained encoder (recipe `simlm`, with `retriever_1: null`). It must be made from the
+    same model, by the same keys; the collection may be another. Each seed begins from that of the same seed. It is
+    measured as `pre-trained`. Null for the model as it is."""
 
     @model_validator(mode="after")
     def _one_start(self) -> Self:
@@ -52,7 +52,7 @@ def started(
 
 def _last_of(path: Path, begun: Model, config: StartedConfig, seed: int) -> Step:
     """The last retriever that another experiment trains."""
-    trained = experiments.read_outcome(path, [f"seeds=[{seed}]"]).retrieval.retriever
+    trained = experiments.read_outcome(path, [f"seeds=[{seed}]"], "start_from").retrieval.retriever
     made = {node.fingerprint: node.label for node in graph([trained])}
     if begun.step.fingerprint not in made:
         raise ValueError(

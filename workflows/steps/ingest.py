@@ -108,7 +108,7 @@ class Dropped:
     def add(self, bad: Bad) -> None:
         """Drop a record, or raise UserError naming its place."""
         if self.on_bad == "fail":
-            raise UserError(str(bad))
+            raise UserError(f"{bad}; mend it, or set data.on_bad: drop")
         self.counts[bad.reason] += 1
         examples = self.examples.setdefault(bad.reason, [])
         if len(examples) < SHOWN:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,21 @@ def test_pairs_of_two_text_files(tmp_path: Path, fewer: str) -> None:
     write(tmp_path / name, "x")
     with pytest.raises(UserError, match=rf"{name} has fewer rows; accepted: a "):
         list(found.read_qrels())
+
+
+def test_a_row_without_its_text_names_the_column(tmp_path: Path) -> None:
+    (tmp_path / "articles.jsonl").write_text('{"doc_id": "a", "body": "x"}\n{"doc_id": "b"}\n')
+    asked = ({"query_id": "q", "ask": "x?"}, {"query_id": "r"}, {"query_id": "s", "ask": " "})
+    (tmp_path / "asked.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in asked))
+    columns = {"documents": {"text": "body"}, "queries": {"text": "ask"}}
+    found = source(format="tables", path=str(tmp_path), documents="articles.jsonl", queries="asked.jsonl",
+                   split="test", columns=columns)  # fmt: skip
+    why = f"{tmp_path}/articles.jsonl:2: document with neither title nor text 'b' (it has no 'body')"
+    assert str(list(found.read_documents())[1]) == why
+    assert [str(one) for one in list(found.read_queries())[1:]] == [
+        f"{tmp_path}/asked.jsonl:2: empty query 'r' (it has no 'ask')",
+        f"{tmp_path}/asked.jsonl:3: empty query 's'",
+    ]
 
 
 def test_documents_alone(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import yaml
 
 from tests.support import tiny
 from tests.support.tiny import ROOT, Place, Said
+from workflows.program import program
 
 # Configs
 
@@ -30,7 +31,7 @@ RECIPES = "adapt, ar2, coder, compare, diffcse, dpr, ear, folds, sentences, siml
         ("recipe: [", r"tiny\.yaml:1: not YAML"),
         ("recipe: dpr\nk: 1\nk: 2\n", r"tiny\.yaml:3: not YAML: the key 'k' is given twice"),
         ("- a\n", r"tiny\.yaml: expected keys and values, got list"),
-        ("", r"tiny\.yaml: expected keys and values, got NoneType"),
+        ("", r"tiny\.yaml: the file is empty; accepted: keys and values"),
         ("k: 3\n", rf"tiny\.yaml: recipe: missing; accepted: {RECIPES}"),
         ("recipe: bm25\n", rf"tiny\.yaml: recipe: 'bm25'; accepted: {RECIPES}"),
         ("recipe: \x00\n", r"tiny\.yaml: not YAML: "),
@@ -49,7 +50,7 @@ def test_a_file_that_is_not_there(tmp_path: Path, said: Said) -> None:
     place = tiny.place(tmp_path / "x", {})
     place.config.unlink()
     assert place("plan") == 2
-    assert said()[1] == f"error: {place.config}: there is no such file\n"
+    assert said()[1] == f"error: {place.config}: there is no such file; `{program()} init FOLDER` writes one\n"
     place.config.mkdir()
     assert place("plan") == 2
     folder = f"{place.config}: a folder without configs; accepted: a config, or a folder that has some"
@@ -261,6 +262,29 @@ def test_a_word_that_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
             tiny.main(words)
         assert caught.value.code == 2
         assert "usage: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "usage", "says"),
+    [
+        (["export", "x.yaml", "out", "--cluster", "y"], "export", "unrecognized arguments: --cluster y"),
+        (["plan", "x.yaml", "--until", "data"], "plan", "unrecognized arguments: --until data"),
+        (["run", "x.yaml", "--set", "a", "3"], "run", "unrecognized arguments: 3"),
+        (["run", "x", "--set", "a=1", "--set", "a=2"], "run", "argument --set: a is set twice, to 1 and to 2; .*"),
+        (["--stor", "x", "--fast", "plan", "x.yaml"], "", "unrecognized arguments: --fast"),
+        (["serach", "x.yaml", "words"], "", r"argument COMMAND: invalid choice: 'serach' .*; did you mean search\?"),
+        (["completion", "bahs"], "completion", r".*invalid choice: 'bahs' .*; did you mean bash\?"),
+        (["fly"], "", r"argument COMMAND: invalid choice: 'fly' \(choose from [^)]*\)"),
+    ],
+)
+def test_a_word_that_a_command_does_not_have_is_said_with_its_usage(
+    capsys: pytest.CaptureFixture[str], words: list[str], usage: str, says: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        tiny.main(words)
+    assert caught.value.code == 2
+    name = f"{program()} {usage}".strip()
+    assert re.fullmatch(rf"usage: {name} \[-h\].*\n{name}: error: {says}\n", capsys.readouterr().err, re.S)
 
 
 def test_it_is_run_from_the_root(tmp_path: Path) -> None:

@@ -73,9 +73,11 @@ def test_an_experiment_is_sent_whole(place: Place, tmp_path: Path, monkeypatch: 
             "collections": {"toy": {"data": read_yaml(place.config)["data"]}},
         },
     )
+    named = {"one": "other.yaml", "other": "here/tiny.yaml"}
+    beside = tiny.write(tmp_path / "beside.yaml", {**read_yaml(both), "experiments": named})
     folder = tmp_path / "folder"
     folder.mkdir()
-    for config in (other, both, zeroshot, ROOT / "configs" / "ar2" / "msmarco.yaml"):
+    for config in (other, both, beside, zeroshot, ROOT / "configs" / "ar2" / "msmarco.yaml"):
         here = experiments.read(config, [], tmp_path)
         sent = job_package.pack_experiment(config, folder)
         with monkeypatch.context() as patch:

@@ -459,11 +459,43 @@ def test_a_grid_is_one_experiment_with_other_numbers(tmp_path: Path, ar2: dict[s
         ),
         ({"other_systems": ["retriever 7"]}, r"'AR2' \(.*one\.yaml\) has no 'retriever 7'"),
         ({"systems": ["retriever 1", "retriever 1"]}, "systems: 'retriever 1' stands twice"),
+        ({"sets": ["k=3", "k=4"]}, r"tiny\.yaml: sets: k is set twice, to 3 and to 4; accepted: one value"),
     ],
 )
 def test_what_there_is_not_cannot_be_compared(tmp_path: Path, ar2: dict[str, Any], more: Any, says: str) -> None:
     with pytest.raises(UserError, match=says):
         read(tmp_path, side_by_side(tmp_path, ar2, **more))
+
+
+def test_an_experiment_is_found_beside_the_config_that_names_it(
+    tmp_path: Path, ar2: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of the folder where the user is comes first."""
+    for folder in ("story", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    tree = side_by_side(tmp_path / "story", ar2)
+    there = [node.fingerprint for node in read(tmp_path / "story", tree).wanted]
+    tree["experiments"] = {"AR2": "one.yaml", "fewer": "other.yaml"}
+    file = tiny.write(tmp_path / "story" / "both.yaml", tree)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    beside = experiments.read(Path("../story/both.yaml"), [], Path("runs"))
+    assert [node.fingerprint for node in beside.wanted] == there
+    tiny.write(Path("other.yaml"), {"recipe": "here"})
+    with pytest.raises(UserError, match=r"^../story/both\.yaml: experiments\.fewer: other\.yaml: recipe: 'here'"):
+        experiments.read(Path("../story/both.yaml"), [], Path("runs"))
+    Path("other.yaml").unlink()
+    file.with_name("other.yaml").rename("away")
+    looked = r"other\.yaml: there is no such file, here or beside \.\./story/both\.yaml"
+    with pytest.raises(UserError, match=rf"both\.yaml: experiments\.fewer: {looked}"):
+        experiments.read(Path("../story/both.yaml"), [], Path("runs"))
+
+
+def test_a_mistake_in_what_is_set_names_the_experiment_that_sets_it(tmp_path: Path, ar2: dict[str, Any]) -> None:
+    tree = side_by_side(tmp_path, ar2)
+    tree["experiments"]["fewer"] = {"file": tree["experiments"]["fewer"], "sets": ["seed=[1, 2]"]}
+    says = r"tiny\.yaml: experiments\.fewer: .*other\.yaml: seed: unknown key; .*; did you mean seeds\?$"
+    with pytest.raises(UserError, match=says):
+        read(tmp_path, tree)
 
 
 def test_two_systems_of_one_name_are_refused_before_anything_runs(tmp_path: Path, ar2: dict[str, Any]) -> None:

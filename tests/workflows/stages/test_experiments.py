@@ -104,7 +104,9 @@ def test_an_outcome_is_that_of_the_experiment(tmp_path: Path, tree: dict[str, An
         ("ar2-squad", "ar2-squad: there is no such file; did you mean configs/ar2/squad.yaml?"),
         ("runs", "runs: a folder; accepted: a config$"),
         ("out/system", "out/system: an exported system; accepted: a config .search, serve and marks"),
-        ("else/where.yaml", "else/where.yaml: there is no such file$"),
+        ("else/where.yaml", "else/where.yaml: there is no such file; `.* init FOLDER` writes one$"),
+        ("faq.csv.gz", "faq.csv.gz: a table; accepted: a config, which `.* init faq.csv.gz` writes for it$"),
+        ("table.csv", "table.csv: there is no such file; "),
     ],
 )
 def test_the_config_that_may_be_meant_is_named(
@@ -112,6 +114,7 @@ def test_the_config_that_may_be_meant_is_named(
 ) -> None:
     tiny.write(tmp_path / "mine.yaml", tree)
     (tmp_path / "runs").mkdir()
+    (tmp_path / "faq.csv.gz").write_bytes(b"\x1f\x8b")
     (tmp_path / "out" / "system").mkdir(parents=True)
     (tmp_path / "out" / "system" / SYSTEM).write_text("{}")
     monkeypatch.chdir(tmp_path)

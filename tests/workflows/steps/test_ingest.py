@@ -138,6 +138,7 @@ def test_bad_input_is_one_clear_line(out: Path, collection: Collection, where: s
         ingest(out, None, source=collection.source())
     folder = collection.path / "qrels" if where == "qrels" else collection.path
     assert str(caught.value).startswith(f"{folder}/{message}")
+    assert str(caught.value).endswith("; mend it, or set data.on_bad: drop")
     assert "\n" not in str(caught.value)
     name = {"corpus": "documents", "queries": "queries", "qrels": "qrels"}[where]
     assert not (out / f"{name}.parquet").exists()
@@ -171,7 +172,7 @@ def test_where_judgements_name_nothing_that_is_there_their_column_is_asked_for(
     })  # fmt: skip
     with pytest.raises(UserError) as caught:
         ingest(out, None, source=source)
-    assert str(caught.value) == f"{tmp_path}/tickets.csv:2: {says}"
+    assert str(caught.value) == f"{tmp_path}/tickets.csv:2: {says}; mend it, or set data.on_bad: drop"
 
 
 def test_no_column_is_asked_for_where_a_judgement_fits_or_the_format_says_it(
@@ -179,13 +180,15 @@ def test_no_column_is_asked_for_where_a_judgement_fits_or_the_format_says_it(
 ) -> None:
     monkeypatch.setattr(step, "ROWS", 1)
     collection.qrels = {"train": ["q0\td9\t1"]}
-    with pytest.raises(UserError, match=r"missing document 'd9' \(.*; the documents are called such as 'd0'\)$"):
+    with pytest.raises(
+        UserError, match=r"missing document 'd9' \(.*; the documents are called such as 'd0'\); mend it"
+    ):
         ingest(out, None, source=collection.source())
     collection.qrels = {"train": ["q0\td0\t1", "q0\td9\t1"]}
-    with pytest.raises(UserError, match=r"missing document 'd9'$"):
+    with pytest.raises(UserError, match=r"missing document 'd9'; mend it"):
         ingest(out, None, source=collection.source())
     collection.qrels, collection.queries = {"train": ["q0\td0\t1"]}, []
-    with pytest.raises(UserError, match=r"missing query 'q0' \(.*; there are no queries\)$"):
+    with pytest.raises(UserError, match=r"missing query 'q0' \(.*; there are no queries\); mend it"):
         ingest(out, None, source=collection.source())
 
 

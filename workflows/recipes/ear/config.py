@@ -270,9 +270,9 @@ class Config(RetrievalConfig):
     """Answer questions out of what BM25, the first expansion and the query rerankers' choices find (Table 3.5); null
     for not."""
     models_from: str | None = None
-    """Another EAR experiment's file, relative to where you run: its models are applied to this collection without
-    training on it (section 3.4.5, Table 3.4). Generators, rerankers, retriever and reader are then what that file
-    says."""
+    """Another EAR experiment's file, relative to where you run or to this config: its models are applied to this
+    collection without training on it (section 3.4.5, Table 3.4). Generators, rerankers, retriever and reader are then
+    what that file says."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
