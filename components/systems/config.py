@@ -9,7 +9,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from components.config import Config, UserError, parse
+from components.config import Config, Damaged, UserError, parse
+from components.files import check_whole
 from components.neighbours.reranking import NeighboursRerankConfig
 from components.retrieval.fusion import FusionConfig
 from components.retrieval.lucene import AnalyzerConfig, BM25Config, RM3Config
@@ -21,6 +22,8 @@ FOLDER = "system"
 DOCUMENTS = "documents.jsonl"
 """The documents as BEIR's `corpus.jsonl` has them, in the order of the dense index's rows."""
 VERSION = 1
+AGAIN = "export the system again"
+"""What to do about a folder that is not as it was exported."""
 
 List = Literal["lexical", "dense"]
 
@@ -156,7 +159,8 @@ class SystemConfig(Config):
 
 
 def read(folder: Path) -> SystemConfig:
-    """The description of the system in a folder; UserError for a folder that is none, or that lacks a part."""
+    """The description of the system in a folder; UserError for a folder that is none, that lacks a part,
+    or whose models are cut."""
     path = folder / SYSTEM
     if not path.exists():
         inside = folder / FOLDER
@@ -168,11 +172,15 @@ def read(folder: Path) -> SystemConfig:
         raise UserError(f"{path}: not JSON: {error}") from None
     version = tree.get("version") if isinstance(tree, dict) else None
     if version != VERSION:
-        raise UserError(f"{path}: version: got {version!r}; accepted: {VERSION}; export the system again")
+        raise UserError(f"{path}: version: got {version!r}; accepted: {VERSION}; {AGAIN}")
     config = parse(SystemConfig, tree, where=str(path))
     for part in config.parts:
         if not (folder / part).resolve().is_relative_to(folder.resolve()):
             raise UserError(f"{path}: {part!r} is outside of the folder; accepted: names inside it")
         if not (folder / part).exists():
-            raise UserError(f"{folder}: no {part}, which {SYSTEM} names; export the system again")
+            raise UserError(f"{folder}: no {part}, which {SYSTEM} names; {AGAIN}")
+        try:
+            check_whole(folder / part)
+        except Damaged as error:
+            raise UserError(f"{error}; {AGAIN}") from None
     return config

@@ -70,7 +70,7 @@ class System:
         try:
             return cls._load(folder, threads=threads, models=models)
         except Damaged as error:
-            raise UserError(f"{error}; export the system again") from None
+            raise UserError(f"{error}; {configs.AGAIN}") from None
 
     @classmethod
     def _load(cls, folder: Path, *, threads: int, models: Callable[[], Mapping[str, Any]]) -> Self:

@@ -292,6 +292,16 @@ def test_a_folder_that_lacks_a_part(
     assert said()[1] == f"error: {folder}: no {lost}, which system.json names; export the system again\n"
 
 
+def test_a_cut_model_is_found_before_anything_is_opened(exported: Callable[[str], Path], tmp_path: Path) -> None:
+    """`serve` opens models in other processes, whose errors come late."""
+    folder = tmp_path / "system"
+    shutil.copytree(exported("ranker over retriever"), folder)
+    weights = folder / "ranker" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(UserError, match=rf"^{weights}: not in safetensors, or cut: .*; export the system again$"):
+        configs.read(folder)
+
+
 def test_a_folder_of_other_documents(run: Place, exported: Callable[[str], Path], tmp_path: Path, said: Said) -> None:
     folder, other = changed(exported("retriever"), tmp_path / "a", documents=39), tmp_path / "b"
     said()
