@@ -82,6 +82,8 @@ def run_command(arguments: argparse.Namespace, *, here: bool = True) -> str:
 
 def other_runs(arguments: argparse.Namespace) -> str:
     """Words for the end of an error: which other runs there are of a config whose own is not finished."""
+    if experiments.is_system(arguments.config):
+        return ""
     found = experiments.others(experiments.read(arguments.config, arguments.assignments, arguments.runs))
     return f"; or give another run's folder in place of the config: {listing(found)}" if found else ""
 

@@ -41,6 +41,8 @@ def call(arguments: argparse.Namespace) -> None:
         from workflows.tuning.config import read_tuning
 
         read_tuning(arguments)  # so that nothing is sent where there is a mistake
+    if experiments.is_run(arguments.config):
+        raise UserError(f"{arguments.config}: the folder of a run here; accepted: its config, with the same --set")
     address = job_server.url_of(arguments.address)
     store, runs = places(arguments)
     experiment = experiments.read(arguments.config, arguments.assignments, runs)

@@ -185,6 +185,13 @@ def test_a_place_that_only_this_machine_knows(
         places(monkeypatch, *words, environment=environment)
 
 
+def test_a_runs_folder_is_not_sent(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").touch()
+    words = ["--store", "/s/store", "submit", str(tmp_path), "--address", NOBODY]
+    with pytest.raises(UserError, match=f"{tmp_path}: the folder of a run here; accepted: its config, with the same"):
+        submit.call(parser().parse_args(words))
+
+
 # What is sent
 
 
