@@ -27,7 +27,7 @@ BESIDE = ("BM25", "start model")
 
 def write(folder: Path, model: Step, experiment: Experiment, store: Store, command: str) -> None:
     """Write README.md to the folder of a model that a step made, which holds nothing but that model."""
-    text, onnx = (folder / MODEL_CONFIG).read_text(), any(folder.rglob("onnx/model.onnx"))
+    text, onnx = (folder / MODEL_CONFIG).read_text(), bool(list(folder.rglob("onnx/model.onnx")))
     origin = origin_of(model, experiment, store, command)
     if json.loads(text)["kind"] == "dual_encoder":
         made = model_card.retriever_card(ResolvedDualEncoderConfig.model_validate_json(text), origin, onnx=onnx)

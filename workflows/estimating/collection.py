@@ -161,7 +161,7 @@ def _tokenizer(model: Any) -> Any:
         folder = Path(locate_model(model.model)) if model is not None else None
     except UserError:
         folder = None
-    file = next((path for path in folder.rglob("tokenizer.json")), None) if folder and folder.is_dir() else None
+    file = next(iter(sorted(folder.rglob("tokenizer.json"))), None) if folder and folder.is_dir() else None
     if file is None:
         return None
     tokenizer = Tokenizer.from_file(str(file))
