@@ -87,7 +87,7 @@ def _of_run(arguments: argparse.Namespace) -> list[Hit]:
     experiment, store = opened(arguments)
     hits = _found(arguments, experiment, store)
     if arguments.system is None and store.is_done(experiment.outcome.results):
-        _name_the_one(experiment.outcome, store, rank=arguments.rank)
+        _name_who_searches(experiment.outcome, store, rank=arguments.rank)
     return hits
 
 
@@ -112,7 +112,7 @@ def _found(arguments: argparse.Namespace, experiment: Experiment, store: Store) 
     return opened_here.system(plan).search([arguments.query], arguments.k)[0]
 
 
-def _name_the_one(outcome: Outcome, store: Store, *, rank: bool) -> None:
+def _name_who_searches(outcome: Outcome, store: Store, *, rank: bool) -> None:
     """Say which system `export` packs, where another one searches; of several trainings, which one searches."""
     if not outcome.ranked:
         print(f"of these trainings this one searches: {outcome.retrieval.retriever.label}", file=sys.stderr)

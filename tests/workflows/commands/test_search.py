@@ -57,7 +57,7 @@ def test_it_says_which_system_export_packs_where_another_one_searches(played: Pl
 def test_of_several_trainings_it_says_which_one_searches(capsys: pytest.CaptureFixture[str]) -> None:
     """A comparison has no system of its own: each of its table's rows stands for one a seed."""
     retrieval = SimpleNamespace(retriever=SimpleNamespace(label="own: retriever (seed 2)"))
-    search._name_the_one(cast(Any, SimpleNamespace(ranked={}, retrieval=retrieval)), cast(Any, None), rank=False)
+    search._name_who_searches(cast(Any, SimpleNamespace(ranked={}, retrieval=retrieval)), cast(Any, None), rank=False)
     assert capsys.readouterr().err == "of these trainings this one searches: own: retriever (seed 2)\n"
 
 
