@@ -26,8 +26,10 @@ from workflows.steps.mine import MineConfig, mine
 from workflows.steps.score import ScoreConfig, Scorer
 from workflows.steps.train import train
 
-BATCH, STEPS, NEGATIVES, GROUPS = 32, 8, 7, 8
-"""Pairs of a retriever's batch, updates of one turn, negatives of a ranker's group, groups of its batch."""
+BATCH, NEGATIVES, GROUPS = 32, 7, 8
+"""Pairs of a retriever's batch, negatives of a ranker's group, groups of its batch."""
+STEPS = {"cpu": 8, "cuda": 48}
+"""Updates of one turn."""
 CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
 
 
@@ -65,9 +67,9 @@ def written(world: World, groups: Path) -> dict[str, list[Any]]:
 def arguments(world: World, kind: Any, batch: int) -> Any:
     """Their trainer's, as like ours as it can be set."""
     return kind(
-        output_dir=str(world.place("theirs")), per_device_train_batch_size=batch, max_steps=STEPS, bf16=True,
-        learning_rate=2e-5, warmup_steps=0, save_strategy="no", logging_strategy="no", report_to="none",
-        disable_tqdm=True, use_cpu=world.device == "cpu",
+        output_dir=str(world.place("theirs")), per_device_train_batch_size=batch, bf16=True,
+        max_steps=STEPS[world.device], learning_rate=2e-5, warmup_steps=0, save_strategy="no", logging_strategy="no",
+        report_to="none", disable_tqdm=True, use_cpu=world.device == "cpu",
     )  # fmt: skip
 
 
@@ -80,13 +82,14 @@ def test_retriever(world: World) -> None:
     )
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
-    groups = mined(world, BATCH * STEPS, 0)
+    steps = STEPS[world.device]
+    groups = mined(world, BATCH * steps, 0)
     told = written(world, groups)
     data = Dataset.from_dict({"anchor": told["query"], "positive": [documents[0] for documents in told["docs"]]})
 
     def ours() -> float:
         loss = {"function": CROSS_ENTROPY, "over": "batch", "options": {"temperature": 0.05}}
-        return seconds_of_ours(world, "retriever", groups, world.cluster, updates=STEPS, batch=BATCH, losses=[loss])
+        return seconds_of_ours(world, "retriever", groups, world.cluster, updates=steps, batch=BATCH, losses=[loss])
 
     def theirs() -> float:
         torch.set_num_threads(cores())
@@ -102,11 +105,11 @@ def test_retriever(world: World) -> None:
         "train the retriever",
         "SentenceTransformerTrainer, MultipleNegativesRankingLoss, bf16",
         "pairs/s",
-        BATCH * STEPS,
+        BATCH * steps,
         1.3,
     )
     lines = [
-        f"Batches of {BATCH} pairs of a query and its document; {STEPS} updates a turn, inside the loop.",
+        f"Batches of {BATCH} pairs of a query and its document; {steps} updates a turn, inside the loop.",
         machine(ROOT),
     ]
     write("Training the retriever", 'make bench ARGS="-k test_retriever"', HEAD, [row], lines)
@@ -117,12 +120,13 @@ def test_ranker(world: World) -> None:
     from sentence_transformers.cross_encoder import CrossEncoder, CrossEncoderTrainer, CrossEncoderTrainingArguments
     from sentence_transformers.cross_encoder.losses import ListNetLoss
 
-    groups = mined(world, GROUPS * STEPS, NEGATIVES)
+    steps = STEPS[world.device]
+    groups = mined(world, GROUPS * steps, NEGATIVES)
     data = Dataset.from_dict(written(world, groups))
 
     def ours() -> float:
         losses = [{"function": CROSS_ENTROPY}]
-        return seconds_of_ours(world, "ranker", groups, world.cluster, updates=STEPS, batch=GROUPS, losses=losses)
+        return seconds_of_ours(world, "ranker", groups, world.cluster, updates=steps, batch=GROUPS, losses=losses)
 
     def theirs() -> float:
         torch.set_num_threads(cores())
@@ -134,9 +138,9 @@ def test_ranker(world: World) -> None:
         return float(trainer.train().metrics["train_runtime"])
 
     found = by_turns(ours, theirs)
-    row = found.row("train the ranker", "CrossEncoderTrainer, ListNetLoss, bf16", "groups/s", GROUPS * STEPS, 1.3)
+    row = found.row("train the ranker", "CrossEncoderTrainer, ListNetLoss, bf16", "groups/s", GROUPS * steps, 1.3)
     lines = [
-        f"Batches of {GROUPS} groups of {1 + NEGATIVES} documents; {STEPS} updates a turn, inside the loop.",
+        f"Batches of {GROUPS} groups of {1 + NEGATIVES} documents; {steps} updates a turn, inside the loop.",
         machine(ROOT),
     ]
     write("Training the ranker", 'make bench ARGS="-k test_ranker"', HEAD, [row], lines)

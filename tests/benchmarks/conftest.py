@@ -1,8 +1,9 @@
 """What the benchmarks share: a real collection, a model of six layers, tokens, and where they lie.
 
 Every benchmark is `make bench ARGS="-k name"`; all of them write their tables to RESULTS.md. Environment variables make
-them smaller or move them: SPARRING_BENCH_DEVICE (auto, cpu, cuda) and SPARRING_BENCH_DOCUMENTS. SPARRING_TEST_DATA
-names a folder of collections in BEIR's layout; where `squad` is among them, it is measured too.
+them smaller or move them: SPARRING_BENCH_DEVICE (auto, cpu, cuda), SPARRING_BENCH_DOCUMENTS, and SPARRING_BENCH_PAIRS,
+the turns of each comparison. SPARRING_TEST_DATA names a folder of collections in BEIR's layout; where `squad` is among
+them, it is measured too.
 """
 
 from __future__ import annotations

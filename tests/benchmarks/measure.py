@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
 HEAD = ["job", "against", "unit", "ours", "theirs", "ratio (range)", "wanted", "reached"]
-PAIRS = 5
+PAIRS = int(os.environ.get("SPARRING_BENCH_PAIRS", "5"))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,85 @@
+"""Through Ray a GPU gives what it gives in one process, also where two workers share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tests.support import toy
+from tests.support.trainings import lines
+from workflows.distributed.cluster import Cluster, ray_session, stop_ray
+from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
+from workflows.steps.score import RerankConfig, rerank
+from workflows.steps.search import SearchConfig, search
+from workflows.steps.train import train
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+
+INLINE = Cluster(mode="inline", device="cuda", max_tokens_per_pass=256)
+ENCODE = EncodeConfig(precision="fp32", vectors="float32", shard=8)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Cluster]:
+    """A profile whose workers have half a GPU each, but for trainings."""
+    cluster = Cluster(
+        device="cuda", object_store_mb=200, max_tokens_per_pass=256, retries=0, train={"workers": 1, "threads": 1},
+        map={"workers": 2, "threads": 1, "gpus": 0.5},
+    )  # fmt: skip
+    ray_session(cluster)
+    yield cluster
+    stop_ray()
+
+
+def through_both(tmp_path: Path, shared: Cluster, step: Any, **inputs: Any) -> list[Path]:
+    """The artifacts of a step: in this process, and through Ray."""
+    places = [tmp_path / f"{step.__name__} inline", tmp_path / f"{step.__name__} ray"]
+    for out, cluster in zip(places, (INLINE, shared), strict=True):
+        out.mkdir()
+        step(out, cluster, **inputs)
+    return places
+
+
+def test_vectors_and_rankings(
+    tmp_path: Path, shared: Cluster, data: Path, tokens: Path, retriever: Path, ranker: Path
+) -> None:
+    inputs: dict[str, Any] = {"data": data, "tokens": tokens}
+    vectors = through_both(tmp_path, shared, encode_documents, **inputs, retriever=retriever, config=ENCODE)
+    names = sorted(path.name for path in vectors[0].glob("documents-*.npy"))
+    assert len(names) > 2
+    for name in names:
+        one, other = (np.load(place / name) for place in vectors)
+        np.testing.assert_allclose(other, one, atol=1e-6)
+    queries, _ = through_both(
+        tmp_path, shared, encode_queries, **inputs, split="train", retriever=retriever, config=ENCODE
+    )
+    found = through_both(
+        tmp_path, shared, search, data=data, vectors=vectors[0], queries=queries, k=10, config=SearchConfig()
+    )
+    again = through_both(
+        tmp_path, shared, rerank, **inputs, ranking=found[0], split="train", ranker=ranker,
+        config=RerankConfig(precision="fp32", depth=10, shard=6),
+    )  # fmt: skip
+    for places in (found, again):
+        one, other = (pq.read_table(place / "ranking.parquet") for place in places)
+        assert one["doc_id"].equals(other["doc_id"])
+        np.testing.assert_allclose(other["score"].to_numpy(), one["score"].to_numpy(), atol=1e-5)
+
+
+def test_training(tmp_path: Path, shared: Cluster, data: Path, tokens: Path, retriever: Path) -> None:
+    rows = [{"query_id": f"q{i}", "doc_ids": [f"d{i}", f"d{i + 13}"]} for i in range(12)]
+    groups = toy.write_groups(tmp_path / "groups", rows)
+    losses = [{"function": toy.CROSS_ENTROPY, "over": "batch"}]
+    one, other = through_both(
+        tmp_path, shared, train, objective="retriever", rows=groups, dev=None, data=data, tokens=tokens,
+        start=retriever, seed=[1], config=toy.train_config(losses=losses, log_every=1, precision="fp32"),
+    )  # fmt: skip
+    for a, b in zip(lines(one), lines(other), strict=True):
+        assert b == pytest.approx(a, rel=1e-3, abs=1e-5)
+    assert (other / "model").is_dir()
