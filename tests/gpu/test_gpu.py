@@ -13,6 +13,7 @@ import torch
 
 from components.data.batches import Batch
 from components.neighbours.reranking import NeighboursRerankConfig
+from components.retrieval import topk
 from tests.support import toy
 from workflows.distributed.cluster import Cluster
 from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
@@ -131,3 +132,21 @@ def test_a_batch_in_bf16(retriever: Path) -> None:
         ready = inference.ready(model, device=device, precision="bf16")
         assert not any(isinstance(part, inference.FusedLayer) for part in ready.modules())
         assert float((ready(batch, "document") * exact).sum(-1).min()) > 0.999
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_exact_search(kind: type) -> None:
+    """Documents in halves or not, in shards: what a CPU finds, with scores as exact as float32's."""
+    rng = np.random.default_rng(0)
+    shards = [rng.normal(size=(count, 96)).astype(kind) for count in (30_000, 7, 50_001)]
+    queries = rng.normal(size=(300, 96)).astype(np.float32)
+    queries[0] *= 1e6  # more than float16 holds
+    for asked in (queries, queries[1:]):
+        cpu, gpu = (topk.top_k(asked, shards, None, 20, device=device) for device in ("cpu", "cuda"))
+        exact = asked.astype(np.float64) @ np.concatenate(shards).T.astype(np.float64)
+        best = np.sort(exact, axis=1)[:, :-21:-1]
+        np.testing.assert_allclose(topk.scores_of(gpu), best, rtol=2e-6)
+        assert np.mean(topk.tie_ranks_of(gpu) == topk.tie_ranks_of(cpu)) > 0.999
+    shards[2][-1, 0] = np.nan
+    with pytest.raises(ValueError, match="not finite"):
+        topk.top_k(queries, shards, None, 20, device="cuda")

@@ -130,6 +130,7 @@ def test_without_onednn_it_is_the_same(monkeypatch):
     np.testing.assert_array_equal(topk.top_k(queries, [documents], None, 70), expected)
 
 
+@pytest.mark.gpu
 def test_on_a_gpu_as_on_a_processor():
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
@@ -137,3 +138,11 @@ def test_on_a_gpu_as_on_a_processor():
     queries, documents = whole_numbers((37, 8)), whole_numbers((3000, 8), seed=1, dtype=np.float16)
     expected = topk.top_k(queries, [documents], None, 70)
     np.testing.assert_array_equal(topk.top_k(queries, cut(documents, 999), None, 70, device="cuda"), expected)
+
+
+def test_two_halves_hold_a_query_as_float32_does():
+    torch = pytest.importorskip("torch")
+    vectors = torch.randn(50, 384, generator=torch.Generator().manual_seed(0)) * torch.logspace(-3, 3, 50)[:, None]
+    rounded, rest = topk.halves(vectors).chunk(2)
+    together = rounded.double() + rest.double() / topk.REST
+    assert float(((together - vectors.double()).abs() / vectors.norm(dim=1, keepdim=True)).max()) < 2**-23
