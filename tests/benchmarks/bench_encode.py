@@ -17,7 +17,7 @@ from components.compute import roofline
 from components.data.batches import token_batches
 from components.data.tables import RANKING
 from components.files import replacing
-from tests.benchmarks.conftest import LENGTH, QUERY_LENGTH, ROOT, World
+from tests.benchmarks.conftest import AT_ONCE, LENGTH, QUERY_LENGTH, ROOT, World
 from tests.benchmarks.measure import HEAD, PAIRS, Compared, by_turns, seconds_of
 from tests.benchmarks.table import machine, write
 from workflows.distributed.cluster import cores
@@ -42,7 +42,7 @@ def test_encode(few_of_each: tuple[str, World]) -> None:
         return ours()
 
     peer = theirs(few)
-    plain = lambda: peer.encode(texts, show_progress_bar=False)  # noqa: E731
+    plain = lambda: peer.encode(texts, batch_size=AT_ONCE[few.device], show_progress_bar=False)  # noqa: E731
 
     def half() -> np.ndarray:
         with torch.autocast(few.device, torch.bfloat16):

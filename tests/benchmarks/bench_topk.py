@@ -153,9 +153,8 @@ def _collection(world: World) -> Path:
     rows = np.arange(ENCODED)
     encoder = an_encoder(world)
     base = encoder.vectors("document", rows)[0]
-    kind = np.float16 if world.cluster.cuda() else np.float32
-    starts = range(0, COUNT, SHARD)
-    parts = (_mixed(base, min(SHARD, COUNT - start), start, world.device).astype(kind) for start in starts)
+    kind = torch.float16 if world.cluster.cuda() else torch.float32
+    parts = (_mixed(base, min(SHARD, COUNT - start), start, world.device, kind) for start in range(0, COUNT, SHARD))
     toy.write_document_vectors(place, parts)
     np.save(place / "queries.npy", _mixed(encoder.vectors("query", rows)[0], ASKED, COUNT, world.device))
     ids = [f"q{at}" for at in range(ASKED)]
@@ -165,14 +164,14 @@ def _collection(world: World) -> Path:
     return place
 
 
-def _mixed(base: np.ndarray, count: int, seed: int, device: str) -> np.ndarray:
+def _mixed(base: np.ndarray, count: int, seed: int, device: str, kind: torch.dtype = torch.float32) -> np.ndarray:
     """Vectors of length 1, each between two of the base."""
     rng = torch.Generator(device).manual_seed(seed)
     one, other = (
         torch.from_numpy(base).to(device)[torch.randint(len(base), (2, count), generator=rng, device=device)].unbind()
     )
     share = torch.rand(count, 1, generator=rng, device=device)
-    mixture: np.ndarray = functional.normalize(share * one + (1 - share) * other).cpu().numpy()
+    mixture: np.ndarray = functional.normalize(share * one + (1 - share) * other).to(kind).cpu().numpy()
     return mixture
 
 

@@ -11,14 +11,14 @@ import subprocess
 import sys
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
 import torch
 
 from components.training.config import TrainConfig
-from tests.benchmarks.conftest import LENGTH, ROOT, World
+from tests.benchmarks.conftest import AT_ONCE, LENGTH, ROOT, World
 from tests.benchmarks.measure import HEAD, PAIRS, by_turns, figure
 from tests.benchmarks.table import machine, write
 from workflows.distributed.cluster import Cluster, cores
@@ -26,10 +26,20 @@ from workflows.steps.mine import MineConfig, mine
 from workflows.steps.score import ScoreConfig, Scorer
 from workflows.steps.train import train
 
-BATCH, NEGATIVES, GROUPS = 32, 7, 8
-"""Pairs of a retriever's batch, negatives of a ranker's group, groups of its batch."""
-STEPS = {"cpu": 8, "cuda": 48}
-"""Updates of one turn."""
+BATCH, NEGATIVES = 32, 7
+
+
+class Size(NamedTuple):
+    """Of one turn."""
+
+    pairs: int
+    """Of a retriever's batch."""
+    groups: int
+    """Of a ranker's batch."""
+    updates: int
+
+
+SIZES = {"cpu": Size(BATCH, 8, 8), "cuda": Size(128, 32, 24)}
 CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
 
 
@@ -68,8 +78,8 @@ def arguments(world: World, kind: Any, batch: int) -> Any:
     """Their trainer's, as like ours as it can be set."""
     return kind(
         output_dir=str(world.place("theirs")), per_device_train_batch_size=batch, bf16=True,
-        max_steps=STEPS[world.device], learning_rate=2e-5, warmup_steps=0, save_strategy="no", logging_strategy="no",
-        report_to="none", disable_tqdm=True, use_cpu=world.device == "cpu",
+        max_steps=SIZES[world.device].updates, learning_rate=2e-5, warmup_steps=0, save_strategy="no",
+        logging_strategy="no", report_to="none", disable_tqdm=True, use_cpu=world.device == "cpu",
     )  # fmt: skip
 
 
@@ -82,20 +92,20 @@ def test_retriever(world: World) -> None:
     )
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
-    steps = STEPS[world.device]
-    groups = mined(world, BATCH * steps, 0)
+    pairs, _, updates = SIZES[world.device]
+    groups = mined(world, pairs * updates, 0)
     told = written(world, groups)
     data = Dataset.from_dict({"anchor": told["query"], "positive": [documents[0] for documents in told["docs"]]})
 
     def ours() -> float:
         loss = {"function": CROSS_ENTROPY, "over": "batch", "options": {"temperature": 0.05}}
-        return seconds_of_ours(world, "retriever", groups, world.cluster, updates=steps, batch=BATCH, losses=[loss])
+        return seconds_of_ours(world, "retriever", groups, world.cluster, updates=updates, batch=pairs, losses=[loss])
 
     def theirs() -> float:
         torch.set_num_threads(cores())
         model = SentenceTransformer(str(world.retriever / "model"), device=world.device)
         trainer = SentenceTransformerTrainer(
-            model=model, args=arguments(world, SentenceTransformerTrainingArguments, BATCH), train_dataset=data,
+            model=model, args=arguments(world, SentenceTransformerTrainingArguments, pairs), train_dataset=data,
             loss=MultipleNegativesRankingLoss(model, scale=20.0),
         )  # fmt: skip
         return float(trainer.train().metrics["train_runtime"])
@@ -105,11 +115,11 @@ def test_retriever(world: World) -> None:
         "train the retriever",
         "SentenceTransformerTrainer, MultipleNegativesRankingLoss, bf16",
         "pairs/s",
-        BATCH * steps,
+        pairs * updates,
         1.3,
     )
     lines = [
-        f"Batches of {BATCH} pairs of a query and its document; {steps} updates a turn, inside the loop.",
+        f"Batches of {pairs} pairs of a query and its document; {updates} updates a turn, inside the loop.",
         machine(ROOT),
     ]
     write("Training the retriever", 'make bench ARGS="-k test_retriever"', HEAD, [row], lines)
@@ -120,27 +130,27 @@ def test_ranker(world: World) -> None:
     from sentence_transformers.cross_encoder import CrossEncoder, CrossEncoderTrainer, CrossEncoderTrainingArguments
     from sentence_transformers.cross_encoder.losses import ListNetLoss
 
-    steps = STEPS[world.device]
-    groups = mined(world, GROUPS * steps, NEGATIVES)
+    _, size, updates = SIZES[world.device]
+    groups = mined(world, size * updates, NEGATIVES)
     data = Dataset.from_dict(written(world, groups))
 
     def ours() -> float:
         losses = [{"function": CROSS_ENTROPY}]
-        return seconds_of_ours(world, "ranker", groups, world.cluster, updates=steps, batch=GROUPS, losses=losses)
+        return seconds_of_ours(world, "ranker", groups, world.cluster, updates=updates, batch=size, losses=losses)
 
     def theirs() -> float:
         torch.set_num_threads(cores())
         model = CrossEncoder(str(world.ranker / "model"), device=world.device)
         trainer = CrossEncoderTrainer(
-            model=model, args=arguments(world, CrossEncoderTrainingArguments, GROUPS), train_dataset=data,
+            model=model, args=arguments(world, CrossEncoderTrainingArguments, size), train_dataset=data,
             loss=ListNetLoss(model, mini_batch_size=-1),
         )  # fmt: skip
         return float(trainer.train().metrics["train_runtime"])
 
     found = by_turns(ours, theirs)
-    row = found.row("train the ranker", "CrossEncoderTrainer, ListNetLoss, bf16", "groups/s", GROUPS * steps, 1.3)
+    row = found.row("train the ranker", "CrossEncoderTrainer, ListNetLoss, bf16", "groups/s", size * updates, 1.3)
     lines = [
-        f"Batches of {GROUPS} groups of {1 + NEGATIVES} documents; {steps} updates a turn, inside the loop.",
+        f"Batches of {size} groups of {1 + NEGATIVES} documents; {updates} updates a turn, inside the loop.",
         machine(ROOT),
     ]
     write("Training the ranker", 'make bench ARGS="-k test_ranker"', HEAD, [row], lines)
@@ -177,7 +187,8 @@ def test_scores(few: World) -> None:
     peer.bfloat16()
     worst = float(np.abs(scorer.scores(rows[:200])[0] - exact).max())
     found = by_turns(
-        lambda: scorer.scores(rows), lambda: peer.predict(pairs, show_progress_bar=False, convert_to_tensor=True)
+        lambda: scorer.scores(rows),
+        lambda: peer.predict(pairs, batch_size=AT_ONCE[few.device], show_progress_bar=False, convert_to_tensor=True),
     )
     row = found.row("score groups with the ranker", "CrossEncoder.predict, bf16", "pairs/s", len(rows), 1.5)
     lines = [f"{len(rows):,} pairs of {LENGTH} tokens at most. Largest difference from a score in fp32: {worst:.4f} "

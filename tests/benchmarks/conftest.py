@@ -30,6 +30,9 @@ DEVICE = os.environ.get("SPARRING_BENCH_DEVICE", "auto")
 DOCUMENTS = int(os.environ.get("SPARRING_BENCH_DOCUMENTS", "4000"))
 """How many documents are worked on where a peer is slow."""
 
+AT_ONCE = {"cpu": 32, "cuda": 256}
+"""Texts of a peer's batch: its own default, and what fills a GPU."""
+
 
 @dataclass(frozen=True)
 class World:
