@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # imported where vectors are multiplied: a driver that only m
     import torch
 
 Keys = npt.NDArray[np.int64]
+Parts = list[npt.NDArray]
 
 NO_DOCUMENT = np.iinfo(np.int64).max
 """Pads lists shorter than k; larger than every key."""
@@ -73,22 +74,24 @@ def top_k(
     return np.concatenate([part.best().cpu().numpy() for part in lists])
 
 
-def _on_cpu(rows: npt.NDArray) -> torch.Tensor:
+def _on_cpu(parts: Parts) -> torch.Tensor:
+    """A block in float32."""
     import torch
 
+    rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return torch.from_numpy(np.require(rows, requirements="W")).float()  # torch takes no read-only memory
 
 
-def _on_gpu(blocks: Iterator[npt.NDArray], device: str) -> Iterator[torch.Tensor]:
+def _on_gpu(blocks: Iterator[Parts], device: str) -> Iterator[torch.Tensor]:
     """Blocks as they are, on the GPU; the next one is read and copied while one is worked on."""
     import torch
 
     stream = torch.cuda.Stream(device)
 
-    def copied(rows: npt.NDArray) -> tuple[torch.Tensor, torch.cuda.Event]:
-        kind = torch.float16 if rows.dtype == np.float16 else torch.float32
-        held = torch.empty(rows.shape, dtype=kind, pin_memory=True)
-        np.copyto(held.numpy(), rows)
+    def copied(parts: Parts) -> tuple[torch.Tensor, torch.cuda.Event]:
+        kind = torch.float16 if parts[0].dtype == np.float16 else torch.float32
+        held = torch.empty((sum(map(len, parts)), parts[0].shape[1]), dtype=kind, pin_memory=True)
+        gather(parts, held.numpy(), hands)
         with torch.cuda.stream(stream):
             return held.to(device, non_blocking=True), stream.record_event()
 
@@ -98,10 +101,10 @@ def _on_gpu(blocks: Iterator[npt.NDArray], device: str) -> Iterator[torch.Tensor
         block.record_stream(torch.cuda.current_stream())
         return block
 
-    with ThreadPoolExecutor(1) as reader:
+    with ThreadPoolExecutor(torch.get_num_threads()) as hands, ThreadPoolExecutor(1) as reader:
         ahead: Future[tuple[torch.Tensor, torch.cuda.Event]] | None = None
-        for rows in blocks:
-            coming = reader.submit(copied, rows)
+        for parts in blocks:
+            coming = reader.submit(copied, parts)
             if ahead is not None:
                 yield arrived(ahead)
             ahead = coming
@@ -109,13 +112,19 @@ def _on_gpu(blocks: Iterator[npt.NDArray], device: str) -> Iterator[torch.Tensor
             yield arrived(ahead)
 
 
-def _blocks(documents: Sequence[npt.NDArray], largest: int) -> Iterator[npt.NDArray]:
-    """All shards' rows in blocks of whole segments, then what is left. The first blocks are short, as every document of
-    them enters a list.
+def gather(parts: Parts, out: npt.NDArray, hands: Executor) -> None:
+    """Copy consecutive rows to where they lie together, several parts at once."""
+    ends = np.cumsum([len(part) for part in parts])
+    list(hands.map(np.copyto, np.split(out, ends[:-1]), parts))
+
+
+def _blocks(documents: Sequence[npt.NDArray], largest: int) -> Iterator[Parts]:
+    """All shards' rows in blocks of whole segments, each in one part or more, then what is left. The first blocks are
+    short, as every document of them enters a list.
 
     A block may begin in one shard and end in another, as a short block costs almost as much as a long one.
     """
-    parts: list[npt.NDArray] = []
+    parts: Parts = []
     count = seen = 0
     for shard in documents:
         start = 0
@@ -124,13 +133,13 @@ def _blocks(documents: Sequence[npt.NDArray], largest: int) -> Iterator[npt.NDAr
             parts.append(shard[start : start + wanted - count])
             start, count = start + len(parts[-1]), count + len(parts[-1])
             if count == wanted:
-                yield parts[0] if len(parts) == 1 else np.concatenate(parts)
+                yield parts
                 seen, count, parts = seen + count, 0, []
     if count:
         rest = np.concatenate(parts)
-        yield rest[: _whole_segments(count)]
+        yield [rest[: _whole_segments(count)]]
         if _whole_segments(count) < count:
-            yield rest[_whole_segments(count) :]
+            yield [rest[_whole_segments(count) :]]
 
 
 def _whole_segments(count: int) -> int:

@@ -1,5 +1,7 @@
 """The exact k best documents: the same as sorting everything, whatever is cut how."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -146,3 +148,11 @@ def test_two_halves_hold_a_query_as_float32_does():
     rounded, rest = topk.halves(vectors).chunk(2)
     together = rounded.double() + rest.double() / topk.REST
     assert float(((together - vectors.double()).abs() / vectors.norm(dim=1, keepdim=True)).max()) < 2**-23
+
+
+def test_parts_are_gathered_in_their_order():
+    parts = cut(whole_numbers((1000, 8)), 300)
+    out = np.zeros((1000, 8), np.float32)
+    with ThreadPoolExecutor(3) as hands:
+        topk.gather(parts, out, hands)
+    np.testing.assert_array_equal(out, np.concatenate(parts))
