@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from components.config import UserError
+from components.config import UserError, listing
 from components.rng import keyed_int, keyed_sample
 from components.sources.base import Source
 from components.sources.records import Bad, Document, Judgement, Query
@@ -29,7 +29,7 @@ class Drawn:
 
     def of(self, records: Iterable[Any]) -> Iterator[Any]:
         """Of queries, judgements or groups those of kept queries, each with its split. UserError for a split that is
-        both drawn and there, and for a sample of none."""
+        both drawn and there, for one that is drawn of a split without queries, and for a sample of none."""
         kept = self._kept
         return (
             one for one in self._dealt(records)
@@ -56,17 +56,25 @@ class Drawn:
 
         They are all drawn by this one, or a model would be measured on questions that it was trained on.
         """
-        hashes = np.sort(np.fromiter((hash(text) for _, text in self._texts()), dtype=np.int64))
+        splits: set[str] = set()
+        hashes = np.sort(np.fromiter((hash(text) for _, text in self._texts(splits)), dtype=np.int64))
+        for name, how in self.source.hold_out.items():
+            if splits and how.of not in splits:
+                accepted = listing(sorted(splits))
+                raise UserError(f"data.hold_out.{name}.of: no queries are in {how.of!r}; accepted: {accepted}")
         shared = frozenset(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
         ids: dict[str, list[str]] = {}
-        for query_id, text in self._texts() if shared else ():
+        for query_id, text in self._texts(splits) if shared else ():
             if hash(text) in shared:
                 ids.setdefault(text, []).append(query_id)
         return {query_id: min(alike) for alike in ids.values() for query_id in alike}
 
-    def _texts(self) -> Iterator[tuple[str, str]]:
-        queries = (one for one in self.source.read_queries() if isinstance(one, Query))
-        return ((one.query_id, " ".join(one.text.lower().split())) for one in queries)
+    def _texts(self, splits: set[str]) -> Iterator[tuple[str, str]]:
+        """Ids and texts of all queries, whose splits are added to `splits`."""
+        for one in self.source.read_queries():
+            if isinstance(one, Query):
+                splits.add(one.split)
+                yield one.query_id, " ".join(one.text.lower().split())
 
     @cached_property
     def _kept(self) -> dict[str, set[str]]:

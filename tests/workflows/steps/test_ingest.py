@@ -419,6 +419,8 @@ def test_a_split_is_drawn_from_another_by_its_queries_ids(out: Path, collection:
     assert fewer["queries"]["train"] == 10
     with pytest.raises(UserError, match=r"data\.hold_out: 'test' is a split of the collection already"):
         ingest(out, None, source=collection.source(hold_out={"test": {"of": "train"}}))
+    with pytest.raises(UserError, match=r"data\.hold_out\.dev\.of: no queries are in 'trian'; accepted: test, train"):
+        ingest(out, None, source=collection.source(hold_out={"dev": {"of": "trian"}}))
 
 
 def test_queries_of_the_same_text_are_drawn_into_the_same_split(out: Path, collection: Collection) -> None:
