@@ -89,7 +89,7 @@ def _on_gpu(blocks: Iterator[Parts], device: str) -> Iterator[torch.Tensor]:
     stream = torch.cuda.Stream(device)
 
     def copied(parts: Parts) -> tuple[torch.Tensor, torch.cuda.Event]:
-        kind = torch.float16 if parts[0].dtype == np.float16 else torch.float32
+        kind = torch.float16 if all(part.dtype == np.float16 for part in parts) else torch.float32
         held = torch.empty((sum(map(len, parts)), parts[0].shape[1]), dtype=kind, pin_memory=True)
         gather(parts, held.numpy(), hands)
         with torch.cuda.stream(stream):

@@ -48,7 +48,6 @@ FLAT = 1.1
 
 SEARCH = """
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from workflows.distributed.cluster import Cluster, Pool
 from workflows.steps.search import SearchConfig, search
