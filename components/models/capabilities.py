@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from components.models import hub
 from components.models.configs import Pretrained, locate_model
 
 LIMIT = 512
@@ -40,6 +41,7 @@ def token_counter(source: Pretrained, prompt: str = "") -> Callable[[list[str]],
         if where.is_dir():
             tokenizer = Tokenizer.from_file(str(where / "tokenizer.json"))
         else:
+            hub.unreachable()
             tokenizer = Tokenizer.from_pretrained(source.model, revision=source.revision or "main")
     except Exception:  # the package raises nothing narrower
         return None

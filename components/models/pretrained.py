@@ -26,7 +26,7 @@ from transformers.utils.hub import cached_file
 
 from components.config import Damaged, UserError
 from components.files import naming_damage
-from components.models import adapters
+from components.models import adapters, hub
 from components.models.attention import for_reading, is_decoder, with_attention
 from components.models.configs import (
     MODULES,
@@ -165,13 +165,15 @@ def huggingface_config(source: Pretrained, folder: str = "") -> Any:
 @contextmanager
 def _loading(source: Pretrained, what: str = "cannot be loaded") -> Iterator[None]:
     """UserError, which names the model, where it cannot be loaded in this block."""
+    host = None if Path(locate_model(source.model)).exists() else hub.unreachable()
     try:
         with naming_damage(Path(locate_model(source.model))):
             yield
     except Damaged as error:
         raise UserError(f"model: {source.model}: {what}: {error}; accepted: a whole model") from None
     except (OSError, SafetensorError) as error:
-        raise UserError(f"model: {source.model}: {what}: {str(error).splitlines()[0]}") from None
+        why = f"{host} cannot be reached, and it is not in the cache" if host else str(error).splitlines()[0]
+        raise UserError(f"model: {source.model}: {what}: {why}") from None
 
 
 def read(auto: Any, source: Pretrained, folder: str = "", **options: Any) -> Any:

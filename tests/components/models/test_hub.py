@@ -1,0 +1,72 @@
+"""Models of the hub where it cannot be reached: the cache alone is looked at, at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from components.models import hub
+
+ROOT = Path(__file__).parents[3]
+LOAD = """
+import socket
+
+def refuse(*words, **options):
+    raise socket.gaierror(-2, "Name or service not known")
+
+socket.getaddrinfo = refuse
+from components.config import UserError
+from components.models.capabilities import token_counter
+from components.models.dual_encoder import DualEncoder, DualEncoderConfig
+
+def config(name):
+    return DualEncoderConfig(model=name, query_tokens=8, document_tokens=16)
+
+DualEncoder.start(config("me/toy"))
+print(token_counter(config("me/toy"))(["a b"]))
+try:
+    DualEncoder.start(config("me/other"))
+except UserError as error:
+    print(error)
+print(token_counter(config("me/other")))
+"""
+
+
+def test_without_a_way_to_the_hub_the_cache_is_all_there_is(tmp_path: Path, encoder: Path) -> None:
+    """A model that was downloaded is read, another is refused in a line, and nobody waits for six requests a file."""
+    cached = tmp_path / "hub" / "models--me--toy"
+    shutil.copytree(encoder, cached / "snapshots" / "0123")
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("0123")
+    asked = {"hf_hub_offline", "transformers_offline", "http_proxy", "https_proxy", "all_proxy"}
+    environment = {key: value for key, value in os.environ.items() if key.lower() not in asked}
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD], cwd=ROOT, env={**environment, "HF_HOME": str(tmp_path)}, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    counts, refused, none = done.stdout.splitlines()
+    assert counts.startswith("[")
+    assert refused == "model: me/other: cannot be loaded: huggingface.co cannot be reached, and it is not in the cache"
+    assert none == "None"
+    assert "Retry" not in done.stderr
+
+
+def test_a_proxy_and_a_known_name_leave_the_hub_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://localhost:9")
+    for proxies in ({}, {"https": "http://proxy"}):
+        monkeypatch.setattr(hub, "getproxies", lambda found=proxies: found)
+        hub.unreachable.cache_clear()
+        assert hub.unreachable() is None
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *words: (_ for _ in ()).throw(OSError))
+    hub.unreachable.cache_clear()
+    assert hub.unreachable() is None  # the proxy knows the name
+    assert constants.HF_HUB_OFFLINE is False
+    hub.unreachable.cache_clear()
