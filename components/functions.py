@@ -58,6 +58,8 @@ class FunctionRef(Config):
                 raise ValueError(f"{function} has no option {name!r}; accepted: {listing(defaults)}")
             if not _like(value, defaults[name]):
                 raise ValueError(f"{function}: {name} is {value!r}; accepted: a value like {defaults[name]!r}")
+            if name.endswith("temperature") and isinstance(value, (int, float)) and value <= 0:
+                raise ValueError(f"{function}: {name} is {value!r}; accepted: above 0")
         plain = {name: value for name, value in defaults.items() if isinstance(value, (bool, int, float, str))}
         given = {name: float(value) if isinstance(defaults[name], float) else value for name, value in options.items()}
         return plain | given

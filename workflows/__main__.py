@@ -165,6 +165,10 @@ def main(words: list[str] | None = None) -> int:
         opening.leave()
 
 
+OF_ALL = ("--store", "--runs")
+"""Options of all commands."""
+
+
 class Parser(argparse.ArgumentParser):
     """A parser, of all or of one command: what it does not know is its own mistake, said with its own usage, and of a
     wrong choice it names the near one."""
@@ -174,8 +178,14 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         found, others = super().parse_known_args(args, namespace)
         if others:
-            self.error(f"unrecognized arguments: {' '.join(others)}")
+            self.error(f"unrecognized arguments: {' '.join(others)}{self._hint(others[0].partition('=')[0])}")
         return found, others
+
+    def _hint(self, option: str) -> str:
+        if option in OF_ALL:
+            return f"; accepted: before the command, {program()} {option} PLACE COMMAND ..."
+        near = get_close_matches(option, [*self._option_string_actions, *OF_ALL], 1, 0.8)
+        return "".join(f"; did you mean {one}?" for one in near)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         try:

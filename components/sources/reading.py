@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from components.config import UserError
-from components.sources.records import Bad
+from components.sources.records import NOT_UTF8, Bad
 
 
 class Line(NamedTuple):
@@ -95,7 +95,7 @@ def read_lines(path: Path, *, encoding: str = "utf-8", blank: bool = False) -> I
             try:
                 text = raw.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 and encoding == "utf-8" else encoding)
             except UnicodeDecodeError as error:
-                yield Bad("text that is not UTF-8", place, f"{error.reason} at byte {error.start}")
+                yield Bad(NOT_UTF8, place, f"{error.reason} at byte {error.start}")
                 continue
             if blank or (text and not text.isspace()):
                 yield Line(text, place)

@@ -65,6 +65,8 @@ class Example(NamedTuple):
     place: str
 
 
+NOT_UTF8 = "text that is not UTF-8"
+"""The reason of records in another encoding."""
 UNJUDGED = "unjudged"
 """The split of queries without judgements, in collections where the judgements determine a query's split."""
 
@@ -81,7 +83,7 @@ def document(doc_id: Any, title: Any, text: Any, place: str, *, column: str | No
     if not title.strip() and not text.strip():
         return Bad("document with neither title nor text", place, lacks, name)
     if not (_is_utf8(title) and _is_utf8(text)):
-        return Bad("text that is not UTF-8", place, id=name)
+        return Bad(NOT_UTF8, place, id=name)
     return Document(name, title, text, place)
 
 
@@ -100,7 +102,7 @@ def query(query_id: Any, text: Any, answers: Any, split: str, place: str, *, col
     if not is_split(split):
         return Bad("split without a name", place, f"got {split!r:.40}", name)
     if not all(map(_is_utf8, (text, *answers))):
-        return Bad("text that is not UTF-8", place, id=name)
+        return Bad(NOT_UTF8, place, id=name)
     return Query(name, text, list(answers), split, place)
 
 
@@ -139,7 +141,7 @@ def _id(value: Any, kind: str, place: str) -> str | Bad:
     if len(value.split()) != 1 or value != value.strip():
         return Bad(f"{kind} id with white space", place, "an id has none; is this the column of ids?", value)
     if not _is_utf8(value):
-        return Bad("text that is not UTF-8", place)
+        return Bad(NOT_UTF8, place)
     if not value.isprintable() and any(unicodedata.category(one) == "Cc" for one in value):
         return Bad(f"{kind} id with a control character", place, id=value)
     return value

@@ -64,11 +64,11 @@ class System:
         self._one_at_a_time = threading.Lock()
 
     @classmethod
-    def load(cls, folder: Path, *, threads: int, models: Callable[[], Mapping[str, Any]] = dict) -> Self:
+    def load(cls, folder: Path | str, *, threads: int, models: Callable[[], Mapping[str, Any]] = dict) -> Self:
         """The system in a folder; UserError for a folder that is none or lacks something. `models` are the other
         options of `Inference`, where these are not a processor's."""
         try:
-            return cls._load(folder, threads=threads, models=models)
+            return cls._load(Path(folder), threads=threads, models=models)
         except Damaged as error:
             raise UserError(f"{error}; {configs.AGAIN}") from None
 

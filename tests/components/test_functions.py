@@ -51,6 +51,7 @@ def test_a_function_is_found_and_its_options_are_bound() -> None:
             {"function": CROSS_ENTROPY, "options": {"temperature": "warm"}},
             "temperature is 'warm'; accepted: a value like 1.0",
         ),
+        ({"function": CROSS_ENTROPY, "options": {"temperature": -0.05}}, "temperature is -0.05; accepted: above 0"),
         ({"function": CROSS_ENTROPY, "options": {"temperature": True}}, "temperature is True; accepted"),
         ({"function": CROSS_ENTROPY, "options": {"temperature": None}}, "temperature is None; accepted"),
         (

@@ -62,6 +62,17 @@ def test_what_to_deploy_is_what_is_exported(adapted: Place, tmp_path: Path) -> N
     assert system["name"] == adapted.metrics()["deploy"]["system"]
 
 
+def test_what_to_deploy_is_what_searches(adapted: Place, said: tiny.Said) -> None:
+    """The run's folder alone tells the same: it links to its store."""
+    name = adapted.metrics()["deploy"]["system"]
+    command = [sys.executable, "-m", "workflows", *adapted.words("search", "baven")]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stderr == f"{name} searches here, which the run chose to deploy\n"
+    assert done.stdout == searched(*adapted.words("search", "baven", "--system", name))
+    assert tiny.main(["show", str(adapted.runs / "tiny")]) == 0
+    assert " ".join(said()[0].split()).endswith(adapted.metrics()["deploy"]["sentence"])
+
+
 def test_any_system_can_be_searched_with(adapted: Place, tmp_path: Path, said: tiny.Said) -> None:
     """A run's own and the exported one find the same; a name that is none is answered with those that there are."""
     name = "BM25 + start model, reciprocal"

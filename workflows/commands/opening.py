@@ -108,8 +108,16 @@ def opened_pair(arguments: argparse.Namespace, option: str) -> list[Run] | None:
 
 
 def store_root(arguments: argparse.Namespace) -> str:
-    """Where the store is: `--store`, `$SPARRING_STORE`, or the folder `store`."""
-    return str(arguments.store or os.environ.get("SPARRING_STORE", "store"))
+    """Where the store is: `--store`, `$SPARRING_STORE`, of a run's folder the one that it links to, or `store`."""
+    return str(arguments.store or os.environ.get("SPARRING_STORE") or _linked_store(arguments) or "store")
+
+
+def _linked_store(arguments: argparse.Namespace) -> Path | None:
+    """The store of a run whose folder stands in a config's place, where that is another than the folder `store`."""
+    folder = getattr(arguments, "config", None)
+    links = (path for path in sorted(folder.iterdir()) if path.is_symlink()) if folder and folder.is_dir() else ()
+    place = next((link.resolve().parent for link in links), None)
+    return None if place is None or place == Path("store").resolve() or s3.is_cached(place) else place
 
 
 def check_places(arguments: argparse.Namespace, experiment: Experiment, store: Store, waiting: Iterable[Step]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from components.config import listing
 from components.evaluation import result_table
 from workflows.commands.opening import add_cluster, check_places, labelled, opened
 from workflows.commands.several import add_configs, one_by_one
@@ -21,7 +22,7 @@ from workflows.running.executor import check_present, check_source_files
 from workflows.running.runner import run_steps
 from workflows.running.tracking import open_tracker
 from workflows.store.dag import graph
-from workflows.store.planner import pending
+from workflows.store.planner import pending, states
 
 TELLING = 10.0
 """Seconds of a run from which on it tells something of its estimate."""
@@ -71,7 +72,9 @@ def run_one(arguments: argparse.Namespace) -> None:
         tracker.send_measures(metrics["rows"])
     print(result_table.table(metrics))
     if not waiting:
-        print("nothing to run: every step that this needs is done")
+        lost = [node.label for node, state in states(wanted, store) if state == "not needed"]
+        again = f"; not there any more, and not needed: {listing(map(repr, lost[:3]))}; --until LABEL makes one again"
+        print("nothing to run: every step that this needs is done" + (again if lost else ""))
     elif executed:  # otherwise another driver did it all
         steps, _ = timeline(folder.finished_steps(), executed)
         seconds = time.monotonic() - started
@@ -88,8 +91,6 @@ def _search(arguments: argparse.Namespace, metrics: Mapping[str, Any], *, ranks:
     words += [f"--store {shlex.quote(str(arguments.store))}"] if arguments.store else []
     words += [f'search {arguments.known_as or arguments.config} "your question"']
     words += [f"--set {shlex.quote(assignment)}" for assignment in arguments.assignments]
-    if "deploy" in metrics:
-        words += [f"--system {shlex.quote(metrics['deploy']['system'])}"]
-    elif ranks:
+    if ranks and "deploy" not in metrics:
         words += ["--rank"]
     return " ".join(words)

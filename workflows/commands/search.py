@@ -35,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("query", metavar="QUERY", help="the text to search for")
     parser.add_argument(
         "--system", metavar="NAME",
-        help="which of a run's systems searches, as its table calls it (default: the last retriever)",
+        help="which of a run's systems searches, as its table calls it (default: the one that the run "
+        "chose to deploy, or the last retriever)",
     )  # fmt: skip
     parser.add_argument("-k", type=int, default=5, help="documents to show (default: 5)")
     parser.add_argument(
@@ -83,11 +84,19 @@ def _exported(arguments: argparse.Namespace) -> list[Hit]:
 
 
 def _of_run(arguments: argparse.Namespace) -> list[Hit]:
-    """What a system of a run finds: the last retriever, with --rank the last ranker over it, or the named one."""
+    """What a system of a run finds: the named one, with --rank the last ranker over the last retriever, else what the
+    run chose to deploy, or its last retriever."""
     experiment, store = opened(arguments)
+    outcome, deployed = experiment.outcome, None
+    if arguments.system is None and not arguments.rank:
+        arguments.system = deployed = systems.deployed(outcome, store)
     hits = _found(arguments, experiment, store)
-    if arguments.system is None and store.is_done(experiment.outcome.results):
-        _name_who_searches(experiment.outcome, store, rank=arguments.rank)
+    if deployed is not None:
+        print(f"{deployed} searches here, which the run chose to deploy", file=sys.stderr)
+    elif arguments.system is None and store.is_done(outcome.results):
+        _name_who_searches(outcome, store, rank=arguments.rank)
+    elif arguments.system is None:
+        print(f"the run is not finished; here searches: {outcome.retrieval.retriever.label}", file=sys.stderr)
     return hits
 
 

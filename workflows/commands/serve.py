@@ -14,6 +14,7 @@ from workflows.distributed.cluster import cores
 from workflows.program import located
 from workflows.serving import running
 from workflows.serving.running import TOKEN
+from workflows.store.needed import NotMade
 
 PORT = 8000
 TOKEN_CHARACTERS = 16
@@ -66,6 +67,8 @@ def call(arguments: argparse.Namespace) -> None:
     port = free_port(arguments.host, arguments.port)
     file = (arguments.marks or checked.folder / marks.FILE).absolute()
     if not file.parent.is_dir():
+        if arguments.marks is None:
+            raise NotMade(f"the run {checked.folder.name!r} was not begun; run it first")
         raise UserError(f"--marks: {file.parent} is no folder")
     marks.Marks(file)
     service = Service(served, arguments.host, port, loopback, token, file, checked.identity)

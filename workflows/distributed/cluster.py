@@ -42,10 +42,10 @@ tasks."""
 class Pool(Config):
     """The workers among which the shards of one step are divided."""
 
-    workers: int | None = None
+    workers: int | None = Field(None, ge=1)
     """How many at once. Null is one per core, or one per GPU in steps that use GPUs. Of `train` null is as many GPUs as
     divide the batch evenly, and 1 on CPUs."""
-    threads: int = 1
+    threads: int = Field(1, ge=0)
     """Threads of each worker."""
     gpus: float = Field(1, gt=0, le=1)
     """Of `map` and `score`, in steps that use GPUs: the part of a GPU that each worker has. With 0.5 two share one."""

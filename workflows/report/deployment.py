@@ -61,13 +61,16 @@ def deployment(
 
 def sentence(made: Json, *, anything_trained: bool) -> str:
     """All that is to be said, in one sentence."""
-    name, measure, there = made["system"], made["measure"], made["there"]
+    name, measure, there, asked = made["system"], made["measure"], made["there"], made["queries"]
     ends = None if made["low"] is None else within(measure, made["low"], made["high"])
     between = "" if ends is None else f" (95 % interval {unsigned(ends[0])} to {unsigned(ends[1])})"
     best = next(iter(there), name)
     dearer = "" if best == name else f"; {best} has {unsigned(there[best])}, too little more for what it costs"
     chosen = f" ({unsigned(there[name])} there{dearer})" if name in there else ""
-    value, on = f"{measure} {unsigned(made['value'])}{between}", f"the {made['queries']:,} queries of {made['split']}"
+    value, on = (
+        f"{measure} {unsigned(made['value'])}{between}",
+        f"the {asked:,} {'query' if asked == 1 else 'queries'} of {made['split']}",
+    )
     parts = [f"Deploy {name}, chosen on {made['chosen_on']}{chosen}: {value} on {on}"]
     if (against := made["against"]) is not None:
         parts.append(_compared(made, against, anything_trained=anything_trained))
@@ -97,7 +100,8 @@ def _compared(made: Json, against: Json, *, anything_trained: bool) -> str:
         f"{p_number(against['p_holm'])}, {counted})"
     )
     if against["system"] != made["system"]:  # the best trained one, which is not worth what it costs
-        return f"these trainings do not pay: {against['system']} has {told}"
+        pays = "these trainings do not pay" if anything_trained else "what costs more does not pay"
+        return f"{pays}: {against['system']} has {told}"
     word = verdict(against["difference"], against["p_holm"])
     if word == "better":
         return told

@@ -94,8 +94,11 @@ def application(
         return JSONResponse({"detail": str(error)}, 404 if isinstance(error, Unknown) else 422)
 
     @app.exception_handler(RequestValidationError)
-    async def unreadable(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
+    async def unreadable(request: Request, error: RequestValidationError) -> JSONResponse:
+        first, kind = error.errors()[0], request.headers.get("content-type", "")
+        if first["loc"] == ("body",) and kind.partition(";")[0] != "application/json":
+            # Without it a page of another site could send what a browser does not ask about first.
+            return JSONResponse({"detail": f"content-type: got {kind!r}; accepted: application/json"}, 422)
         return JSONResponse({"detail": str(UserError(mistake(first, first["loc"][1:])))}, 422)  # without `body`
 
     @app.exception_handler(OSError)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -33,17 +34,28 @@ Stages = Mapping[str, Step]
 `prior`; in order."""
 
 
+def deployed(outcome: Outcome, store: Store) -> str | None:
+    """The name of the system that a run chose to deploy; None where it is not finished or chooses none."""
+    made = _selected(outcome, store) if store.is_done(outcome.results) else {}
+    return made.get("deploy")
+
+
+def _selected(outcome: Outcome, store: Store) -> dict[str, Any]:
+    """What a finished run has chosen; empty where it chooses nothing."""
+    selection = outcome.results.inputs.get("selection")
+    if not isinstance(selection, Step):
+        return {}
+    store.fetch([selection], SELECTION)
+    return dict(read_json(store.path(selection) / SELECTION))
+
+
 def recommended(outcome: Outcome, store: Store) -> str | None:
     """The name of the system that a finished run chose to deploy, or else of the best on the split that it chooses by
     whose stages can be exported; None where it chose by none."""
-    selection = outcome.results.inputs.get("selection")
-    if not isinstance(selection, Step):
-        return None
-    store.fetch([selection], SELECTION)
-    made = read_json(store.path(selection) / SELECTION)
+    made = _selected(outcome, store)
     if "deploy" in made:
         return str(made["deploy"])
-    for one in sorted(made["candidates"], key=lambda one: -one["value"]):
+    for one in sorted(made.get("candidates", []), key=lambda one: -one["value"]):
         with suppress(UserError):
             stages(chosen(outcome, one["system"]))
             return str(one["system"])

@@ -25,7 +25,7 @@ from components.sources.base import AnySource, Source
 from components.sources.drawing import Drawn
 from components.sources.labelled import LabelledSource
 from components.sources.reading import regular
-from components.sources.records import Bad, Document, Example, Judgement, Query
+from components.sources.records import NOT_UTF8, Bad, Document, Example, Judgement, Query
 from components.sources.training_groups import GivenGroup, GroupSource
 from workflows.store.cost import Cost, Need, Sizes, Work
 from workflows.store.dag import Description
@@ -92,6 +92,7 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
         "judgements": dict(qrels.splits),
         "mean_words": {"documents": documents.mean_words(), "queries": queries.mean_words()},
         "dropped": dropped.summary(),
+        **dropped.note(),
         **labels,
         **source.about(),
     }
@@ -108,7 +109,8 @@ class Dropped:
     def add(self, bad: Bad) -> None:
         """Drop a record, or raise UserError naming its place."""
         if self.on_bad == "fail":
-            raise UserError(f"{bad}; mend it, or set data.on_bad: drop")
+            how = "convert the file (iconv -f CP1252 -t UTF-8)" if bad.reason == NOT_UTF8 else "mend it"
+            raise UserError(f"{bad}; {how}, or set data.on_bad: drop")
         self.counts[bad.reason] += 1
         examples = self.examples.setdefault(bad.reason, [])
         if len(examples) < SHOWN:
@@ -119,6 +121,11 @@ class Dropped:
         self.counts += other.counts
         for reason, examples in other.examples.items():
             self.examples[reason] = [*self.examples.get(reason, []), *examples][:SHOWN]
+
+    def note(self) -> dict[str, str]:
+        """What a reader of the results must know, where records were dropped."""
+        each = "; ".join(f"{count:,}: {reason}" for reason, count in self.counts.items())
+        return {"note": f"on_bad: drop left out {self.counts.total():,} records ({each})"} if each else {}
 
     def summary(self) -> dict[str, Any]:
         """Counts and a few ids, by reason."""

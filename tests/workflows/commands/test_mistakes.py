@@ -269,6 +269,17 @@ def test_a_word_that_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["export", "x.yaml", "out", "--cluster", "y"], "export", "unrecognized arguments: --cluster y"),
         (["plan", "x.yaml", "--until", "data"], "plan", "unrecognized arguments: --until data"),
+        (
+            ["plan", "x.yaml", "--clutser", "y"],
+            "plan",
+            r"unrecognized arguments: --clutser y; did you mean --cluster\?",
+        ),
+        (
+            ["run", "x.yaml", "--store", "y"],
+            "run",
+            r"unrecognized arguments: --store y; accepted: before the command, .* "
+            r"--store PLACE COMMAND \.\.\.",
+        ),
         (["run", "x.yaml", "--set", "a", "3"], "run", "unrecognized arguments: 3"),
         (["run", "x", "--set", "a=1", "--set", "a=2"], "run", "argument --set: a is set twice, to 1 and to 2; .*"),
         (["--stor", "x", "--fast", "plan", "x.yaml"], "", "unrecognized arguments: --fast"),

@@ -46,6 +46,14 @@ def service(tmp_path: Path) -> Made:
     return made(tmp_path)
 
 
+def test_json_has_its_header(service: Made) -> None:
+    """`curl -d` sends another one, and so would a form of another site."""
+    kind = "application/x-www-form-urlencoded"
+    said = post(service.application, "/search", {"queries": ["one"], "k": 1}, **{"content-type": kind})
+    assert said.status == 422
+    assert said.json == {"detail": f"content-type: got {kind!r}; accepted: application/json"}
+
+
 def test_an_answer_has_documents_scores_and_times(service: Made) -> None:
     said = post(service.application, "/search", {"queries": ["one", " four "], "k": 2})
     assert said.status == 200

@@ -138,7 +138,8 @@ def test_bad_input_is_one_clear_line(out: Path, collection: Collection, where: s
         ingest(out, None, source=collection.source())
     folder = collection.path / "qrels" if where == "qrels" else collection.path
     assert str(caught.value).startswith(f"{folder}/{message}")
-    assert str(caught.value).endswith("; mend it, or set data.on_bad: drop")
+    how = "convert the file (iconv -f CP1252 -t UTF-8)" if "UTF-8" in message else "mend it"
+    assert str(caught.value).endswith(f"; {how}, or set data.on_bad: drop")
     assert "\n" not in str(caught.value)
     name = {"corpus": "documents", "queries": "queries", "qrels": "qrels"}[where]
     assert not (out / f"{name}.parquet").exists()
@@ -215,6 +216,8 @@ def test_a_dropped_document_takes_its_judgements_along(out: Path, collection: Co
         "document with neither title nor text": {"count": 1, "examples": ["d2"]},
         "judgement of a missing document": {"count": 1, "examples": ["d2"]},
     }
+    assert summary["note"] == ("on_bad: drop left out 2 records (1: document with neither title nor text; "
+                               "1: judgement of a missing document)")  # fmt: skip
     assert ("q2", "d2") not in {(row["query_id"], row["doc_id"]) for row in rows(out, "qrels")}
 
 

