@@ -53,7 +53,7 @@ def test_it_ends_with_what_to_deploy(adapted: Place, said: tiny.Said) -> None:
     assert f"queries of dev ({unsigned(there[deploy['system']])} there" in printed
     page = (adapted.runs / "tiny" / "report.html").read_text()
     assert deploy["sentence"] in page
-    assert "What was chosen by, on dev" in page
+    assert "Chosen by these values, on dev" in page
 
 
 def test_what_to_deploy_is_what_is_exported(adapted: Place, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ TO_TRAIN = (
     "what training on a part of the others would give)"
 )
 
+BM25 = "BM25"
 HELP = " What may help: docs/pages/guides/results.md, Where training does not pay."
 
 UNASKED = "nothing was trained, as the config says `train: false`: the split `train` has {:,} judgements"
@@ -28,9 +29,9 @@ def deployment(
     """The system that was chosen to be deployed, with a `sentence` that says all of this; None where none was.
 
     `by` is the split that was chosen by, and `there` has each system's measure on it, the best first. `value` is the
-    measure on the measured split, with the ends of its 95 % interval. `against` is the leading comparison. `judgements`
-    are those of the training queries, `milliseconds` is a query's time, `bytes` are those of its models and of what is
-    searched.
+    measure on the measured split, with the ends of its 95 % interval. `against` is the leading comparison, `bm25` what
+    BM25 alone has. `judgements` are those of the training queries, `milliseconds` is a query's time, `bytes` are those
+    of its models and of what is searched.
     """
     lead = metrics["leading"] or {}
     name = lead.get("deploy")
@@ -47,10 +48,15 @@ def deployment(
     chosen, data = choice(results, store), next(one.data for one in systems if one.name == name)
     there = {} if chosen is None else {one["system"]: one["value"] for one in chosen["candidates"]}
     record = store.record(data)
+    same = ("collection", "split", "measure", "queries")
+    plain = [
+        one["value"] for one in metrics["means"] if one["system"] == BM25 and all(one[key] == mean[key] for key in same)
+    ]
     made: Json = {
         **{key: mean[key] for key in ("system", "split", "measure", "value", "low", "high", "queries")},
         "chosen_on": chosen_on(lead), "by": lead["selected_on"], "there": there,
         "trained": any(one.trained for one in systems if one.name == name), "against": against,
+        "bm25": plain[0] if plain else None,
         "judgements": 0 if record is None else record["summary"]["judgements"].get("train", 0),
         "milliseconds": None if timed is None else 1000 * timed["query"],
         "bytes": {"models": sum(store.sizes(list(cost.models), "model/*")),
@@ -74,6 +80,8 @@ def sentence(made: Json, *, anything_trained: bool) -> str:
     parts = [f"Deploy {name}, chosen on {made['chosen_on']}{chosen}: {value} on {on}"]
     if (against := made["against"]) is not None:
         parts.append(_compared(made, against, anything_trained=anything_trained))
+    if BM25 not in (name, *((against or {}).get(key) for key in ("system", "baseline"))) and made["bm25"] is not None:
+        parts.append(f"{BM25} alone has {unsigned(made['bm25'])}")
     if not anything_trained:
         parts.append(UNASKED.format(made["judgements"]) if made["judgements"] else TO_TRAIN)
     if made["milliseconds"] is not None:

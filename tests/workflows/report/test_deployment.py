@@ -19,7 +19,8 @@ def verdict(*, trained: bool = True, against: dict[str, Any] | None = None, **ot
         "there": {"fusion": 0.98, "start fusion": 0.966},
         "against": {"system": "fusion", "baseline": "start fusion", "difference": -0.006, "p": 0.38, "p_holm": 1.0,
                     "test": THIS_TRAINING, **(against or {})},
-        "judgements": 0, "milliseconds": 22.94, "bytes": {"models": 91_000_000, "indexes": 2**18}, **other,
+        "bm25": None, "judgements": 0, "milliseconds": 22.94, "bytes": {"models": 91_000_000, "indexes": 2**18},
+        **other,
     }  # fmt: skip
     return sentence(made, anything_trained=trained)
 
@@ -68,6 +69,19 @@ def test_where_training_does_not_pay_it_says_where_to_read_on(
     said = verdict(against=against, trained=trained)
     assert said.endswith(". What may help: docs/pages/guides/results.md, Where training does not pay.") is helps
     assert "\n## Where training does not pay\n" in guide
+
+
+def test_bm25_is_named_where_nothing_else_names_it() -> None:
+    """What most people search with today."""
+    assert "; BM25 alone has .912; a query took" in verdict(bm25=0.912)
+    assert "alone" not in verdict(bm25=0.912, against={"baseline": "BM25"})
+    assert "alone" not in verdict(bm25=0.912, system="BM25")
+
+
+def test_without_trainings_none_are_blamed() -> None:
+    said = verdict(trained=False, against={"system": "start model", "difference": 0.05}, queries=1)
+    assert "; what costs more does not pay: start model has +.050 against start fusion" in said
+    assert " on the 1 query of test;" in said
 
 
 def test_a_dearer_system_may_have_been_better_there() -> None:
