@@ -120,13 +120,15 @@ def _identifies(folder: Path, table: Table, column: str) -> bool:
 
 def _stands_for(folder: Path, table: Table, column: str, text: str) -> bool:
     """Whether each of the first rows has a value that stands for its text: it may have several rows, and the same text
-    in all of them."""
+    in nearly all of them. What stands for two texts is a mistake to be told."""
     texts: dict[str, str] = {}
+    rows = clashes = 0
     for row in islice(_rows(folder, table, [column, text]), ROWS):
         value, said = str(row[column]).strip(), str(row[text]).strip()
-        if value in ("", "None") or texts.setdefault(value, said) != said:
+        if value in ("", "None"):
             return False
-    return True
+        rows, clashes = rows + 1, clashes + (texts.setdefault(value, said) != said)
+    return clashes <= (1 - UNLIKE) * rows
 
 
 def unreadable(folder: Path, table: Table) -> str | None:

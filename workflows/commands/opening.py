@@ -15,6 +15,7 @@ from workflows import ROOT
 from workflows.distributed import cluster as clusters
 from workflows.distributed import worker_group
 from workflows.program import program
+from workflows.report.page import REPORT
 from workflows.report.runs import Run, read_runs
 from workflows.stages import experiments
 from workflows.stages.experiments import Experiment
@@ -81,10 +82,11 @@ def run_command(arguments: argparse.Namespace, *, here: bool = True) -> str:
 
 
 def other_runs(arguments: argparse.Namespace) -> str:
-    """Words for the end of an error: which other runs there are of a config whose own is not finished."""
+    """Words for the end of an error: which finished runs there are of a config whose own is not finished."""
     if experiments.is_system(arguments.config):
         return ""
     found = experiments.others(experiments.read(arguments.config, arguments.assignments, arguments.runs))
+    found = [one for one in found if (one / REPORT).is_file()]
     return f"; or give another run's folder in place of the config: {listing(found)}" if found else ""
 
 

@@ -152,8 +152,11 @@ def test_run_until_a_label(beir: Path, encoder: Path, tmp_path: Path, said: Said
     assert said()[0].startswith(
         "tiny: 3 of 32 steps done, 29 to run\n  nothing is running; resume with: python -m workflows --store "
     )
-    assert place("show", "--json", "--set", "k=30") == 2
     run = f"python -m workflows --store {place.store} --runs {place.runs} run {place.config} --set k=30"
+    assert place("export", str(tmp_path / "out"), "--set", "k=30") == 2
+    assert said()[1].endswith(f" is not done; run it first: {run}\n")  # the other run is not finished either
+    (place.runs / "tiny" / "report.html").touch()
+    assert place("show", "--json", "--set", "k=30") == 2
     other = f"; or give another run's folder in place of the config: {place.runs}/tiny\n"
     assert said()[1] == f"error: {place.config}: no results yet: they are made last: {run}{other}"
     assert place("export", str(tmp_path / "out"), "--set", "k=30") == 2

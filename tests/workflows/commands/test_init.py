@@ -314,6 +314,12 @@ def test_an_id_that_stands_twice_does_not_hide_the_ids(
     out = said()[0]
     assert "30 queries" in out
     assert "1 record cannot be used:\n  duplicate document id: 1\n" in out
+    rows = [{"call": at, "said": f"what is wrong with {at}?", "solved_with": f"n-{at}"} for at in range(30)]
+    write(tmp_path / "own/calls.jsonl", *map(json.dumps, [*rows, {**rows[3], "said": "another question"}]))
+    Path("own.yaml").unlink()
+    assert main(["init", "own"]) == 0
+    assert yaml.safe_load(Path("own.yaml").read_text())["data"]["columns"]["queries"]["query_id"] == "call"
+    assert "1 have the id of an earlier one: a mistake, unless all of them is the same" in said()[0]
 
 
 def test_judgements_of_ids_that_no_column_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
