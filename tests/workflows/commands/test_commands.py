@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -131,6 +132,22 @@ def test_a_run_shows_its_own_results_when_its_config_was_another_meanwhile(
     assert "RR@10" in said()[0]
     assert place.metrics()["rows"] == first["rows"]
     assert "nDCG@5" not in (place.runs / "tiny" / "report.html").read_text()
+
+
+def test_a_finished_run_says_what_is_not_there_any_more(played: Place, tmp_path: Path, said: Said) -> None:
+    """Nothing that is measured needs it, but `search` and `export` do."""
+    place = played.copy(tmp_path / "copy")
+    shutil.rmtree(place.artifact("warm retriever"))
+    assert place("run") == 0
+    lines = said()[0].splitlines()
+    assert [line for line in lines if line.startswith("nothing to run")] == [
+        "nothing to run: every step that this needs is done; not there any more, and not needed: warm retriever; "
+        "--until LABEL makes one again"
+    ]
+    assert place("run", "--until", "warm retriever") == 0
+    said()
+    assert place("run") == 0
+    assert "\nnothing to run: every step that this needs is done\n" in said()[0]
 
 
 def test_run_until_a_label(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:

@@ -325,7 +325,7 @@ def test_the_run_s_own_index_with_the_numbers_that_it_was_searched_with(
         to = tmp_path / name
         assert place("export", str(to), "--system", name) == 0
         assert faiss.extract_index_ivf(faiss.read_index(str(to / "system" / "index.faiss"))).nprobe == 3
-        system, own = System.load(to / "system", threads=1), ranked(place, label)
+        system, own = System.load(str(to / "system"), threads=1), ranked(place, label)
         for query, text in list(asked(place).items())[:4]:
             hits = system.search([text], 20)[0]
             assert [hit.doc_id for hit in hits] == [doc_id for doc_id, _ in own[query]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 from collections.abc import Iterator
@@ -146,6 +147,8 @@ def test_mistakes(place: Place, said: Said, monkeypatch: pytest.MonkeyPatch, tmp
         }.items():
             assert place("serve", *words) == 2
             assert said()[1].startswith(f"error: {says}")
+    assert place("serve", "--set", "evaluate.measures=[RR@10]") == 2  # its systems are there, by other runs
+    assert re.match(r"error: the run 'tiny-[0-9a-f]{6}' was not begun; run it first: .* run ", said()[1])
 
 
 def test_marks_make_a_collection(place: Place, service: Served, said: Said, tmp_path: Path, encoder: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from components.config import UserError
 from tests.support.tiny import ROOT
@@ -101,6 +102,13 @@ def test_trials_divide_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(address="auto", train=TrainPool(workers=None))
     assert Share.of(cluster, parts=2, capacity=2).for_batch(64).train.workers == 4
     assert Share.of(cluster, parts=8, capacity=8).for_batch(64).train.workers == 1
+
+
+@pytest.mark.parametrize("pool", [{"workers": 0}, {"workers": -1}, {"threads": -1}])
+def test_no_pool_is_without_workers(pool: dict[str, int]) -> None:
+    for name in ("train", "map", "score", "java"):
+        with pytest.raises(ValidationError, match=r"greater than or equal to"):
+            Cluster(**{name: pool})
 
 
 def test_one_process_trains_alone(monkeypatch: pytest.MonkeyPatch) -> None:
