@@ -41,7 +41,7 @@ def token_counter(source: Pretrained, prompt: str = "") -> Callable[[list[str]],
         if where.is_dir():
             tokenizer = Tokenizer.from_file(str(where / "tokenizer.json"))
         else:
-            hub.unreachable()
+            hub.go_offline_if_unreachable()
             tokenizer = Tokenizer.from_pretrained(source.model, revision=source.revision or "main")
     except Exception:  # the package raises nothing narrower
         return None

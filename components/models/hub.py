@@ -9,11 +9,11 @@ from urllib.request import getproxies
 
 
 @cache
-def unreachable() -> str | None:
-    """The hub's name where this machine cannot find it; None where it can, or where a proxy asks.
+def go_offline_if_unreachable() -> str | None:
+    """Have huggingface_hub look into its cache alone (`HF_HUB_OFFLINE`) in this process, where this machine cannot find
+    the hub; the hub's name then, None where it is found or a proxy would ask.
 
-    huggingface_hub then looks into its cache alone (`HF_HUB_OFFLINE`) in this process. It would ask six times, for half
-    a minute, for each file of a model, also of one that is in the cache.
+    It would ask six times, for half a minute, for each file of a model, also of one that is in the cache.
     """
     from huggingface_hub import constants
 

@@ -165,7 +165,7 @@ def huggingface_config(source: Pretrained, folder: str = "") -> Any:
 @contextmanager
 def _loading(source: Pretrained, what: str = "cannot be loaded") -> Iterator[None]:
     """UserError, which names the model, where it cannot be loaded in this block."""
-    host = None if Path(locate_model(source.model)).exists() else hub.unreachable()
+    host = None if Path(locate_model(source.model)).exists() else hub.go_offline_if_unreachable()
     try:
         with naming_damage(Path(locate_model(source.model))):
             yield

@@ -188,7 +188,7 @@ class _Queries:
     """(Q, d) queries in float32, and their inner products with documents."""
 
     def __init__(self, vectors: torch.Tensor) -> None:
-        self.vectors = vectors
+        self._vectors = vectors
         fit = vectors.is_cuda and float(vectors.abs().max()) <= LARGEST
         self._halves = halves(vectors) if fit else None
 
@@ -199,10 +199,10 @@ class _Queries:
         if self._halves is not None and documents.dtype is torch.float16:
             rounded, rest = torch.mm(self._halves, documents.T, out_dtype=torch.float32).chunk(2)
             return rounded.add_(rest, alpha=1 / REST)
-        if self.vectors.is_cuda or not torch.backends.mkldnn.is_available():
-            return torch.mm(self.vectors, documents.float().T)
+        if self._vectors.is_cuda or not torch.backends.mkldnn.is_available():
+            return torch.mm(self._vectors, documents.float().T)
         # torch.mm uses MKL for float32, which is slower than oneDNN on AMD processors.
-        return torch.ops.mkldnn._linear_pointwise(self.vectors, documents, None, "none", [], "")
+        return torch.ops.mkldnn._linear_pointwise(self._vectors, documents, None, "none", [], "")
 
 
 def halves(vectors: torch.Tensor) -> torch.Tensor:

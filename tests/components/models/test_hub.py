@@ -63,10 +63,10 @@ def test_a_proxy_and_a_known_name_leave_the_hub_as_it_is(monkeypatch: pytest.Mon
     monkeypatch.setattr(constants, "ENDPOINT", "http://localhost:9")
     for proxies in ({}, {"https": "http://proxy"}):
         monkeypatch.setattr(hub, "getproxies", lambda found=proxies: found)
-        hub.unreachable.cache_clear()
-        assert hub.unreachable() is None
+        hub.go_offline_if_unreachable.cache_clear()
+        assert hub.go_offline_if_unreachable() is None
     monkeypatch.setattr(socket, "getaddrinfo", lambda *words: (_ for _ in ()).throw(OSError))
-    hub.unreachable.cache_clear()
-    assert hub.unreachable() is None  # the proxy knows the name
+    hub.go_offline_if_unreachable.cache_clear()
+    assert hub.go_offline_if_unreachable() is None  # the proxy knows the name
     assert constants.HF_HUB_OFFLINE is False
-    hub.unreachable.cache_clear()
+    hub.go_offline_if_unreachable.cache_clear()
