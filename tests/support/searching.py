@@ -51,12 +51,11 @@ import contextlib, io, json, os, runpy, sys
 
 answers = []
 for folder, texts, k in json.loads(sys.argv[1]):
-    os.chdir(folder)
     lists = []
     for text in texts:
         sys.argv = ["example.py", text, str(k)]
         with contextlib.redirect_stdout(io.StringIO()) as said:
-            runpy.run_path("example.py", run_name="__main__")
+            runpy.run_path(os.path.join(folder, "example.py"), run_name="__main__")
         lists.append([line.split("\\t")[0] for line in said.getvalue().splitlines()])
     answers.append(lists)
 assert not {"components", "workflows", "ray"} & set(sys.modules)

@@ -1,12 +1,14 @@
-"""Keep what a finished run measured, and how, as one small JSON file that can be committed."""
+"""Keep what a finished run measured, and how, as one small JSON file that can be committed. An older record of the same
+config is replaced."""
 
 import argparse
 from pathlib import Path
 
+from components.config import UserError
 from components.files import replacing
 from workflows.commands.opening import add_config, check_output, opened
 from workflows.program import located
-from workflows.report.record import record_of, text_of
+from workflows.report.record import config_name, record_of, recorded_config, text_of
 from workflows.report.run_folder import RunFolder
 from workflows.store.needed import finished
 
@@ -22,6 +24,9 @@ def call(arguments: argparse.Namespace) -> None:
     check_output(arguments.file, "another FILE")
     experiment, store = opened(arguments)
     finished(store, experiment.outcome.results)
+    name = config_name(located(arguments.config))
+    if arguments.file.exists() and recorded_config(arguments.file) != name:
+        raise UserError(f"{arguments.file}: is there already, and no record of {name}; accepted: another FILE")
     folder = RunFolder(experiment, store)
     record = record_of(
         folder.metrics(), folder.finished_steps(), experiment.outcome, config=located(arguments.config),

@@ -27,8 +27,6 @@ def record_of(metrics: Json, steps: Finished, outcome: Outcome, *, config: Path,
     `steps` are the run's finished steps. No path of this machine is in it: a config outside the repository goes by its
     file's name.
     """
-    place = config.resolve()
-    name = place.relative_to(ROOT).as_posix() if place.is_relative_to(ROOT) else config.name
     records = [record for _, record in sorted(steps, key=lambda pair: pair[1]["started"])]
     names = {system.data.fingerprint: system.collection for system in outcome.systems}
     seconds: dict[str, list[float]] = {}
@@ -38,7 +36,7 @@ def record_of(metrics: Json, steps: Finished, outcome: Outcome, *, config: Path,
         records[0]["started"], max(record["started"] + record["seconds"] for record in records)
     )]  # fmt: skip
     run = {
-        "config": name,
+        "config": config_name(config),
         "set": list(assignments),
         "results": outcome.results.fingerprint[:12],
         "seeds": sorted({row["seed"] for row in metrics["rows"]}),
@@ -53,6 +51,20 @@ def record_of(metrics: Json, steps: Finished, outcome: Outcome, *, config: Path,
         ],
     }  # fmt: skip
     return {"run": run, **{key: metrics[key] for key in MEASURED if key in metrics}}
+
+
+def config_name(config: Path) -> str:
+    """What a record calls a config: its path in the repository, or its file's name."""
+    place = config.resolve()
+    return place.relative_to(ROOT).as_posix() if place.is_relative_to(ROOT) else config.name
+
+
+def recorded_config(path: Path) -> str | None:
+    """The config that a file is a record of; None where it is no record."""
+    try:
+        return json.loads(path.read_text())["run"]["config"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def text_of(record: Json) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -40,6 +41,16 @@ def test_a_survey_is_a_naive_count(beir: Path, data: Path) -> None:
     lengths = [len(f"{row['title']} {row['text']}".split()) for row in documents]
     enough = found.document_tokens or 0
     assert sum(length <= enough for length in lengths) >= 0.95 * len(lengths) > sum(n < enough for n in lengths)
+
+
+def test_splits_without_a_relevant_document_are_told_apart(beir: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(beir, tmp_path / "own")
+    file = own / "qrels" / "test.tsv"
+    head, *rows = file.read_text().splitlines()
+    file.write_text("".join(f"{line}\n" for line in [head, *(row.rpartition("\t")[0] + "\t0" for row in rows)]))
+    found = survey(source(own), "", queries=words, documents=words)
+    assert found.unjudged == ["test"]
+    assert sorted(found.queries) == ["dev", "train"]
 
 
 def test_it_reads_the_first_documents_alone(beir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

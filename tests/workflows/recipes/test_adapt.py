@@ -103,6 +103,21 @@ def test_without_files_a_plan_has_generic_numbers(tmp_path: Path, tree: dict[str
     }
 
 
+def test_splits_without_a_relevant_document_are_not_measured(tree: dict[str, Any]) -> None:
+    """Others are held out, and go by another name: a split of the collection has the old one."""
+    made, defaults = filled_in(tree, queries={"train": 800}, unjudged=["dev", "test"])
+    assert (made.evaluate.split, made.evaluate.select) == ("held-out test", "chosen by")
+    assert set(made.data.hold_out) == {"held-out test", "chosen by"}
+    told = {one.key: one.why for one in defaults}
+    for key, split in {"evaluate.split": "test", "evaluate.select": "dev"}.items():
+        assert told[key] == f"no query of the collection's {split} has a relevant document"
+    for queries in ({"train": 800, "dev": 90}, {"train": 800, "test": 90}):
+        made, _ = filled_in(tree, queries=queries, unjudged=sorted({"dev", "test"} - queries.keys()))
+        assert {made.evaluate.split, made.evaluate.select} == {
+            *(queries.keys() - {"train"}), "chosen by" if "test" in queries else "held-out test"
+        }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("queries", "dev"),
     [(100_000, 1_000), (5_000, 500), (800, 200), (60, 20)],

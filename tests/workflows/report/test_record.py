@@ -52,6 +52,18 @@ def test_a_run_that_is_not_finished_has_no_record(played: Place, tmp_path: Path,
     assert file.read_text() == "old"
 
 
+def test_a_record_replaces_an_older_one_and_nothing_else(played: Place, tmp_path: Path, said: Said) -> None:
+    file = tmp_path / "tiny.json"
+    for text in ('{"run": {"config": "another.yaml"}}', "precious: true"):
+        file.write_text(text)
+        assert played("record", str(file)) == 2
+        assert said()[1] == f"error: {file}: is there already, and no record of tiny.yaml; accepted: another FILE\n"
+        assert file.read_text() == text
+    file.write_text('{"run": {"config": "tiny.yaml"}}')
+    assert played("record", str(file)) == 0
+    assert json.loads(file.read_text())["rows"]
+
+
 def test_a_record_has_a_line_for_each_row() -> None:
     record = {"run": {"set": [], "seeds": [1, 2]}, "rows": [{"a": 1}, {"a": None}], "comparisons": [], "leading": None}
     text = text_of(record)

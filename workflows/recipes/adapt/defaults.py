@@ -20,6 +20,7 @@ from workflows.stages.config import Default
 
 UNASKED = "systems are compared by queries with judgements, and `pretrain: false` leaves nothing to train on"
 MISSING = "source missing: not yet that of the collection"
+NO_JUDGEMENT = "no query of the collection's {split} has a relevant document"
 UNSEEN = Survey(
     of="", documents=100, asked=3_000, queries={"train": 2_000, DEV: 500, "test": 500}, relevant=1.0, graded=False
 )
@@ -107,18 +108,23 @@ class _Resolving:
         if "split" not in asked.model_fields_set and asked.split not in self._counts(hold_out):
             there = self._survey.queries
             whole = "train" if "train" in there else max(there, key=lambda split: there[split])
-            hold_out[asked.split] = self._held_out(asked.split, whole, hold_out)
+            split = f"held-out {asked.split}" if asked.split in self._survey.unjudged else asked.split
+            if split != asked.split:
+                evaluate["split"] = self._note("evaluate.split", split, NO_JUDGEMENT.format(split=asked.split))
+            hold_out[split] = self._held_out(split, whole, hold_out)
         if "select" not in asked.model_fields_set:
             there = self._counts(hold_out)
             select = next((name for name in DEV_NAMES if name in there and name != asked.split), None)
             if select is None:
-                select = DEV if DEV not in there else "chosen by"  # where dev is the measured split
+                taken = DEV in there or DEV in self._survey.unjudged
+                select = "chosen by" if taken else DEV
                 hold_out[select] = self._held_out(select, "train" if "train" in there else asked.split, hold_out)
             if select != DEV:
-                self._note("evaluate.select", select, f"{DEV} is measured" if asked.split == DEV else f"no split {DEV}")
+                unjudged = NO_JUDGEMENT.format(split=DEV) if DEV in self._survey.unjudged else f"no split {DEV}"
+                self._note("evaluate.select", select, f"{DEV} is measured" if asked.split == DEV else unjudged)
             evaluate["select"] = select
         counts = self._counts(hold_out)
-        for key, name in {"split": asked.split, "select": evaluate.get("select", asked.select)}.items():
+        for key, name in (asked.model_dump(include={"split", "select"}) | evaluate).items():
             if self._seen and name not in counts:
                 raise UserError(f"evaluate.{key}: no query of {name!r} has a relevant document; splits that have some: "
                                 f"{listing(counts)}; without this key one is taken, or held out")  # fmt: skip
@@ -188,7 +194,7 @@ class _Resolving:
         share = round(min(wanted / left, 1 / (3 if whole == "train" else 2)), 4)
         self._note(
             f"data.hold_out.{split}", f"{{of: {whole}, share: {share:g}}}",
-            f"the collection has no {split} queries: about {round(share * left):,} of {queries:,} of {whole}",
+            f"about {round(share * left):,} of the {queries:,} queries of {whole}; the collection has none of its own",
         )  # fmt: skip
         return HoldOut(of=whole, share=share)
 
