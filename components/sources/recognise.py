@@ -26,11 +26,12 @@ ACCEPTED = [
     "DPR: a .tsv file with the columns id, text, title, and .json files of questions with positive_ctxs",
     "tables (.csv, .tsv, .jsonl, .parquet): one of documents with a column text, and perhaps one of queries and one of "
     "qrels with the columns query_id, doc_id and perhaps relevance; for other names `columns` in the config, as in "
-    "docs/pages/guides/own-collection.md",
+    "docs/pages/guides/own-collection.md of Sparring",
     "one table of pairs, with a column question and a column text (or answer, passage, ...)",
     "two .txt files of as many lines, such as questions.txt and texts.txt; or one, of texts alone",
 ]
 """What a folder may hold."""
+MEND = "mend the file, or move it away"
 
 
 def recognise(place: Path) -> Keys:
@@ -49,6 +50,9 @@ def recognise(place: Path) -> Keys:
         if (keys := arranged(folder, tables)) is not None:
             _check_left_out(folder, seen, keys)
             return keys
+    broken = [(folder / name, one) for name, one in seen.items() if isinstance(one, str) and kind_of(name) in KINDS]
+    if broken and not tables:
+        raise UserError(f"{_placed(*broken[0])}; {MEND}")
     lines = [f"{place}: no collection was recognised; what is there:"]
     told = {name: one.removeprefix(f"{folder / name}:").lstrip() if isinstance(one, str) else _about(one)
             for name, one in seen.items()}  # fmt: skip
@@ -65,8 +69,12 @@ def _check_left_out(folder: Path, seen: dict[str, Table | str], keys: Keys) -> N
         if kind_of(name) not in KINDS or kind_of(name) == ".txt":
             continue
         if reason := unreadable(folder, one) if isinstance(one, Table) else one:
-            place = "" if reason.startswith(str(folder / name)) else f"{folder / name}: "
-            raise UserError(f"{place}{reason}; queries or judgements may be there: mend the file, or move it away")
+            raise UserError(f"{_placed(folder / name, reason)}; queries or judgements may be there: {MEND}")
+
+
+def _placed(file: Path, reason: str) -> str:
+    """A reason with the file's place, which it may have already."""
+    return reason.rstrip(".") if reason.startswith(str(file)) else f"{file}: {reason.rstrip('.')}"
 
 
 def remarks(place: Path, keys: Keys) -> list[str]:

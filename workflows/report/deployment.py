@@ -18,7 +18,7 @@ TO_TRAIN = (
 )
 
 BM25 = "BM25"
-HELP = " What may help: docs/pages/guides/results.md, Where training does not pay."
+HELP = " What may help: Where training does not pay, in docs/pages/guides/results.md of Sparring."
 
 UNASKED = "nothing was trained, as the config says `train: false`: the split `train` has {:,} judgements"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -399,6 +400,8 @@ def test_what_makes_no_sense_is_named_line_by_line(tmp_path: Path, monkeypatch: 
     assert said_lines[4] == "  scifact/: a collection of its own; accepted: odd/scifact"
     assert said_lines[5] == "accepted:"
     assert len(said_lines) == 12
+    assert main(["init", "odd/c.parquet"]) == 2
+    assert re.fullmatch(r"error: odd/c\.parquet: not a Parquet file: .*[^.]; mend the file, .*\n", said()[1])
     pairs(tmp_path / "odd")
     write(tmp_path / "odd" / "more.csv", "question,text", "a?,b")
     assert main(["init", "odd"]) == 2

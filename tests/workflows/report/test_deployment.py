@@ -33,7 +33,7 @@ def test_it_says_what_was_chosen_by_and_that_more_is_not_shown() -> None:
         "1.00, this training), not shown to be better: start fusion, without training, would do as well "
         '(`--system "start fusion"` with export and search); a query took 22.9 ms here, many at once; it needs 0.2 MB '
         "of indexes and vectors and 86.8 MB of models. What may help: "
-        "docs/pages/guides/results.md, Where training does not pay."
+        "Where training does not pay, in docs/pages/guides/results.md of Sparring."
     )
 
 
@@ -66,8 +66,8 @@ def test_where_training_does_not_pay_it_says_where_to_read_on(
     against: dict[str, Any], trained: bool, helps: bool
 ) -> None:
     guide = (ROOT / "docs/pages/guides/results.md").read_text()
-    said = verdict(against=against, trained=trained)
-    assert said.endswith(". What may help: docs/pages/guides/results.md, Where training does not pay.") is helps
+    help = ". What may help: Where training does not pay, in docs/pages/guides/results.md of Sparring."
+    assert verdict(against=against, trained=trained).endswith(help) is helps
     assert "\n## Where training does not pay\n" in guide
 
 
