@@ -14,7 +14,7 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.config import UserError
+from components.config import Damaged, UserError
 from components.data.groups import id_order, ids_of
 from components.data.tables import DOCUMENTS, pieces, records
 from components.sources.reading import readable
@@ -66,14 +66,17 @@ class InMemory(Documents):
 
     @classmethod
     def of_folder(cls, path: Path, count: int) -> Self:
-        """Those of a system's folder; UserError unless there are `count`."""
-        table = _parsed(path)
+        """Those of a system's folder; Damaged unless there are `count`."""
+        try:
+            table = _parsed(path)
+        except UserError as error:
+            raise Damaged(str(error)) from None
         if len(table) != count:
-            raise UserError(f"{path}: {len(table)} documents, and the system has {count}; export it again")
+            raise Damaged(f"{path}: {len(table)} documents, and the system has {count}")
         lacking = [key for key in NAMES if table[key].null_count]
         if lacking or pc.count_distinct(table["_id"]).as_py() != count:
             what = f"a document without {lacking[0]}" if lacking else "two documents with the same _id"
-            raise UserError(f"{path}: {what}; export it again")
+            raise Damaged(f"{path}: {what}")
         return cls(table.select(list(NAMES)))
 
     @classmethod

@@ -89,9 +89,9 @@ class System:
             near = config.dense.neighbours
             opened = index.read(folder / config.dense.index, threads=threads, gpu=options["cuda"] and near is None)
             if opened.ntotal != config.documents:
-                raise UserError(
+                raise Damaged(
                     f"{folder / config.dense.index}: {opened.ntotal} vectors, and the system has {config.documents} "
-                    "documents; export it again"
+                    "documents"
                 )
             cut = partial(smaller.cut, dimensions=config.dense.dimensions, normalize=config.dense.normalize)
             encoder = Encoder(

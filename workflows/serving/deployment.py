@@ -108,7 +108,9 @@ def _with_ray(service: Service, cluster: Cluster, ready: Callable[[], Any]) -> N
                 proxy_location="HeadOnly", http_options={"host": service.host, "port": service.port},
                 logging_config=quiet,
             )  # fmt: skip
-            serve.run(deployment.bind(service), name=NAME, route_prefix="/", logging_config=quiet)
+            handle = serve.run(deployment.bind(service), name=NAME, route_prefix="/", logging_config=quiet)
+            if problem := handle.problem.remote().result():
+                raise UserError(problem)
             ready()
             stopped.wait()
         finally:
@@ -118,10 +120,21 @@ def _with_ray(service: Service, cluster: Cluster, ready: Callable[[], Any]) -> N
 
 
 class Replica:
-    """The process that Ray Serve starts for the models."""
+    """The process that Ray Serve starts for the models. It starts too where they cannot be opened, to say why: of one
+    that does not start, Serve says nothing."""
 
     def __init__(self, service: Service) -> None:
-        self._application = service.application()
+        from fastapi import FastAPI
+
+        self._problem, self._application = "", FastAPI(openapi_url=None)  # which has no pages
+        try:
+            self._application = service.application()
+        except UserError as error:
+            self._problem = str(error)
+
+    def problem(self) -> str:
+        """Why nothing can be served; empty where all is open."""
+        return self._problem
 
     def __serve_build_asgi_app__(self) -> Application:
         return self._application

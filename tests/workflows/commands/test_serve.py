@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -237,3 +240,15 @@ def test_with_ray_serve(place: Place, service: Served, tmp_path: Path) -> None:
         status, rest = one.stop()
     assert (status, rest.splitlines()[-1]) == (0, "Stopped.")
     assert not (other.runs / "tiny" / running.FILE).exists()
+
+
+@pytest.mark.slow
+def test_with_ray_serve_a_damaged_model_is_one_line(place: Place, tmp_path: Path) -> None:
+    """The replica that opens it says so to the command; Serve by itself names no reason."""
+    other = place.copy(tmp_path / "copy")
+    tiny.write(other.folder / "inline.yaml", {"mode": "ray", "device": "cpu"})
+    [file] = (other.artifact("retriever 1") / "model").rglob("*.safetensors")
+    os.truncate(file, file.stat().st_size // 2)
+    command = [sys.executable, "-m", "workflows", *other.words("serve", "--port", "0", "--system", "retriever 1")]
+    done = subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1].partition(str(file))[0]) == (2, "error: ")
