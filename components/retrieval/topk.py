@@ -5,41 +5,36 @@ smaller integers; the low half is the document's tie rank, its place in the orde
 a better document, no two keys are equal, and the k smallest keys are the result, however documents and queries were
 divided into blocks and shards, and on whichever workers.
 
-Inner products are computed in blocks that fit the cache. Only those that can still enter a query's list are looked at
-again, and for most this is decided by the maximum over a segment of consecutive documents.
+Inner products are computed in blocks that fit the cache (`components.retrieval.blocks`). Only those that can still
+enter a query's list are looked at again, and for most this is decided by the maximum over a segment of consecutive
+documents.
 
-On a GPU a block is copied while the one before is multiplied, and documents in float16 are multiplied by two halves of
-each query: its value rounded to float16, and what that leaves. Sums are in float32, so the product is as exact as one
-of float32, on units that multiply halves many times faster.
+On a GPU documents in float16 are multiplied by two halves of each query: its value rounded to float16, and what that
+leaves. Sums are in float32, so the product is as exact as one of float32, on units that multiply halves many times
+faster.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from components.retrieval import blocks
+
 if TYPE_CHECKING:  # imported where vectors are multiplied: a driver that only merges does not pay for it
     import torch
 
 Keys = npt.NDArray[np.int64]
-Parts = list[npt.NDArray]
 
 NO_DOCUMENT = np.iinfo(np.int64).max
 """Pads lists shorter than k; larger than every key."""
 
-# Documents and queries in a block, documents in a segment and in the first block. They change no result.
-BLOCK = 2048
-QUERY_BLOCK = 1024
-SEGMENT = 32
-FIRST_BLOCK = 256
-# A GPU is fastest with larger blocks.
-GPU_BLOCK = 65_536
-GPU_QUERY_BLOCK = 4096
+QUERY_BLOCK, GPU_QUERY_BLOCK = 1024, 4096
+"""Queries in a block, on a processor and on a GPU. It changes no result."""
 REST = 4096.0
 """What is left of a query's value after rounding to float16 is multiplied by this, to be no smaller than the value."""
 LARGEST = 65_504.0
@@ -60,91 +55,17 @@ def top_k(
     count = sum(len(shard) for shard in documents)
     if not len(queries):
         return np.empty((0, min(k, count)), np.int64)
-    step, many = (GPU_BLOCK, GPU_QUERY_BLOCK) if device != "cpu" else (BLOCK, QUERY_BLOCK)
     vectors = torch.from_numpy(np.array(queries, np.float32)).to(device)
     _finite(vectors, "queries")
-    lists = [_Lists(part, min(k, count), step) for part in vectors.split(many)]
+    many = GPU_QUERY_BLOCK if vectors.is_cuda else QUERY_BLOCK
+    lists = [_Lists(part, min(k, count), blocks.largest(device)) for part in vectors.split(many)]
     tie_ranks = _TieRanks(order, device)
-    blocks = _blocks(documents, step)
-    for block in _on_gpu(blocks, device) if vectors.is_cuda else map(_on_cpu, blocks):
+    for block in blocks.read(documents, device):
         _finite(block, "documents")
         block_tie_ranks = tie_ranks.take(len(block))
         for part in lists:
             part.add(block, block_tie_ranks)
     return np.concatenate([part.best().cpu().numpy() for part in lists])
-
-
-def _on_cpu(parts: Parts) -> torch.Tensor:
-    """A block in float32."""
-    import torch
-
-    rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    return torch.from_numpy(np.require(rows, requirements="W")).float()  # torch takes no read-only memory
-
-
-def _on_gpu(blocks: Iterator[Parts], device: str) -> Iterator[torch.Tensor]:
-    """Blocks as they are, on the GPU; the next one is read and copied while one is worked on."""
-    import torch
-
-    stream = torch.cuda.Stream(device)
-
-    def copied(parts: Parts) -> tuple[torch.Tensor, torch.cuda.Event]:
-        kind = torch.float16 if all(part.dtype == np.float16 for part in parts) else torch.float32
-        held = torch.empty((sum(map(len, parts)), parts[0].shape[1]), dtype=kind, pin_memory=True)
-        gather(parts, held.numpy(), hands)
-        with torch.cuda.stream(stream):
-            return held.to(device, non_blocking=True), stream.record_event()
-
-    def arrived(copy: Future[tuple[torch.Tensor, torch.cuda.Event]]) -> torch.Tensor:
-        block, event = copy.result()
-        torch.cuda.current_stream().wait_event(event)
-        block.record_stream(torch.cuda.current_stream())
-        return block
-
-    with ThreadPoolExecutor(torch.get_num_threads()) as hands, ThreadPoolExecutor(1) as reader:
-        ahead: Future[tuple[torch.Tensor, torch.cuda.Event]] | None = None
-        for parts in blocks:
-            coming = reader.submit(copied, parts)
-            if ahead is not None:
-                yield arrived(ahead)
-            ahead = coming
-        if ahead is not None:
-            yield arrived(ahead)
-
-
-def gather(parts: Parts, out: npt.NDArray, hands: Executor) -> None:
-    """Copy consecutive rows to where they lie together, several parts at once."""
-    ends = np.cumsum([len(part) for part in parts])
-    list(hands.map(np.copyto, np.split(out, ends[:-1]), parts))
-
-
-def _blocks(documents: Sequence[npt.NDArray], largest: int) -> Iterator[Parts]:
-    """All shards' rows in blocks of whole segments, each in one part or more, then what is left. The first blocks are
-    short, as every document of them enters a list.
-
-    A block may begin in one shard and end in another, as a short block costs almost as much as a long one.
-    """
-    parts: Parts = []
-    count = seen = 0
-    for shard in documents:
-        start = 0
-        while start < len(shard):
-            wanted = _whole_segments(min(largest, max(FIRST_BLOCK, seen)))
-            parts.append(shard[start : start + wanted - count])
-            start, count = start + len(parts[-1]), count + len(parts[-1])
-            if count == wanted:
-                yield parts
-                seen, count, parts = seen + count, 0, []
-    if count:
-        rest = np.concatenate(parts)
-        yield [rest[: _whole_segments(count)]]
-        if _whole_segments(count) < count:
-            yield [rest[_whole_segments(count) :]]
-
-
-def _whole_segments(count: int) -> int:
-    """The count rounded down to whole segments, or unchanged if it is less than one."""
-    return count // SEGMENT * SEGMENT or count
 
 
 def merge(partials: Sequence[Keys], k: int) -> Keys:
@@ -260,7 +181,7 @@ class _Lists:
         """Add the documents of a block that reach the thresholds."""
         count = len(documents)
         products = self._queries.products(documents)
-        if self._seen < 3 * SEGMENT * self._k:  # almost every segment still has a document to add
+        if self._seen < 3 * blocks.SEGMENT * self._k:  # almost every segment still has a document to add
             passing = _true(products >= self._thresholds[:, None])
             row = passing // count
             self._append(row, products.view(-1)[passing], tie_ranks[passing - row * count])
@@ -272,7 +193,7 @@ class _Lists:
         self, products: torch.Tensor, tie_ranks: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Rows, scores and tie ranks of documents to add, from the segments whose maximum reaches the threshold."""
-        length = min(SEGMENT, len(tie_ranks))
+        length = min(blocks.SEGMENT, len(tie_ranks))
         segments, in_row = products.view(-1, length), len(tie_ranks) // length
         promising = _true(segments.amax(dim=1).view(-1, in_row) >= self._thresholds[:, None])
         row = promising // in_row

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from components.retrieval import topk
+from components.retrieval import blocks, topk
 
 
 def sorted_whole(queries, documents, order, k):
@@ -54,8 +54,9 @@ def test_blocks_and_shards_do_not_matter(monkeypatch):
     queries, documents = whole_numbers((50, 6)), whole_numbers((2000, 6), seed=1)
     expected = topk.top_k(queries, [documents], None, 33)
     for block, many, segment, first, shard in [(64, 7, 8, 16, 333), (1, 50, 1, 1, 2000), (1000, 3, 7, 100, 1)]:
-        for name, value in {"BLOCK": block, "QUERY_BLOCK": many, "SEGMENT": segment, "FIRST_BLOCK": first}.items():
-            monkeypatch.setattr(topk, name, value)
+        monkeypatch.setattr(topk, "QUERY_BLOCK", many)
+        for name, value in {"BLOCK": block, "SEGMENT": segment, "FIRST_BLOCK": first}.items():
+            monkeypatch.setattr(blocks, name, value)
         np.testing.assert_array_equal(topk.top_k(queries, cut(documents, shard), None, 33), expected)
 
 
@@ -154,5 +155,5 @@ def test_parts_are_gathered_in_their_order():
     parts = cut(whole_numbers((1000, 8)), 300)
     out = np.zeros((1000, 8), np.float32)
     with ThreadPoolExecutor(3) as hands:
-        topk.gather(parts, out, hands)
+        blocks.gather(parts, out, hands)
     np.testing.assert_array_equal(out, np.concatenate(parts))
