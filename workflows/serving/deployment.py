@@ -126,7 +126,8 @@ class Replica:
     def __init__(self, service: Service) -> None:
         from fastapi import FastAPI
 
-        self._problem, self._application = "", FastAPI(openapi_url=None)  # which has no pages
+        self._problem = ""
+        self._application: Application = FastAPI(openapi_url=None)  # which has no pages
         try:
             self._application = service.application()
         except UserError as error:
