@@ -76,6 +76,11 @@ def test_the_package_of_ones_own_is_run(
         (tmp_path / "my_package" / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     assert doctest.testmod(importlib.import_module("my_package.losses")) == (0, 4)
+    [contract] = re.findall(r"^SPARRING_TEST_LOSSES=.*", page, re.M)
+    for written, here in {"/path/to/its/parent": str(tmp_path), ".venv/bin/python": sys.executable}.items():
+        contract = contract.replace(written, here)
+    done = subprocess.run(["sh", "-c", f"{contract} -n 0"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert re.search(r"^\d\d passed", done.stdout, re.M), done.stdout
     config = yaml.safe_load(re.findall(r"^`pretrain.yaml`.*?^```yaml\n(.*?)^```", page, re.M | re.S)[0])
     small = tiny.dpr(beir, encoder)
     config |= {key: small[key] for key in ("data", "k", "encode", "retriever")}

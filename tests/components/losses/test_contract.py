@@ -1,9 +1,11 @@
-"""The contract of every loss. Losses are found by file, so a new one is tested at once."""
+"""The contract of every loss. Losses are found by file, so a new one is tested at once; `SPARRING_TEST_LOSSES` names
+others instead, by dotted path."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,8 +32,10 @@ def public() -> Iterator[tuple[str, Callable[..., Tensor]]]:
 
 
 def losses() -> Iterator[Any]:
-    """Every loss, with its dotted path."""
-    return (pytest.param(function, id=name) for name, function in public())
+    """Every loss that is to be tested, with its dotted path."""
+    named = os.environ.get("SPARRING_TEST_LOSSES", "").split()
+    found = ((name, FunctionRef(function=name).resolve()) for name in named) if named else public()
+    return (pytest.param(function, id=name) for name, function in found)
 
 
 ALL = pytest.mark.parametrize("loss", list(losses()))
