@@ -93,20 +93,45 @@ def naming_damage(path: Path) -> Iterator[None]:
 
 
 def check_whole(path: Path) -> None:
-    """Damaged where a file, or one in a folder, is no whole JSON or safetensors, though its name says so."""
-    from safetensors import SafetensorError, safe_open  # few commands need it
-
+    """Damaged where a file, or one in a folder, is not whole: JSON, safetensors, Parquet or an array, by its name."""
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        what, opening = _OPENED.get(file.suffix, ("", None))
+        if opening is None or file.name.startswith(".") or not file.is_file():
+            continue
         try:
-            if file.suffix == ".json" and file.is_file():
-                json.loads(file.read_text(encoding="utf-8"))
-            elif file.suffix == ".safetensors" and file.is_file():
-                with safe_open(file, "numpy"):
-                    pass
-        except ValueError as error:
-            raise Damaged(f"{file}: not JSON: {error}", file) from None
-        except SafetensorError as error:
-            raise Damaged(f"{file}: not in safetensors, or cut: {error}", file) from None
+            opening(file)
+        except OSError:
+            raise
+        except Exception as error:  # each library's own
+            raise Damaged(f"{file}: {what}: {str(error).splitlines()[0].rstrip('.')}", file) from None
+
+
+def _open_safetensors(file: Path) -> None:
+    from safetensors import safe_open  # few commands need it
+
+    with safe_open(file, "numpy"):
+        pass
+
+
+def _open_parquet(file: Path) -> None:
+    import pyarrow.parquet as pq
+
+    pq.ParquetFile(file).close()
+
+
+def _open_array(file: Path) -> None:
+    import numpy as np
+
+    np.load(file, mmap_mode="r")
+
+
+_OPENED = {
+    ".json": ("not JSON", lambda file: json.loads(file.read_text(encoding="utf-8"))),
+    ".safetensors": ("not in safetensors, or cut", _open_safetensors),
+    ".parquet": ("no Parquet file, or cut", _open_parquet),
+    ".npy": ("no array, or cut", _open_array),
+}
+"""What is said of a damaged file, by its suffix, and how it is opened."""
 
 
 def append(path: Path, text: str) -> None:

@@ -132,13 +132,7 @@ def main(words: list[str] | None = None) -> int:
         sys.stdout.flush()
         return 0
     except UserError as mistake:
-        named, error = isinstance(getattr(arguments, "config", None), Path), remade(mistake)
-        said = str(error)
-        if isinstance(error, NotMade):
-            others = opening.other_runs(arguments) if named and error is mistake else ""
-            said = error.told(opening.run_command(arguments) if named else None) + others
-        print(without_passwords(f"error: {said}"), file=sys.stderr)
-        return 2
+        return _said(mistake, arguments)
     except StepFailed as error:
         print(without_passwords(f"failed: {error}\n{MENDED}"), file=sys.stderr)
         return 1
@@ -161,8 +155,24 @@ def main(words: list[str] | None = None) -> int:
             return 2
         print(f"failed: {where}{error.strerror}\n{MENDED}", file=sys.stderr)
         return 1
+    except Exception:
+        if mistake := opening.damaged(arguments):
+            return _said(mistake, arguments)
+        raise
     finally:
         opening.leave()
+
+
+def _said(mistake: UserError, arguments: argparse.Namespace) -> int:
+    """Say what is wrong, with the command that makes what is not there."""
+    named, error = isinstance(getattr(arguments, "config", None), Path), remade(mistake)
+    said = str(error)
+    if isinstance(error, NotMade):
+        others = opening.other_runs(arguments) if named and error is mistake else ""
+        run, finished = (opening.run_command(arguments), opening.is_finished(arguments)) if named else (None, False)
+        said = error.told(run, finished=finished) + others
+    print(without_passwords(f"error: {said}"), file=sys.stderr)
+    return 2
 
 
 OF_ALL = ("--store", "--runs")

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from components.config import UserError, listing
+from components.config import Damaged, UserError, listing
 from components.files import nearest, unwritable
 from components.yaml_files import set_once
 from workflows import ROOT
@@ -21,6 +21,7 @@ from workflows.stages import experiments
 from workflows.stages.experiments import Experiment
 from workflows.store import object_store, s3
 from workflows.store.dag import Step, graph
+from workflows.store.needed import damage
 from workflows.store.store import Store
 
 ANOTHER_STORE = "another place (--store PLACE, or $SPARRING_STORE)"
@@ -148,6 +149,27 @@ def labelled(experiment: Experiment, label: str) -> Step:
     near = get_close_matches(label, labels, 2)
     meant = f"did you mean {' or '.join(map(repr, near))}? `plan` lists all of them"
     raise UserError(f"no step is labelled {label!r}; {meant if near else f'accepted: {listing(labels)}'}")
+
+
+def is_finished(arguments: argparse.Namespace) -> bool:
+    """Whether the run that the arguments name has results."""
+    if experiments.is_system(arguments.config):
+        return False
+    experiment, store = opened(arguments)
+    return store.is_done(experiment.outcome.results)
+
+
+def damaged(arguments: argparse.Namespace) -> Damaged | None:
+    """Of a command that failed: what is wrong with the first damaged file of the artifacts of the run that it names;
+    None where there is none."""
+    if not isinstance(getattr(arguments, "config", None), Path) or experiments.is_system(arguments.config):
+        return None
+    try:
+        experiment = experiments.read(arguments.config, arguments.assignments, arguments.runs)
+        store = object_store.open_store(store_root(arguments))
+    except UserError:
+        return None
+    return damage(store.path(node) for node in graph(experiment.wanted))
 
 
 def leave() -> None:

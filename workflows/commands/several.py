@@ -45,13 +45,15 @@ def one_by_one(arguments: argparse.Namespace, call: Callable[[argparse.Namespace
     from being run, and how each ended is said at the end; StepFailed or UserError then if any failed."""
     paths = named(arguments)
     if len(paths) == 1:
-        call(argparse.Namespace(**vars(arguments), config=paths[0]))
+        arguments.config = paths[0]
+        call(arguments)
         return
     ends = Ends()
     for number, path in enumerate(paths, 1):
         print(f"\n==== {number} of {len(paths)}: {path}\n", flush=True)
+        arguments.config = path
         with ends.of(path):
-            call(argparse.Namespace(**vars(arguments), config=path))
+            call(arguments)
     print(f"\n{ends.text()}")
     ends.check()
 

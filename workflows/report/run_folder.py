@@ -87,7 +87,10 @@ class RunFolder:
         have been another when they were written."""
         if not self.page.exists() or not self._metrics.exists():
             return None
-        written: Json = json.loads(self._metrics.read_text())
+        try:
+            written: Json = json.loads(self._metrics.read_text())
+        except ValueError:  # damaged: it is written again, as all of this folder can be
+            return None
         return written if _without_executed(written) == _without_executed(metrics) else None
 
 

@@ -20,7 +20,7 @@ from workflows.program import without_passwords
 from workflows.store import attempts
 from workflows.store.code_version import code_version
 from workflows.store.dag import Step, StepFailed, canonical, foreign_code
-from workflows.store.needed import remade
+from workflows.store.needed import damage, remade
 from workflows.store.progress import PROGRESS
 from workflows.store.store import FAILURE, Store
 
@@ -65,6 +65,8 @@ def execute(
         except UserError as error:
             raise UserError(f"{node.label}: {remade(error)}") from None
         except Exception as error:
+            if found := damage(store.path(before) for before in node.upstream):
+                raise UserError(f"{node.label}: {remade(found)}") from None
             reason = str(error).strip().splitlines() or [type(error).__name__]
             try:
                 (out / FAILURE).write_text(without_passwords(traceback.format_exc()))

@@ -1,9 +1,12 @@
 """What a command reads must have been made, and not been dropped since."""
 
 import json
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from components.config import Damaged, UserError
+from components.files import check_whole
 from workflows.program import program
 from workflows.store.dag import Step
 from workflows.store.store import RECORD, Store
@@ -12,14 +15,16 @@ from workflows.store.store import RECORD, Store
 class NotMade(UserError):
     """A file that a run makes is not there."""
 
-    def __init__(self, what: str, until: str = "") -> None:
+    def __init__(self, what: str, label: str | None = None, *, again: bool = True) -> None:
         super().__init__(what)
-        self.until = until
-        """Words behind the command that makes it."""
+        self.label, self.again = label, again
+        """Of the step that makes it, and whether it was made before."""
 
-    def told(self, run: str | None = None) -> str:
-        """What is wrong, and the command: `run` and what it needs besides."""
-        return f"{self}: {run or f'{program()} run CONFIG'}{self.until}"
+    def told(self, run: str | None = None, *, finished: bool = False) -> str:
+        """What is wrong, and the command: `run`, and where that alone would find nothing to do, as for a file that was
+        made before or in a `finished` run, until which step."""
+        until = f" --until {self.label!r}" if self.label and (self.again or finished) else ""
+        return f"{self}: {run or f'{program()} run CONFIG'}{until}"
 
 
 def remade(error: UserError) -> UserError:
@@ -28,19 +33,31 @@ def remade(error: UserError) -> UserError:
     artifact = next((one for one in place.parents if (one / RECORD).is_file()), None) if place is not None else None
     if artifact is None:
         return error
+    if place == artifact / RECORD:
+        return UserError(f"{error}; remove {artifact}, and repeat the command")
     label = json.loads((artifact / RECORD).read_text())["label"]
-    return NotMade(f"{error}; remove {artifact} and make it again", f" --until {label!r}")
+    return NotMade(f"{error}; remove {artifact} and make it again", label)
+
+
+def damage(places: Iterable[Path]) -> Damaged | None:
+    """What is wrong with the first damaged file in some folders; None where all files are whole."""
+    for place in places:
+        try:
+            check_whole(place)
+        except Damaged as error:
+            return error
+    return None
 
 
 def finished(store: Store, node: Step) -> dict[str, Any]:
     """A step's record; NotMade where the step is not done."""
     record = store.record(node)
     if record is None:
-        raise NotMade(f"the step {node.label!r} is not done; run it first")
+        raise NotMade(f"the step {node.label!r} is not done; run it first", node.label, again=False)
     return record
 
 
 def not_dropped(store: Store, node: Step) -> None:
     """NotMade where files of a finished step were dropped."""
     if not store.is_complete(node):
-        raise NotMade(f"files of the step {node.label!r} were dropped; make them again", f" --until {node.label!r}")
+        raise NotMade(f"files of the step {node.label!r} were dropped; make them again", node.label)

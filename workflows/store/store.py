@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from components.config import UserError
+from components.config import Damaged, UserError
 from components.files import write_json
 from workflows.store.dag import Step
 from workflows.store.progress import read_progress
@@ -38,10 +38,13 @@ class Store:
 
     def record(self, node: Step) -> dict[str, Any] | None:
         """The finished artifact's record, or None."""
+        path = self.path(node) / RECORD
         try:
-            return json.loads((self.path(node) / RECORD).read_text())
+            return json.loads(path.read_text())
         except FileNotFoundError:
             return None
+        except ValueError as error:
+            raise Damaged(f"{path}: not JSON: {error}", path) from None
 
     def is_done(self, node: Step) -> bool:
         """Whether the artifact is finished, even if parts of it have been dropped since."""

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from components.config import UserError
 from components.files import write_json
 from workflows.tuning.search_space import Point
 
@@ -62,6 +63,10 @@ class TrialTable:
             fields = json.loads((folder / TRIALS).read_text())
         except FileNotFoundError:
             return None
+        except ValueError as error:
+            raise UserError(
+                f"{folder / TRIALS}: not JSON: {error}; remove it: what the trials' steps made is kept"
+            ) from None
         trials = [Trial(**trial) for trial in fields.pop("trials")]
         return cls(folder=folder, trials=trials, **fields)
 
