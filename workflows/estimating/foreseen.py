@@ -47,6 +47,8 @@ def foresee(experiment: Experiment, waiting: list[Step], store: Store, cluster: 
               f"{size(found.memory)} of memory{price} ({rough})", file=sys.stderr)  # fmt: skip
         for problem in found.problems:
             print(f"estimate: may not fit: {problem}", file=sys.stderr)
+        for warning in found.warnings:
+            print(f"estimate: slow: {warning}", file=sys.stderr)
         write_estimate(experiment.run, cluster, seconds, tried=False)
     return Forecast(seconds, at_once=cluster.parallel_steps)
 

@@ -67,7 +67,7 @@ def _cost(
     config: MineConfig, gate: Any = None,
 ) -> Cost:  # fmt: skip
     """Rows of the ranking are read, and each candidate of a group is drawn."""
-    made = Grouped(groups, 1 + config.negatives + config.random)
+    made = Grouped(groups, 1 + config.negatives + config.random, queries=data.asked(split))
     read = 0 if ranking is None else ranking.queries * min(ranking.k, config.depth + 1)
     return Cost(
         work=(Work("rows", 0.2 * read + 10.0 * groups + data.documents),), makes=made, needs=(

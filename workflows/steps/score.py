@@ -1,5 +1,6 @@
 """Score pairs of a query and a document with a ranker, on Ray Data: the pairs of groups, or of a ranking to rerank."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,7 +60,7 @@ def _groups_cost(site: Site, *, data: Sizes, tokens: Sizes, groups: Grouped, ran
     ids = id_memory(data.documents, "ids of all documents")
     return Cost(
         work=(work, Work("rows", pairs)), needs=(need, ids), kept=20.0 * pairs, scratch=20.0 * pairs,
-        scratch_objects=-(-pairs // config.shard), makes=Grouped(groups.groups, groups.candidates, scored=True),
+        scratch_objects=-(-pairs // config.shard), makes=replace(groups, scored=True),
     )  # fmt: skip
 
 

@@ -50,8 +50,16 @@ def _cost(
     return Cost(
         work=(Work("training", config.updates + validated, "train", task),), makes=start, objects=14,
         needs=(Need("weights, their moments and a batch's states", held + states, "train", advice, True),),
-        kept=(12.0 if config.chained else 4.0) * trained, scratch=12.0 * trained,
+        kept=(12.0 if config.chained else 4.0) * trained, scratch=12.0 * trained, slow=_repeated(rows, config.batch),
     )  # fmt: skip
+
+
+def _repeated(rows: Any, batch: int) -> str | None:
+    """What to say of a batch that is larger than the data."""
+    queries = rows.queries if isinstance(rows, Grouped) else None
+    if not queries or batch <= queries:
+        return None
+    return f"a batch of {batch:,} has each of the {queries:,} training queries up to {-(-batch // queries)} times"
 
 
 def _trained_weights(start: Made) -> float:

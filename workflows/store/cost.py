@@ -89,6 +89,8 @@ class Cost:
     """Files that are there only while the step runs."""
     limits: tuple[str, ...] = ()
     """What makes the step impossible whatever the machines are, and what to change."""
+    slow: str | None = None
+    """What makes the step slow for a reason that a key takes away."""
 
 
 ANY = "*"
@@ -175,6 +177,8 @@ class Grouped:
     groups: int
     candidates: int
     scored: bool = False
+    queries: int | None = None
+    """How many different ones the groups are of, where that is known."""
 
 
 @dataclass(frozen=True)

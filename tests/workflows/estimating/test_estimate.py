@@ -275,6 +275,18 @@ def test_queries_that_a_share_draws_are_called_expected(tmp_path: Path, beir: Pa
     assert any(note.startswith("queries of held are drawn by share") for note in found.notes)
 
 
+def test_a_batch_larger_than_the_data_is_told(tmp_path: Path, beir: Path, encoder: Path, said: tiny.Said) -> None:
+    for batch, told in ((16, []), (40, ["a batch of 40 has each of the 16 training queries up to 3 times"])):
+        tree = tiny.dpr(beir, encoder)
+        tree["train"] |= {"batch": batch}
+        experiment = experiments.read(tiny.write(tmp_path / "large.yaml", tree), [], tmp_path / "runs")
+        nodes, store = graph(experiment.wanted), Store(tmp_path / "store")
+        said()
+        assert foreseen.foresee(experiment, nodes, store, Cluster(mode="inline", device="cpu"))
+        lines = [line for line in said()[1].splitlines() if "slow" in line]
+        assert lines == [f"estimate: slow: retriever: {one}" for one in told]
+
+
 @pytest.mark.usefixtures("quick_trials")
 def test_run_says_the_estimate_first_and_how_far_it_was_off(config: Path, tmp_path: Path, said: tiny.Said) -> None:
     words = ["--store", str(tmp_path / "store"), "--runs", str(tmp_path / "runs")]
