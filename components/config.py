@@ -2,7 +2,7 @@
 
 import os
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
@@ -69,6 +69,17 @@ class Config(BaseModel):
 
 
 C = TypeVar("C", bound=BaseModel)
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Words for an error: which of the accepted names may be meant, whatever its case; empty where none is like it.
+
+    >>> did_you_mean("bm25", ["start model", "BM25"])
+    '; did you mean BM25?'
+    """
+    by_case = {one.lower(): one for one in names}
+    found = get_close_matches(name.lower(), by_case, 1, 0.7)
+    return "".join(f"; did you mean {by_case[one]}?" for one in found)
 
 
 def listing(names: Any) -> str:

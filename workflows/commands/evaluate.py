@@ -38,7 +38,7 @@ def call(arguments: argparse.Namespace) -> None:
     head = ["measure", "mean", "low", "high"]
     compared: dict[str, dict[str, Any]] = {}
     if arguments.against is not None:
-        head += ["difference", "low", "high", "p"]
+        head += ["difference", "difference_low", "difference_high", "p"]
         compared = {one["measure"]: one for one in compare(of_each[:1], of_each[1:], seed=0)}
     print("\t".join(head))
     for name, (_, values) in layouts(of_each[:1]).items():

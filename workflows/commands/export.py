@@ -142,10 +142,11 @@ class Export:
         retriever = self.experiment.outcome.retrieval.retriever
         model_folder.copy(self.store.path(retriever) / "model", folder / "retriever", adapters=self.adapters)
         if (tower := folder / "retriever" / "query" / BASE).exists():  # which sentence-transformers cannot load
-            yield f'{self.to}/retriever: PeftModel.from_pretrained(MODEL, "{self.to}/retriever/{tower.parent.name}")'
+            adapter = f"{self.to}/retriever/{tower.parent.name}"
+            yield f'{self.to}/retriever ({retriever.label}): PeftModel.from_pretrained(MODEL, "{adapter}")'
         else:
             _compare(folder / "retriever")
-            yield f'{self.to}/retriever: SentenceTransformer("{self.to}/retriever")'
+            yield f'{self.to}/retriever ({retriever.label}): SentenceTransformer("{self.to}/retriever")'
         yield from self._finished_model(folder / "retriever", retriever)
 
     def _ranker(self, folder: Path) -> Iterator[str]:
@@ -155,7 +156,7 @@ class Export:
             return
         model_folder.copy(self.store.path(ranker) / "model", folder / "ranker", adapters=self.adapters)
         code = ", trust_remote_code=True" if (folder / "ranker" / RANKER_CODE).exists() else ""
-        yield f'{self.to}/ranker: CrossEncoder("{self.to}/ranker"{code})'
+        yield f'{self.to}/ranker ({ranker.label}): CrossEncoder("{self.to}/ranker"{code})'
         yield from self._finished_model(folder / "ranker", ranker)
 
     def _finished_model(self, folder: Path, model: Step) -> Iterator[str]:

@@ -137,7 +137,9 @@ class Estimate:
             for row in self.waiting
             if row.cost is not None and row.cost.objects + row.cost.scratch_objects > MANY_OBJECTS
         }
-        found |= {f"{row.node.label}: {row.cost.slow}" for row in self.waiting if row.cost is not None and row.cost.slow}
+        found |= {
+            f"{row.node.label}: {row.cost.slow}" for row in self.waiting if row.cost is not None and row.cost.slow
+        }
         return sorted(found)
 
     def alone(self) -> Estimate:

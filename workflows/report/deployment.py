@@ -108,7 +108,7 @@ def _compared(made: Json, against: Json, *, anything_trained: bool) -> str:
         f"{p_number(against['p_holm'])}, {counted})"
     )
     if against["system"] != made["system"]:  # the best trained one, which is not worth what it costs
-        pays = "these trainings do not pay" if anything_trained else "what costs more does not pay"
+        pays = "these trainings are not shown to pay" if anything_trained else "what costs more is not shown to pay"
         return f"{pays}: {against['system']} has {told}"
     word = verdict(against["difference"], against["p_holm"])
     if word == "better":

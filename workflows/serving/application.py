@@ -99,6 +99,8 @@ def application(
         if first["loc"] == ("body",) and kind.partition(";")[0] != "application/json":
             # Without it a page of another site could send what a browser does not ask about first.
             return JSONResponse({"detail": f"content-type: got {kind!r}; accepted: application/json"}, 422)
+        if first["type"] == "json_invalid":
+            return JSONResponse({"detail": f"the body is not JSON: {first['ctx']['error']}"}, 422)
         return JSONResponse({"detail": str(UserError(mistake(first, first["loc"][1:])))}, 422)  # without `body`
 
     @app.exception_handler(OSError)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from components.config import UserError, listing
+from components.config import UserError, did_you_mean, listing
 from components.systems import config as configs
 from components.systems.documents import Documents
 from components.systems.system import System
@@ -86,7 +86,8 @@ class Served:
         for name in self.names:
             if name not in plans:
                 why = f": {reasons[name]}" if name in reasons else ""
-                raise UserError(f"--system: no system {name!r} can be asked{why}; accepted: {listing(plans)}")
+                accepted = f"{listing(plans)}{did_you_mean(name, plans)}"
+                raise UserError(f"--system: no system {name!r} can be asked{why}; accepted: {accepted}")
         if self.names:
             plans = {name: plans[name] for name in self.names}
         return experiment, store, plans, reasons

@@ -117,7 +117,9 @@ def _file(path: Path) -> Path:
     meant = _meant(path, [name_of(place), place.stem])
     if above:
         raise UserError(f"{path}: there is no such file, here or beside {above}{meant}")
-    raise UserError(f"{path}: there is no such file{meant or f'; `{program()} init FOLDER` writes one'}")
+    named = path.suffix in (".yaml", ".yml")
+    other = f"`{program()} init FOLDER` writes one" if named else "accepted: a config, or the folder of a run"
+    raise UserError(f"{path}: there is no such file{meant or f'; {other}'}")
 
 
 def _meant(path: Path, names: list[str]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from components.config import UserError, listing, parse
+from components.config import UserError, did_you_mean, listing, parse
 from components.data.tokenizers import MODEL_CONFIG, lengths_of
 from components.evaluation.selection import FILE as SELECTION
 from components.files import read_json
@@ -73,7 +73,9 @@ def chosen(outcome: Outcome, name: str | None) -> System:
                         "experiments that it is made of")  # fmt: skip
     if name is not None:
         if name not in systems:
-            raise UserError(f"--system: no system is called {name!r}; accepted: {listing(systems)}")
+            raise UserError(
+                f"--system: no system is called {name!r}; accepted: {listing(systems)}{did_you_mean(name, systems)}"
+            )
         return systems[name]
     retriever = outcome.retrieval.retriever.fingerprint
     own = [one for one in systems.values() if one.retrieval and one.retrieval.retriever.fingerprint == retriever]

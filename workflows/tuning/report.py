@@ -55,6 +55,8 @@ def format_table(table: TrialTable) -> str:
         measures = [f"{value:.3f}" for value in trial.measures]
         measures += [""] * (len(table.systems) - len(measures))
         remark: str = "best" if trial is best else "" if trial.state == "done" else trial.state
+        if best is not None and remark == "" and measures[-1] == f"{best.measures[-1]:.3f}":
+            remark = "as good"
         if not trial.point:
             remark = ", ".join(part for part in (remark, "the config as it is") if part)
         values = [format_value(trial.values[name]) if name in trial.values else "" for name in table.names]
@@ -75,9 +77,10 @@ def write_best(table: TrialTable, config: dict[str, Any], source: Path, *, resul
     """Write the best trial's config as a file for `run`; its comment says how to measure it on the results' split."""
     best, path = table.best, table.best_config
     assert best is not None
+    values = ", ".join(f"{name}={format_value(value)}" for name, value in best.values.items())
     comment = (
         f"# The best of {table.counts} of {source}: {table.measure} {best.measures[-1]:.3f} of {table.systems[-1]},\n"
-        f"# {table.split} split (trial {best.number}).\n"
+        f"# {table.split} split (trial {best.number}): {values or 'the config as it is'}.\n"
         f"#     {program()} run {path}\n"
         f"# On queries that it was not chosen by: --set evaluate.split={results_split}\n"
     )

@@ -68,7 +68,7 @@ def test_evaluate_compares_two_files_as_the_run_does(played: Place, tmp_path: Pa
     head, line = [line.split("\t") for line in said()[0].splitlines()]
     found = next(one for one in played.metrics()["comparisons"] if one["measure"] == "RR@10"
                  and (one["system"], one["baseline"]) == ("retriever 1", "warm retriever"))  # fmt: skip
-    assert head[-4:] == ["difference", "low", "high", "p"]
+    assert head[-4:] == ["difference", "difference_low", "difference_high", "p"]
     assert line[-4:-1] == [f"{found[key]:.4f}" for key in ("difference", "low", "high")]
     assert float(line[-1]) == pytest.approx(found["p"], abs=0.02)  # by random signs of another seed
     assert played("evaluate", system, qrels, "--against", system, "--measures", "RR@10") == 0

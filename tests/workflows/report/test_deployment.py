@@ -45,7 +45,7 @@ def test_it_says_what_was_chosen_by_and_that_more_is_not_shown() -> None:
             {"difference": -0.05, "p_holm": 0.01},
             "this training), worse: start fusion, without training, is better (`--system",
         ),
-        ({"system": "ranker", "difference": 0.05}, "; these trainings do not pay: ranker has +.050 against start fus"),
+        ({"system": "ranker", "difference": 0.05}, "; these trainings are not shown to pay: ranker has +.050 against"),
     ],
 )
 def test_what_follows_depends_on_the_difference(against: dict[str, Any], says: str) -> None:
@@ -80,7 +80,7 @@ def test_bm25_is_named_where_nothing_else_names_it() -> None:
 
 def test_without_trainings_none_are_blamed() -> None:
     said = verdict(trained=False, against={"system": "start model", "difference": 0.05}, queries=1)
-    assert "; what costs more does not pay: start model has +.050 against start fusion" in said
+    assert "; what costs more is not shown to pay: start model has +.050 against start fusion" in said
     assert " on the 1 query of test;" in said
 
 

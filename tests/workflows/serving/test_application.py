@@ -13,7 +13,7 @@ import pytest
 from fastapi import FastAPI
 
 from tests.support import asked
-from tests.support.asked import DENSE, LEXICAL, get, post
+from tests.support.asked import DENSE, LEXICAL, get, post, request
 from workflows.serving.access import Application
 from workflows.serving.answering import TOGETHER, Answering, Asked
 from workflows.serving.application import application
@@ -52,6 +52,12 @@ def test_json_has_its_header(service: Made) -> None:
     said = post(service.application, "/search", {"queries": ["one"], "k": 1}, **{"content-type": kind})
     assert said.status == 422
     assert said.json == {"detail": f"content-type: got {kind!r}; accepted: application/json"}
+
+
+def test_a_body_that_is_no_json_is_said_to_be_none(service: Made) -> None:
+    headers = {"content-type": "application/json"}
+    said = asyncio.run(request(service.application, "POST", "/search", body=b'{"queries": [one]}', headers=headers))
+    assert (said.status, said.json) == (422, {"detail": "the body is not JSON: Expecting value"})
 
 
 def test_an_answer_has_documents_scores_and_times(service: Made) -> None:

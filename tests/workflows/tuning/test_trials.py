@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from components.config import UserError
 from workflows.tuning.report import LUCK, column_names, format_table, scatter, write_page
 from workflows.tuning.search_space import Range
 from workflows.tuning.trials import Trial, TrialTable
@@ -44,6 +45,20 @@ def test_the_text_shows_the_best_trial_first(table: TrialTable) -> None:
         "  trial 3 failed: no <memory>\n"
         f"  {LUCK}"
     )
+
+
+def test_a_trial_that_is_as_good_as_the_best_says_so(table: TrialTable) -> None:
+    table.trials[0].measures[-1] = 0.3999
+    lines = format_table(table).splitlines()
+    assert lines[4] == "      0     0.1          0.200  0.400  as good, the config as it is"
+
+
+def test_a_table_that_is_cut_is_named(table: TrialTable) -> None:
+    table.save()
+    file = table.folder / "trials.json"
+    file.write_text("[")
+    with pytest.raises(UserError, match=rf"{file}: not JSON: .*; remove it: what the trials' steps made is kept"):
+        TrialTable.read(table.folder)
 
 
 def test_a_table_keeps_the_finished_trials_of_an_earlier_run(table: TrialTable) -> None:

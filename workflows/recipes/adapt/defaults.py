@@ -192,9 +192,11 @@ class _Resolving:
         before = self._config.data.model_copy(update={"hold_out": others, "sample": {}})
         left = before.counts(self._survey.queries)[whole]
         share = round(min(wanted / left, 1 / (3 if whole == "train" else 2)), 4)
+        left_of = f"{left:,} left of the " if left < queries else ""
         self._note(
             f"data.hold_out.{split}", f"{{of: {whole}, share: {share:g}}}",
-            f"about {round(share * left):,} of the {queries:,} queries of {whole}; the collection has none of its own",
+            f"by chance about {round(share * left):,} of the {left_of}{queries:,} queries of {whole}; the collection "
+            "has none of its own",
         )  # fmt: skip
         return HoldOut(of=whole, share=share)
 
