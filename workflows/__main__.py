@@ -156,8 +156,8 @@ def main(words: list[str] | None = None) -> int:
         print(f"failed: {where}{error.strerror}\n{MENDED}", file=sys.stderr)
         return 1
     except Exception:
-        if mistake := opening.damaged(arguments):
-            return _said(mistake, arguments)
+        if lost := opening.damaged(arguments):
+            return _said(lost, arguments)
         raise
     finally:
         opening.leave()

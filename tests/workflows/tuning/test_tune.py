@@ -23,7 +23,7 @@ from workflows.stages import experiments
 from workflows.store.planner import pending
 from workflows.store.store import Store
 from workflows.tuning import share, tune
-from workflows.tuning.search_space import format_value
+from workflows.tuning.report import format_value
 
 pytestmark = pytest.mark.timeout(900)  # each trial is a process that imports torch: minutes on a busy machine
 
