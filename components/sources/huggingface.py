@@ -78,22 +78,21 @@ class Source(base.Source):
     def read_documents(self) -> Iterator[Document | Bad]:
         """The rows of the documents."""
         for row, place in _rows(self.documents, ["doc_id", "text"], ["title"]):
-            column = self.documents.columns.get("text", "text")
-            yield document(row["doc_id"], row["title"], row["text"], place, column=column)
+            yield document(row["doc_id"], row["title"], row["text"], place, columns=self.documents.columns)
 
     def read_queries(self) -> Iterator[Query | Bad]:
         """The rows of the queries."""
         splits = first_splits(self.read_qrels())
         for row, place in _rows(self.queries, ["query_id", "text"], ["answers", "split"]):
             split = row["split"] or splits.get(str(row["query_id"]), UNJUDGED)
-            column = self.queries.columns.get("text", "text")
-            yield query(row["query_id"], row["text"], row["answers"], split, place, column=column)
+            yield query(row["query_id"], row["text"], row["answers"], split, place, columns=self.queries.columns)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
         """The rows of the qrels, split by split."""
         for split, declared in self.qrels.items():
             for row, place in _rows(declared, ["query_id", "doc_id", "relevance"], []):
-                yield judgement(row["query_id"], row["doc_id"], row["relevance"], split, place)
+                ids = row["query_id"], row["doc_id"]
+                yield judgement(*ids, row["relevance"], split, place, columns=declared.columns)
 
 
 def _rows(declared: Table, needed: list[str], optional: list[str]) -> Iterator[tuple[dict[str, Any], str]]:

@@ -6,7 +6,7 @@ the split of all.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,6 +28,8 @@ from components.sources.records import (
 )
 
 PARQUET = "a Parquet file"
+Role = Literal["documents", "queries", "qrels"]
+"""A table of a source: the key that names its files, and the one of its columns' names."""
 
 
 class Columns(Config):
@@ -75,32 +77,31 @@ class Source(base.Source):
 
     def read_documents(self) -> Iterator[Document | Bad]:
         """The rows of the documents."""
-        column = self.columns.documents.get("text", "text")
-        for row, place in self._rows(self.documents, ["doc_id", "text"], ["title"], self.columns.documents):
-            yield document(row["doc_id"], row["title"], row["text"], place, column=column)
+        for row, place in self._rows("documents", ["doc_id", "text"], ["title"]):
+            yield document(row["doc_id"], row["title"], row["text"], place, columns=self.columns.documents)
 
     def read_queries(self) -> Iterator[Query | Bad]:
         """The rows of the queries, of the chosen splits."""
         judged: dict[str, str] | None = None
-        column = self.columns.queries.get("text", "text")
         ours = {theirs: ours for ours, theirs in base.chosen(self.splits, []).items()}
-        for row, place in self._rows(self.queries, ["query_id", "text"], ["answers", "split"], self.columns.queries):
+        columns = self.columns.queries
+        for row, place in self._rows("queries", ["query_id", "text"], ["answers", "split"]):
             split = row["split"] or self.split
             if split is None:
                 judged = first_splits(self.read_qrels()) if judged is None else judged
                 split = judged.get(str(row["query_id"]), UNJUDGED)
                 if split != UNJUDGED or self.splits is None:
-                    yield query(row["query_id"], row["text"], row["answers"], split, place, column=column)
+                    yield query(row["query_id"], row["text"], row["answers"], split, place, columns=columns)
             elif self.splits is None or str(split) in ours:
                 split = ours.get(str(split), split)
-                yield query(row["query_id"], row["text"], row["answers"], split, place, column=column)
+                yield query(row["query_id"], row["text"], row["answers"], split, place, columns=columns)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
         """The rows of the qrels, of the chosen splits."""
         ours = {theirs: ours for ours, theirs in base.chosen(self.splits, []).items()}
         names = ["query_id", "doc_id", *(["relevance"] if self.graded else [])]
         asked: dict[str, str] | None = None
-        for row, place in self._rows(self.qrels, names, ["split"], self.columns.qrels):
+        for row, place in self._rows("qrels", names, ["split"]):
             split = row["split"] or self.split
             if split is None:
                 asked = self._asked_in() if asked is None else asked
@@ -109,22 +110,21 @@ class Source(base.Source):
                 raise UserError(f"{place}: no split; give the table a column `split`, or the source the key `split`")
             if self.splits is None or str(split) in ours:
                 relevance = row["relevance"] if self.graded else 1
-                yield judgement(row["query_id"], row["doc_id"], relevance, ours.get(str(split), split), place)
+                ids, split = (row["query_id"], row["doc_id"]), ours.get(str(split), split)
+                yield judgement(*ids, relevance, split, place, columns=self.columns.qrels)
 
     def _asked_in(self) -> dict[str, str]:
         """The split of each query whose row names one."""
-        columns = {ours: theirs for ours, theirs in self.columns.queries.items() if ours != "answers"}
-        rows = self._rows(self.queries, ["query_id", "text"], ["split"], columns)
+        rows = self._rows("queries", ["query_id", "text"], ["answers", "split"])
         return {str(row["query_id"]): row["split"] for row, _ in rows if row["split"]}
 
     def _paths(self, pattern: str) -> list[Path]:
         return matching(base.locate(self.path), pattern)
 
-    def _rows(
-        self, pattern: str | None, needed: list[str], optional: list[str], columns: dict[str, str]
-    ) -> Iterator[tuple[dict[str, Any], str]]:
+    def _rows(self, role: Role, needed: list[str], optional: list[str]) -> Iterator[tuple[dict[str, Any], str]]:
+        pattern: str | None = getattr(self, role)
         for path in self._paths(pattern) if pattern else ():
-            yield from read_rows(path, needed, optional, columns)
+            yield from read_rows(path, needed, optional, getattr(self.columns, role))
 
 
 def read_rows(

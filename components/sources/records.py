@@ -4,7 +4,7 @@ Each has its `place`, the file and line or row that it was read from, for error 
 """
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from components.data.tables import as_relevance
@@ -71,12 +71,14 @@ UNJUDGED = "unjudged"
 """The split of queries without judgements, in collections where the judgements determine a query's split."""
 
 
-def document(doc_id: Any, title: Any, text: Any, place: str, *, column: str | None = None) -> Document | Bad:
-    """A checked document; a title or text of None is empty. The column of its text is for messages."""
-    name = _id(doc_id, "document", place)
+def document(
+    doc_id: Any, title: Any, text: Any, place: str, *, columns: Mapping[str, str] | None = None
+) -> Document | Bad:
+    """A checked document; a title or text of None is empty. The table's names of columns are for messages."""
+    name = _id(doc_id, "document", place, _column("doc_id", columns))
     if isinstance(name, Bad):
         return name
-    lacks = f"it has no {column!r}" if text is None and column else ""
+    lacks = _lacks(_column("text", columns)) if text is None else ""
     title, text = ("" if value is None else value for value in (title, text))
     if not isinstance(title, str) or not isinstance(text, str):
         return Bad("wrong columns", place, "title and text must be text", name)
@@ -87,15 +89,17 @@ def document(doc_id: Any, title: Any, text: Any, place: str, *, column: str | No
     return Document(name, title, text, place)
 
 
-def query(query_id: Any, text: Any, answers: Any, split: str, place: str, *, column: str | None = None) -> Query | Bad:
-    """A checked query; answers of None are an empty list. The column of its text is for messages."""
-    name = _id(query_id, "query", place)
+def query(
+    query_id: Any, text: Any, answers: Any, split: str, place: str, *, columns: Mapping[str, str] | None = None
+) -> Query | Bad:
+    """A checked query; answers of None are an empty list. The table's names of columns are for messages."""
+    name = _id(query_id, "query", place, _column("query_id", columns))
     if isinstance(name, Bad):
         return name
     if not isinstance(text, str | None):
         return Bad("wrong columns", place, "the text of a query must be text", name)
     if text is None or not text.strip():
-        return Bad("empty query", place, f"it has no {column!r}" if text is None and column else "", name)
+        return Bad("empty query", place, _lacks(_column("text", columns)) if text is None else "", name)
     answers = [] if answers is None else answers
     if not isinstance(answers, (list, tuple)) or not all(isinstance(answer, str) for answer in answers):
         return Bad("answers that are not a list of texts", place, id=name)
@@ -106,9 +110,12 @@ def query(query_id: Any, text: Any, answers: Any, split: str, place: str, *, col
     return Query(name, text, list(answers), split, place)
 
 
-def judgement(query_id: Any, doc_id: Any, relevance: Any, split: str, place: str) -> Judgement | Bad:
-    """A checked judgement."""
-    query_name, doc_name = _id(query_id, "query", place), _id(doc_id, "document", place)
+def judgement(
+    query_id: Any, doc_id: Any, relevance: Any, split: str, place: str, *, columns: Mapping[str, str] | None = None
+) -> Judgement | Bad:
+    """A checked judgement. The table's names of columns are for messages."""
+    query_name = _id(query_id, "query", place, _column("query_id", columns))
+    doc_name = _id(doc_id, "document", place, _column("doc_id", columns))
     if isinstance(query_name, Bad):
         return query_name
     if isinstance(doc_name, Bad):
@@ -130,8 +137,20 @@ def first_splits(judgements: Iterable[Judgement | Bad]) -> dict[str, str]:
     return splits
 
 
-def _id(value: Any, kind: str, place: str) -> str | Bad:
+def _column(ours: str, columns: Mapping[str, str] | None) -> str | None:
+    """The table's name of a column; None where the record is of no table with columns."""
+    return None if columns is None else columns.get(ours, ours)
+
+
+def _lacks(column: str | None) -> str:
+    """Why a value is missing."""
+    return f"it has no {column!r}" if column else ""
+
+
+def _id(value: Any, kind: str, place: str, column: str | None) -> str | Bad:
     """An id as text. It must not contain white space, which separates columns in TREC files."""
+    if value is None and column:
+        return Bad(f"no {kind} id", place, _lacks(column))
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):

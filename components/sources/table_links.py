@@ -113,22 +113,22 @@ def _counted(folder: Path, table: Table, column: str) -> bool:
 
 
 def _identifies(folder: Path, table: Table, column: str) -> bool:
-    """Whether the first rows all have a value, and nearly each another: what stands twice is a mistake to be told."""
+    """Whether nearly each of the first rows has a value of its own: what lacks one, or stands twice, is a mistake to be
+    told."""
     values = [str(row[column]).strip() for row in islice(_rows(folder, table, [column]), ROWS)]
-    return len(set(values)) > UNLIKE * len(values) and not {"", "None"} & set(values)
+    return len(set(values) - {"", "None"}) > UNLIKE * len(values)
 
 
 def _stands_for(folder: Path, table: Table, column: str, text: str) -> bool:
-    """Whether each of the first rows has a value that stands for its text: it may have several rows, and the same text
-    in nearly all of them. What stands for two texts is a mistake to be told."""
+    """Whether nearly each of the first rows has a value that stands for its text: it may have several rows, and the
+    same text in all of them. What lacks a value, or has one that stands for another text, is a mistake to be told."""
     texts: dict[str, str] = {}
-    rows = clashes = 0
+    rows = mistakes = 0
     for row in islice(_rows(folder, table, [column, text]), ROWS):
         value, said = str(row[column]).strip(), str(row[text]).strip()
-        if value in ("", "None"):
-            return False
-        rows, clashes = rows + 1, clashes + (texts.setdefault(value, said) != said)
-    return clashes <= (1 - UNLIKE) * rows
+        rows += 1
+        mistakes += value in ("", "None") or texts.setdefault(value, said) != said
+    return mistakes <= (1 - UNLIKE) * rows
 
 
 def unreadable(folder: Path, table: Table) -> str | None:

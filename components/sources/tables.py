@@ -3,7 +3,8 @@ plain or, but for Parquet, .gz.
 
 As with `format: parquet` there is a table of documents, one of queries and one of qrels, and `columns` says which
 columns are what. `paired: true` is for a list of questions with their texts: the document of each row is relevant to
-the query of that row, and one file may hold both. What has no column of ids is called by the number of its row.
+the query of that row, and one file may hold both. The rows of a table without a column of ids are numbered; where it
+has the column, a row without an id is a bad record.
 
 In .tsv files quotes are part of the text, and a row is a line. A row that cannot be read at all, such as one with too
 many cells, stops the run with `on_bad: drop` too: nobody could say any more which rows belong together.
@@ -11,6 +12,7 @@ many cells, stops the run with `on_bad: drop` too: nobody could say any more whi
 
 import hashlib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -18,12 +20,13 @@ from pydantic import model_validator
 
 from components.config import UserError, listing
 from components.sources import base, parquet
-from components.sources.parquet import theirs_of
+from components.sources.parquet import Role, theirs_of
 from components.sources.reading import Item, Row, read_csv, read_lines, read_objects
 from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 
 KINDS = (".csv", ".tsv", ".jsonl", ".parquet", ".txt")
-IDS = ("doc_id", "query_id")
+IDS = {"documents": "doc_id", "queries": "query_id", "qrels": "query_id"}
+"""The column of ids that the rows of a table may do without: they are numbered."""
 
 
 class Source(parquet.Source):
@@ -54,10 +57,9 @@ class Source(parquet.Source):
     def read_documents(self) -> Iterator[Document | Bad]:
         """The rows of the documents; of pairs each text once."""
         names = _Names("doc_id", "title", "text")
-        column = self.columns.documents.get("text", "text")
-        for row, place in self._rows(self.documents, ["doc_id", "text"], ["title"], self.columns.documents):
+        for row, place in self._rows("documents", ["doc_id", "text"], ["title"]):
             if not (self.paired and names(row)[1]):
-                yield document(row["doc_id"], row["title"], row["text"], place, column=column)
+                yield document(row["doc_id"], row["title"], row["text"], place, columns=self.columns.documents)
 
     def read_queries(self) -> Iterator[Query | Bad]:
         """The rows of the queries, of the chosen splits; of pairs each text once."""
@@ -66,8 +68,8 @@ class Source(parquet.Source):
             return
         for asked in self._asked():
             if asked.split is not None and not asked.known:
-                row, column = asked.row, self.columns.queries.get("text", "text")
-                yield query(asked.name, row["text"], row["answers"], asked.split, asked.place, column=column)
+                row, columns = asked.row, self.columns.queries
+                yield query(asked.name, row["text"], row["answers"], asked.split, asked.place, columns=columns)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
         """The rows of the qrels, of the chosen splits; of pairs one a row."""
@@ -75,13 +77,13 @@ class Source(parquet.Source):
             yield from super().read_qrels()
             return
         names = _Names("doc_id", "title", "text")
-        documents = self._rows(self.documents, ["doc_id", "text"], ["title"], self.columns.documents)
+        documents = self._rows("documents", ["doc_id", "text"], ["title"])
         for asked in self._asked():
             row, _ = next(documents, (None, ""))
             if row is None:
                 raise UserError(f"{asked.place}: {self.documents} has fewer rows; accepted: a document for each query")
             name, _ = names(row)
-            if asked.split is not None:
+            if asked.split is not None and None not in (asked.name, name):  # else the query or the document is bad
                 yield judgement(asked.name, name, 1, asked.split, asked.place)
         row, place = next(documents, (None, ""))
         if row is not None:
@@ -91,7 +93,7 @@ class Source(parquet.Source):
         """The queries of pairs, row by row."""
         names = _Names("query_id", "text", "split")
         ours = {theirs: ours for ours, theirs in base.chosen(self.splits, []).items()}
-        for row, place in self._rows(self.queries, ["query_id", "text"], ["answers", "split"], self.columns.queries):
+        for row, place in self._rows("queries", ["query_id", "text"], ["answers", "split"]):
             name, known = names(row)
             split = row["split"] or self.split
             if split is None:
@@ -102,22 +104,23 @@ class Source(parquet.Source):
                 split = ours.get(str(split))
             yield _Asked(name, known, row, split, place)
 
-    def _rows(
-        self, pattern: str | None, needed: list[str], optional: list[str], columns: dict[str, str]
-    ) -> Iterator[tuple[dict[str, Any], str]]:
+    def _rows(self, role: Role, needed: list[str], optional: list[str]) -> Iterator[tuple[dict[str, Any], str]]:
         # Rows are numbered through all files of a pattern. Qrels have no ids of their own, but where they are queries.
-        linking = "text" not in needed and pattern == self.queries
-        own = ("query_id",) if linking else IDS if "text" in needed else ()
-        numbered, number = [name for name in needed if name in own], 0
-        needed = [name for name in needed if name not in numbered]
-        for path in self._paths(pattern) if pattern else ():
-            for row, place in read_table(path, needed, [*numbered, *optional], columns, blank=self.paired):
+        pattern: str | None = getattr(self, role)
+        paths, columns = self._paths(pattern) if pattern else [], getattr(self.columns, role)
+        linking = role == "qrels" and pattern == self.queries
+        own = IDS[role] if linking or role != "qrels" else None
+        numbered, number = own is not None and own not in columns and not any(_has(path, own) for path in paths), 0
+        if own is not None:
+            needed, optional = [name for name in needed if name != own], [own, *optional]
+        for path in paths:
+            for row, place in read_table(path, needed, optional, columns, blank=self.paired):
                 number += 1
-                if linking and not str("" if row["doc_id"] is None else row["doc_id"]).strip():
-                    continue  # a query that nothing answers
-                for name in numbered:
-                    row["numbered"] = row[name] is None
-                    row[name] = str(number) if row[name] is None else row[name]
+                row["numbered"] = numbered
+                if own is not None and numbered:
+                    row[own] = str(number)
+                if linking and (_empty(row["doc_id"]) or _empty(row["query_id"])):
+                    continue  # a query that nothing answers, or one that is bad
                 if isinstance(answers := row.get("answers"), str):
                     row["answers"] = [answers] if answers.strip() else None
                 yield row, place
@@ -149,6 +152,18 @@ class _Names:
         digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         known = digest in self._first
         return self._first.setdefault(digest, row[self._name]), known
+
+
+def _empty(value: Any) -> bool:
+    """Whether a cell holds nothing."""
+    return value is None or not str(value).strip()
+
+
+def _has(path: Path, column: str) -> bool:
+    """Whether a file has a value in a column. Where there is a header it tells; else any row may be the first."""
+    rows = read_table(path, [], [column], {}, blank=False)
+    looked_at = None if kind_of(path.name) in (".jsonl", ".parquet") else 1
+    return any(row[column] is not None for row, _ in islice(rows, looked_at))
 
 
 def kind_of(name: str) -> str:

@@ -116,6 +116,41 @@ def test_a_row_without_its_text_names_the_column(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_row_without_its_id_is_not_numbered(tmp_path: Path, declared: bool, at: int) -> None:
+    """Whether the config names the column, or any row has it; its judgement goes with the query."""
+    name = "ticket" if declared else "query_id"
+    asked: list[dict[str, Any]] = [{name: f"t{i}", "text": f"{i}?", "article": "a"} for i in range(3)]
+    asked[at]["tickt"] = asked[at].pop(name)
+    write(tmp_path / "asked.jsonl", *map(json.dumps, asked))
+    write(tmp_path / "documents.csv", "doc_id,text", "a,x")
+    ids = {"query_id": name} if declared else {}
+    found = source(format="tables", path=str(tmp_path), queries="asked.jsonl", qrels="asked.jsonl", split="train",
+                   graded=False, columns={"queries": ids, "qrels": {**ids, "doc_id": "article"}})  # fmt: skip
+    records = list(found.read_queries())
+    assert str(records.pop(at)) == f"{tmp_path}/asked.jsonl:{at + 1}: no query id (it has no {name!r})"
+    named = [f"t{i}" for i in range(3) if i != at]
+    assert [one[0] for one in records] == named
+    assert [one[0] for one in found.read_qrels()] == named
+
+
+def test_a_row_of_pairs_or_judgements_without_its_id_is_told(tmp_path: Path) -> None:
+    write(
+        tmp_path / "faq.jsonl", '{"doc_id": "a", "question": "a?", "answer": "A"}', '{"question": "b?", "answer": "B"}'
+    )
+    found = pairs(tmp_path, "faq.jsonl")
+    why = f"{tmp_path}/faq.jsonl:2: no document id (it has no 'doc_id')"
+    assert [str(one) for one in found.read_documents() if isinstance(one, Bad)] == [why]
+    assert without_place(found.read_qrels()) == [("1", "a", 1, "train")]
+    pq.write_table(pa.table({"query_id": ["p", None], "text": ["p?", "q?"]}), tmp_path / "asked.parquet")
+    write(tmp_path / "judged.jsonl", '{"query_id": "p", "page": "a"}', '{"query_id": "p"}')
+    found = source(format="tables", path=str(tmp_path), documents="faq.jsonl", queries="asked.parquet", graded=False,
+                   qrels="judged.jsonl", split="train", columns={"qrels": {"doc_id": "page"}})  # fmt: skip
+    assert str(list(found.read_queries())[1]) == f"{tmp_path}/asked.parquet: row 2: no query id (it has no 'query_id')"
+    assert str(list(found.read_qrels())[1]) == f"{tmp_path}/judged.jsonl:2: no document id (it has no 'page')"
+
+
 def test_documents_alone(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["x", "y"]}), tmp_path / "part-1.parquet")
     pq.write_table(pa.table({"text": ["z"]}), tmp_path / "part-2.parquet")

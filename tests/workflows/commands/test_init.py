@@ -323,6 +323,28 @@ def test_an_id_that_stands_twice_does_not_hide_the_ids(
     assert "1 have the id of an earlier one: a mistake, unless all of them is the same" in said()[0]
 
 
+def test_a_row_without_its_id_does_not_hide_the_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    """Neither of queries nor of documents."""
+    monkeypatch.chdir(tmp_path)
+    notes: list[dict[str, Any]] = [{"ref": f"n-{at}", "wording": f"{NOTE} {at}"} for at in range(40)]
+    calls: list[dict[str, Any]] = [
+        {"call": at, "said": f"what is wrong with {at}?", "solved_with": f"n-{at}"} for at in range(30)
+    ]
+    notes[35]["rf"], calls[4]["cal"] = notes[35].pop("ref"), calls[4].pop("call")
+    jsonl(tmp_path / "own/notes.jsonl", *notes)
+    jsonl(tmp_path / "own/calls.jsonl", *calls)
+    assert main(["init", "own"]) == 0
+    out = said()[0]
+    assert "no column of ids is known" not in out
+    assert "  no query id: 1, first at own/calls.jsonl:5\n" in out
+    assert "  no document id: 1, first at own/notes.jsonl:36\n" in out
+    columns = yaml.safe_load(Path("own.yaml").read_text())["data"]["columns"]
+    assert columns["queries"] == {"query_id": "call", "text": "said"}
+    assert columns["documents"] == {"doc_id": "ref", "text": "wording"}
+
+
 def test_judgements_of_ids_that_no_column_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
     """`init` says what to write, and `plan` does not plan as if nobody had judged."""
     monkeypatch.chdir(tmp_path)
