@@ -123,8 +123,20 @@ class Source(base.Source):
 
     def _rows(self, role: Role, needed: list[str], optional: list[str]) -> Iterator[tuple[dict[str, Any], str]]:
         pattern: str | None = getattr(self, role)
-        for path in self._paths(pattern) if pattern else ():
-            yield from read_rows(path, needed, optional, getattr(self.columns, role))
+        paths, columns = self._paths(pattern) if pattern else [], getattr(self.columns, role)
+        yield from self._some(role, (row for path in paths for row in read_rows(path, needed, optional, columns)))
+
+    def _some(self, role: Role, rows: Iterator[Any]) -> Iterator[Any]:
+        """A table's rows; of queries and qrels that are declared at least one, or nobody would notice that none is
+        read."""
+        none = True
+        for row in rows:
+            none = False
+            yield row
+        pattern: str | None = getattr(self, role)
+        if none and pattern and role != "documents":
+            place = base.locate(self.path) / pattern
+            raise UserError(f"{place}: no {role} are there; accepted: a file with {role}, or `{role}: null` for none")
 
 
 def read_rows(

@@ -64,11 +64,13 @@ def survey(source: Source, of: str, *, queries: Count | None, documents: Count |
         elif isinstance(one, Judgement) and one.relevance > 0:
             grades[one.relevance] += 1
             judged[one.query_id] += 1
-    if dangling is not None and asked and not judged:
+    if dangling is not None and not judged:
         raise UserError(
-            f"{dangling.place}: there is no query {dangling.query_id!r}, nor any other that a judgement names; the "
-            f"queries are called such as {next(iter(asked))!r}; which column has their ids? (data.columns)"
-        )
+            f"{dangling.place}: there is no query {dangling.query_id!r}, nor any other that a judgement names; " + (
+                f"the queries are called such as {next(iter(asked))!r}; which column has their ids? (data.columns)"
+                if asked else "no query can be used"
+            )
+        )  # fmt: skip
     by_split = Counter(asked[query][0] for query in judged)
     return Survey(
         of=of, documents=len(texts), asked=len(asked),

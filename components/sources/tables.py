@@ -110,20 +110,19 @@ class Source(parquet.Source):
         paths, columns = self._paths(pattern) if pattern else [], getattr(self.columns, role)
         linking = role == "qrels" and pattern == self.queries
         own = IDS[role] if linking or role != "qrels" else None
-        numbered, number = own is not None and own not in columns and not any(_has(path, own) for path in paths), 0
+        numbered = own is not None and own not in columns and not any(_has(path, own) for path in paths)
         if own is not None:
             needed, optional = [name for name in needed if name != own], [own, *optional]
-        for path in paths:
-            for row, place in read_table(path, needed, optional, columns, blank=self.paired):
-                number += 1
-                row["numbered"] = numbered
-                if own is not None and numbered:
-                    row[own] = str(number)
-                if linking and (_empty(row["doc_id"]) or _empty(row["query_id"])):
-                    continue  # a query that nothing answers, or one that is bad
-                if isinstance(answers := row.get("answers"), str):
-                    row["answers"] = [answers] if answers.strip() else None
-                yield row, place
+        rows = (row for path in paths for row in read_table(path, needed, optional, columns, blank=self.paired))
+        for number, (row, place) in enumerate(self._some(role, rows), start=1):
+            row["numbered"] = numbered
+            if own is not None and numbered:
+                row[own] = str(number)
+            if linking and (_empty(row["doc_id"]) or _empty(row["query_id"])):
+                continue  # a query that nothing answers, or one that is bad
+            if isinstance(answers := row.get("answers"), str):
+                row["answers"] = [answers] if answers.strip() else None
+            yield row, place
 
 
 class _Asked(NamedTuple):

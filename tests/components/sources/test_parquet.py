@@ -91,3 +91,13 @@ def test_the_queries_splits_hold_for_the_qrels_and_neither_need_be_there(tmp_pat
     alone = source(format="parquet", path=str(tmp_path), queries=None, qrels=None)
     assert list(alone.files()) == ["documents.parquet"]
     assert list(alone.read_queries()) == list(alone.read_qrels()) == []
+
+
+def test_declared_tables_without_rows_are_refused(tmp_path: Path) -> None:
+    for name, columns in {"documents": DOCUMENTS, "queries": QUERIES, "qrels": QRELS}.items():
+        pq.write_table(table(columns).slice(0, 1 if name == "documents" else 0), tmp_path / f"{name}.parquet")
+    found = source(format="parquet", path=str(tmp_path))
+    with pytest.raises(UserError, match=r"queries\.parquet: no queries are there; accepted: a file with queries, "):
+        list(found.read_queries())
+    with pytest.raises(UserError, match=r"qrels\.parquet: no qrels are there; accepted: a file with qrels, or `q"):
+        list(found.read_qrels())

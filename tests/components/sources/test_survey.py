@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import parse
+from components.config import UserError, parse
 from components.models.capabilities import LIMIT, has_token_types, longest, token_counter
 from components.models.configs import DualEncoderConfig
 from components.models.cross_encoder import CrossEncoder
@@ -51,6 +51,14 @@ def test_splits_without_a_relevant_document_are_told_apart(beir: Path, tmp_path:
     found = survey(source(own), "", queries=words, documents=words)
     assert found.unjudged == ["test"]
     assert sorted(found.queries) == ["dev", "train"]
+
+
+def test_judgements_without_any_query_are_refused(beir: Path, tmp_path: Path) -> None:
+    """Else it would be as if nobody had asked, until the collection is read."""
+    own = shutil.copytree(beir, tmp_path / "own")
+    (own / "queries.jsonl").write_text("")
+    with pytest.raises(UserError, match=r"\.tsv:2: there is no query .*, nor any other .*; no query can be used$"):
+        survey(source(own), "", queries=words, documents=words)
 
 
 def test_it_reads_the_first_documents_alone(beir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

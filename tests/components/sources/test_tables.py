@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,23 @@ def test_a_row_of_pairs_or_judgements_without_its_id_is_told(tmp_path: Path) -> 
                    qrels="judged.jsonl", split="train", columns={"qrels": {"doc_id": "page"}})  # fmt: skip
     assert str(list(found.read_queries())[1]) == f"{tmp_path}/asked.parquet: row 2: no query id (it has no 'query_id')"
     assert str(list(found.read_qrels())[1]) == f"{tmp_path}/judged.jsonl:2: no document id (it has no 'page')"
+
+
+@pytest.mark.parametrize("content", ["", "query_id,doc_id,text\n"], ids=["empty", "a header"])
+def test_a_declared_table_without_rows_is_refused(tmp_path: Path, content: str) -> None:
+    """It would be as if nobody had asked, or judged, and the run would train on documents alone."""
+    write(tmp_path / "documents.csv", "doc_id,text", "a,x")
+    write(tmp_path / "asked.csv", "query_id,text", "1,one?")
+    (tmp_path / "none.csv").write_text(content)
+    keys: dict[str, Any] = {"format": "tables", "path": str(tmp_path), "split": "train", "graded": False}
+    says = f"{tmp_path}/none.csv: no %s are there; accepted: a file with %s, or `%s: null` for none"
+    with pytest.raises(UserError, match=f"^{re.escape(says.replace('%s', 'queries'))}$"):
+        list(source(**keys, queries="none.csv").read_queries())
+    with pytest.raises(UserError, match=f"^{re.escape(says.replace('%s', 'qrels'))}$"):
+        list(source(**keys, queries="asked.csv", qrels="none.csv").read_qrels())
+    write(tmp_path / "some.csv", "query_id,doc_id,split", "1,a,test")
+    whole = source(**{**keys, "split": None, "splits": ["train"]}, queries="asked.csv", qrels="[ns]o*e.csv")
+    assert list(whole.read_qrels()) == []
 
 
 def test_documents_alone(tmp_path: Path) -> None:
