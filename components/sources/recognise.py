@@ -301,6 +301,7 @@ def _declared(folder: Path, documents: Table, link: _Link) -> Keys:
             query_id=("query_id", "question"), doc_id=("doc_id", "text"), relevance=("relevance",)
         ) if qrels and not itself else {},
     }  # fmt: skip
+    graded = "relevance" in link.columns["qrels"] if itself else qrels is None or qrels.named("relevance") is not None
     for role, names in link.columns.items():
         columns[role] |= {ours: theirs for ours, theirs in names.items() if ours != theirs}
     unsplit = queries is not None and qrels is not None and not (queries.named("split") or qrels.named("split"))
@@ -308,7 +309,7 @@ def _declared(folder: Path, documents: Table, link: _Link) -> Keys:
     keys: Keys = {"format": "parquet" if parquet and _has_ids(documents, columns) else "tables", "path": str(folder)}
     keys |= {role: one.name if one else None for role, one in used.items()}
     keys |= {"columns": {role: named for role, named in columns.items() if named}} if any(columns.values()) else {}
-    keys |= {"graded": False} if itself or (qrels is not None and qrels.named("relevance") is None) else {}
+    keys |= {} if graded else {"graded": False}
     return keys | ({"split": "train"} if unsplit else {})
 
 

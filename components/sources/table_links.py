@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from components.config import UserError
+from components.data.tables import as_relevance
 from components.sources.tables import read_table
 
 NAMES: dict[str, list[str]] = {
@@ -84,11 +85,11 @@ def judging_itself(folder: Path, table: Table, documents: Table) -> Roles | None
     more than one, holds ids of documents.
 
     Numbers of rows are in many tables, and name nothing. Where the queries have no ids, `query_id` is not among the
-    names: their rows are numbered, as queries and as judgements.
+    names: their rows are numbered, as queries and as judgements. `relevance` is there if a column has relevances.
     """
-    own = table.named("query_id", "id")
+    own, grades = table.named("query_id", "id"), _relevances(folder, table)
     linked: dict[str, str] = {}
-    for one in (one for one in table.columns if one not in (own, table.named("split"))):
+    for one in (one for one in table.columns if one not in (own, grades, table.named("split"))):
         values = _values(folder, table, one)
         if (holder := _holder(folder, documents, values - {"", "None"})) is None or _counted(folder, table, one):
             continue
@@ -98,10 +99,20 @@ def judging_itself(folder: Path, table: Table, documents: Table) -> Roles | None
         return None
     [(document, doc_id)] = linked.items()
     text = table.named("question", "text") or longest(folder, table, without={document})[0]
-    ids = [one for one in table.columns if one not in (text, document) and _stands_for(folder, table, one, text)]
+    others = (one for one in table.columns if one not in (text, document, grades))
+    ids = [one for one in others if _stands_for(folder, table, one, text)]
     query_id = {} if own is None and not ids else {"query_id": own or ids[0]}
     return {"documents": {"doc_id": doc_id}, "queries": {**query_id, "text": text},
-            "qrels": {**query_id, "doc_id": document}}  # fmt: skip
+            "qrels": {**query_id, "doc_id": document, **({} if grades is None else {"relevance": grades})}}  # fmt: skip
+
+
+def _relevances(folder: Path, table: Table) -> str | None:
+    """The column that is called as relevances are; None where most of its first values are none, such as the labels of
+    questions about bills."""
+    if (column := table.named("relevance")) is None:
+        return None
+    good = [as_relevance(row[column]) is not None for row in islice(_rows(folder, table, [column]), LOOKED_AT)]
+    return column if 2 * sum(good) > len(good) else None
 
 
 def _counted(folder: Path, table: Table, column: str) -> bool:

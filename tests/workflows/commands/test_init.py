@@ -345,6 +345,28 @@ def test_a_row_without_its_id_does_not_hide_the_ids(
     assert columns["documents"] == {"doc_id": "ref", "text": "wording"}
 
 
+@pytest.mark.parametrize("name", ["relevance", "Grade"])
+def test_relevances_in_the_table_of_queries_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, name: str
+) -> None:
+    """A 0 says that the document named is wrong; what is called so and has no relevances is another column."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "own/notes.csv", "ref,wording", *(f"n-{at},{NOTE} {at}" for at in range(40)))
+    calls: list[dict[str, Any]] = [
+        {"call": f"c{at}", "said": f"what is wrong with {at}?", name: at % 3, "note": f"n-{at}"} for at in range(30)
+    ]
+    jsonl(tmp_path / "own/calls.jsonl", *calls)
+    assert main(["init", "own"]) == 0
+    assert "judgements by grade: 0: 10, 1: 10, 2: 10" in said()[0]
+    data = yaml.safe_load(Path("own.yaml").read_text())["data"]
+    assert data["columns"]["qrels"].get("relevance", "relevance") == name
+    assert "graded" not in data
+    jsonl(tmp_path / "own/calls.jsonl", *({**call, name: "bills"} for call in calls))
+    assert main(["init", "own", "--overwrite"]) == 0
+    assert "judgements by grade: 1: 30" in said()[0]
+    assert yaml.safe_load(Path("own.yaml").read_text())["data"]["graded"] is False
+
+
 def test_judgements_of_ids_that_no_column_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
     """`init` says what to write, and `plan` does not plan as if nobody had judged."""
     monkeypatch.chdir(tmp_path)
