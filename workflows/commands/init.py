@@ -65,20 +65,21 @@ def summary(found: Inspection) -> list[str]:
     documents, queries = found.documents, found.queries
     lines = [f"{documents.count:,} documents: {documents.lengths()}", *_samples(documents.samples)]
     if same := documents.texts.repeated():
-        lines.append(f"  {same:,} have the text of an earlier one")
+        lines.append(f"  {_have(same)} the text of an earlier one")
     lines.append(f"{queries.count:,} queries" + (f": {queries.lengths()}" if queries.count else ""))
     lines += _samples(queries.samples)
     if same := queries.ids.repeated():
-        lines.append(f"  {same:,} have the id of an earlier one: a mistake, unless all of them is the same")
+        lines.append(f"  {_have(same)} the id of an earlier one: a mistake, unless all of them is the same")
     if same := queries.texts.repeated():
-        lines.append(f"  {same:,} have the text of an earlier one")
+        lines.append(f"  {_have(same)} the text of an earlier one")
     for split, count in found.by_split.items():
         judged = found.judged_by_split[split]
         lines.append(f"  split {split}: {count:,} queries, {judged:,} with a relevant document, "
                      f"{found.judgements[split]:,} judgements")  # fmt: skip
     if found.judgements:
         grades = ", ".join(f"{grade}: {count:,}" for grade, count in sorted(found.grades.items()))
-        lines.append(f"  {found.relevant:.1f} relevant documents a query; judgements by grade: {grades}")
+        relevant = "1 relevant document" if found.relevant == 1 else f"{found.relevant:.1f} relevant documents"
+        lines.append(f"  {relevant} a query; judgements by grade: {grades}")
     elif queries.count:
         lines.append("  nobody has said what is relevant to them")
     if found.bad:
@@ -146,6 +147,11 @@ def _layout(keys: Keys) -> str:
     if keys.get("paired"):
         return f"questions with their texts ({' and '.join(files)})"
     return f"tables ({', '.join(files)})"
+
+
+def _have(count: int) -> str:
+    """So many records, and their verb."""
+    return f"{count:,} {'has' if count == 1 else 'have'}"
 
 
 def _samples(samples: list[tuple[str, str]]) -> list[str]:

@@ -320,7 +320,7 @@ def test_an_id_that_stands_twice_does_not_hide_the_ids(
     Path("own.yaml").unlink()
     assert main(["init", "own"]) == 0
     assert yaml.safe_load(Path("own.yaml").read_text())["data"]["columns"]["queries"]["query_id"] == "call"
-    assert "1 have the id of an earlier one: a mistake, unless all of them is the same" in said()[0]
+    assert "1 has the id of an earlier one: a mistake, unless all of them is the same" in said()[0]
 
 
 def test_a_row_without_its_id_does_not_hide_the_ids(
@@ -395,7 +395,8 @@ def test_what_is_wrong_is_counted_with_its_place(tmp_path: Path, monkeypatch: py
     assert main(["init", "mine"]) == 0
     out = said()[0]
     for line in (
-        "  1 have the text of an earlier one",
+        "  1 has the text of an earlier one",
+        "  1 relevant document a query; judgements by grade: 0: 1, 1: 3, 2: 1",
         "4 records cannot be used:",
         "  document with neither title nor text: 1, first at mine/corpus.jsonl:5",
         "  duplicate document id: 1",
