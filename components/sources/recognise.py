@@ -77,23 +77,42 @@ def _placed(file: Path, reason: str) -> str:
     return reason.rstrip(".") if reason.startswith(str(file)) else f"{file}: {reason.rstrip('.')}"
 
 
+def unused(place: Path, keys: Keys) -> list[Table]:
+    """The tables of a folder that a declaration of tables leaves out."""
+    read = {keys.get(role) for role in ROLES}
+    return [table for name, table in _tables(place, keys).items() if name not in read]
+
+
+def _tables(place: Path, keys: Keys) -> dict[str, Table]:
+    """The tables of a folder by their names; none where they are not what is read."""
+    if keys["format"] not in ("tables", "parquet") or not place.is_dir():
+        return {}
+    return {one.name: one for _, one in _seen(place, _names(place)) if isinstance(one, Table)}
+
+
 def remarks(place: Path, keys: Keys) -> list[str]:
     """What a declaration of tables leaves out of a folder, and that documents have no ids of their own."""
-    if keys["format"] != "tables" or not place.is_dir():
-        return []
-    tables = {one.name: one for one in dict(_seen(place, _names(place))).values() if isinstance(one, Table)}
-    read = {keys.get(role) for role in ROLES}
-    lines = [f"not used: {name}: {_about(one)}" for name, one in tables.items() if name not in read]
+    lines = [f"not used: {table.name}: {_about(table)}" for table in unused(place, keys)]
     if lines:
         lines.append("to use a table, name it and its columns in the config, such as "
                      "`queries: FILE` and `columns: {queries: {query_id: THEIRS, text: THEIRS}}`")  # fmt: skip
-    for role, name in {"documents": "doc_id", **({"queries": "query_id"} if keys.get("qrels") else {})}.items():
-        table = tables.get(str(keys[role]))
-        known = name in keys.get("columns", {}).get(role, {})
-        if table is not None and kind_of(table.name) != ".txt" and not (known or table.named(name, "id")):
-            lines.append(f"{table.name}: no column of ids is known, so {role} are numbered by row; to name one: "
-                         f"`columns: {{{role}: {{{name}: THEIRS}}}}`")  # fmt: skip
+    for role, name in numbered(place, keys).items():
+        lines.append(f"{keys[role]}: no column of ids is known, so {role} are numbered by row; to name one: "
+                     f"`columns: {{{role}: {{{name}: THEIRS}}}}`")  # fmt: skip
     return lines
+
+
+def numbered(place: Path, keys: Keys) -> dict[str, str]:
+    """The ids that documents and judged queries lack in a declaration of tables: their rows are numbered."""
+    tables = _tables(place, keys) if keys["format"] == "tables" else {}
+    lacking = {}
+    for role, name in {"documents": "doc_id", **({"queries": "query_id"} if keys.get("qrels") else {})}.items():
+        table = tables.get(str(keys.get(role)))
+        if table is None or kind_of(table.name) == ".txt" or table.named(name, "id"):
+            continue
+        if name not in keys.get("columns", {}).get(role, {}):
+            lacking[role] = name
+    return lacking
 
 
 def _names(folder: Path) -> list[str]:

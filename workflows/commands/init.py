@@ -7,11 +7,11 @@ import shlex
 import textwrap
 from pathlib import Path
 
-from components.config import Config, UserError, parse, printable
+from components.config import Config, UserError, listing, parse, printable
 from components.files import replacing
 from components.sources.base import AnySource
 from components.sources.inspection import MISSING, Inspection
-from components.sources.recognise import Keys, recognise, remarks
+from components.sources.recognise import Keys, numbered, recognise, remarks, unused
 from components.yaml_files import yaml_line
 from workflows.commands.opening import check_output
 from workflows.program import program
@@ -53,11 +53,13 @@ def call(arguments: argparse.Namespace) -> None:
         print(printable(line))
     with replacing(file) as temporary:
         temporary.write_text(config_text(keys, found, file), encoding="utf-8")
-    steps = _next(file)
+    steps: tuple[str, ...] = _next(file)
     if found.judgements and any(found.bad[reason] == found.judgements.total() for reason in MISSING):
         steps = (f"say in {file} which columns have the ids that the judgements name:",
                  "columns: {documents: {doc_id: THEIRS}, queries: {query_id: THEIRS}}")  # fmt: skip
-    print(f"\nwrote {file}\nnext:  " + "\n       ".join(steps))
+    elif not found.queries.count and (left := [table.name for table in unused(arguments.folder, keys)]):
+        steps = (*_to_use(left, keys, arguments.folder, file), *steps)
+    print(f"\nwrote {file}\nnext:  " + "\n       ".join(map(printable, steps)))
 
 
 def summary(found: Inspection) -> list[str]:
@@ -137,6 +139,22 @@ LAYOUTS = {
 def _next(file: Path) -> tuple[str, str]:
     """The commands that come next."""
     return f"{program()} plan {shlex.quote(str(file))}", f"{program()} run {shlex.quote(str(file))}"
+
+
+def _to_use(left: list[str], keys: Keys, folder: Path, file: Path) -> list[str]:
+    """What to write where there are no queries, and tables that may have them are not used."""
+    name = left[0] if len(left) == 1 else "FILE"
+    ids = dict.fromkeys(numbered(folder, keys).values(), "THEIRS")
+    columns = {"documents": keys.get("columns", {}).get("documents", {}) | ids,
+               "queries": {"query_id": "THEIRS", "text": "THEIRS"},
+               "qrels": {"query_id": "THEIRS", "doc_id": "THEIRS"}}  # fmt: skip
+    wanted = {"format": "tables", "queries": name, "qrels": name, "graded": False, "split": "train", "columns": columns}
+    return [
+        f"not used: {listing(left)}; if queries or judgements are there, say so in {file} under `data`, with",
+        "the files' names of columns, and judgements that name documents by their ids:",
+        *(f"{key}: {yaml_line(value)}" for key, value in wanted.items() if keys.get(key) != value),
+        "or go on with the documents alone:",
+    ]
 
 
 def _layout(keys: Keys) -> str:

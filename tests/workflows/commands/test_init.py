@@ -248,6 +248,37 @@ def test_what_is_left_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "not used: support.csv: " in out
     assert "documents.csv: no column of ids is known, so documents are numbered by row" in out
     assert "0 queries" in out
+    assert "next:  not used: claims.csv, support.csv; if queries or judgements are there, say so in own.yaml" in out
+    assert "       queries: FILE\n       qrels: FILE\n" in out
+    assert "       columns: {documents: {text: abstract, doc_id: THEIRS}, queries: {query_id: THEIRS, " in out
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_where_a_table_without_links_is_all_there_is_of_queries_it_is_said_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, kind: str
+) -> None:
+    """With what to write to use it, which reads it once the names of its columns are filled in."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    names, texts = zip(*DOCUMENTS, strict=True)
+    if kind == "csv":
+        write(tmp_path / "own/articles.csv", "id,body", *(f"{name},{text}" for name, text in DOCUMENTS))
+    else:
+        pq.write_table(pa.table({"id": names, "body": texts}), tmp_path / "own/articles.parquet")
+    jsonl(tmp_path / "own/tickets.jsonl", *({"t": q, "said": text, "by": f"KB-{q}"} for q, text, _ in QUERIES))
+    assert main(["init", "own"]) == 0
+    last = said()[0].rpartition("next:  ")[2]
+    assert last.startswith("not used: tickets.jsonl; if queries or judgements are there, say so in own.yaml")
+    assert "columns: {documents: {doc_id: id, text: body}, queries: {query_id: THEIRS, text: THEIRS}, qrels: {" in last
+    assert re.search(r"or go on with the documents alone:\n.* plan own\.yaml\n.* run own\.yaml\n$", last)
+    advised = yaml.safe_load(
+        re.sub(r"^ +", "", last[last.index("ids:\n") + 5 : last.index("       or go")], flags=re.M)
+    )
+    advised["columns"] |= {"queries": {"query_id": "t", "text": "said"}, "qrels": {"query_id": "t", "doc_id": "by"}}
+    found = declared(yaml.safe_load(Path("own.yaml").read_text())["data"] | advised)
+    assert [one[0] for one in found.read_documents()] == list(names)
+    assert [one[:2] for one in found.read_queries()] == [(q, text) for q, text, _ in QUERIES]
+    assert [one[:2] for one in found.read_qrels()] == [(q, f"KB-{q}") for q, _, _ in QUERIES]
 
 
 @pytest.mark.parametrize(
