@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 from components.config import UserError, listing
 from components.sources.parquet import opened
 from components.sources.reading import Item, Line, fields, read_array, read_csv, read_lines, read_objects
-from components.sources.table_links import Roles, Table, judged_by, judging, judging_itself, longest, unreadable
+from components.sources.table_links import (
+    Roles,
+    Table,
+    differing_in_case,
+    judged_by,
+    judging,
+    judging_itself,
+    longest,
+    unreadable,
+)
 from components.sources.tables import KINDS, kind_of
 
 Keys = dict[str, Any]
@@ -57,6 +66,8 @@ def recognise(place: Path) -> Keys:
     told = {name: one.removeprefix(f"{folder / name}:").lstrip() if isinstance(one, str) else _about(one)
             for name, one in seen.items()}  # fmt: skip
     lines += [f"  {name}: {about}" for name, about in told.items()][:20]
+    if case := differing_in_case(folder, [table for table in tables if unreadable(folder, table) is None]):
+        lines.append(f"  {case}")
     lines += ["  nothing" if not seen else f"  and {len(seen) - 20} more" if len(seen) > 20 else ""]
     raise UserError(*(line for line in lines if line), "accepted:", *(f"  {one}" for one in ACCEPTED))
 
@@ -99,6 +110,9 @@ def remarks(place: Path, keys: Keys) -> list[str]:
     for role, name in numbered(place, keys).items():
         lines.append(f"{keys[role]}: no column of ids is known, so {role} are numbered by row; to name one: "
                      f"`columns: {{{role}: {{{name}: THEIRS}}}}`")  # fmt: skip
+    readable = [table for table in _tables(place, keys).values() if unreadable(place, table) is None]
+    if lines and (case := differing_in_case(place, readable)):
+        lines.append(case)
     return lines
 
 

@@ -5,8 +5,8 @@ values is the one that they name.
 """
 
 import re
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
+from itertools import islice, permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -165,12 +165,29 @@ def _values(folder: Path, table: Table, column: str) -> set[str]:
     return {str(row[column]).strip() for row in islice(_rows(folder, table, [column]), LOOKED_AT)}
 
 
-def _holder(folder: Path, table: Table, values: set[str]) -> str | None:
-    """The column of a table that has the most of some values; None where no column has more than half of them."""
+def differing_in_case(folder: Path, tables: list[Table]) -> str | None:
+    """Two ids that would be the same but for their case, where most of a column's are so; None where there are none."""
+    for one, other in permutations(tables, 2):
+        for column in one.columns:
+            values = _values(folder, one, column) - {"", "None"}
+            lower = {value.lower(): value for value in values}
+            holder = _holder(folder, other, set(lower), str.lower)
+            if holder is None or _holder(folder, other, values) or not _identifies(folder, other, holder):
+                continue
+            theirs = (str(row[holder]).strip() for row in _rows(folder, other, [holder]))
+            found = next((value for value in theirs if value.lower() in lower and value not in values), None)
+            if found is not None:
+                return f"{one.name} has {lower[found.lower()]}, and {other.name} {found}: ids are compared with case"
+    return None
+
+
+def _holder(folder: Path, table: Table, values: set[str], form: Callable[[str], str] = str) -> str | None:
+    """The column of a table that has the most of some values, in some form; None where no column has more than half of
+    them."""
     found = {one: set[str]() for one in table.columns}
     for row in _rows(folder, table, table.columns):
         for one, ids in found.items():
-            if (value := str(row[one]).strip()) in values:
+            if (value := form(str(row[one]).strip())) in values:
                 ids.add(value)
         if any(len(ids) == len(values) for ids in found.values()):
             break

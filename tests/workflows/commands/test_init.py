@@ -398,6 +398,25 @@ def test_relevances_in_the_table_of_queries_are_read(
     assert yaml.safe_load(Path("own.yaml").read_text())["data"]["graded"] is False
 
 
+@pytest.mark.parametrize(
+    ("docs", "asked", "judged", "code"),
+    [("ref", "qid,question", "query_id,doc_id", 0), ("id", "t,wording", "t,by", 0), ("id", "t,words", "qid,pid", 2)],
+    ids=["documents are numbered", "tables are not used", "nothing is recognised"],
+)
+def test_ids_that_differ_in_case_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, docs: str, asked: str, judged: str, code: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "own/docs.csv", f"{docs},body", *(f"{name.upper()},{text}" for name, text in DOCUMENTS))
+    write(tmp_path / "own/asked.csv", asked, *(f"{q},{text}" for q, text, _ in QUERIES))
+    write(tmp_path / "own/judged.csv", judged, *(f"{q},d{q[1:]}" for q, _, _ in QUERIES))
+    assert main(["init", "own"]) == code
+    assert "docs.csv has D0, and judged.csv d0: ids are compared with case\n" in said()[code // 2]
+    write(tmp_path / "own/docs.csv", f"{docs},body", *(f"{name},{text}" for name, text in DOCUMENTS))
+    main(["init", "own", "--overwrite"])
+    assert "compared with case" not in "".join(said())
+
+
 def test_judgements_of_ids_that_no_column_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
     """`init` says what to write, and `plan` does not plan as if nobody had judged."""
     monkeypatch.chdir(tmp_path)
