@@ -38,7 +38,7 @@ class Columns(Config):
     documents: dict[str, str] = {}
     """Names of doc_id, title and text."""
     queries: dict[str, str] = {}
-    """Names of query_id, text, answers and split."""
+    """Names of query_id, text, answers and split; of pairs also of relevance."""
     qrels: dict[str, str] = {}
     """Names of query_id, doc_id, relevance and split."""
 

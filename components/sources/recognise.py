@@ -20,6 +20,7 @@ from components.sources.table_links import (
     judging,
     judging_itself,
     longest,
+    relevances,
     unreadable,
 )
 from components.sources.tables import KINDS, kind_of
@@ -359,6 +360,8 @@ def _pairs(folder: Path, tables: list[Table]) -> Keys | None:
             "documents": table.columns_for(doc_id=("doc_id",), title=("title",), text=("text",)),
             "queries": table.columns_for(query_id=("query_id",), text=("question",)),
         }
+        if (grades := relevances(folder, table)) not in (None, "relevance"):
+            columns["queries"]["relevance"] = grades
         split = {} if table.named("split") else {"split": "train"}
         return {"format": "tables", "path": str(folder), "documents": table.name, "queries": table.name, "paired": True,
                 "columns": {role: named for role, named in columns.items() if named}, **split}  # fmt: skip

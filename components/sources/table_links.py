@@ -87,7 +87,7 @@ def judging_itself(folder: Path, table: Table, documents: Table) -> Roles | None
     Numbers of rows are in many tables, and name nothing. Where the queries have no ids, `query_id` is not among the
     names: their rows are numbered, as queries and as judgements. `relevance` is there if a column has relevances.
     """
-    own, grades = table.named("query_id", "id"), _relevances(folder, table)
+    own, grades = table.named("query_id", "id"), relevances(folder, table)
     linked: dict[str, str] = {}
     for one in (one for one in table.columns if one not in (own, grades, table.named("split"))):
         values = _values(folder, table, one)
@@ -106,7 +106,7 @@ def judging_itself(folder: Path, table: Table, documents: Table) -> Roles | None
             "qrels": {**query_id, "doc_id": document, **({} if grades is None else {"relevance": grades})}}  # fmt: skip
 
 
-def _relevances(folder: Path, table: Table) -> str | None:
+def relevances(folder: Path, table: Table) -> str | None:
     """The column that is called as relevances are; None where most of its first values are none, such as the labels of
     questions about bills."""
     if (column := table.named("relevance")) is None:

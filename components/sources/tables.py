@@ -40,8 +40,9 @@ class Source(parquet.Source):
     """The file inside the folder, or a pattern. Null for none: nobody has said what is relevant, or `paired` does. The
     queries' own file, where each row names the document that answers it, or none."""
     paired: bool = False
-    """The document of each row is relevant to the query of the same row. A text that stands in several rows is one
-    document, or one query; a row without a query is a document alone."""
+    """The document of each row is relevant to the query of the same row, or as relevant as a column `relevance` of the
+    queries says. A text that stands in several rows is one document, or one query; a row without a query is a document
+    alone."""
 
     @model_validator(mode="after")
     def _one_kind_of_judgements(self) -> Self:
@@ -78,13 +79,16 @@ class Source(parquet.Source):
             return
         names = _Names("doc_id", "title", "text")
         documents = self._rows("documents", ["doc_id", "text"], ["title"])
+        columns = self.columns.queries
+        graded = "relevance" in columns or any(_has(path, "relevance") for path in self._paths(self.queries or ""))
         for asked in self._asked():
             row, _ = next(documents, (None, ""))
             if row is None:
                 raise UserError(f"{asked.place}: {self.documents} has fewer rows; accepted: a document for each query")
             name, _ = names(row)
             if asked.split is not None and None not in (asked.name, name):  # else the query or the document is bad
-                yield judgement(asked.name, name, 1, asked.split, asked.place)
+                relevance = asked.row["relevance"] if graded else 1
+                yield judgement(asked.name, name, relevance, asked.split, asked.place, columns=columns)
         row, place = next(documents, (None, ""))
         if row is not None:
             raise UserError(f"{place}: {self.queries} has fewer rows; accepted: a query, or nothing, for each document")
@@ -93,7 +97,7 @@ class Source(parquet.Source):
         """The queries of pairs, row by row."""
         names = _Names("query_id", "text", "split")
         ours = {theirs: ours for ours, theirs in base.chosen(self.splits, []).items()}
-        for row, place in self._rows("queries", ["query_id", "text"], ["answers", "split"]):
+        for row, place in self._rows("queries", ["query_id", "text"], ["answers", "split", "relevance"]):
             name, known = names(row)
             split = row["split"] or self.split
             if split is None:

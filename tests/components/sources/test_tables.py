@@ -55,6 +55,20 @@ def test_qrels_without_relevances_are_declared_so(tmp_path: Path) -> None:
         list(source(format="tables", **keys).read_qrels())
 
 
+def test_pairs_with_relevances(tmp_path: Path) -> None:
+    """A pair of relevance 0 was trained on as right. A row without a value is bad, where the others have one."""
+    for head, columns in (
+        ("relevance", NAMED),
+        ("Label", {**NAMED, "queries": {"text": "question", "relevance": "Label"}}),
+    ):
+        write(tmp_path / "faq.csv", f"question,answer,{head}", "a?,A,0", "a?,B,2", "b?,A,", "c?,C,yes")
+        found = list(pairs(tmp_path, "faq.csv", columns=columns).read_qrels())
+        assert without_place(one for one in found if not isinstance(one, Bad)) == [
+            ("1", "1", 0, "train"), ("1", "2", 2, "train")
+        ]  # fmt: skip
+        assert [one.reason for one in found if isinstance(one, Bad)] == ["relevance that is not an integer"] * 2
+
+
 def test_pairs_of_one_file(tmp_path: Path) -> None:
     """A text that stands in several rows is one document or query; a row without a question a document alone."""
     write(tmp_path / "faq.csv", "question,answer", "a?,A", "b?,A", "a?,B", ",C", "d?,C")

@@ -140,6 +140,15 @@ def pairs(folder: Path) -> None:
     write(folder / "faq.csv", "Question,Answer", *rows)
 
 
+def test_labels_of_pairs_are_relevances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "own" / "faq.csv", "Question,Answer,Label", *(f"{i}?,an answer to {i},{i % 2}" for i in range(20)))
+    assert main(["init", "own"]) == 0
+    assert "split train: 20 queries, 10 with a relevant document, 20 judgements" in said()[0]
+    columns = yaml.safe_load(Path("own.yaml").read_text())["data"]["columns"]
+    assert columns["queries"] == {"text": "Question", "relevance": "Label"}
+
+
 def pairs_in_parquet(folder: Path) -> None:
     texts = {"query": [text for _, text, _ in QUERIES], "passage": [text for _, text in DOCUMENTS]}
     pq.write_table(pa.table({**texts, "split": [split for _, _, split in QUERIES]}), folder / "data.parquet")
