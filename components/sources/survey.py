@@ -89,6 +89,15 @@ def _long_enough(texts: list[str], count: Count | None) -> int | None:
     return percentile(count(texts[:: -(-len(texts) // TEXTS)]))
 
 
+def relevant_documents(mean: float) -> str:
+    """How many relevant documents a query has, in words.
+
+    >>> relevant_documents(1.0), relevant_documents(2.46)
+    ('1 relevant document a query', '2.5 relevant documents a query')
+    """
+    return "1 relevant document a query" if mean == 1 else f"{mean:.1f} relevant documents a query"
+
+
 def percentile(lengths: Iterable[int]) -> int:
     """The least of the lengths that 95 % of them do not exceed.
 

@@ -12,6 +12,7 @@ from components.files import replacing
 from components.sources.base import AnySource
 from components.sources.inspection import MISSING, Inspection
 from components.sources.recognise import Keys, numbered, recognise, remarks, unused
+from components.sources.survey import relevant_documents
 from components.yaml_files import yaml_line
 from workflows.commands.opening import check_output
 from workflows.program import program
@@ -80,8 +81,7 @@ def summary(found: Inspection) -> list[str]:
                      f"{found.judgements[split]:,} judgements")  # fmt: skip
     if found.judgements:
         grades = ", ".join(f"{grade}: {count:,}" for grade, count in sorted(found.grades.items()))
-        relevant = "1 relevant document" if found.relevant == 1 else f"{found.relevant:.1f} relevant documents"
-        lines.append(f"  {relevant} a query; judgements by grade: {grades}")
+        lines.append(f"  {relevant_documents(found.relevant)}; judgements by grade: {grades}")
     elif queries.count:
         lines.append("  nobody has said what is relevant to them")
     if found.bad:

@@ -14,7 +14,7 @@ from components.data.tables import DEV
 from components.models.capabilities import has_token_types, is_decoder, longest, token_counter
 from components.models.configs import MODULES, PAIR, locate_model
 from components.sources.base import HoldOut
-from components.sources.survey import Survey, survey
+from components.sources.survey import Survey, relevant_documents, survey
 from workflows.recipes.adapt.config import PAIRS, TEMPERATURE, Config, Length, Pairs, Trainings
 from workflows.stages.config import Default
 
@@ -204,10 +204,10 @@ class _Resolving:
         """The first measure decides."""
         found = self._survey
         if found.graded or found.relevant >= SEVERAL:
-            why = "judgements are graded" if found.graded else f"{found.relevant:.1f} relevant documents a query"
+            why = "judgements are graded" if found.graded else relevant_documents(found.relevant)
             made = ["nDCG@10", "R@100"]
         else:
-            why, made = f"{found.relevant:.1f} relevant documents a query, not graded", ["RR@10", "Success@5", "R@100"]
+            why, made = f"{relevant_documents(found.relevant)}, not graded", ["RR@10", "Success@5", "R@100"]
         self._note("evaluate.measures", listing(made), why)
         return made
 
