@@ -93,10 +93,12 @@ def naming_damage(path: Path) -> Iterator[None]:
 
 
 def check_whole(path: Path) -> None:
-    """Damaged where a file, or one in a folder, is not whole: JSON, safetensors, Parquet or an array, by its name."""
+    """Damaged where a file, or one in a folder, is not whole: JSON, safetensors, Parquet or an array, by its name. What
+    is hidden is others' business: a file that is being written, notes of a cache."""
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         what, opening = _OPENED.get(file.suffix, ("", None))
-        if opening is None or file.name.startswith(".") or not file.is_file():
+        hidden = file != path and any(part.startswith(".") for part in file.relative_to(path).parts)
+        if opening is None or hidden or not file.is_file():
             continue
         try:
             opening(file)

@@ -64,7 +64,8 @@ def test_configs_of_the_repository_are_found_from_anywhere(folder: Folder) -> No
     """Also those that another builds on; a file of the user's with that name comes first."""
     done = folder("plan", "configs/samtone/sizes.yaml")
     assert (done.returncode, done.stderr) == (0, "")
-    said = "error: train on my texts: there is no such file; `sparring init FOLDER` writes one\n"
+    said = "error: train on my texts: there is no such file; "
+    said += "accepted: a config (`sparring init FOLDER` writes one), or the folder of a run\n"
     assert folder("plan", "train on my texts").stderr == said
     for meant, right in {"demo": "demo", "configs/dem.yaml": "demo", "samtone-sizes": "samtone/sizes"}.items():
         said = f"error: {meant}: there is no such file; did you mean configs/{right}.yaml?\n"

@@ -160,8 +160,8 @@ def is_finished(arguments: argparse.Namespace) -> bool:
 
 
 def damaged(arguments: argparse.Namespace) -> Damaged | None:
-    """Of a command that failed: what is wrong with the first damaged file of the artifacts of the run that it names;
-    None where there is none."""
+    """Of a command that failed: what is wrong with the first damaged file of the finished artifacts of the run that it
+    names; None where there is none."""
     if not isinstance(getattr(arguments, "config", None), Path) or experiments.is_system(arguments.config):
         return None
     try:
@@ -169,7 +169,10 @@ def damaged(arguments: argparse.Namespace) -> Damaged | None:
         store = object_store.open_store(store_root(arguments))
     except UserError:
         return None
-    return damage(store.path(node) for node in graph(experiment.wanted))
+    try:
+        return damage(store.path(node) for node in graph(experiment.wanted) if store.is_done(node))
+    except Damaged as record:
+        return record
 
 
 def leave() -> None:

@@ -74,7 +74,7 @@ def build(config: Config) -> Outcome:
 
     comparisons = [("start model", "BM25")]
     if config.train is not None:
-        comparisons += [("retriever", "BM25"), ("retriever", "start model")]
+        comparisons = [("retriever", "start model"), ("retriever", "BM25"), *comparisons]  # the first may lead
     return Outcome(
         results=results.gather(comparisons), data=collection.data, systems=results.systems, retrieval=last,
         ranker=None, split=split, note=note_on(config.retriever.model), pictures=sizes.table(),

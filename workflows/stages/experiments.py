@@ -117,8 +117,8 @@ def _file(path: Path) -> Path:
     meant = _meant(path, [name_of(place), place.stem])
     if above:
         raise UserError(f"{path}: there is no such file, here or beside {above}{meant}")
-    named = path.suffix in (".yaml", ".yml")
-    other = f"`{program()} init FOLDER` writes one" if named else "accepted: a config, or the folder of a run"
+    made = f"`{program()} init FOLDER` writes one"
+    other = made if path.suffix in (".yaml", ".yml") else f"accepted: a config ({made}), or the folder of a run"
     raise UserError(f"{path}: there is no such file{meant or f'; {other}'}")
 
 
