@@ -22,6 +22,12 @@ def tree(beir: Path, encoder: Path) -> dict[str, Any]:
     return {**small, "train": tiny.training(PAIR, over="batch"), "second_stage": tiny.training(over="batch", updates=2)}
 
 
+def test_where_nothing_is_selected_what_was_trained_leads(tmp_path: Path, tree: dict[str, Any]) -> None:
+    """As in the run that ends a tuning, which measures the split that has chosen the trial."""
+    outcome = experiments.read(tiny.write(tmp_path / "tiny.yaml", tree), ["evaluate.select=null"], tmp_path).outcome
+    assert outcome.results.inputs["comparisons"][0] == {"system": "retriever", "baseline": "start model"}
+
+
 def test_the_second_stage_begins_where_the_first_ends_and_is_what_is_measured(
     tmp_path: Path, tree: dict[str, Any]
 ) -> None:

@@ -105,7 +105,7 @@ def test_an_outcome_is_that_of_the_experiment(tmp_path: Path, tree: dict[str, An
         ("runs", "runs: a folder; accepted: a config$"),
         ("out/system", "out/system: an exported system; accepted: a config .search, serve and marks"),
         ("else/where.yaml", "else/where.yaml: there is no such file; `.* init FOLDER` writes one$"),
-        ("runs-of-mine", "runs-of-mine: there is no such file; accepted: a config .`.* init FOLDER` writes one., or the folder of a run$"),
+        ("runs-of-mine", "runs-of-mine: there is no such file; accepted: a config .*, or the folder of a run$"),
         ("faq.csv.gz", "faq.csv.gz: a table; accepted: a config, which `.* init faq.csv.gz` writes for it$"),
         ("table.csv", "table.csv: there is no such file; "),
     ],
