@@ -51,7 +51,17 @@ def _cost(
         work=(Work("training", config.updates + validated, "train", task),), makes=start, objects=14,
         needs=(Need("weights, their moments and a batch's states", held + states, "train", advice, True),),
         kept=(12.0 if config.chained else 4.0) * trained, scratch=12.0 * trained, slow=_repeated(rows, config.batch),
+        limits=_undivided(config, site.cluster.train.workers),
     )  # fmt: skip
+
+
+def _undivided(config: TrainConfig, workers: int | None) -> tuple[str, ...]:
+    """What is wrong with a number of workers that cannot share a batch; nothing where it is left open."""
+    if workers is None or config.batch % (workers * config.accumulate) == 0:
+        return ()
+    parts = f" in {config.accumulate} parts" if config.accumulate > 1 else ""
+    return (f"a batch of {config.batch}{parts} cannot be shared by {workers} workers; to change: train.workers in the "
+            "profile (--cluster), which null leaves open, or the batch",)  # fmt: skip
 
 
 def _repeated(rows: Any, batch: int) -> str | None:

@@ -275,6 +275,14 @@ def test_queries_that_a_share_draws_are_called_expected(tmp_path: Path, beir: Pa
     assert any(note.startswith("queries of held are drawn by share") for note in found.notes)
 
 
+def test_workers_that_cannot_share_a_batch_are_refused(tmp_path: Path, beir: Path, encoder: Path) -> None:
+    nodes = graph(experiments.read(tiny.write(tmp_path / "x.yaml", tiny.dpr(beir, encoder)), [], tmp_path).wanted)
+    for workers, refused in ((None, False), (1, False), (7, True)):
+        here = site(Cluster(mode="inline", train={"workers": workers}), tmp_path)
+        found = estimate(nodes, {node.fingerprint for node in nodes}, here, Store(tmp_path), assumed={}, quick=True)
+        assert any("cannot be shared by 7 workers; to change: train.workers" in one for one in found.problems) == refused
+
+
 def test_a_batch_larger_than_the_data_is_told(tmp_path: Path, beir: Path, encoder: Path, said: tiny.Said) -> None:
     for batch, told in ((16, []), (40, ["a batch of 40 has each of the 16 training queries up to 3 times"])):
         tree = tiny.dpr(beir, encoder)

@@ -103,6 +103,20 @@ def test_without_files_a_plan_has_generic_numbers(tmp_path: Path, tree: dict[str
     }
 
 
+def test_one_split_of_any_name_is_held_out_of(tree: dict[str, Any]) -> None:
+    """`all` is a natural name; it made dev be drawn of a split that is drawn itself."""
+    made, _ = filled_in(tree, queries={"all": 800})
+    assert made.train is False
+    assert {split: how.of for split, how in made.data.hold_out.items()} == {"test": "all", "dev": "all"}
+
+
+def test_a_split_drawn_of_none_is_refused(tree: dict[str, Any]) -> None:
+    """It was replaced by the one that is drawn where nothing is asked for."""
+    tree["data"] = {**tree["data"], "hold_out": {"dev": {"of": "trian", "share": 0.1}}}
+    with pytest.raises(UserError, match=r"hold_out\.dev\.of: no split 'trian'; accepted: .*; did you mean train\?"):
+        of(tree, queries={"train": 800})
+
+
 def test_splits_without_a_relevant_document_are_not_measured(tree: dict[str, Any]) -> None:
     """Others are held out, and go by another name: a split of the collection has the old one."""
     made, defaults = filled_in(tree, queries={"train": 800}, unjudged=["dev", "test"])

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from components.config import UserError, listing
+from components.config import UserError, did_you_mean, listing
 from components.data.tables import DEV
 from components.models.capabilities import has_token_types, is_decoder, longest, token_counter
 from components.models.configs import MODULES, PAIR, locate_model
@@ -106,19 +106,17 @@ class _Resolving:
             return config.model_copy(update=alone | self._ranker(alone["model"]))
         hold_out, evaluate = dict(config.data.hold_out), dict[str, Any]()
         if "split" not in asked.model_fields_set and asked.split not in self._counts(hold_out):
-            there = self._survey.queries
-            whole = "train" if "train" in there else max(there, key=lambda split: there[split])
             split = f"held-out {asked.split}" if asked.split in self._survey.unjudged else asked.split
             if split != asked.split:
                 evaluate["split"] = self._note("evaluate.split", split, NO_JUDGEMENT.format(split=asked.split))
-            hold_out[split] = self._held_out(split, whole, hold_out)
+            hold_out[split] = self._held_out(split, self._whole(asked.split), hold_out)
         if "select" not in asked.model_fields_set:
             there = self._counts(hold_out)
             select = next((name for name in DEV_NAMES if name in there and name != asked.split), None)
             if select is None:
                 taken = DEV in there or DEV in self._survey.unjudged
                 select = "chosen by" if taken else DEV
-                hold_out[select] = self._held_out(select, "train" if "train" in there else asked.split, hold_out)
+                hold_out[select] = self._held_out(select, self._whole(asked.split), hold_out)
             if select != DEV:
                 unjudged = NO_JUDGEMENT.format(split=DEV) if DEV in self._survey.unjudged else f"no split {DEV}"
                 self._note("evaluate.select", select, f"{DEV} is measured" if asked.split == DEV else unjudged)
@@ -171,13 +169,25 @@ class _Resolving:
         return value
 
     def _check(self) -> None:
-        """UserError where there is nothing to compare systems by, and nothing is to be trained without queries."""
+        """UserError where there is nothing to compare systems by, and nothing is to be trained without queries; and for
+        a split that is to be drawn from none."""
+        held = self._config.data.hold_out
+        known = {*self._survey.queries, *self._survey.unjudged, *held}
+        for split, how in held.items():
+            if self._survey.queries and how.of not in known:
+                raise UserError(f"data.hold_out.{split}.of: no split {how.of!r}; accepted: {listing(known)}"
+                                f"{did_you_mean(how.of, known)}")  # fmt: skip
         if self._config.pretrain is not False:
             return
         if not self._survey.asked:
             raise UserError(f"data: the collection has no queries; {UNASKED}")
         if not self._survey.queries:
             raise UserError(f"data: none of the {self._survey.asked:,} queries has a relevant document; {UNASKED}")
+
+    def _whole(self, measured: str) -> str:
+        """The split that others are drawn from: train, or the measured one, or that with most queries."""
+        there = self._survey.queries
+        return next((one for one in ("train", measured) if one in there), max(there, key=lambda split: there[split]))
 
     def _counts(self, hold_out: Mapping[str, HoldOut]) -> dict[str, int]:
         """About how many judged queries each split has once splits are held out and samples drawn."""
