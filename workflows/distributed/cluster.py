@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import psutil
 from pydantic import Field, field_validator, model_validator
 
 from components.config import Config, UserError, parse
@@ -300,6 +301,7 @@ def _start(ray: Any, cluster: Cluster) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if cluster.address:
         try:
+            _reach(cluster.address)
             dashboard = ray.init(address=cluster.address, **quiet).dashboard_url
         except ConnectionError as error:
             token = os.environ.get("RAY_AUTH_MODE") != "token"
@@ -329,6 +331,26 @@ def _start(ray: Any, cluster: Cluster) -> None:
         object_store_memory=cluster.object_store_mb * 2**20,
         **quiet,
     )
+
+
+CURRENT = Path("/tmp/ray/ray_current_cluster")
+"""Where Ray keeps the address of the head that was started last on this machine, also of one that was killed."""
+ANSWER_SECONDS = 10.0
+
+
+def _reach(address: str) -> None:
+    """ConnectionError where nothing listens at an address: Ray itself would try for minutes."""
+    place = os.environ.get("RAY_ADDRESS") or address  # as Ray does
+    heads = (process for process in psutil.process_iter(["name"]) if process.info["name"] == "gcs_server")
+    left = place == "auto" and CURRENT.is_file() and next(heads, None) is None
+    host, _, port = (CURRENT.read_text().strip() if left else place).rpartition(":")
+    if not port.isdecimal():  # Ray looks for it in other ways, or it is none
+        return
+    try:
+        socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
+    except OSError as error:
+        why = f"nothing listens at {host}:{port}: {error.strerror or error}"
+        raise ConnectionError(f"{why}; {CURRENT} says so, remove it" if left else why) from None
 
 
 def _require_token() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -269,6 +270,7 @@ def test_a_profile_that_cannot_be_met_changes_nothing(
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("ray.init", nobody)
+    monkeypatch.setattr("workflows.distributed.cluster.CURRENT", tmp_path / "none")
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     place = tiny.place(tmp_path / "place", tiny.dpr(beir, encoder), **profile)
     assert place(command, *(["--cluster", str(place.folder / "inline.yaml")] if command == "plan" else [])) == 2
@@ -277,6 +279,26 @@ def test_a_profile_that_cannot_be_met_changes_nothing(
     assert err.startswith(f"error: {says}")
     assert {path.name for path in place.folder.iterdir()} <= {"tiny.yaml", "inline.yaml", "store"}
     assert not place.store.exists() or not list(place.store.iterdir())
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_head_that_is_gone_is_told_at_once(
+    tmp_path: Path, beir: Path, encoder: Path, said: Said, monkeypatch: pytest.MonkeyPatch, left: bool
+) -> None:
+    """Ray tries for minutes, and prints its log; a head that was killed leaves its address."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nothing listens there, and nothing else can
+        gone = f"127.0.0.1:{taken.getsockname()[1]}"
+        (tmp_path / "current").write_text(gone)
+        monkeypatch.setattr("workflows.distributed.cluster.CURRENT", tmp_path / "current")
+        monkeypatch.setattr("workflows.distributed.cluster.psutil.process_iter", lambda attributes: iter(()))
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        address = "auto" if left else gone
+        place = tiny.place(tmp_path / "place", tiny.dpr(beir, encoder), mode="ray", address=address)
+        assert place("run") == 2
+    says = f"error: cluster: address: {address}: no Ray answers there (nothing listens at {gone}: Connection refused"
+    says += f"; {tmp_path / 'current'} says so, remove it); " if left else "); "
+    assert said()[1].startswith(says)
 
 
 # doctor
