@@ -167,13 +167,17 @@ def plain_rows(
                 yield row, f"{path}: row {number}"
 
 
+def check_ours(place: str, accepted: list[str], columns: dict[str, str]) -> None:
+    """UserError where a name of a column is declared for one that we do not have."""
+    if unknown := columns.keys() - {*accepted}:
+        raise UserError(f"{place}: columns: unknown column {min(unknown)!r}; accepted: {listing(accepted)}")
+
+
 def theirs_of(
     place: str, present: list[str], needed: list[str], optional: list[str], columns: dict[str, str]
 ) -> dict[str, str | None]:
     """The table's name of each of our columns, None for an optional one that it lacks; UserError for a wrong name."""
-    unknown = columns.keys() - {*needed, *optional}
-    if unknown:
-        raise UserError(f"{place}: columns: unknown column {min(unknown)!r}; accepted: {listing(needed + optional)}")
+    check_ours(place, [*needed, *optional], columns)
     theirs: dict[str, str | None] = {}
     for name in (*needed, *optional):
         column = columns.get(name, name)

@@ -20,7 +20,7 @@ from pydantic import model_validator
 
 from components.config import UserError, listing
 from components.sources import base, parquet
-from components.sources.parquet import Role, theirs_of
+from components.sources.parquet import Role, check_ours, theirs_of
 from components.sources.reading import Item, Row, read_csv, read_lines, read_objects
 from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 
@@ -219,6 +219,7 @@ def _objects(
         if not isinstance(item, Item):
             raise UserError(str(item))
         if theirs is None:
+            check_ours(item.place, [*needed, *optional], columns)
             theirs_of(item.place, list(item.value), needed, [], {k: v for k, v in columns.items() if k in needed})
             theirs = {name: columns.get(name, name) for name in (*needed, *optional)}
         yield {ours: item.value.get(name) for ours, name in theirs.items()}, item.place

@@ -55,6 +55,15 @@ def test_qrels_without_relevances_are_declared_so(tmp_path: Path) -> None:
         list(source(format="tables", **keys).read_qrels())
 
 
+def test_a_name_of_no_column_of_ours_is_refused_in_every_kind_of_file(tmp_path: Path) -> None:
+    """In JSON lines it was passed over."""
+    write(tmp_path / "faq.csv", "question,answer", "a?,A")
+    write(tmp_path / "faq.jsonl", '{"question": "a?", "answer": "A"}')
+    for file in ("faq.csv", "faq.jsonl"):
+        with pytest.raises(UserError, match=rf"{file}:1: columns: unknown column 'txt'; accepted: .*text, "):
+            list(pairs(tmp_path, file, columns={**NAMED, "queries": {"text": "question", "txt": "q"}}).read_queries())
+
+
 def test_pairs_with_relevances(tmp_path: Path) -> None:
     """A pair of relevance 0 was trained on as right. A row without a value is bad, where the others have one."""
     for head, columns in (
