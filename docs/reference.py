@@ -1,5 +1,5 @@
-"""The documentation's reference, made from the code: commands, the keys of every recipe, losses, licences. MkDocs calls
-the hooks at the end of this file."""
+"""The documentation's reference, made from the code: commands, the keys of every recipe and of the cluster profile,
+losses, licences. MkDocs calls the hooks at the end of this file."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from cluster import licences  # noqa: E402
 from components.config import Config  # noqa: E402
 from components.sources import base  # noqa: E402
 from workflows import __main__ as command_line  # noqa: E402
+from workflows.distributed.cluster import Cluster  # noqa: E402
 from workflows.stages import experiments  # noqa: E402
 
 PARTS = "parts"
@@ -42,6 +43,8 @@ def pages() -> dict[str, str]:
         found[f"configs/{name}.md"] = _page(f"Recipe {name}", inspect.getdoc(module) or "", own, shared)
     about = "Keys that several recipes have, by the class that has them."
     found[f"configs/{PARTS}.md"] = _page("Shared parts", about, sorted(shared, key=lambda one: one.__name__), shared)
+    about = "What a run runs on: a YAML file that `--cluster` names. Numbers of workers are those of all machines."
+    found["profile.md"] = _page("Cluster profile", about, list(_reached(Cluster)), set())
     return found
 
 
@@ -218,8 +221,8 @@ def _classes(annotation: Any) -> list[type[BaseModel]]:
 def on_config(config: Any) -> Any:
     """List the made pages under "Reference"."""
     configs = [f"reference/{place}" for place in pages() if place.startswith("configs/")]
-    made = ["reference/commands.md", {"Configs": configs}, "reference/formats.md", "reference/losses.md",
-            "reference/licences.md"]  # fmt: skip
+    made = ["reference/commands.md", {"Configs": configs}, "reference/profile.md", "reference/formats.md",
+            "reference/losses.md", "reference/licences.md"]  # fmt: skip
     config.nav = [{"Reference": made} if "Reference" in one else one for one in config.nav]
     return config
 

@@ -120,6 +120,7 @@ def test_the_documentation_builds_and_needs_no_network(tmp_path: Path) -> None:
     html = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.html")}
     assert {f"reference/configs/{name}.html" for name in experiments.names()} <= html.keys()
     assert "same_tower" in html["reference/losses.html"]
+    assert "update_seconds" in html["reference/profile.html"]
     assert "max_tokens_per_pass" in html["errors.html"]
     fetched = [
         (name, url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workflows.estimating.estimate import Estimate, Row, size
+from workflows.store.cost import ANY
 
 BUSY = 0.8
 """A machine is busy where a process gets less than this share of the time that it asks for."""
@@ -22,7 +23,9 @@ def estimate_text(found: Estimate) -> str:
     lines = ["  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
              for row in rows]  # fmt: skip
     about = "" if found.exact else "about "
-    queries = ", ".join(f"{count:,} {split}" for split, count in found.queries.items() if split != "*")
+    counts = sorted(found.queries.items(), key=lambda one: one[0] == ANY)
+    other = f"of each {'other ' if len(counts) > 1 else ''}split"
+    queries = ", ".join(f"{count:,} {other if split == ANY else split}" for split, count in counts)
     lines += ["", f"{about}{found.documents:,} documents" + (f"; queries: {queries}" if queries else ""),
               f"disk that must be free: {size(found.disk)}" + (
                   f" (there are {size(found.site.disk)})" if found.site.disk != float("inf") else ""),

@@ -326,7 +326,7 @@ def test_a_billion_documents_on_a_cluster_that_is_not_here(config: Path, tmp_pat
              "--cluster", str(stated(tmp_path)), "--assume", "documents=1e9", "--assume", "queries=500000"]  # fmt: skip
     assert main([*words, "--set", "retriever.model=someone/model", "--set", "search.index=Flat"]) == 2
     out, error = said()
-    assert "about 1,000,000,000 documents; queries: 500,000 train" in out
+    assert "about 1,000,000,000 documents; queries: 500,000 train, 10,000 of each other split" in out
     assert "breaks first: start index and " in out
     assert "someone/model is not here: taken to be as large as BERT's base" in out
     assert "error: this cannot fit: start index" in error
