@@ -1,7 +1,8 @@
-"""Print the documents that a finished run's models find for a query, with text and scores. They are what the run
-itself would find: by the same index, where it has one, and in the same precision. A system's folder, as `export` writes
-it, takes the config's place: then it is the system's own stages that find and reorder, and no store is needed. Where
-`serve` runs for the same, its open models answer."""
+"""Print the documents that a finished run's models find for a query, with text and scores. They are what the run itself
+would find: by the same index, where it has one, and in the same precision. A system's folder, as `export` writes it,
+takes the config's place: then it is the system's own stages that find and reorder, and no store is needed. Where
+`serve` runs for the same, its open models answer. In brackets is the score that the documents are ordered by (a
+reciprocal fusion's is the sum of weight / (c + rank) over its lists), then those of the stages."""
 
 import argparse
 import shlex
