@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PositiveInt, SerializeAsAny, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from components.config import Config, fields_at, listing, unknown
+from components.config import Config, UserError, fields_at, listing, unknown
 from components.rng import keyed_int
 from components.sources.records import Bad, Document, Judgement, Query
 
@@ -170,7 +170,10 @@ AnySource = Annotated[SerializeAsAny[Source], BeforeValidator(declared)]
 
 
 def locate(path: str) -> Path:
-    """The path of a declared file or folder: a leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
+    """The path of a declared file or folder: a leading `data/` is replaced by `$SPARRING_DATA`, if that is set.
+    UserError for a URL."""
+    if "://" in path:
+        raise UserError(f"{path}: a URL; accepted: a file or folder of the machine that reads the data")
     parts = Path(path).parts
     data = os.environ.get("SPARRING_DATA")
     if data and parts and parts[0] == "data":
