@@ -278,7 +278,11 @@ def test_an_address_with_a_password_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", ["127.0.0.1:8265", ""])
-def test_joining_a_cluster_prints_its_dashboard(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_joining_a_cluster_prints_its_dashboard(
+    page: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(clusters, "CURRENT", tmp_path / "none")
+
     class Ray:
         @staticmethod
         def init(**_: Any) -> Any:
