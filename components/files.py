@@ -102,9 +102,9 @@ def check_whole(path: Path) -> None:
             continue
         try:
             opening(file)
-        except OSError:
-            raise
-        except Exception as error:  # each library's own
+        except Exception as error:  # each library's own; Arrow's may be an OSError, but of no system call
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
             raise Damaged(f"{file}: {what}: {str(error).splitlines()[0].rstrip('.')}", file) from None
 
 

@@ -148,6 +148,8 @@ def main(words: list[str] | None = None) -> int:
             print(f"error: {UserError(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
             return 2
         if error.errno not in OF_THE_DISK:
+            if lost := opening.damaged(arguments):  # Arrow's, of no system call
+                return _said(lost, arguments)
             raise
         where = f"{error.filename}: " if error.filename else ""
         if error.errno in OF_RIGHTS and where:
@@ -169,8 +171,8 @@ def _said(mistake: UserError, arguments: argparse.Namespace) -> int:
     said = str(error)
     if isinstance(error, NotMade):
         others = opening.other_runs(arguments) if named and error is mistake else ""
-        run, finished = (opening.run_command(arguments), opening.is_finished(arguments)) if named else (None, False)
-        said = error.told(run, finished=finished) + others
+        finished = named and not error.again and opening.is_finished(arguments)
+        said = error.told(opening.run_command(arguments) if named else None, finished=finished) + others
     print(without_passwords(f"error: {said}"), file=sys.stderr)
     return 2
 

@@ -155,8 +155,11 @@ def is_finished(arguments: argparse.Namespace) -> bool:
     """Whether the run that the arguments name has results."""
     if experiments.is_system(arguments.config):
         return False
-    experiment, store = opened(arguments)
-    return store.is_done(experiment.outcome.results)
+    try:
+        experiment, store = opened(arguments)
+        return store.is_done(experiment.outcome.results)
+    except UserError:  # another mistake, beside the one that is being said
+        return False
 
 
 def damaged(arguments: argparse.Namespace) -> Damaged | None:

@@ -51,17 +51,18 @@ def _cost(
         work=(Work("training", config.updates + validated, "train", task),), makes=start, objects=14,
         needs=(Need("weights, their moments and a batch's states", held + states, "train", advice, True),),
         kept=(12.0 if config.chained else 4.0) * trained, scratch=12.0 * trained, slow=_repeated(rows, config.batch),
-        limits=_undivided(config, site.cluster.train.workers),
+        limits=tuple(filter(None, [_undivided(config, site.cluster.train.workers or 1)])),
     )  # fmt: skip
 
 
-def _undivided(config: TrainConfig, workers: int | None) -> tuple[str, ...]:
-    """What is wrong with a number of workers that cannot share a batch; nothing where it is left open."""
-    if workers is None or config.batch % (workers * config.accumulate) == 0:
-        return ()
-    parts = f" in {config.accumulate} parts" if config.accumulate > 1 else ""
-    return (f"a batch of {config.batch}{parts} cannot be shared by {workers} workers; to change: train.workers in the "
-            "profile (--cluster), which null leaves open, or the batch",)  # fmt: skip
+def _undivided(config: TrainConfig, workers: int) -> str:
+    """What is wrong with workers that cannot share a batch; empty where they can."""
+    if config.batch % (workers * config.accumulate) == 0:
+        return ""
+    return (
+        f"batch: {config.batch} rows cannot be shared evenly among {workers} workers in {config.accumulate} parts; to "
+        "change: train.workers in the profile (--cluster), which null leaves open, or the batch"
+    )
 
 
 def _repeated(rows: Any, batch: int) -> str | None:
@@ -131,11 +132,8 @@ def train(
     """
     cluster = cluster.for_batch(config.batch // config.accumulate)
     workers = cluster.train.workers or 1
-    if config.batch % (config.accumulate * workers):
-        raise UserError(
-            f"batch: {config.batch} rows cannot be shared evenly among {workers} workers in {config.accumulate} "
-            "parts; choose a multiple"
-        )
+    if wrong := _undivided(config, workers):
+        raise UserError(wrong)
     cuda = cluster.cuda()
     task = {
         "out": out, "objective": objective, "rows": rows, "dev": dev, "data": data, "tokens": tokens, "start": start,

@@ -47,6 +47,17 @@ def test_a_table_that_is_cut(copy: Place, said: Said) -> None:
     assert re.fullmatch(rf"error: {named}: .* --until 'data'", error(said))
 
 
+def test_a_table_whose_footer_is_wrong(copy: Place, said: Said) -> None:
+    """Arrow raises an OSError then, of no system call."""
+    table = copy.artifact("data") / "documents.parquet"
+    whole = table.read_bytes()
+    length = int.from_bytes(whole[-8:-4], "little")
+    table.write_bytes(whole[: -8 - length] + b"\xff" * length + whole[-8:])
+    said()
+    assert copy("search", "barami") == 2
+    assert re.fullmatch(rf"error: {table}: no Parquet file, or cut: .*; remove .* --until 'data'", error(said))
+
+
 def test_measures_that_are_cut(copy: Place, said: Said) -> None:
     """Those in the run's folder are written again; those of the step cannot be, but by it."""
     said()

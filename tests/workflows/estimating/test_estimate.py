@@ -280,7 +280,7 @@ def test_workers_that_cannot_share_a_batch_are_refused(tmp_path: Path, beir: Pat
     for workers, refused in ((None, False), (1, False), (7, True)):
         here = site(Cluster(mode="inline", train={"workers": workers}), tmp_path)
         found = estimate(nodes, {node.fingerprint for node in nodes}, here, Store(tmp_path), assumed={}, quick=True)
-        told = [one for one in found.problems if "cannot be shared by 7 workers; to change: train.workers" in one]
+        told = [one for one in found.problems if "cannot be shared evenly among 7 workers in 1 parts; to" in one]
         assert bool(told) == refused
 
 
