@@ -13,7 +13,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from components.sources import base
-from components.sources.reading import Item, fields, plain_or_gz, read_array, read_lines
+from components.sources.reading import Item, fields, plain_or_gz, read_array, read_lines, some
 from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 
 
@@ -62,10 +62,12 @@ class Source(base.Source):
     def read_queries(self) -> Iterator[Query | Bad]:
         """The questions of every split."""
         for split, name in self.retriever.items():
-            for row, item in enumerate(read_array(self._path(name))):
+            items = some(read_array(self._path(name)), self._path(name), "questions", f"no {split!r} in `retriever`")
+            for row, item in enumerate(items):
                 yield self._asked(item, f"{split}-{row}", split) if isinstance(item, Item) else item
         for split, name in self.questions.items():
-            for row, line in enumerate(read_lines(self._path(name))):
+            lines = some(read_lines(self._path(name)), self._path(name), "questions", f"no {split!r} in `questions`")
+            for row, line in enumerate(lines):
                 yield line if isinstance(line, Bad) else self._question(line.text, f"{split}-{row}", split, line.place)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from components.sources import base
-from components.sources.reading import fitting, named, plain_or_gz, read_lines
+from components.sources.reading import fitting, named, plain_or_gz, read_lines, some
 from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 
 
@@ -49,7 +49,8 @@ class Source(base.Source):
     def read_queries(self) -> Iterator[Query | Bad]:
         """The queries of each split, with or without judgements."""
         for split, theirs in self._splits().items():
-            for line in read_lines(self._path(f"queries.{theirs}.tsv")):
+            path = self._path(f"queries.{theirs}.tsv")
+            for line in some(read_lines(path), path, "queries", "`splits` without this one"):
                 if isinstance(line, Bad):
                     yield line
                     continue
@@ -64,7 +65,9 @@ class Source(base.Source):
         files = self.files().values()
         for split, theirs in self._splits().items():
             path = self._path(f"qrels.{theirs}.tsv")
-            for line in read_lines(path) if path in files else ():
+            if path not in files:
+                continue
+            for line in some(read_lines(path), path, "qrels", "no such file"):
                 if isinstance(line, Bad):
                     yield line
                     continue

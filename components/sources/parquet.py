@@ -14,7 +14,7 @@ from pydantic import Field
 
 from components.config import Config, UserError, listing
 from components.sources import base
-from components.sources.reading import matching, named, readable, regular
+from components.sources.reading import matching, named, readable, regular, some
 from components.sources.records import (
     UNJUDGED,
     Bad,
@@ -127,16 +127,11 @@ class Source(base.Source):
         yield from self._some(role, (row for path in paths for row in read_rows(path, needed, optional, columns)))
 
     def _some(self, role: Role, rows: Iterator[Any]) -> Iterator[Any]:
-        """A table's rows; of queries and qrels that are declared at least one, or nobody would notice that none is
-        read."""
-        none = True
-        for row in rows:
-            none = False
-            yield row
+        """A table's rows; of queries and qrels that are declared at least one."""
         pattern: str | None = getattr(self, role)
-        if none and pattern and role != "documents":
-            place = base.locate(self.path) / pattern
-            raise UserError(f"{place}: no {role} are there; accepted: a file with {role}, or `{role}: null` for none")
+        if not pattern or role == "documents":  # no documents at all are refused for every format
+            return rows
+        return some(rows, base.locate(self.path) / pattern, role, f"`{role}: null` for none")
 
 
 def read_rows(

@@ -35,6 +35,16 @@ class Item(NamedTuple):
     place: str
 
 
+def some(records: Iterable[Any], place: str | Path, role: str, accepted: str) -> Iterator[Any]:
+    """The records of a declared file; UserError where it has none, or nobody would notice that nothing was read."""
+    none = True
+    for record in records:
+        none = False
+        yield record
+    if none:
+        raise UserError(f"{place}: no {role} are there; accepted: a file with {role}, or {accepted}")
+
+
 def plain_or_gz(path: Path) -> Path:
     """The file, or if only the compressed file (`.gz`) beside it exists, that one."""
     compressed = Path(f"{path}.gz")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from components.config import UserError
 from components.sources.base import Source
 from components.sources.records import Bad
 from tests.support.sources import source, without_place, write
@@ -98,3 +99,11 @@ def test_dpr_answers_must_be_a_list(tmp_path: Path) -> None:
     (bad,) = source(format="dpr", path=str(tmp_path), questions={"test": "q.csv"}).read_queries()
     assert isinstance(bad, Bad)
     assert bad.reason == "answers that are not a list of texts"
+
+
+@pytest.mark.parametrize(("file", "nothing", "key"), [("train.json", "[]", "retriever"), ("test.csv", "", "questions")])
+def test_dpr_files_without_questions_are_refused(tmp_path: Path, file: str, nothing: str, key: str) -> None:
+    found = dpr_source(dpr(tmp_path))
+    (tmp_path / file).write_text(nothing)
+    with pytest.raises(UserError, match=rf"{file}: no questions are there; accepted: .* or no '[a-z]+' in `{key}`"):
+        list(found.read_queries())

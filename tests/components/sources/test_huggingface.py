@@ -42,6 +42,10 @@ def test_huggingface_saved_to_disk(tmp_path: Path) -> None:
     wrong = {"dev": {"path": str(tmp_path / "qrels"), "split": "dev"}}
     with pytest.raises(UserError, match="no split 'dev'; it has train, test"):
         list(source(format="huggingface", **(keys | {"qrels": wrong})).read_qrels())
+    none = datasets.Dataset.from_dict({"query_id": [], "text": []})
+    none.save_to_disk(tmp_path / "none")
+    with pytest.raises(UserError, match="none: not a dataset of `save_to_disk`"):
+        list(source(format="huggingface", **(keys | {"queries": {"path": str(tmp_path / "none")}})).read_queries())
     with pytest.raises(
         UserError, match="corpus: wrong columns: no column 'doc_id' for doc_id; it has _id, title, text"
     ):

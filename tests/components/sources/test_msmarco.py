@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from components.config import UserError
 from tests.support.sources import source, without_place, write
 
 
@@ -34,3 +37,11 @@ def test_msmarco_documents_have_a_title(tmp_path: Path) -> None:
     write(tmp_path / "collection.tsv", "D1\thttp://x\tTitle\tBody")
     found = source(format="msmarco", path=str(tmp_path), columns=["doc_id", "url", "title", "text"])
     assert without_place(found.read_documents()) == [("D1", "Title", "Body")]
+
+
+@pytest.mark.parametrize(("file", "role"), [("queries.train.tsv", "queries"), ("qrels.train.tsv", "qrels")])
+def test_msmarco_files_without_lines_are_refused(tmp_path: Path, file: str, role: str) -> None:
+    found = source(format="msmarco", path=str(msmarco(tmp_path)))
+    (tmp_path / file).write_text("")
+    with pytest.raises(UserError, match=rf"{file}: no {role} are there; accepted: a file with {role}, or "):
+        list(found.read_queries()), list(found.read_qrels())
