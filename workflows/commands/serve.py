@@ -4,6 +4,7 @@ as `export` writes it, takes the config's place. Models and indexes are opened o
 import argparse
 import ipaddress
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from components.config import UserError
@@ -57,11 +58,9 @@ def call(arguments: argparse.Namespace) -> None:
         raise UserError(f"--host: {arguments.host} lets other machines ask; accepted: with a token (--token-file FILE "
                         f"or ${TOKEN}), or with --without-token")  # fmt: skip
     cluster = clusters.read_cluster(arguments.cluster)
-    cuda = cluster.cuda() if cluster.mode == "ray" and cluster.device != "cpu" else False
     served = Served(
         located(arguments.config).absolute(), arguments.assignments, arguments.runs.absolute(),
-        _absolute(store_root(arguments)), arguments.systems, cores(),
-        {"cuda": cuda, "batch_tokens": cluster.batch_tokens(cuda=cuda)},
+        _absolute(store_root(arguments)), arguments.systems, cores(), models={},
     )  # fmt: skip
     checked = served.check()
     port = free_port(arguments.host, arguments.port)
@@ -71,6 +70,8 @@ def call(arguments: argparse.Namespace) -> None:
             raise NotMade(f"the run {checked.folder.name!r} was not begun; run it first")
         raise UserError(f"--marks: {file.parent} is no folder")
     marks.Marks(file)
+    cuda = cluster.cuda() if cluster.mode == "ray" and cluster.device != "cpu" else False
+    served = replace(served, models={"cuda": cuda, "batch_tokens": cluster.batch_tokens(cuda=cuda)})
     service = Service(served, arguments.host, port, loopback, token, file, checked.identity)
     url = f"http://{_reached(arguments.host)}:{port}"
 

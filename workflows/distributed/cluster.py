@@ -5,10 +5,12 @@ import re
 import secrets
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -302,7 +304,8 @@ def _start(ray: Any, cluster: Cluster) -> None:
     if cluster.address:
         try:
             _reach(cluster.address)
-            dashboard = ray.init(address=cluster.address, **quiet).dashboard_url
+            with _level_unsaid():
+                dashboard = ray.init(address=cluster.address, **quiet).dashboard_url
         except ConnectionError as error:
             token = os.environ.get("RAY_AUTH_MODE") != "token"
             raise UserError(
@@ -323,14 +326,36 @@ def _start(ray: Any, cluster: Cluster) -> None:
             print(f"Ray's dashboard: http://{dashboard}", file=sys.stderr, flush=True)
         return
     _write_token()
-    ray.init(
-        address="local",  # never another cluster that happens to run on this host
-        include_dashboard=False,
-        # Logical CPUs. Ray Data hangs without a message when the workers leave none free for its own tasks.
-        num_cpus=cores() + cluster.reserved_cpus(),
-        object_store_memory=cluster.object_store_mb * 2**20,
-        **quiet,
+    with _level_unsaid():
+        ray.init(
+            address="local",  # never another cluster that happens to run on this host
+            include_dashboard=False,
+            # Logical CPUs. Ray Data hangs without a message when the workers leave none free for its own tasks.
+            num_cpus=cores() + cluster.reserved_cpus(),
+            object_store_memory=cluster.object_store_mb * 2**20,
+            **quiet,
+        )
+
+
+@contextmanager
+def _level_unsaid() -> Iterator[None]:
+    """Leave out of stderr the line in which Ray's C++ code says which level its log has. Another process reads along,
+    so that what is written last is seen where Ray aborts this one."""
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    others = subprocess.Popen(
+        ["grep", "--line-buffered", "-v", "RAY_BACKEND_LOG_LEVEL"], stdin=subprocess.PIPE, stdout=2
     )
+    assert others.stdin is not None
+    os.dup2(others.stdin.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        others.stdin.close()
+        others.wait()
 
 
 CURRENT = Path("/tmp/ray/ray_current_cluster")

@@ -21,6 +21,8 @@ from tests.support import tiny
 from tests.support.chromium import Browser
 from tests.support.served import Served, served
 from tests.support.tiny import Place, Said
+from workflows import ROOT
+from workflows.distributed import cluster as clusters
 from workflows.serving import running
 from workflows.serving.library import Library
 
@@ -133,6 +135,8 @@ def test_an_exported_system_is_served_until_it_is_asked_to_stop(
 
 def test_mistakes(place: Place, said: Said, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(running.TOKEN, raising=False)
+    monkeypatch.setattr(clusters, "ray_session", None)  # all are found before Ray is started
+    monkeypatch.chdir(ROOT)
     (tmp_path / "token").write_text("short")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -148,7 +152,7 @@ def test_mistakes(place: Place, said: Said, monkeypatch: pytest.MonkeyPatch, tmp
             ("--system", "no"): "--system: no system 'no' can be asked; accepted: 'BM25', 'start model'",
             ("--marks", str(tmp_path / "no" / "marks")): f"--marks: {tmp_path / 'no'} is no folder",
         }.items():
-            assert place("serve", *words) == 2
+            assert place("serve", "--cluster", "cluster/laptop.yaml", *words) == 2
             assert said()[1].startswith(f"error: {says}")
     assert place("serve", "--set", "evaluate.measures=[RR@10]") == 2  # its systems are there, by other runs
     assert re.match(r"error: the run 'tiny-[0-9a-f]{6}' was not begun; run it first: .* run ", said()[1])

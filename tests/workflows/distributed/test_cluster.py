@@ -290,3 +290,15 @@ def test_joining_a_cluster_prints_its_dashboard(
 
     clusters._start(Ray, Cluster(address="auto"))
     assert capsys.readouterr().err == ("Ray's dashboard: http://127.0.0.1:8265\n" if page else "")
+
+
+def test_ray_does_not_say_which_level_its_log_has(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    class Ray:
+        @staticmethod
+        def init(**_: Any) -> Any:
+            os.write(2, b"[I 1 1] logging.cc: Set ray log level from environment variable RAY_BACKEND_LOG_LEVEL to 3\n")
+            os.write(2, b"A worker died.\n")
+
+    clusters._start(Ray, Cluster())
+    os.write(2, b"Joined.\n")
+    assert capfd.readouterr().err == "A worker died.\nJoined.\n"
