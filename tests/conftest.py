@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from tests.support import synced, tiny, toy
-from workflows.distributed.cluster import Cluster, ray_session, stop_ray
+from workflows.distributed.cluster import Cluster
+from workflows.distributed.session import ray_session, stop_ray
 
 # A shell starts what it runs in the background with SIGINT ignored, and what tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

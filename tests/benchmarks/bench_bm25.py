@@ -30,7 +30,8 @@ from tests.benchmarks.measure import HEAD, by_turns
 from tests.benchmarks.pyserini_side import digest
 from tests.benchmarks.repeated import repeated
 from tests.benchmarks.table import machine, write
-from workflows.distributed.cluster import Cluster, Pool, cores, ray_session, stop_ray
+from workflows.distributed.cluster import Cluster, Pool, cores
+from workflows.distributed.session import ray_session, stop_ray
 from workflows.steps.lucene import LuceneIndexConfig, lucene_index, lucene_search
 
 ROOT = Path(__file__).parents[2]

@@ -29,7 +29,8 @@ WANTED = 1.2
 REFRESH = """
 import sys
 from pathlib import Path
-from workflows.distributed.cluster import Cluster, stop_ray
+from workflows.distributed.cluster import Cluster
+from workflows.distributed.session import stop_ray
 from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
 from workflows.steps.search import SearchConfig, search
 

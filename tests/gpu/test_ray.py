@@ -13,7 +13,8 @@ import torch
 
 from tests.support import toy
 from tests.support.trainings import lines
-from workflows.distributed.cluster import Cluster, ray_session, stop_ray
+from workflows.distributed.cluster import Cluster
+from workflows.distributed.session import ray_session, stop_ray
 from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
 from workflows.steps.score import RerankConfig, rerank
 from workflows.steps.search import SearchConfig, search

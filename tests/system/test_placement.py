@@ -15,7 +15,7 @@ PLACEMENT = """
 import json, sys
 from pathlib import Path
 import ray
-from workflows.distributed import cluster as clusters, ray_train
+from workflows.distributed import cluster as clusters, ray_train, session
 from workflows.distributed.shards import map_shards, row_shards
 from workflows.distributed.worker_group import train_together
 from tests.support.workers import WhereItRuns, fit_without_gpus, where
@@ -31,7 +31,7 @@ for name, pool, gpu in (("models", cluster.map, True), ("java", cluster.java, Fa
     (out / name).mkdir()
     map_shards(WhereItRuns, row_shards(24, 1, "{:02d}"), out=out / name, cluster=cluster, pool=pool, unit="x", gpu=gpu)
 print(json.dumps(train_together(where, {"out": str(out)}, cluster, gpu=True, storage=out)))
-clusters.stop_ray()
+session.stop_ray()
 """
 
 

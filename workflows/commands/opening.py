@@ -12,8 +12,7 @@ from components.config import Damaged, UserError, listing
 from components.files import nearest, unwritable
 from components.yaml_files import set_once
 from workflows import ROOT
-from workflows.distributed import cluster as clusters
-from workflows.distributed import worker_group
+from workflows.distributed import session, worker_group
 from workflows.program import program
 from workflows.report.page import REPORT
 from workflows.report.runs import Run, read_runs
@@ -180,5 +179,5 @@ def damaged(arguments: argparse.Namespace) -> Damaged | None:
 
 def leave() -> None:
     """Leave Ray, if a command joined it."""
-    clusters.stop_ray()
+    session.stop_ray()
     worker_group.shut_down()  # of a Ray that ended: nothing is left to talk to

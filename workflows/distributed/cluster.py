@@ -1,42 +1,17 @@
-"""What a run runs on: the cluster profile (`cluster/*.yaml`), and starting or joining Ray. Never changes a result."""
+"""What a run runs on: the cluster profile (`cluster/*.yaml`). Never changes a result."""
 
 import os
-import re
-import secrets
-import signal
-import socket
-import subprocess
-import sys
-import threading
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-import psutil
 from pydantic import Field, field_validator, model_validator
 
 from components.config import Config, UserError, parse
-from components.timing import timed
 from components.yaml_files import read_yaml
 from workflows.distributed.resources import Resources
+from workflows.distributed.session import ray_session
 from workflows.program import located
 
-SETTINGS = {
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-    "RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S": "-1",  # one shard may take hours, such as a large index
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # Ray's C++ code logs for users what also comes as a clearer exception, such as that a process died.
-    "RAY_BACKEND_LOG_LEVEL": "fatal",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    # Without a bound, Ray retries a task that its memory monitor has killed for ever.
-    "RAY_task_oom_retries": "3",
-}
-"""Environment variables for Ray; those that this process's environment already has stay as they are."""
 SPARE_CPUS = 2
 """Logical CPUs of a Ray that starts on this machine, beside those for cores and training workers: for Ray Data's own
 tasks."""
@@ -243,6 +218,10 @@ class Cluster(Config):
         """Logical CPUs that a Ray that starts on this machine does not use for the map over shards."""
         return 0 if self.address else SPARE_CPUS + self.parallel_steps * (self.train.workers or 1)
 
+    def logical_cpus(self) -> int:
+        """CPUs that a Ray which starts on this machine is told of."""
+        return cores() + self.reserved_cpus()
+
     def resources(self) -> Resources:
         """The processors of all machines."""
         total = ray_session(self).cluster_resources()
@@ -269,145 +248,3 @@ def read_cluster(path: Path) -> Cluster:
     if "recipe" in tree:
         raise UserError(f"{path}: an experiment; accepted: a cluster profile, such as cluster/laptop.yaml")
     return parse(Cluster, tree, where=str(path))
-
-
-def set_ray_environment() -> None:
-    """Set Ray's environment variables. Ray's libraries read them when they are first imported."""
-    for name, value in SETTINGS.items():
-        os.environ.setdefault(name, value)
-
-
-def ray_session(cluster: Cluster) -> Any:
-    """The `ray` module; the first call starts Ray or joins the profile's cluster."""
-    set_ray_environment()
-    if not cluster.address:
-        _require_token()
-    import logging
-
-    with timed("start"):
-        import ray
-
-        if not ray.is_initialized():
-            logging.getLogger("ray").setLevel(logging.ERROR)
-            terminate = signal.getsignal(signal.SIGTERM)
-            _start(ray, cluster)
-            if threading.current_thread() is threading.main_thread():  # in place of Ray's, which ends with a C++ trace
-                signal.signal(signal.SIGTERM, terminate)
-            if not cluster.address:  # the nodes of a cluster may still be starting
-                cluster.check()
-    return ray
-
-
-def _start(ray: Any, cluster: Cluster) -> None:
-    """Join the profile's cluster, or start Ray on this machine."""
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if cluster.address:
-        try:
-            _reach(cluster.address)
-            with _level_unsaid():
-                dashboard = ray.init(address=cluster.address, **quiet).dashboard_url
-        except ConnectionError as error:
-            token = os.environ.get("RAY_AUTH_MODE") != "token"
-            raise UserError(
-                f"cluster: address: {cluster.address}: no Ray answers there ({str(error).splitlines()[0]}); "
-                + ("where it asks for a token: `export RAY_AUTH_MODE=token`; or " if token else "")
-                + "start one (`ray start --head`), name another address, or leave it out to start Ray on this machine"
-            ) from None
-        except RuntimeError as error:
-            if "Version mismatch" not in str(error):  # Ray has no type for it
-                raise
-            there, here = re.findall(r"Ray: (\S+)\s+Python: (\S+)", str(error))
-            raise UserError(
-                f"cluster: address: {cluster.address}: Ray {there[0]} with Python {there[1]} runs there, and Ray "
-                f"{here[0]} with Python {here[1]} here; they must be the same: set up both from "
-                "one lock (`make setup`, or the image of cluster/Dockerfile)"
-            ) from None
-        if dashboard:
-            print(f"Ray's dashboard: http://{dashboard}", file=sys.stderr, flush=True)
-        return
-    _write_token()
-    with _level_unsaid():
-        ray.init(
-            address="local",  # never another cluster that happens to run on this host
-            include_dashboard=False,
-            # Logical CPUs. Ray Data hangs without a message when the workers leave none free for its own tasks.
-            num_cpus=cores() + cluster.reserved_cpus(),
-            object_store_memory=cluster.object_store_mb * 2**20,
-            **quiet,
-        )
-
-
-@contextmanager
-def _level_unsaid() -> Iterator[None]:
-    """Leave out of stderr the line in which Ray's C++ code says which level its log has. Another process reads along,
-    so that what is written last is seen where Ray aborts this one."""
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    others = subprocess.Popen(
-        ["grep", "--line-buffered", "-v", "RAY_BACKEND_LOG_LEVEL"], stdin=subprocess.PIPE, stdout=2
-    )
-    assert others.stdin is not None
-    os.dup2(others.stdin.fileno(), 2)
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        others.stdin.close()
-        others.wait()
-
-
-CURRENT = Path("/tmp/ray/ray_current_cluster")
-"""Where Ray keeps the address of the head that was started last on this machine, also of one that was killed."""
-ANSWER_SECONDS = 10.0
-
-
-def _reach(address: str) -> None:
-    """ConnectionError where nothing listens at an address: Ray itself would try for minutes."""
-    place = os.environ.get("RAY_ADDRESS") or address  # as Ray does
-    heads = (process for process in psutil.process_iter(["name"]) if process.info["name"] == "gcs_server")
-    left = place == "auto" and CURRENT.is_file() and next(heads, None) is None
-    host, _, port = (CURRENT.read_text().strip() if left else place).rpartition(":")
-    if not port.isdecimal():  # Ray looks for it in other ways, or it is none
-        return
-    try:
-        socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
-    except OSError as error:
-        why = f"nothing listens at {host}:{port}: {error.strerror or error}"
-        raise ConnectionError(f"{why}; {CURRENT} says so, remove it" if left else why) from None
-
-
-def _require_token() -> None:
-    """Make a Ray that starts on this machine refuse clients without its token: its ports are open to the network."""
-    if "ray" not in sys.modules:  # Ray reads the variable when it is imported; token mode is also its default
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-
-
-def _write_token() -> None:
-    """Write this user's token for Ray so that only the user can read it: Ray itself would write it readable by all."""
-    path = Path.home() / ".ray" / "auth_token"
-    configured = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
-    if path.exists() or configured or os.environ.get("RAY_AUTH_MODE") == "disabled":
-        return
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}")
-    with suppress(OSError):  # Ray itself reports a home that cannot be written to
-        path.parent.mkdir(exist_ok=True)
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32))
-        temporary.replace(path)
-
-
-def node_name() -> str:
-    """A name for the node of Ray's that this process runs on; one host may have several."""
-    import ray
-
-    return f"{socket.gethostname()} ({ray.get_runtime_context().get_node_id()[:8]})"
-
-
-def stop_ray() -> None:
-    """Leave Ray, if this process has started or joined it."""
-    if "ray" in sys.modules:
-        import ray
-
-        ray.shutdown()

@@ -13,7 +13,7 @@ from typing import Any
 from components.config import UserError
 from components.yaml_files import read_based
 from workflows import ROOT
-from workflows.distributed import cluster as clusters
+from workflows.distributed import session
 from workflows.distributed.cluster import Cluster
 from workflows.program import CALLED_AS, located, program
 from workflows.store.code_version import code_version
@@ -74,7 +74,7 @@ def environment() -> dict[str, str]:
             f"SPARRING_DATA: {data} is a place on this machine; accepted: an absolute path on the cluster's nodes"
         )
     return {
-        **clusters.SETTINGS,
+        **session.SETTINGS,
         **({"SPARRING_DATA": data} if data else {}),
         "SPARRING_CODE": json.dumps(code_version()),
         CALLED_AS: program(),

@@ -10,7 +10,8 @@ from typing import Any
 
 from components.config import UserError, listing
 from workflows import ROOT
-from workflows.distributed.cluster import Cluster, ray_session
+from workflows.distributed.cluster import Cluster
+from workflows.distributed.session import ray_session
 from workflows.store import s3
 
 LOCK = ROOT / "cluster" / "requirements.lock"

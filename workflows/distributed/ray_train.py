@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from components import timing
 from components.config import UserError
-from workflows.distributed.cluster import node_name, set_ray_environment
 from workflows.distributed.oom import is_out_of_memory
+from workflows.distributed.session import node_name, set_ray_environment
 from workflows.distributed.task_queue import Failure
 from workflows.store import s3
 

@@ -18,7 +18,7 @@ from components import timing
 from components.compute.processor import release_memory
 from components.config import UserError
 from components.files import replacing
-from workflows.distributed.cluster import node_name
+from workflows.distributed.session import node_name
 from workflows.store import s3, transfer
 from workflows.store.needed import remade
 

@@ -26,8 +26,9 @@ from components import timing
 from components.config import UserError
 from components.files import remove_leftovers
 from workflows.distributed import oom
-from workflows.distributed.cluster import Cluster, Pool, ray_session
+from workflows.distributed.cluster import Cluster, Pool
 from workflows.distributed.resources import Resources, reserve
+from workflows.distributed.session import ray_session
 from workflows.distributed.shard_worker import Filler, FillOnGPU, fill_batch
 from workflows.store import attempts, transfer
 from workflows.store.progress import Progress

@@ -5,7 +5,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflows.distributed.cluster import Cluster, cores, ray_session
+from workflows.distributed.cluster import Cluster, cores
+from workflows.distributed.session import ray_session
 from workflows.store.cost import Pool
 
 GB = 1e9

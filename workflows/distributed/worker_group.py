@@ -13,9 +13,10 @@ from typing import Any
 from components import timing
 from components.config import UserError
 from workflows.distributed import ray_train
-from workflows.distributed.cluster import Cluster, ray_session
+from workflows.distributed.cluster import Cluster
 from workflows.distributed.ray_train import GroupSpec, Work
 from workflows.distributed.resources import Resources, reserve
+from workflows.distributed.session import ray_session
 from workflows.distributed.task_queue import TaskQueue
 
 

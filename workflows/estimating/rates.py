@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from workflows.distributed.cluster import ray_session
+from workflows.distributed.session import ray_session
 from workflows.distributed.site import Site
 from workflows.estimating.trial import Spec, Trial, measure
 from workflows.store.cost import Cost, Kind, ModelTask, Work

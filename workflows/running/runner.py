@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 
 from workflows.distributed import leftovers, resources
-from workflows.distributed.cluster import Cluster, ray_session
+from workflows.distributed.cluster import Cluster
+from workflows.distributed.session import ray_session
 from workflows.running.executor import execute
 from workflows.running.tracking import Tracker, track_step
 from workflows.store.dag import Step

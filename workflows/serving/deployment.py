@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from components.config import UserError
-from workflows.distributed.cluster import Cluster, ray_session
+from workflows.distributed.cluster import Cluster
+from workflows.distributed.session import ray_session
 from workflows.serving.access import Application
 from workflows.serving.marks import Marks
 from workflows.serving.service import Served

@@ -6,7 +6,8 @@ from typing import Self
 
 from pydantic import PrivateAttr
 
-from workflows.distributed.cluster import SPARE_CPUS, Cluster, Pool, cores, ray_session
+from workflows.distributed.cluster import SPARE_CPUS, Cluster, Pool, cores
+from workflows.distributed.session import ray_session
 
 TRIAL_MEMORY = 4 * 2**30
 """Bytes of memory that a trial on CPUs needs."""

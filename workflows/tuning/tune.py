@@ -15,8 +15,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from workflows.distributed.cluster import Cluster, ray_session, read_cluster
+from workflows.distributed.cluster import Cluster, read_cluster
 from workflows.distributed.nodes import check_nodes
+from workflows.distributed.session import ray_session
 from workflows.running.tracking import open_tracker
 from workflows.stages.config import EvaluateConfig
 from workflows.store.dag import StepFailed

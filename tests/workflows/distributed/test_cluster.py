@@ -1,11 +1,9 @@
-"""Cluster profiles: what they accept, how many workers and threads they give, and how Ray starts."""
+"""Cluster profiles: what they accept, how many workers and threads they give."""
 
 from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -190,115 +188,9 @@ def test_the_device_depends_on_the_profile_and_on_the_gpus(monkeypatch: pytest.M
     assert not Cluster(mode="inline", device="cpu").cuda()
 
 
-def test_leaving_ray_does_not_import_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "ray", raising=False)
-    clusters.stop_ray()
-    assert "ray" not in sys.modules
-
-
-# The token
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("MODE", "TOKEN", "TOKEN_PATH"):
-        monkeypatch.delenv(f"RAY_AUTH_{name}", raising=False)
-    monkeypatch.setattr(Path, "home", lambda: tmp_path)
-    return tmp_path
-
-
-def test_only_the_user_can_read_the_token(home: Path) -> None:
-    clusters._write_token()
-    path = home / ".ray" / "auth_token"
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert re.fullmatch(r"[0-9a-f]{64}", path.read_text())
-    assert [one.name for one in path.parent.iterdir()] == ["auth_token"]
-    token = path.read_text()
-    clusters._write_token()
-    assert path.read_text() == token
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("RAY_AUTH_TOKEN", "x"), ("RAY_AUTH_TOKEN_PATH", "x"), ("RAY_AUTH_MODE", "disabled")]
-)
-def test_no_token_is_written_where_another_way_is_configured(
-    home: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
-    monkeypatch.setenv(name, value)
-    clusters._write_token()
-    assert list(home.iterdir()) == []
-
-
-@pytest.mark.parametrize("given", [None, "disabled"])
-def test_a_token_is_required_unless_the_user_decides_otherwise(
-    home: Path, monkeypatch: pytest.MonkeyPatch, given: str | None
-) -> None:
-    if given is not None:
-        monkeypatch.setenv("RAY_AUTH_MODE", given)
-    monkeypatch.delitem(sys.modules, "ray", raising=False)
-    clusters._require_token()
-    assert os.environ.pop("RAY_AUTH_MODE") == (given or "token")
-
-
-STARTED = """
-import os, subprocess, sys
-from workflows.distributed.cluster import Cluster, ray_session, stop_ray
-address = ray_session(Cluster(object_store_mb=100)).get_runtime_context().gcs_address
-client = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False)"
-for told in ({}, {"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_TOKEN": "0" * 64}):
-    command = [sys.executable, "-c", client, address]
-    done = subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True)
-    print(done.returncode, done.stderr.splitlines()[-1])
-stop_ray()
-"""
-
-
-@pytest.mark.slow
-def test_clients_without_the_token_are_refused() -> None:
-    """With the right token, without one, and with a wrong one."""
-    command = [sys.executable, "-c", STARTED]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    shown, without, another = done.stdout.splitlines()
-    assert shown.startswith("0 ")
-    assert without.startswith("1 ConnectionError: Failed to connect to Ray cluster")
-    assert another.startswith("1 ConnectionError: Failed to connect to Ray cluster")
-
-
-def test_a_home_that_cannot_be_written_to_is_left_to_ray(home: Path) -> None:
-    (home / ".ray").write_text("")
-    clusters._write_token()
-
-
 def test_an_address_with_a_password_is_refused(tmp_path: Path) -> None:
     """It would be in every record."""
     (tmp_path / "x.yaml").write_text("address: ray://me:swordfish@head:10001\n")
     with pytest.raises(UserError, match=r"x\.yaml: address: has more than a host and a port in it") as refused:
         clusters.read_cluster(tmp_path / "x.yaml")
     assert "swordfish" not in str(refused.value)
-
-
-@pytest.mark.parametrize("page", ["127.0.0.1:8265", ""])
-def test_joining_a_cluster_prints_its_dashboard(
-    page: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(clusters, "CURRENT", tmp_path / "none")
-
-    class Ray:
-        @staticmethod
-        def init(**_: Any) -> Any:
-            return type("Context", (), {"dashboard_url": page})
-
-    clusters._start(Ray, Cluster(address="auto"))
-    assert capsys.readouterr().err == ("Ray's dashboard: http://127.0.0.1:8265\n" if page else "")
-
-
-def test_ray_does_not_say_which_level_its_log_has(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    class Ray:
-        @staticmethod
-        def init(**_: Any) -> Any:
-            os.write(2, b"[I 1 1] logging.cc: Set ray log level from environment variable RAY_BACKEND_LOG_LEVEL to 3\n")
-            os.write(2, b"A worker died.\n")
-
-    clusters._start(Ray, Cluster())
-    os.write(2, b"Joined.\n")
-    assert capfd.readouterr().err == "A worker died.\nJoined.\n"

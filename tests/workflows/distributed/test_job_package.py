@@ -13,7 +13,7 @@ from components.yaml_files import read_yaml
 from tests.support import tiny
 from tests.support.tiny import ROOT, Place
 from workflows.distributed import cluster as clusters
-from workflows.distributed import job_package
+from workflows.distributed import job_package, session
 from workflows.distributed.cluster import Cluster
 from workflows.program import CALLED_AS, program
 from workflows.stages import experiments
@@ -108,7 +108,7 @@ def test_nothing_of_this_machines_environment_is_sent(monkeypatch: pytest.Monkey
     monkeypatch.delenv("SPARRING_DATA", raising=False)
     sent = job_package.environment()
     assert "swordfish" not in json.dumps(sent)
-    assert sent.keys() == {*clusters.SETTINGS, "SPARRING_CODE", CALLED_AS}
+    assert sent.keys() == {*session.SETTINGS, "SPARRING_CODE", CALLED_AS}
     monkeypatch.setenv("SPARRING_DATA", "/shared/data")
     assert job_package.environment()["SPARRING_DATA"] == "/shared/data"
 

@@ -162,7 +162,8 @@ KILLED = """
 import sys
 from pathlib import Path
 from tests.support import workers
-from workflows.distributed.cluster import Cluster, stop_ray
+from workflows.distributed.cluster import Cluster
+from workflows.distributed.session import stop_ray
 from workflows.distributed.shards import Shard, map_shards
 out = Path(sys.argv[1])
 cluster = Cluster(device="cpu", object_store_mb=100, map={"workers": 2})

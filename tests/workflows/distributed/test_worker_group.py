@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from workflows.distributed import ray_train, worker_group
-from workflows.distributed.cluster import Cluster, Pool, cores, ray_session
+from workflows.distributed.cluster import Cluster, Pool, cores
+from workflows.distributed.session import ray_session
 from workflows.distributed.task_queue import Failure, TaskQueue
 from workflows.distributed.worker_group import train_together
 
