@@ -6,11 +6,11 @@ the split of all.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from components.config import Config, UserError, listing
 from components.sources import base
@@ -32,6 +32,21 @@ Role = Literal["documents", "queries", "qrels"]
 """A table of a source: the key that names its files, and the one of its columns' names."""
 
 
+Files = str | list[str] | dict[str, str] | None
+"""The files of a table: a name or pattern, several of them, or the split of each."""
+
+
+def patterns(files: Files) -> dict[str, str | None]:
+    """The names and patterns of a table's files, with the split that is said for them.
+
+    >>> patterns(["a.csv", "b.csv"]), patterns({"train": "a.csv"}), patterns(None)
+    ({'a.csv': None, 'b.csv': None}, {'a.csv': 'train'}, {})
+    """
+    if isinstance(files, dict):
+        return {pattern: split for split, pattern in files.items()}
+    return dict.fromkeys([files] if isinstance(files, str) else files or [])
+
+
 class Columns(Config):
     """The tables' names of columns that they call differently, such as `documents: {doc_id: _id}`."""
 
@@ -48,12 +63,13 @@ class Source(base.Source):
 
     path: str
     """The folder. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
-    documents: str = "documents.parquet"
-    """The file inside the folder, or a pattern such as `documents/*.parquet`."""
-    queries: str | None = "queries.parquet"
-    """The file inside the folder, or a pattern. Null for none: documents alone."""
-    qrels: str | None = "qrels.parquet"
-    """The file inside the folder, or a pattern. Null for none: nobody has said what is relevant."""
+    documents: str | list[str] = "documents.parquet"
+    """The file inside the folder, or a pattern such as `documents/*.parquet`; or several of them."""
+    queries: Files = "queries.parquet"
+    """The file, pattern, or several; or the file of each split: `{train: asked.parquet, test: test.parquet}`. Null for
+    none: documents alone."""
+    qrels: Files = "qrels.parquet"
+    """The file, pattern, or several; or the file of each split. Null for none: nobody has said what is relevant."""
     graded: bool = Field(True, exclude_if=lambda graded: graded)
     """Whether qrels have a column of relevances. False where they have none: each row says that a document is
     relevant."""
@@ -64,12 +80,18 @@ class Source(base.Source):
     splits: base.Splits = None
     """Which splits are read: all (null), a list of names, or a mapping from new names to the tables'."""
 
+    @model_validator(mode="after")
+    def _a_file_has_one_split(self) -> Self:
+        for role in ("queries", "qrels"):
+            files = getattr(self, role)
+            if isinstance(files, dict) and len(patterns(files)) < len(files):
+                raise ValueError(f"{role}: a file stands for two splits; accepted: files with a column `split`")
+        return self
+
     def files(self) -> dict[str, Path]:
         """Every file of the three tables."""
-        folder = base.locate(self.path)
-        patterns = dict.fromkeys(pattern for pattern in (self.documents, self.queries, self.qrels) if pattern)
-        paths = [path for pattern in patterns for path in self._paths(pattern)]
-        return named(folder, paths)
+        roles: tuple[Role, ...] = ("documents", "queries", "qrels")
+        return named(base.locate(self.path), [path for role in roles for path in self._splits(role)])
 
     def key_of(self, column: str) -> str:
         """The qrels' columns are those that the source names."""
@@ -118,20 +140,33 @@ class Source(base.Source):
         rows = self._rows("queries", ["query_id", "text"], ["answers", "split"])
         return {str(row["query_id"]): row["split"] for row, _ in rows if row["split"]}
 
-    def _paths(self, pattern: str) -> list[Path]:
-        return matching(base.locate(self.path), pattern)
+    def _splits(self, role: Role) -> dict[Path, str | None]:
+        """The files of a table in their order, with the split that is said for each."""
+        folder = base.locate(self.path)
+        named = patterns(getattr(self, role))
+        return {path: split for pattern, split in named.items() for path in matching(folder, pattern)}
 
     def _rows(self, role: Role, needed: list[str], optional: list[str]) -> Iterator[tuple[dict[str, Any], str]]:
-        pattern: str | None = getattr(self, role)
-        paths, columns = self._paths(pattern) if pattern else [], getattr(self.columns, role)
-        yield from self._some(role, (row for path in paths for row in read_rows(path, needed, optional, columns)))
-
-    def _some(self, role: Role, rows: Iterator[Any]) -> Iterator[Any]:
         """A table's rows; of queries and qrels that are declared at least one."""
-        pattern: str | None = getattr(self, role)
-        if not pattern or role == "documents":  # no documents at all are refused for every format
+        rows, files = self._of_files(role, needed, optional), patterns(getattr(self, role))
+        if not files or role == "documents":  # no documents at all are refused for every format
             return rows
-        return some(rows, base.locate(self.path) / pattern, role, f"`{role}: null` for none")
+        folder = base.locate(self.path)
+        return some(rows, listing(str(folder / one) for one in files), role, f"`{role}: null` for none")
+
+    def _of_files(self, role: Role, needed: list[str], optional: list[str]) -> Iterator[tuple[dict[str, Any], str]]:
+        """The rows of all files of a table. What is said of a file's split holds for its rows without one."""
+        for path, split in self._splits(role).items():
+            for row, place in self._read(path, needed, optional, getattr(self.columns, role)):
+                if split is not None:
+                    row["split"] = row["split"] or split
+                yield row, place
+
+    def _read(
+        self, path: Path, needed: list[str], optional: list[str], columns: dict[str, str]
+    ) -> Iterator[tuple[dict[str, Any], str]]:
+        """The rows of one file, with their places."""
+        return read_rows(path, needed, optional, columns)
 
 
 def read_rows(

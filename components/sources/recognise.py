@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from components.config import UserError, listing
-from components.sources.parquet import opened
-from components.sources.reading import Item, Line, fields, read_array, read_csv, read_lines, read_objects
+from components.data.tables import DEV
+from components.sources.parquet import opened, patterns
+from components.sources.reading import Item, Line, fields, matching, read_array, read_csv, read_lines, read_objects
 from components.sources.table_links import (
     Roles,
     Table,
@@ -37,7 +38,8 @@ ACCEPTED = [
     "tables (.csv, .tsv, .jsonl, .parquet): one of documents with a column text, and perhaps one of queries and one of "
     "qrels with the columns query_id, doc_id and perhaps relevance; for other names `columns` in the config, as in "
     "docs/pages/guides/own-collection.md of Sparring",
-    "one table of pairs, with a column question and a column text (or answer, passage, ...)",
+    "one table of pairs, with a column question and a column text (or answer, passage, ...), or one a split, such as "
+    "faq.csv and test.csv; for other names `paired: true` and `columns`, as in that guide",
     "two .txt files of as many lines, such as questions.txt and texts.txt; or one, of texts alone",
 ]
 """What a folder may hold."""
@@ -55,7 +57,7 @@ def recognise(place: Path) -> Keys:
         if (keys := layout(folder, names)) is not None:
             return keys
     seen = dict(_seen(folder, names))
-    tables = [one for one in seen.values() if isinstance(one, Table)]
+    tables = _by_split(folder, [one for one in seen.values() if isinstance(one, Table)])
     for arranged in (_three_tables, _pairs, _texts):
         if (keys := arranged(folder, tables)) is not None:
             _check_left_out(folder, seen, keys)
@@ -91,15 +93,15 @@ def _placed(file: Path, reason: str) -> str:
 
 def unused(place: Path, keys: Keys) -> list[Table]:
     """The tables of a folder that a declaration of tables leaves out."""
-    read = {keys.get(role) for role in ROLES}
-    return [table for name, table in _tables(place, keys).items() if name not in read]
+    read = {pattern for role in ROLES for pattern in patterns(keys.get(role))}
+    return [table for table in _tables(place, keys) if not patterns(table.files).keys() <= read]
 
 
-def _tables(place: Path, keys: Keys) -> dict[str, Table]:
-    """The tables of a folder by their names; none where they are not what is read."""
+def _tables(place: Path, keys: Keys) -> list[Table]:
+    """The tables of a folder; none where they are not what is read."""
     if keys["format"] not in ("tables", "parquet") or not place.is_dir():
-        return {}
-    return {one.name: one for _, one in _seen(place, _names(place)) if isinstance(one, Table)}
+        return []
+    return _by_split(place, [one for _, one in _seen(place, _names(place)) if isinstance(one, Table)])
 
 
 def remarks(place: Path, keys: Keys) -> list[str]:
@@ -109,9 +111,10 @@ def remarks(place: Path, keys: Keys) -> list[str]:
         lines.append("to use a table, name it and its columns in the config, such as "
                      "`queries: FILE` and `columns: {queries: {query_id: THEIRS, text: THEIRS}}`")  # fmt: skip
     for role, name in numbered(place, keys).items():
-        lines.append(f"{keys[role]}: no column of ids is known, so {role} are numbered by row; to name one: "
+        files = listing(patterns(keys[role]))
+        lines.append(f"{files}: no column of ids is known, so {role} are numbered by row; to name one: "
                      f"`columns: {{{role}: {{{name}: THEIRS}}}}`")  # fmt: skip
-    readable = [table for table in _tables(place, keys).values() if unreadable(place, table) is None]
+    readable = [table for table in _tables(place, keys) if unreadable(place, table) is None]
     if lines and (case := differing_in_case(place, readable)):
         lines.append(case)
     return lines
@@ -119,10 +122,11 @@ def remarks(place: Path, keys: Keys) -> list[str]:
 
 def numbered(place: Path, keys: Keys) -> dict[str, str]:
     """The ids that documents and judged queries lack in a declaration of tables: their rows are numbered."""
-    tables = _tables(place, keys) if keys["format"] == "tables" else {}
+    tables = _tables(place, keys) if keys["format"] == "tables" else []
     lacking = {}
     for role, name in {"documents": "doc_id", **({"queries": "query_id"} if keys.get("qrels") else {})}.items():
-        table = tables.get(str(keys.get(role)))
+        files = patterns(keys.get(role)).keys()
+        table = next((one for one in tables if patterns(one.files).keys() <= files), None)
         if table is None or kind_of(table.name) == ".txt" or table.named(name, "id"):
             continue
         if name not in keys.get("columns", {}).get(role, {}):
@@ -161,13 +165,13 @@ def _dpr(folder: Path, names: list[str]) -> Keys | None:
         if kind == ".json":
             first = _first(folder / name)
             if first is not None and {"question", "positive_ctxs"} <= first.keys():
-                retriever[_split_of(name)] = name.removesuffix(".gz")
+                retriever[_told(name) or "train"] = name.removesuffix(".gz")
         elif kind in (".tsv", ".csv"):
             cells = fields(_head(folder / name))
             if cells == ["id", "text", "title"]:
                 documents = name.removesuffix(".gz")
             elif len(cells) == 2 and re.fullmatch(r"\s*\[.*\]\s*", cells[1]):
-                questions[_split_of(name)] = name.removesuffix(".gz")
+                questions[_told(name) or "train"] = name.removesuffix(".gz")
     if documents is None or not (retriever or questions):
         return None
     keys = {"format": "dpr", "path": str(folder), "documents": documents, "retriever": retriever}
@@ -187,12 +191,6 @@ def _first(path: Path) -> Keys | None:
     except UserError:
         return None
     return first.value if isinstance(first, Item) else None
-
-
-def _split_of(name: str) -> str:
-    """The split that a file's name tells of: `dev` of `nq-dev.json`."""
-    parts = re.split(r"[-_.]", name.lower())
-    return next((split for split in ("train", "dev", "test", "validation", "valid", "val") if split in parts), "train")
 
 
 def _seen(folder: Path, names: list[str]) -> Iterator[tuple[str, Table | str]]:
@@ -224,6 +222,33 @@ def _parts(folder: Path) -> Table | str:
         return f"a folder; {error}"
     same = all(one == columns[0] for one in columns)
     return Table(f"{folder.name}/*{suffixes.pop()}", columns[0]) if same else "a folder of different tables"
+
+
+def _by_split(folder: Path, tables: list[Table]) -> list[Table]:
+    """The tables, where those of one kind with the same columns are one if their names tell different splits, or, of
+    one of them, none: that is `train`."""
+    alike: dict[tuple[str | None, ...], list[Table]] = {}
+    for table in tables:
+        role = _role(table)
+        alone = role not in ("pairs", "queries", "qrels") or kind_of(table.name) == ".txt"
+        alike.setdefault((table.name,) if alone else (role, *table.columns), []).append(table)
+    return [table for group in alike.values() for table in _of_splits(folder, group)]
+
+
+def _of_splits(folder: Path, tables: list[Table]) -> list[Table]:
+    files = [path.relative_to(folder).as_posix() for table in tables for path in matching(folder, table.name)]
+    told = {_told(file) or "train": file for file in files}
+    splits = {split: told[split] for split in ("train", DEV, "test") if split in told}
+    if len(files) == 1 or len(splits) < len(files):
+        return tables
+    return [Table(listing(table.name for table in tables), tables[0].columns, splits)]
+
+
+def _told(name: str) -> str | None:
+    """The split that a file's name tells of, as we call it."""
+    parts = re.split(r"[-_./]", name.lower())
+    names = {"train": "train", "dev": DEV, "test": "test", "validation": DEV, "valid": DEV, "val": DEV}
+    return next((split for word, split in names.items() if word in parts), None)
 
 
 def _columns(path: Path) -> list[str]:
@@ -268,8 +293,9 @@ def _of(tables: list[Table], role: str) -> Table | None:
     """The only table of a role; UserError where there are several."""
     found = [table for table in tables if _role(table) == role]
     if len(found) > 1:
-        raise UserError(f"several tables of {role}: {listing(one.name for one in found)}; accepted: one, or a folder "
-                        "of its own for the parts of one")  # fmt: skip
+        told = "" if role == "documents" else ", or names that tell their splits, such as train.csv and test.csv"
+        raise UserError(f"several tables of {role}: {listing(one.name for one in found)}; accepted: one, a folder "
+                        f"of its own for the parts of one{told}")  # fmt: skip
     return found[0] if found else None
 
 
@@ -338,13 +364,17 @@ def _declared(folder: Path, documents: Table, link: _Link) -> Keys:
     graded = "relevance" in link.columns["qrels"] if itself else qrels is None or qrels.named("relevance") is not None
     for role, names in link.columns.items():
         columns[role] |= {ours: theirs for ours, theirs in names.items() if ours != theirs}
-    unsplit = queries is not None and qrels is not None and not (queries.named("split") or qrels.named("split"))
+    unsplit = queries is not None and qrels is not None and not (_knows_splits(queries) or _knows_splits(qrels))
     parquet = not itself and all(kind_of(one.name) == ".parquet" for one in used.values() if one is not None)
     keys: Keys = {"format": "parquet" if parquet and _has_ids(documents, columns) else "tables", "path": str(folder)}
-    keys |= {role: one.name if one else None for role, one in used.items()}
+    keys |= {role: one.files if one else None for role, one in used.items()}
     keys |= {"columns": {role: named for role, named in columns.items() if named}} if any(columns.values()) else {}
     keys |= {} if graded else {"graded": False}
     return keys | ({"split": "train"} if unsplit else {})
+
+
+def _knows_splits(table: Table) -> bool:
+    return table.by_split is not None or table.named("split") is not None
 
 
 def _has_ids(documents: Table, columns: dict[str, Keys]) -> bool:
@@ -362,8 +392,11 @@ def _pairs(folder: Path, tables: list[Table]) -> Keys | None:
         }
         if (grades := relevances(folder, table)) not in (None, "relevance"):
             columns["queries"]["relevance"] = grades
-        split = {} if table.named("split") else {"split": "train"}
-        return {"format": "tables", "path": str(folder), "documents": table.name, "queries": table.name, "paired": True,
+        split = {} if _knows_splits(table) else {"split": "train"}
+        alone = [one for one in tables if _role(one) == "documents" and _like(one, table, columns["documents"])]
+        files = [pattern for one in (table, *alone) for pattern in patterns(one.files)]
+        return {"format": "tables", "path": str(folder), "documents": files if len(files) > 1 else files[0],
+                "queries": table.files, "paired": True,
                 "columns": {role: named for role, named in columns.items() if named}, **split}  # fmt: skip
     if len(text_files) != 2 or len(tables) != 2:
         return None
@@ -374,6 +407,12 @@ def _pairs(folder: Path, tables: list[Table]) -> Keys | None:
     paired = lines[queries.name] == lines[documents.name]
     return {"format": "tables", "path": str(folder), "documents": documents.name, "queries": queries.name,
             **({"paired": True} if paired else {}), "split": "train"}  # fmt: skip
+
+
+def _like(documents: Table, pairs: Table, columns: Keys) -> bool:
+    """Whether documents that nobody asks for have the columns of those in pairs, as far as these are read."""
+    known = documents.columns_for(doc_id=("doc_id",), title=("title",), text=("text",)) == columns
+    return known and documents.named("doc_id") == pairs.named("doc_id")
 
 
 def _texts(folder: Path, tables: list[Table]) -> Keys | None:

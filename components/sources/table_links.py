@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from components.config import UserError
 from components.data.tables import as_relevance
+from components.sources.parquet import patterns
+from components.sources.reading import matching
 from components.sources.tables import read_table
 
 NAMES: dict[str, list[str]] = {
@@ -38,10 +40,17 @@ Roles = dict[str, dict[str, str]]
 
 
 class Table(NamedTuple):
-    """A file with its columns."""
+    """A file with its columns, or several that have the same."""
 
     name: str
     columns: list[str]
+    by_split: dict[str, str] | None = None
+    """The file of each split, where the files' names tell splits."""
+
+    @property
+    def files(self) -> str | dict[str, str]:
+        """The files, as a source declares them."""
+        return self.by_split or self.name
 
     def named(self, *kinds: str) -> str | None:
         """The column of a kind, as the file calls it."""
@@ -197,6 +206,5 @@ def _holder(folder: Path, table: Table, values: set[str], form: Callable[[str], 
 
 def _rows(folder: Path, table: Table, columns: list[str]) -> Iterator[dict[str, Any]]:
     """The values of a table's columns, row by row."""
-    path = folder / table.name
-    for one in [path] if path.is_file() else sorted(folder.glob(table.name)):
-        yield from (row for row, _ in read_table(one, [], columns, {}, blank=False))
+    for path in (path for pattern in patterns(table.files) for path in matching(folder, pattern)):
+        yield from (row for row, _ in read_table(path, [], columns, {}, blank=False))

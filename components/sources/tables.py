@@ -20,7 +20,7 @@ from pydantic import model_validator
 
 from components.config import UserError, listing
 from components.sources import base, parquet
-from components.sources.parquet import Role, check_ours, theirs_of
+from components.sources.parquet import Files, Role, check_ours, patterns, theirs_of
 from components.sources.reading import Item, Row, read_csv, read_lines, read_objects
 from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 
@@ -32,17 +32,18 @@ IDS = {"documents": "doc_id", "queries": "query_id", "qrels": "query_id"}
 class Source(parquet.Source):
     """The keys of `format: tables`, beside those of `format: parquet`."""
 
-    documents: str = "documents.csv"
-    """The file inside the folder, or a pattern such as `documents/*.csv`."""
-    queries: str | None = None
-    """The file inside the folder, or a pattern. Null for none: documents alone."""
-    qrels: str | None = None
-    """The file inside the folder, or a pattern. Null for none: nobody has said what is relevant, or `paired` does. The
-    queries' own file, where each row names the document that answers it, or none."""
+    documents: str | list[str] = "documents.csv"
+    """The file inside the folder, or a pattern such as `documents/*.csv`; or several of them."""
+    queries: Files = None
+    """The file, pattern, or several; or the file of each split: `{train: faq.csv, test: test.csv}`. Null for none:
+    documents alone."""
+    qrels: Files = None
+    """The file, pattern, or several; or the file of each split. Null for none: nobody has said what is relevant, or
+    `paired` does. The queries' own, where each row names the document that answers it, or none."""
     paired: bool = False
     """The document of each row is relevant to the query of the same row, or as relevant as a column `relevance` of the
     queries says. A text that stands in several rows is one document, or one query; a row without a query is a document
-    alone."""
+    alone. Where files of `documents` are those of `queries` too, its other files have documents alone."""
 
     @model_validator(mode="after")
     def _one_kind_of_judgements(self) -> Self:
@@ -50,8 +51,8 @@ class Source(parquet.Source):
             raise ValueError("paired: needs `queries` and no `qrels`: a row says what is relevant to what")
         if self.qrels is not None and self.queries is None:
             raise ValueError("qrels: needs `queries`, as it says what is relevant to which of them")
-        for pattern in (self.documents, self.queries, self.qrels):
-            if pattern is not None and kind_of(pattern) not in KINDS:
+        for pattern in (*patterns(self.documents), *patterns(self.queries), *patterns(self.qrels)):
+            if kind_of(pattern) not in KINDS:
                 raise ValueError(f"{pattern}: is no table; accepted: {listing(KINDS)}")
         return self
 
@@ -78,20 +79,23 @@ class Source(parquet.Source):
             yield from super().read_qrels()
             return
         names = _Names("doc_id", "title", "text")
-        documents = self._rows("documents", ["doc_id", "text"], ["title"])
+        both = self._splits("documents").keys() & self._splits("queries").keys()
+        rows = ((names(row)[0], row, place) for row, place in self._rows("documents", ["doc_id", "text"], ["title"]))
+        documents = ((name, place) for name, row, place in rows if not both or row["path"] in both)
         columns = self.columns.queries
-        graded = "relevance" in columns or any(_has(path, "relevance") for path in self._paths(self.queries or ""))
+        graded = "relevance" in columns or any(_has(path, "relevance") for path in self._splits("queries"))
         for asked in self._asked():
-            row, _ = next(documents, (None, ""))
-            if row is None:
-                raise UserError(f"{asked.place}: {self.documents} has fewer rows; accepted: a document for each query")
-            name, _ = names(row)
+            paired = next(documents, None)
+            if paired is None:
+                fewer = f"{listing(patterns(self.documents))} has fewer rows"
+                raise UserError(f"{asked.place}: {fewer}; accepted: a document for each query")
+            name, _ = paired
             if asked.split is not None and None not in (asked.name, name):  # else the query or the document is bad
                 relevance = asked.row["relevance"] if graded else 1
                 yield judgement(asked.name, name, relevance, asked.split, asked.place, columns=columns)
-        row, place = next(documents, (None, ""))
-        if row is not None:
-            raise UserError(f"{place}: {self.queries} has fewer rows; accepted: a query, or nothing, for each document")
+        if (left := next(documents, None)) is not None:
+            fewer = f"{listing(patterns(self.queries))} has fewer rows"
+            raise UserError(f"{left[1]}: {fewer}; accepted: a query, or nothing, for each document")
 
     def _asked(self) -> Iterator["_Asked"]:
         """The queries of pairs, row by row."""
@@ -108,17 +112,21 @@ class Source(parquet.Source):
                 split = ours.get(str(split))
             yield _Asked(name, known, row, split, place)
 
+    def _splits(self, role: Role) -> dict[Path, str | None]:
+        files = super()._splits(role)
+        if not self.paired or role != "queries":
+            return files
+        return {path: files[path] for path in super()._splits("documents") if path in files} | files  # as rows are
+
     def _rows(self, role: Role, needed: list[str], optional: list[str]) -> Iterator[tuple[dict[str, Any], str]]:
-        # Rows are numbered through all files of a pattern. Qrels have no ids of their own, but where they are queries.
-        pattern: str | None = getattr(self, role)
-        paths, columns = self._paths(pattern) if pattern else [], getattr(self.columns, role)
-        linking = role == "qrels" and pattern == self.queries
+        # Rows are numbered through all files of a table. Qrels have no ids of their own, but where they are queries.
+        linking = role == "qrels" and self.qrels == self.queries
         own = IDS[role] if linking or role != "qrels" else None
-        numbered = own is not None and own not in columns and not any(_has(path, own) for path in paths)
+        numbered = own is not None and own not in getattr(self.columns, role)
+        numbered = numbered and not any(_has(path, str(own)) for path in self._splits(role))
         if own is not None:
             needed, optional = [name for name in needed if name != own], [own, *optional]
-        rows = (row for path in paths for row in read_table(path, needed, optional, columns, blank=self.paired))
-        for number, (row, place) in enumerate(self._some(role, rows), start=1):
+        for number, (row, place) in enumerate(super()._rows(role, needed, optional), start=1):
             row["numbered"] = numbered
             if own is not None and numbered:
                 row[own] = str(number)
@@ -126,6 +134,13 @@ class Source(parquet.Source):
                 continue  # a query that nothing answers, or one that is bad
             if isinstance(answers := row.get("answers"), str):
                 row["answers"] = [answers] if answers.strip() else None
+            yield row, place
+
+    def _read(
+        self, path: Path, needed: list[str], optional: list[str], columns: dict[str, str]
+    ) -> Iterator[tuple[dict[str, Any], str]]:
+        for row, place in read_table(path, needed, optional, columns, blank=self.paired):
+            row["path"] = path
             yield row, place
 
 

@@ -11,6 +11,7 @@ from components.config import Config, UserError, listing, parse, printable
 from components.files import replacing
 from components.sources.base import AnySource
 from components.sources.inspection import MISSING, Inspection
+from components.sources.parquet import patterns
 from components.sources.recognise import Keys, numbered, recognise, remarks, unused
 from components.sources.survey import relevant_documents
 from components.yaml_files import yaml_line
@@ -161,9 +162,9 @@ def _layout(keys: Keys) -> str:
     """What a layout is called."""
     if keys["format"] != "tables":
         return LAYOUTS[keys["format"]]
-    files = list(dict.fromkeys(keys[role] for role in ("documents", "queries", "qrels") if keys.get(role)))
+    files = list(dict.fromkeys(file for role in ("documents", "queries", "qrels") for file in patterns(keys.get(role))))
     if keys.get("paired"):
-        return f"questions with their texts ({' and '.join(files)})"
+        return f"questions with their texts ({', '.join(files)})"
     return f"tables ({', '.join(files)})"
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from components.config import UserError
 from components.sources.reading import read_csv
-from components.sources.records import Bad
+from components.sources.records import Bad, Judgement
 from tests.support.sources import source, without_place, write
 
 NAMED: dict[str, Any] = {"documents": {"text": "answer"}, "queries": {"text": "question"}}
@@ -239,3 +239,36 @@ def test_csv_with_semicolons_a_mark_and_blank_lines(tmp_path: Path) -> None:
     file.write_bytes('\ufeffid;text\r\n\r\n1;"a, b\r\nc"\r\n2;d\r\n'.encode())
     assert [row.cells for row in read_csv(file)] == [["id", "text"], ["1", "a, b\r\nc"], ["2", "d"]]
     assert [row.place.rpartition(":")[2] for row in read_csv(file)] == ["1", "3", "5"]
+
+
+def test_each_file_of_queries_may_be_a_split(tmp_path: Path) -> None:
+    write(tmp_path / "documents.csv", "doc_id,text", "a,x", "b,y")
+    write(tmp_path / "asked.csv", "query_id,text", "p,one?")
+    write(tmp_path / "test.csv", "query_id,text,split", "q,two?,", "r,three?,dev")
+    write(tmp_path / "qrels.csv", "query_id,doc_id", "p,a", "q,b", "r,b")
+    keys = {"path": str(tmp_path), "qrels": "qrels.csv", "graded": False}
+    found = source(format="tables", **keys, queries={"train": "asked.csv", "test": "test.csv"})
+    assert list(found.files()) == ["documents.csv", "asked.csv", "test.csv", "qrels.csv"]
+    assert without_place(found.read_queries()) == [("p", "one?", [], "train"), ("q", "two?", [], "test"),
+                                                   ("r", "three?", [], "dev")]  # fmt: skip
+    assert [one.split for one in found.read_qrels() if isinstance(one, Judgement)] == ["train", "test", "dev"]
+    with pytest.raises(
+        ValueError, match=r"queries: a file stands for two splits; accepted: files with a column `split`"
+    ):
+        source(format="tables", **keys, queries={"train": "asked.csv", "test": "asked.csv"})
+
+
+def test_pairs_in_several_files_beside_documents_alone(tmp_path: Path) -> None:
+    """Rows belong together file by file, in whatever order the files are named."""
+    write(tmp_path / "faq.csv", "question,answer", "a?,A", "b?,B")
+    write(tmp_path / "test.csv", "question,answer", "c?,B", "d?,D")
+    write(tmp_path / "more.csv", "answer", "E", "A")
+    files = {"documents": ["more.csv", "faq.csv", "test.csv"], "queries": {"test": "test.csv", "train": "faq.csv"}}
+    found = pairs(tmp_path, "", **files, split=None)
+    assert without_place(found.read_documents()) == [("1", "", "E"), ("2", "", "A"), ("4", "", "B"), ("6", "", "D")]
+    assert without_place(found.read_queries()) == [
+        ("1", "a?", [], "train"), ("2", "b?", [], "train"), ("3", "c?", [], "test"), ("4", "d?", [], "test")
+    ]  # fmt: skip
+    assert without_place(found.read_qrels()) == [
+        ("1", "2", 1, "train"), ("2", "4", 1, "train"), ("3", "4", 1, "test"), ("4", "6", 1, "test")
+    ]  # fmt: skip

@@ -509,7 +509,7 @@ def test_what_makes_no_sense_is_named_line_by_line(tmp_path: Path, monkeypatch: 
     pairs(tmp_path / "odd")
     write(tmp_path / "odd" / "more.csv", "question,text", "a?,b")
     assert main(["init", "odd"]) == 2
-    assert said()[1].startswith("error: several tables of pairs: faq.csv, more.csv; accepted: one, or a folder of its")
+    assert said()[1].startswith("error: several tables of pairs: faq.csv, more.csv; accepted: one, a folder of its")
     write(tmp_path / "void" / "docs.csv", "id,text")
     assert main(["init", "void"]) == 2
     assert said()[1] == "error: void: no documents were read\n"
@@ -518,3 +518,41 @@ def test_what_makes_no_sense_is_named_line_by_line(tmp_path: Path, monkeypatch: 
     assert main(["init", "of-\udcff"]) == 2
     assert said()[1].startswith("error: of-\\udcff: data: path: got 'of-\\udcff/texts.txt', which no file can hold")
     assert not list(tmp_path.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("folder", ["", "asked"])
+def test_names_of_files_tell_the_splits_of_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, folder: str
+) -> None:
+    """What nobody asks for yet lies beside them."""
+    monkeypatch.chdir(tmp_path)
+    for name, rows in {"faq": ["a?,A", "b?,B"], "valid": ["c?,C"], "test": ["d?,A"]}.items():
+        write(tmp_path / "mine" / folder / f"{name}.csv", "Question,Answer", *rows)
+    write(tmp_path / "mine" / "more.csv", "Nr,Answer", "1,D", "2,E")
+    assert main(["init", "mine"]) == 0
+    out = said()[0]
+    assert "5 documents" in out
+    for line in ("split train: 2 queries, 2 with", "split dev: 1 queries, 1 with", "split test: 1 queries, 1 with"):
+        assert line in out
+    files = {split: str(Path(folder, f"{name}.csv")) for split, name in
+             {"train": "faq", "dev": "valid", "test": "test"}.items()}  # fmt: skip
+    assert yaml.safe_load(Path("mine.yaml").read_text())["data"] == {
+        "format": "tables", "path": "mine", "documents": [*files.values(), "more.csv"], "queries": files,
+        "paired": True, "columns": {"documents": {"text": "Answer"}, "queries": {"text": "Question"}},
+    }  # fmt: skip
+
+
+def test_names_of_files_tell_the_splits_of_queries_and_judgements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "mine" / "documents.csv", "id,text", "a,A", "b,B")
+    for split in ("train", "test"):
+        write(tmp_path / "mine" / f"queries.{split}.csv", "id,question", f"{split}-1,what?")
+        write(tmp_path / "mine" / "qrels" / f"{split}.csv", "query_id,doc_id", f"{split}-1,a")
+    assert main(["init", "mine"]) == 0
+    assert "split test: 1 queries, 1 with a relevant document" in said()[0]
+    data = yaml.safe_load(Path("mine.yaml").read_text())["data"]
+    assert data["queries"] == {"train": "queries.train.csv", "test": "queries.test.csv"}
+    assert data["qrels"] == {"train": "qrels/train.csv", "test": "qrels/test.csv"}
+    assert "split" not in data
