@@ -18,14 +18,13 @@ _CHARACTERS = 20
 
 
 def longest(source: Pretrained) -> int:
-    """The most tokens that a pre-trained model reads, by the files in its directory; 512 for one of a hub."""
-    folder = Path(locate_model(source.model))
-    config = _json(folder / "config.json")
+    """The most tokens that a pre-trained model reads, by its files; 512 where they cannot be read."""
+    config = _json(source, "config.json")
     padding = config.get("pad_token_id") or 0
     unused = padding + 1 if "roberta" in config.get("model_type", "") else 0  # positions start after the padding's
     told = (
-        _json(folder / "sentence_bert_config.json").get("max_seq_length"),
-        _json(folder / "tokenizer_config.json").get("model_max_length"),
+        _json(source, "sentence_bert_config.json").get("max_seq_length"),
+        _json(source, "tokenizer_config.json").get("model_max_length"),
         config.get("max_position_embeddings", LIMIT + unused) - unused,
     )
     return int(min([one for one in told if one], default=LIMIT))
@@ -36,13 +35,8 @@ def token_counter(source: Pretrained, prompt: str = "") -> Callable[[list[str]],
     be read: it has no `tokenizer.json`, or the hub cannot be reached."""
     from tokenizers import Tokenizer
 
-    where = Path(locate_model(source.model))
     try:
-        if where.is_dir():
-            tokenizer = Tokenizer.from_file(str(where / "tokenizer.json"))
-        else:
-            hub.go_offline_if_unreachable()
-            tokenizer = Tokenizer.from_pretrained(source.model, revision=source.revision or "main")
+        tokenizer = Tokenizer.from_file(str(_file(source, "tokenizer.json")))
     except Exception:  # the package raises nothing narrower
         return None
     tokenizer.no_truncation()
@@ -56,25 +50,44 @@ def token_counter(source: Pretrained, prompt: str = "") -> Callable[[list[str]],
 
 
 def has_token_types(source: Pretrained) -> bool:
-    """Whether a model in a folder is told by token types which text of a pair a token is of; False for one of a hub."""
+    """Whether a model is told by token types which text of a pair a token is of; False where it cannot be read."""
     from tokenizers import Tokenizer
 
-    folder = Path(locate_model(source.model))
-    if _json(folder / "config.json").get("type_vocab_size", 0) < 2 or not (folder / "tokenizer.json").is_file():
+    tokenizer = _file(source, "tokenizer.json")
+    if _json(source, "config.json").get("type_vocab_size", 0) < 2 or not tokenizer.is_file():
         return False
-    return 1 in Tokenizer.from_file(str(folder / "tokenizer.json")).encode("a", "b").type_ids
+    return 1 in Tokenizer.from_file(str(tokenizer)).encode("a", "b").type_ids
 
 
 def is_decoder(source: Pretrained) -> bool:
-    """Whether a model in a folder is a decoder without an encoder, as causal language models are; False for one of a
-    hub."""
+    """Whether a model is a decoder without an encoder, as causal language models are; False where it cannot be read."""
     from transformers.models.auto import modeling_auto  # heavy
 
-    config = _json(Path(locate_model(source.model)) / "config.json")
+    config = _json(source, "config.json")
     kind = config.get("model_type")
     masked = kind in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     return kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not masked
 
 
-def _json(path: Path) -> dict[str, Any]:
+def can_be_read(source: Pretrained) -> bool:
+    """Whether a model's config is here, or the hub gives it."""
+    return _file(source, "config.json").is_file()
+
+
+def _json(source: Pretrained, name: str) -> dict[str, Any]:
+    path = _file(source, name)
     return dict(json.loads(path.read_text())) if path.is_file() else {}
+
+
+def _file(source: Pretrained, name: str) -> Path:
+    """A file of a model, of one of a hub in its cache; a path where nothing is, where there is no such file."""
+    from huggingface_hub import hf_hub_download
+
+    folder = Path(locate_model(source.model))
+    if folder.is_dir():
+        return folder / name
+    hub.go_offline_if_unreachable()
+    try:
+        return Path(hf_hub_download(source.model, name, revision=source.revision))
+    except Exception:  # no such model, file or revision, a gated one, a name that is none, no network
+        return folder / name

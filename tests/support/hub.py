@@ -1,17 +1,36 @@
-"""A model hub on loopback: repositories of small files, as far as `push` asks for them."""
+"""A model hub on loopback: repositories of small files, as far as `push` asks for them; and a hub's cache."""
 
 from __future__ import annotations
 
 import base64
 import json
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+import pytest
+from huggingface_hub import constants
+
 TOKEN = "hf_right"
+
+
+def put_in_cache(cache: Path, name: str, model: Path) -> None:
+    """Copy a model's files to where huggingface_hub would have downloaded them to."""
+    kept, commit = cache / f"models--{name.replace('/', '--')}", "0" * 40
+    shutil.copytree(model, kept / "snapshots" / commit)
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text(commit)
+
+
+def look_in_cache_alone(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have huggingface_hub read this cache, and ask nobody."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
 
 
 class Hub(ThreadingHTTPServer):

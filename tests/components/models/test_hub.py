@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 from huggingface_hub import constants
 
 from components.models import hub
+from tests.support.hub import put_in_cache
 
 ROOT = Path(__file__).parents[3]
 LOAD = """
@@ -41,10 +41,7 @@ print(token_counter(config("me/other")))
 
 def test_without_a_way_to_the_hub_the_cache_is_all_there_is(tmp_path: Path, encoder: Path) -> None:
     """A model that was downloaded is read, another is refused in a line, and nobody waits for six requests a file."""
-    cached = tmp_path / "hub" / "models--me--toy"
-    shutil.copytree(encoder, cached / "snapshots" / "0123")
-    (cached / "refs").mkdir()
-    (cached / "refs" / "main").write_text("0123")
+    put_in_cache(tmp_path / "hub", "me/toy", encoder)
     asked = {"hf_hub_offline", "transformers_offline", "http_proxy", "https_proxy", "all_proxy"}
     environment = {key: value for key, value in os.environ.items() if key.lower() not in asked}
     done = subprocess.run(

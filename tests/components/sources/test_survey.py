@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError, parse
-from components.models.capabilities import LIMIT, has_token_types, longest, token_counter
+from components.models.capabilities import LIMIT, can_be_read, has_token_types, longest, token_counter
 from components.models.configs import DualEncoderConfig
 from components.models.cross_encoder import CrossEncoder
 from components.sources import beir as beir_format
 from components.sources import survey as surveys
 from components.sources.survey import survey
-from tests.support import toy
+from tests.support import hub, toy
 
 
 def source(folder: Path) -> beir_format.Source:
@@ -110,3 +110,14 @@ def test_token_types_are_those_that_a_ranker_gets(tmp_path: Path, kind: str) -> 
     if kind != "roberta":
         CrossEncoder.start(toy.ranker_config(folder, pooling="maxsim"))
     assert not has_token_types(DualEncoderConfig(model="someone/of-a-hub"))
+
+
+def test_a_model_of_a_hub_is_read_in_its_cache(tmp_path: Path, encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.look_in_cache_alone(tmp_path, monkeypatch)
+    hub.put_in_cache(tmp_path, "someone/a-model", encoder)
+    config = DualEncoderConfig(model="someone/a-model")
+    assert can_be_read(config)
+    assert has_token_types(config)
+    assert longest(config) == 64
+    assert token_counter(config) is not None
+    assert not can_be_read(DualEncoderConfig(model="someone/another"))

@@ -13,7 +13,7 @@ import yaml
 from components.config import UserError
 from components.evaluation.selection import cheapest_of_the_best, selected
 from components.sources.survey import Survey
-from tests.support import tiny, toy
+from tests.support import hub, tiny, toy
 from workflows.recipes.adapt import Config, build, resolve
 from workflows.recipes.adapt.defaults import _found
 from workflows.stages import experiments
@@ -47,7 +47,8 @@ def filled_in(tree: dict[str, Any], **found: Any) -> tuple[Config, list[Default]
     config = Config(**tree)
     seen = _found(config, None)
     assert seen is not None
-    about = {"documents": 1000, "asked": 10**6, "queries": {}, "relevant": 1.0, "graded": False, **found}
+    about = {"documents": 1000, "asked": 10**6, "queries": {}, "relevant": 1.0, "graded": False, "document_tokens": 20,
+             **found}  # fmt: skip
     return resolve(config.model_copy(update={"survey": Survey(of=seen.of, **about)}), None)
 
 
@@ -92,6 +93,26 @@ def test_an_earlier_run_is_remembered_and_another_source_is_not(
     (tmp_path / "away").rename(tmp_path / "other")
     (tmp_path / "other" / "qrels" / "train.tsv").unlink()
     assert read(tmp_path, {**tree, "data": {**tree["data"], "path": str(tmp_path / "other")}}).config.train is False
+
+
+def test_a_model_that_came_later_has_its_tokens_counted(
+    tmp_path: Path, tree: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the numbers of a run that began without it would hold for good."""
+    hub.look_in_cache_alone(tmp_path / "cache", monkeypatch)
+    model, tree["model"] = Path(tree["model"]), "someone/a-model"
+    made = read(tmp_path, tree)
+    assert (made.config.model.document_tokens, made.config.ranker_pooling) == (256, "mean")
+    said = {one.key: one.why for one in made.defaults}
+    assert said["model.document_tokens"] == "the model's tokenizer cannot be read here"
+    assert said["ranker_pooling"] == "the start model cannot be read here"
+    made.run.mkdir(parents=True)
+    (made.run / "config.yaml").write_text(yaml.safe_dump(made.config.model_dump(mode="json")))
+    assert read(tmp_path, tree).config == made.config
+    hub.put_in_cache(tmp_path / "cache", "someone/a-model", model)
+    config = read(tmp_path, tree).config
+    assert config.model.document_tokens <= 64
+    assert config.ranker_pooling == "maxsim"
 
 
 def test_without_files_a_plan_has_generic_numbers(tmp_path: Path, tree: dict[str, Any], own: Path) -> None:

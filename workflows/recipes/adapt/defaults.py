@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from components.config import UserError, did_you_mean, listing
 from components.data.tables import DEV
-from components.models.capabilities import has_token_types, is_decoder, longest, token_counter
+from components.models.capabilities import can_be_read, has_token_types, is_decoder, longest, token_counter
 from components.models.configs import MODULES, PAIR, locate_model
 from components.sources.base import HoldOut
 from components.sources.survey import Survey, relevant_documents, survey
@@ -25,6 +25,7 @@ UNSEEN = Survey(
     of="", documents=100, asked=3_000, queries={"train": 2_000, DEV: 500, "test": 500}, relevant=1.0, graded=False
 )
 """What a collection is taken for where it cannot be read."""
+UNREADABLE = "the start model cannot be read here"
 UNREAD = {"query_tokens": 32, "document_tokens": 256}
 """Lengths where texts cannot be counted."""
 UPDATES = {"warm": (150, 600), "ranker": (150, 600), "game": (100, 300), "pairs": (150, 600)}
@@ -51,8 +52,9 @@ def resolve(config: Config, previous: Mapping[str, Any] | None) -> tuple[Config,
     """A config without anything open, and what was filled in. `previous` is the resolved config of an earlier run.
 
     The collection is surveyed once: what an earlier run found of the same declared source holds, whether its files are
-    there or not. Where there is neither, numbers are those of no collection in particular. A resolved config is
-    resolved to itself. UserError where the collection has nothing to compare systems by.
+    there or not, unless it could not count tokens and this one can. Where there is neither, numbers are those of no
+    collection in particular. A resolved config is resolved to itself. UserError where the collection has nothing to
+    compare systems by.
     """
     found = _found(config, previous)
     resolving = _Resolving(config, found)
@@ -67,19 +69,18 @@ def _found(config: Config, previous: Mapping[str, Any] | None) -> Survey | None:
                                                                              "document_prompt"})])  # fmt: skip
     digest = hashlib.sha256(of.encode()).hexdigest()[:12]
     earlier = (previous or {}).get("survey")
-    for known in (config.survey, Survey(**earlier) if earlier else None):
-        if known is not None and known.of == digest:
-            return known
-    if config.data.missing():
-        return None
-    model = config.model
+    known = (config.survey, Survey(**earlier) if earlier else None)
+    held = next((one for one in known if one is not None and one.of == digest), None)
+    if config.data.missing() or (held is not None and held.document_tokens is not None):
+        return held
+    queries, documents = (token_counter(config.model, prompt) for prompt in
+                          (config.model.query_prompt, config.model.document_prompt))  # fmt: skip
+    if held is not None and documents is None:  # nor could the earlier run count them
+        return held
     patience = threading.Timer(PATIENCE, _say_what_takes_so_long)
     patience.start()
     try:
-        return survey(
-            config.data, digest, queries=token_counter(model, model.query_prompt),
-            documents=token_counter(model, model.document_prompt),
-        )  # fmt: skip
+        return survey(config.data, digest, queries=queries, documents=documents)
     finally:
         patience.cancel()
 
@@ -151,6 +152,7 @@ class _Resolving:
             typed = has_token_types(self._config.model)
             causal = self._causal()
             why = f"the start model has {'' if typed else 'no '}token types"
+            why = why if can_be_read(self._config.model) else UNREADABLE
             how = "maxsim" if typed else "last" if causal else "mean"
             why = "the start model is a causal language model" if causal else why
             update["ranker_pooling"] = self._note("ranker_pooling", how, why, of_collection=False)
