@@ -25,7 +25,7 @@ from tests.support.tiny import ROOT, Place, Said
 from tests.system.test_coder import coder
 from workflows.distributed.shard_worker import Filler
 from workflows.stages import systems
-from workflows.store import leases, s3, transfer
+from workflows.store import leases, object_store, s3, transfer
 
 
 @pytest.fixture(scope="module")
@@ -322,6 +322,14 @@ def test_an_object_store_without_conditional_writes_is_refused(
     monkeypatch.setattr(s3, "put_json", lambda path, value, **condition: put_json(path, value))
     assert place("run") == 2
     assert "ignores the condition If-None-Match" in said()[1]
+
+
+def test_the_config_of_a_run_is_kept(cache: Path) -> None:
+    store = object_store.open_store(f"s3://{bucket.BUCKET}/kept")
+    assert store.kept_config("mine") is None
+    for k in (10, 20):
+        store.keep_config("mine", {"k": k})
+        assert store.kept_config("mine") == {"k": k}
 
 
 def test_an_expired_lease_is_taken_over(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,10 +66,14 @@ def add_cluster(parser: argparse.ArgumentParser, default: str = "laptop.yaml") -
 
 def opened(arguments: argparse.Namespace) -> tuple[Experiment, Store]:
     """The experiment that the arguments name, and the store."""
-    experiment = experiments.read(arguments.config, arguments.assignments, arguments.runs)
+    experiment = _read(arguments)
     store = object_store.open_store(store_root(arguments))
     store.prefetch_records(graph(experiment.wanted))
     return experiment, store
+
+
+def _read(arguments: argparse.Namespace) -> Experiment:
+    return experiments.read(arguments.config, arguments.assignments, arguments.runs, store_root(arguments))
 
 
 def run_command(arguments: argparse.Namespace, *, here: bool = True) -> str:
@@ -82,11 +86,18 @@ def run_command(arguments: argparse.Namespace, *, here: bool = True) -> str:
 
 
 def other_runs(arguments: argparse.Namespace) -> str:
-    """Words for the end of an error: which finished runs there are of a config whose own is not finished."""
+    """Words for the end of an error: which finished runs there are of a config whose own is not finished, and whether
+    that is known at all."""
     if experiments.is_system(arguments.config):
         return ""
-    found = experiments.others(experiments.read(arguments.config, arguments.assignments, arguments.runs))
-    found = [one for one in found if (one / REPORT).is_file()]
+    experiment = _read(arguments)
+    if any(one.guessed for one in experiment.defaults):
+        missing = next(iter(experiment.config.data.missing()), "the collection")
+        return (
+            f"; {missing} is not here, by which numbers of this config are chosen: a run of it may be finished, "
+            "and its folder stands for the config"
+        )
+    found = [one for one in experiments.others(experiment) if (one / REPORT).is_file()]
     return f"; or give another run's folder in place of the config: {listing(found)}" if found else ""
 
 
@@ -167,7 +178,7 @@ def damaged(arguments: argparse.Namespace) -> Damaged | None:
     if not isinstance(getattr(arguments, "config", None), Path) or experiments.is_system(arguments.config):
         return None
     try:
-        experiment = experiments.read(arguments.config, arguments.assignments, arguments.runs)
+        experiment = _read(arguments)
         store = object_store.open_store(store_root(arguments))
     except UserError:
         return None

@@ -61,7 +61,7 @@ def call(arguments: argparse.Namespace) -> None:
         clusters.read_cluster(arguments.cluster).check()
     print(plan_text(experiment.wanted, store))
     if experiment.defaults:
-        print(f"\nleft open, filled in:\n{defaults_text(experiment.defaults)}\n")
+        print(f"\nleft open, filled in:\n{defaults_text([one[:3] for one in experiment.defaults])}\n")
     missing = list(dict.fromkeys(name for node in pending(experiment.wanted, store) for name in missing_for(node)))
     if missing:
         print(f"source missing: {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""))

@@ -59,6 +59,8 @@ def run_one(arguments: argparse.Namespace) -> None:
         nodes.check_nodes(cluster, store.root) if joins else cluster.check()
     folder = RunFolder(experiment, store)
     folder.write_plan()
+    if waiting and experiment.defaults:
+        store.keep_config(experiment.run.name, experiment.config.model_dump(mode="json"))
     with open_tracker(experiment.run, cluster, experiment.outcome.results.fingerprint) as tracker:
         expected = None if arguments.no_estimate else foresee(experiment, waiting, store, cluster)
         started = time.monotonic()

@@ -42,7 +42,7 @@ def read_runs(paths: Sequence[Path], runs: Path, root: str) -> list[Run]:
 
 def _read(path: Path, runs: Path, root: str) -> Run:
     if not path.is_dir():
-        experiment, place = experiments.read(path, [], runs), root
+        experiment, place = experiments.read(path, [], runs, root), root
     elif (path / CONFIG).exists():
         experiment = experiments.read(path, [], runs)
         place = next((str(one.resolve().parent) for one in sorted(path.iterdir()) if (one / RECORD).exists()), root)

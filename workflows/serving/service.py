@@ -79,7 +79,7 @@ class Served:
         return {system.config.name: system}, system.documents
 
     def _plans(self) -> tuple[Experiment, Store, dict[str, library.Plan], dict[str, str]]:
-        experiment = experiments.read(self.config, list(self.assignments), self.runs)
+        experiment = experiments.read(self.config, list(self.assignments), self.runs, self.store)
         store = object_store.open_store(self.store)
         store.prefetch_records(graph(experiment.wanted))
         plans, reasons = library.of_run(experiment.outcome, store)

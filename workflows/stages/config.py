@@ -30,6 +30,8 @@ class Default(NamedTuple):
     key: str
     value: Any
     why: str
+    guessed: bool = False
+    """Whether it was chosen without the collection, which is not here."""
 
 
 class LexicalConfig(Config):

@@ -4,7 +4,7 @@ import hashlib
 import importlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -25,6 +25,7 @@ from workflows.stages.expected import KEY, Expected
 from workflows.stages.results import Outcome
 from workflows.stages.scale import KEYS, SCALE, NoSmallScale, at_scale_of, rescaled
 from workflows.store.dag import Step
+from workflows.store.object_store import open_store
 
 CONFIG = "config.yaml"
 """The resolved config in a run's folder."""
@@ -65,8 +66,11 @@ def name_of(path: Path) -> str:
     return "-".join([*(folder.relative_to(configs).parts if folder.is_relative_to(configs) else ()), path.stem])
 
 
-def read(path: Path, assignments: list[str], runs: Path) -> Experiment:
-    """The experiment in a config file, or the one whose run has this folder. UserError names what is wrong with it."""
+def read(path: Path, assignments: list[str], runs: Path, store: str | None = None) -> Experiment:
+    """The experiment in a config file, or the one whose run has this folder. UserError names what is wrong with it.
+
+    What a recipe chose for an earlier run of it holds: it is in that run's folder, or kept in a store.
+    """
     if is_run(place := located(path)):
         if assignments:
             meant = _meant(path, [place.name, place.name.rpartition("-")[0]])
@@ -76,7 +80,7 @@ def read(path: Path, assignments: list[str], runs: Path) -> Experiment:
     if assignments:
         digest = hashlib.sha256(json.dumps(sorted(assignments)).encode()).hexdigest()
         suffix = f"-{digest[:6]}"
-    experiment = made(tree_of(path, assignments), path, runs / f"{name_of(path)}{suffix}")
+    experiment = made(tree_of(path, assignments), path, runs / f"{name_of(path)}{suffix}", store)
     if experiment.expected is None:
         return experiment
     return replace(experiment, expected=experiment.expected.after(assignments))
@@ -135,10 +139,10 @@ def tree_of(path: Path, assignments: list[str]) -> dict[str, Any]:
     return rescaled(read_based(_file(path)), assignments, str(path))
 
 
-def made(tree: dict[str, Any], path: Path, run: Path) -> Experiment:
+def made(tree: dict[str, Any], path: Path, run: Path, store: str | None = None) -> Experiment:
     """The experiment that a tree of keys describes. The file that it comes from is for messages."""
     with at_scale_of(tree):
-        recipe, config, defaults = _resolved(tree, path, run / CONFIG)
+        recipe, config, defaults = _resolved(tree, path, lambda: _earlier(run, store))
         outcome = _built(recipe, config, path)
     expected = parse(Expected, tree[KEY], where=f"{path}: {KEY}") if tree.get(KEY) is not None else None
     return Experiment(
@@ -174,21 +178,28 @@ def outcome_of(tree: dict[str, Any]) -> Outcome:
 
 
 def _resolved(
-    tree: dict[str, Any], path: Path, earlier: Path | None = None
+    tree: dict[str, Any], path: Path, earlier: Callable[[], dict[str, Any] | None] = lambda: None
 ) -> tuple[ModuleType, Any, Sequence[Default]]:
     """The module of the recipe that a tree names, its config, and what the recipe filled in of what that left open.
 
-    A recipe fills in with `resolve(config, previous)`, where `previous` is the resolved config of an earlier run, in
-    the file `earlier` if that is there.
+    A recipe fills in with `resolve(config, previous)`, where `previous` is the resolved config of an earlier run, or
+    None.
     """
     recipe, config = _validated(tree, path)
     if not hasattr(recipe, "resolve"):
         return recipe, config, ()
     try:
-        config, defaults = recipe.resolve(config, read_yaml(earlier) if earlier and earlier.exists() else None)
+        config, defaults = recipe.resolve(config, earlier())
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return recipe, config, defaults
+
+
+def _earlier(run: Path, store: str | None) -> dict[str, Any] | None:
+    """The resolved config of an earlier run."""
+    if (run / CONFIG).exists():
+        return read_yaml(run / CONFIG)
+    return None if store is None else open_store(store).kept_config(run.name)
 
 
 def _validated(tree: dict[str, Any], path: Path) -> tuple[ModuleType, Any]:

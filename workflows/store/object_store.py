@@ -69,6 +69,12 @@ class ObjectStore(Store):
     def progress(self, node: Step) -> dict[str, Any] | None:
         return self._leases.get(node.name, {}).get("progress")
 
+    def keep_config(self, run: str, tree: dict[str, Any]) -> None:
+        s3.put_json(self._config(run), tree)
+
+    def kept_config(self, run: str) -> dict[str, Any] | None:
+        return next(iter(s3.read_json([self._config(run)]).values()), None)
+
     @contextmanager
     def locked(self, node: Step, on_wait: Callable[[str], None]) -> Iterator[Callable[[dict[str, Any]], bool]]:
         out = self.path(node)

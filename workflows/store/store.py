@@ -84,6 +84,23 @@ class Store:
         """The progress of a step that a driver is running, as of the last call of `holders`."""
         return read_progress(self.path(node))
 
+    def keep_config(self, run: str, tree: dict[str, Any]) -> None:
+        """Keep a run's resolved config, for machines that have neither its folder nor its data."""
+        path = self._config(run)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, tree)
+
+    def kept_config(self, run: str) -> dict[str, Any] | None:
+        """The resolved config of the last run of a name; None where none is kept."""
+        try:
+            kept: dict[str, Any] = json.loads(self._config(run).read_text())
+        except (FileNotFoundError, ValueError):  # a damaged one is none: what it says can be found again
+            return None
+        return kept
+
+    def _config(self, run: str) -> Path:
+        return self.root / ".configs" / f"{run}.json"
+
     def drop(self, node: Step, parts: list[str]) -> int:
         """Delete parts (glob patterns) of a finished artifact, after noting them in its record; the bytes freed."""
         record = self.record(node)

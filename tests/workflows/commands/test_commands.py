@@ -270,7 +270,7 @@ def test_a_profile_that_cannot_be_met_changes_nothing(
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("ray.init", nobody)
-    monkeypatch.setattr("workflows.distributed.cluster.CURRENT", tmp_path / "none")
+    monkeypatch.setattr("workflows.distributed.session.CURRENT", tmp_path / "none")
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     place = tiny.place(tmp_path / "place", tiny.dpr(beir, encoder), **profile)
     assert place(command, *(["--cluster", str(place.folder / "inline.yaml")] if command == "plan" else [])) == 2
@@ -290,8 +290,8 @@ def test_a_head_that_is_gone_is_told_at_once(
         taken.bind(("127.0.0.1", 0))  # nothing listens there, and nothing else can
         gone = f"127.0.0.1:{taken.getsockname()[1]}"
         (tmp_path / "current").write_text(gone)
-        monkeypatch.setattr("workflows.distributed.cluster.CURRENT", tmp_path / "current")
-        monkeypatch.setattr("workflows.distributed.cluster.psutil.process_iter", lambda attributes: iter(()))
+        monkeypatch.setattr("workflows.distributed.session.CURRENT", tmp_path / "current")
+        monkeypatch.setattr("workflows.distributed.session.psutil.process_iter", lambda attributes: iter(()))
         monkeypatch.delenv("RAY_ADDRESS", raising=False)
         address = "auto" if left else gone
         place = tiny.place(tmp_path / "place", tiny.dpr(beir, encoder), mode="ray", address=address)

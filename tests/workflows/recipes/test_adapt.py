@@ -14,11 +14,14 @@ from components.config import UserError
 from components.evaluation.selection import cheapest_of_the_best, selected
 from components.sources.survey import Survey
 from tests.support import hub, tiny, toy
+from tests.support.tiny import Said
+from workflows.__main__ import main
 from workflows.recipes.adapt import Config, build, resolve
 from workflows.recipes.adapt.defaults import _found
 from workflows.stages import experiments
 from workflows.stages.config import Default
 from workflows.store.dag import graph
+from workflows.store.store import Store
 
 
 @pytest.fixture
@@ -93,6 +96,31 @@ def test_an_earlier_run_is_remembered_and_another_source_is_not(
     (tmp_path / "away").rename(tmp_path / "other")
     (tmp_path / "other" / "qrels" / "train.tsv").unlink()
     assert read(tmp_path, {**tree, "data": {**tree["data"], "path": str(tmp_path / "other")}}).config.train is False
+
+
+def test_a_machine_without_the_data_has_what_a_run_of_it_chose(tmp_path: Path, tree: dict[str, Any], own: Path) -> None:
+    """As a job did, whose report is asked for elsewhere: the store keeps the numbers."""
+    path, store = tiny.write(tmp_path / "own.yaml", tree), tmp_path / "store"
+    made = experiments.read(path, ["k=20"], tmp_path / "there", str(store))
+    Store(store).keep_config(made.run.name, made.config.model_dump(mode="json"))
+    own.rename(tmp_path / "away")
+    here = experiments.read(path, ["k=20"], tmp_path / "here", str(store))
+    assert here.config == made.config
+    assert here.outcome.results.fingerprint == made.outcome.results.fingerprint
+    assert not any(one.guessed for one in here.defaults)
+    without = experiments.read(path, ["k=20"], tmp_path / "here", str(tmp_path / "other"))
+    assert without.config != made.config
+    assert any(one.guessed for one in without.defaults)
+
+
+def test_without_data_and_numbers_a_report_says_why_it_finds_nothing(
+    tmp_path: Path, tree: dict[str, Any], own: Path, said: Said
+) -> None:
+    path = tiny.write(tmp_path / "own.yaml", tree)
+    shutil.rmtree(own)
+    places = ["--store", str(tmp_path / "store"), "--runs", str(tmp_path / "runs")]
+    assert main([*places, "report", str(path)]) == 2
+    assert f"{own}/corpus.jsonl is not here, by which numbers of this config are chosen" in said()[1]
 
 
 def test_a_model_that_came_later_has_its_tokens_counted(

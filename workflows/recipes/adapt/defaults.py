@@ -167,7 +167,8 @@ class _Resolving:
 
     def _note(self, key: str, value: Any, why: str, *, of_collection: bool = True) -> Any:
         """The value, which is noted with why."""
-        self.defaults.append(Default(key, value, why if self._seen or not of_collection else MISSING))
+        guessed = of_collection and not self._seen
+        self.defaults.append(Default(key, value, MISSING if guessed else why, guessed))
         return value
 
     def _check(self) -> None:
