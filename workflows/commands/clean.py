@@ -1,13 +1,15 @@
-"""Drop superseded vectors, indexes and optimizer states of a finished run; every result stays."""
+"""Drop superseded vectors, indexes and optimizer states of a finished run; every result stays. With --whole, remove all
+that a run has in the store, but for what the other runs here use too."""
 
 import argparse
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 
 from components.config import UserError, listing
 from workflows.commands.opening import add_config, opened
 from workflows.stages import systems
-from workflows.stages.experiments import Experiment
+from workflows.stages.experiments import Experiment, is_run
 from workflows.stages.results import Outcome
 from workflows.store.dag import Step, graph
 from workflows.store.planner import pending
@@ -48,19 +50,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_config(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be dropped")
+    parser.add_argument(
+        "--whole", action="store_true",
+        help="remove the run's artifacts, finished or not, that no other run in the folder of runs (--runs) uses; its "
+        "report stays",
+    )  # fmt: skip
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Drop what no finished result needs any more."""
+    """Drop what no finished result needs any more, or all."""
     experiment, store = opened(arguments)
-    if pending(experiment.wanted, store):
-        raise UserError("the run is not finished; clean drops what only an unfinished run still needs")
+    if not arguments.whole and pending(experiment.wanted, store):
+        raise UserError("the run is not finished; clean drops what only an unfinished run still needs; accepted: "
+                        "--whole, which removes all of it")  # fmt: skip
     freed = 0
-    for node, parts, size in superseded(experiment, store):
+    for node, parts, size in (_own if arguments.whole else superseded)(experiment, store):
         freed += size
-        print(
-            f"{'would drop' if arguments.dry_run else 'dropped'} {size / 2**20:8.1f} MB  {node.label}: {listing(parts)}"
-        )
+        what = f"{node.label}: {listing(parts)}" if parts else node.label
+        print(f"{'would drop' if arguments.dry_run else 'dropped'} {size / 2**20:8.1f} MB  {what}")
         if not arguments.dry_run:
-            store.drop(node, parts)
+            store.drop(node, parts) if parts else store.remove(node)
     print(f"{freed / 2**20:.1f} MB {'to free' if arguments.dry_run else 'freed'}")
+    if (
+        arguments.whole and not arguments.dry_run
+    ):  # its links would keep what it shares with others from going with them
+        for link in experiment.run.glob("*"):
+            if link.is_symlink():
+                link.unlink()
+
+
+def _own(experiment: Experiment, store: Store) -> Iterator[tuple[Step, list[str], int]]:
+    """The steps of a run that have files and that no other run beside it uses; no parts of them, for all, and their
+    bytes. UserError where a driver is at work on one."""
+    nodes = graph(experiment.wanted)
+    if holders := store.holders(nodes):
+        name, holder = next(iter(holders.items()))
+        raise UserError(f"{name}: {holder} is working on it; stop it first")
+    beside = [folder for folder in experiment.run.parent.glob("*") if is_run(folder) and folder != experiment.run]
+    used = {os.readlink(link).rpartition("/")[2] for folder in beside for link in folder.glob("*") if link.is_symlink()}
+    started = store.started(nodes)
+    for node in nodes:
+        if node.name in started and node.name not in used:
+            (size,) = store.sizes([node])
+            yield node, [], size
+    if shared := [node.label for node in nodes if node.name in started & used]:
+        print(f"kept, as other runs in {experiment.run.parent} use them: {listing(shared)}")

@@ -6,6 +6,7 @@ An artifact is finished when its record is there; the record is written last.
 import fcntl
 import json
 import os
+import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -133,6 +134,14 @@ class Store:
         if record is not None:
             self.drop(node, record["dropped"])
             self._delete_record(node)
+
+    def remove(self, node: Step) -> int:
+        """Delete an artifact, its record first; the bytes freed."""
+        if self.is_done(node):
+            self._delete_record(node)
+        freed = self._delete(node, ["*"])
+        shutil.rmtree(self.path(node), ignore_errors=True)
+        return freed
 
     def _write(self, node: Step, record: dict[str, Any]) -> None:
         write_json(self.path(node) / RECORD, record)

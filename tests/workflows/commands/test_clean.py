@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -110,3 +112,30 @@ def test_clean_of_an_unfinished_run(played: Place, tmp_path: Path, said: Said) -
     place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()))
     assert place("clean") == 2
     assert said()[1].startswith("error: the run is not finished")
+
+
+def test_a_whole_run_is_removed_but_for_what_another_uses(played: Place, tmp_path: Path, said: Said) -> None:
+    place = played.copy(tmp_path / "clean")
+    assert place("run", "--set", "evaluate.measures=[RR@10]", "--until", "warm retriever vectors") == 0
+    other = next(folder for folder in place.runs.iterdir() if folder.name != "tiny")
+    assert place("clean", "--set", "evaluate.measures=[RR@10]") == 2
+    assert "accepted: --whole, which removes all of it" in said()[1]
+    before = tiny.contents(place.folder)
+    assert place("clean", "--whole", "--dry-run") == 0
+    assert tiny.contents(place.folder) == before
+    said()
+    assert place("clean", "--whole") == 0
+    lines = said()[0].splitlines()
+    assert lines[-1].endswith(" MB freed")
+    assert re.match(r"kept, as other runs in .*runs use them: .*warm retriever vectors", lines[-2])
+    assert any(line.endswith("  results") for line in lines[:-2])
+    assert not any("warm retriever vectors" in line for line in lines[:-2])
+    assert {path.name for path in place.store.iterdir() if path.is_dir() and not path.name.startswith(".")} == {
+        Path(os.readlink(link)).name for link in other.iterdir() if link.is_symlink()
+    }
+    assert (place.runs / "tiny" / "report.html").is_file()
+    assert place.links() == []
+    assert place("plan", "--set", "evaluate.measures=[RR@10]") == 0
+    assert "warm retriever vectors  " in said()[0]
+    assert place("clean", "--whole", "--set", "evaluate.measures=[RR@10]") == 0
+    assert [path for path in place.store.iterdir() if path.is_dir() and not path.name.startswith(".")] == []
