@@ -1,8 +1,10 @@
 """YAML files of keys and values: read, with the line of a mistake; merged over their base; changed; written."""
 
 import copy
+import os
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,7 +60,12 @@ def read_based(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         return tree
     if not isinstance(base, str):
         raise UserError(f"{path}: base: expected the name of a file beside this one, got {base!r}")
-    return merged(tree, read_based(path.parent / base, (*above, path.resolve())))
+    below = path.parent / base
+    if not below.exists():
+        beside = [os.path.relpath(one, path.parent) for one in below.parent.glob("*.yaml")]
+        meant = "".join(f"; did you mean {one}?" for one in get_close_matches(base, beside, 1))
+        raise UserError(f"{path}: base: {below}: there is no such file{meant}")
+    return merged(tree, read_based(below, (*above, path.resolve())))
 
 
 def merged(over: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:

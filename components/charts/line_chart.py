@@ -4,7 +4,7 @@ import math
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
 
@@ -16,6 +16,8 @@ RIGHT = 124
 """Margin for the names of the lines."""
 LENGTH, LINE = 19, 12.0
 """Characters of a name that fit into the margin, and the height of a line of them."""
+LEVELS = 5
+"""The most horizontal lines of a chart."""
 _AXIS_TITLES = {"round": "round (0: after the warm-up)"}
 
 
@@ -78,7 +80,17 @@ def _chart(measure: str, rows: Sequence[dict[str, Any]], curve_of: dict[str, str
             chart.levels[system] = mean
     for points in chart.curves.values():
         points.sort(key=lambda point: point.round)
-    return chart
+    return replace(chart, levels=_told_apart(chart.levels))
+
+
+def _told_apart(levels: dict[str, float]) -> dict[str, float]:
+    """The horizontal lines that can be told apart: of too many, those of single systems, and the best of the others."""
+    if len(levels) <= LEVELS:
+        return levels
+    single = [name for name in levels if not re.search(r" (\+|over|by|with) ", name)]
+    others = [name for name in levels if name not in single]
+    kept = {*single[: LEVELS - 1], *([max(others, key=lambda name: levels[name])] if others else [])}
+    return {name: value for name, value in levels.items() if name in kept}
 
 
 def svg(chart: Chart) -> str:

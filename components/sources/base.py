@@ -129,7 +129,8 @@ def declared(tree: Any) -> Any:
     accepted = formats()
     if name not in accepted:
         got = "no format" if name is None else f"unknown format {name!r}"
-        raise ValueError(f"{got}; accepted: {listing(accepted)}")
+        table = "; for .csv, .jsonl and .txt files: tables" if name in ("csv", "json", "jsonl", "txt") else ""
+        raise ValueError(f"{got}; accepted: {listing(accepted)}{table}")
     for key, text in _texts(tree):
         if "\0" in text or any("\ud800" <= one <= "\udfff" for one in text):
             raise ValueError(f"{key}: got {text!r:.80}, which no file can hold or be called")

@@ -281,6 +281,9 @@ def _open(path: Path) -> IO[bytes]:
     """The file's bytes, uncompressed."""
     regular(path)
     try:
+        with path.open("rb") as file:
+            if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+                raise UserError(f"{path}: UTF-16 text; accepted: UTF-8 (iconv -f UTF-16 -t UTF-8)")
         return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
     except OSError as error:  # such as a file that may not be read
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None

@@ -3,7 +3,6 @@ killed run has left on this machine."""
 
 import argparse
 import importlib.metadata
-import os
 import shutil
 import subprocess
 import sys
@@ -104,8 +103,7 @@ def _faiss() -> str:
 
 
 def _memory() -> str:
-    pages, size = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    free = pages * size / GIB
+    free = psutil.virtual_memory().available / GIB  # with what the kernel gives back, such as cached files
     if free < 2:
         raise RuntimeError(f"{free:.1f} GiB free; 2 are needed: close something")
     return f"{free:.1f} GiB free"

@@ -61,7 +61,7 @@ def call(arguments: argparse.Namespace) -> None:
         raise UserError(f"--rank: {arguments.system!r} has the ranker that it has; accepted: without --system")
     for number, hit in enumerate((_exported if experiments.is_system(arguments.config) else _of_run)(arguments), 1):
         title, doc_id, text = (part.translate(CONTROLS) for part in (hit.title, hit.doc_id, hit.text))
-        print(f"{number}. {title or doc_id}  ({_scores(hit)})  {doc_id}")
+        print(f"{number}. {f'{title}  ' if title else ''}({_scores(hit)})  {doc_id}")
         print(textwrap.indent(textwrap.fill(textwrap.shorten(text, 280, placeholder=" ..."), 100), "   "))
 
 

@@ -80,7 +80,8 @@ def _start(ray: Any, cluster: Cluster) -> None:
             raise UserError(
                 f"cluster: address: {cluster.address}: no Ray answers there ({str(error).splitlines()[0]}); "
                 + ("where it asks for a token: `export RAY_AUTH_MODE=token`; or " if token else "")
-                + "start one (`ray start --head`), name another address, or leave it out to start Ray on this machine"
+                + "start one (`ray start --head`), name another address, or leave it out to start Ray on this machine; "
+                "for a cluster that is not here, `plan --estimate` asks no Ray where the profile has `hardware`"
             ) from None
         except RuntimeError as error:
             if "Version mismatch" not in str(error):  # Ray has no type for it

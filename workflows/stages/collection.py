@@ -3,6 +3,7 @@
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
+from components.config import UserError
 from components.data.tokenizers import TOKEN_LIMITS
 from components.models.configs import Pretrained
 from workflows.stages.config import CollectionConfig
@@ -50,7 +51,10 @@ class Collection:
     ) -> Model:
         """A model before any training here, or with another's encoder. Models with the same tokenizer and prompts share
         a token store."""
-        check_lengths({key: getattr(config, key, None) for key in TOKEN_LIMITS}, self._config.tokens)
+        try:
+            check_lengths({key: getattr(config, key, None) for key in TOKEN_LIMITS}, self._config.tokens)
+        except UserError as error:
+            raise ValueError(f"{label}: {error}") from None  # whoever builds the graph knows the file
         # A template or an end token changes the tokenizer.
         keys = ("query_prompt", "document_prompt", "end_token", "template")
         prompts = [getattr(config, key, None) or "" for key in keys]

@@ -18,8 +18,8 @@ FROM_CHEAP_TO_DEAR = (
     (lucene_search,), (lucene_feedback,), (search, rescore, fuse), (rerank_by_neighbours, chosen),
     (rerank, add_prior, fit_prior),
 )  # fmt: skip
-"""The step that a system ends with: BM25; BM25 with feedback, which searches twice and reads the terms of what it finds;
-a retriever, also with BM25 beside it, which needs no further model; its neighbours; a ranker."""
+"""The step that a system ends with: BM25; BM25 with feedback, which searches twice and reads what it found; a
+retriever, also with BM25 beside it, which needs no further model; its neighbours; a ranker."""
 FOR_QUERIES = (
     lucene_search,
     lucene_feedback,

@@ -113,7 +113,7 @@ def _file(path: Path) -> Path:
     if (place / SYSTEM).is_file():
         raise UserError(f"{path}: an exported system; accepted: a config (search, serve and marks take a system too)")
     if place.is_dir():
-        raise UserError(f"{path}: a folder; accepted: a config")
+        raise UserError(f"{path}: a folder without {CONFIG}; accepted: a config, or the folder of a run")
     if kind_of(place.name) in KINDS and place.is_file():
         raise UserError(f"{path}: a table; accepted: a config, which `{program()} init {path}` writes for it")
     if place.exists():
@@ -188,8 +188,9 @@ def _resolved(
     recipe, config = _validated(tree, path)
     if not hasattr(recipe, "resolve"):
         return recipe, config, ()
+    previous = earlier()
     try:
-        config, defaults = recipe.resolve(config, earlier())
+        config, defaults = recipe.resolve(config, previous)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return recipe, config, defaults

@@ -19,6 +19,8 @@ from workflows.store.dag import Step
 from workflows.store.progress import read_progress
 
 RECORD = "artifact.json"
+WRITTEN = {"label", "function", "inputs", "seconds", "summary", "dropped"}
+"""What each record has, among others."""
 FAILURE = "failure.txt"
 LOCK = "lock"
 
@@ -41,11 +43,14 @@ class Store:
         """The finished artifact's record, or None."""
         path = self.path(node) / RECORD
         try:
-            return json.loads(path.read_text())
+            record: dict[str, Any] = json.loads(path.read_text())
         except FileNotFoundError:
             return None
         except ValueError as error:
             raise Damaged(f"{path}: not JSON: {error}", path) from None
+        if not isinstance(record, dict) or not record.keys() >= WRITTEN:
+            raise Damaged(f"{path}: no record of a step", path)
+        return record
 
     def is_done(self, node: Step) -> bool:
         """Whether the artifact is finished, even if parts of it have been dropped since."""

@@ -40,6 +40,15 @@ def test_rankers_of_one_round_over_different_lists_have_curves_of_their_own() ->
     assert set(chart.curves) == {"ranker over retriever", "ranker over BM25", "retriever"}
 
 
+def test_of_many_horizontal_lines_single_systems_and_the_best_of_the_others_stay() -> None:
+    """Nobody could tell more of them apart."""
+    others = ["BM25 + start model, reciprocal", "BM25 + start model, interpolated", "start model by neighbours"]
+    names = ["BM25", "BM25 with RM3", *others, "start model", "warm retriever"]
+    rows = [row(name, None, 0.1 * number) for number, name in enumerate(names, start=1)] + [row("retriever 1", 1, 0.9)]
+    (chart,) = charts(rows)
+    assert list(chart.levels) == ["BM25", "start model by neighbours", "start model", "warm retriever"]
+
+
 def test_without_rounds_there_is_no_chart() -> None:
     assert charts([row("BM25", None, 0.4), row("warm retriever", None, 0.5)]) == []
 
