@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from components.config import UserError
-from components.yaml_files import override, read_yaml, set_once, yaml_text
+from components.yaml_files import override, read_based, read_yaml, set_once, yaml_text
 
 
 class TestYaml:
@@ -113,3 +113,11 @@ class TestOverriding:
         assert str(caught.value).startswith(f"--set {assignment}: "[:500])
         assert message in str(caught.value)
         assert "\n" not in str(caught.value)
+
+
+def test_a_base_that_is_not_there_is_told_with_the_file_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "below.yaml").write_text("k: 1")
+    (tmp_path / "own.yaml").write_text("base: below.yml")
+    says = r"own\.yaml: base: .*below\.yml: there is no such file; did you mean below\.yaml\?"
+    with pytest.raises(UserError, match=says):
+        read_based(tmp_path / "own.yaml")

@@ -117,3 +117,10 @@ def test_what_is_missing_is_named_without_reading(tmp_path: Path) -> None:
     assert source(format="docstrings", packages=["numpy", "nonesuch"]).missing() == ["the package nonesuch"]
     table = {"path": str(tmp_path / "no")}
     assert source(format="huggingface", documents=table, queries=table).missing() == [str(tmp_path / "no")]
+
+
+def test_the_format_of_csv_files_is_named() -> None:
+    with pytest.raises(
+        UserError, match=r"unknown format 'csv'; accepted: .*; for \.csv, \.jsonl and \.txt files: tables$"
+    ):
+        parse(Recipe, {"data": {"format": "csv"}}, where="c.yaml")

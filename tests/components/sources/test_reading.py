@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from components.config import UserError
-from components.sources.reading import Item, fields, read_array, read_lines, read_objects
+from components.sources.reading import Item, fields, read_array, read_csv, read_lines, read_objects
 from components.sources.records import Bad
 
 
@@ -88,3 +88,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_cells_may_be_quoted_and_long() -> None:
     assert fields('a\t"b\t""c"""\td') == ["a", 'b\t"c"', "d"]
     assert fields(f'"{"x" * 300_000}"\ty') == ["x" * 300_000, "y"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_is_called_so(tmp_path: Path, encoding: str) -> None:
+    """As spreadsheets write "Unicode text"; it was called no CSV."""
+    (tmp_path / "faq.csv").write_text("\ufeffquestion,answer\r\na?,A\r\n", encoding=encoding)
+    with pytest.raises(UserError, match=r"faq\.csv: UTF-16 text; accepted: UTF-8 \(iconv"):
+        list(read_csv(tmp_path / "faq.csv"))

@@ -318,6 +318,10 @@ def test_doctor_says_what_is_there_and_what_is_missing(
     out, err = said()
     assert f"  MISSING disk: 1.0 GiB free at {played.store}; move it: `sparring --store FOLDER COMMAND`" in out
     assert err == "error: something is missing; the lines above say what to do\n"
+    memory = SimpleNamespace(available=2**30, free=2**33)  # what the kernel gives back counts
+    monkeypatch.setattr("workflows.commands.doctor.psutil.virtual_memory", lambda: memory)
+    assert played("doctor") == 2
+    assert "  MISSING memory: 1.0 GiB free; 2 are needed: close something" in said()[0]
 
 
 def test_doctor_finds_a_store_that_cannot_be_written_to(

@@ -24,12 +24,13 @@ def error(said: Said) -> str:
 
 def test_a_record_that_is_cut(copy: Place, said: Said) -> None:
     record = copy.artifact("data") / "artifact.json"
-    record.write_text("{")
-    said()
-    for command in ("plan", "run"):
-        assert copy(command) == 2
-        wanted = rf"error: {record}: not JSON: Expecting .*; remove {record.parent}, and repeat the command"
-        assert re.fullmatch(wanted, error(said))
+    for text, wrong in {"{": "not JSON: Expecting .*", '{"a": 1}': "no record of a step"}.items():
+        record.write_text(text)
+        said()
+        for words in (["plan"], ["run"], ["show", "data"]):
+            assert copy(*words) == 2
+            wanted = rf"error: {record}: {wrong}; remove {record.parent}, and repeat the command"
+            assert re.fullmatch(wanted, error(said))
 
 
 def test_a_table_that_is_cut(copy: Place, said: Said) -> None:
