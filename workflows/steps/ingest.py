@@ -92,7 +92,7 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
         "judgements": dict(qrels.splits),
         "mean_words": {"documents": documents.mean_words(), "queries": queries.mean_words()},
         "dropped": dropped.summary(),
-        **dropped.note(),
+        **_note(dropped.note(), _trained_on(out / "queries.parquet")),
         **labels,
         **source.about(),
     }
@@ -122,14 +122,32 @@ class Dropped:
         for reason, examples in other.examples.items():
             self.examples[reason] = [*self.examples.get(reason, []), *examples][:SHOWN]
 
-    def note(self) -> dict[str, str]:
-        """What a reader of the results must know, where records were dropped."""
+    def note(self) -> str:
+        """What a reader of the results must know, where records were dropped; else empty."""
         each = "; ".join(f"{count:,}: {reason}" for reason, count in self.counts.items())
-        return {"note": f"on_bad: drop left out {self.counts.total():,} records ({each})"} if each else {}
+        return f"on_bad: drop left out {self.counts.total():,} records ({each})" if each else ""
 
     def summary(self) -> dict[str, Any]:
         """Counts and a few ids, by reason."""
         return {reason: {"count": n, "examples": self.examples[reason]} for reason, n in self.counts.items()}
+
+
+def _note(*notes: str) -> dict[str, str]:
+    told = "; ".join(filter(None, notes))
+    return {"note": told} if told else {}
+
+
+def _trained_on(queries: Path) -> str:
+    """How many queries of other splits have the text of a training query, under another id; empty where none has."""
+    hashes: dict[str, array[int]] = {}
+    with pq.ParquetFile(queries) as file:
+        for batch in file.iter_batches(ROWS, columns=["split", "text"]):
+            for split, text in zip(*batch.to_pydict().values(), strict=True):
+                hashes.setdefault(split, array("q")).append(hash(text))
+    train = np.unique(np.array(hashes.pop("train", array("q")), dtype=np.int64))
+    found = {split: int(np.isin(np.array(own), train).sum()) for split, own in hashes.items()}
+    told = [f"{count:,} of the {len(hashes[split]):,} of {split}" for split, count in found.items() if count]
+    return f"queries with the text of a training query, which flatters what is trained: {listing(told)}" if told else ""
 
 
 class Written:

@@ -514,3 +514,12 @@ def test_one_reading_of_the_queries_serves_all_samples(out: Path) -> None:
     readings.clear()
     ingest(out, None, source=Counting(format="counting", documents=1))
     assert len(readings) == 1
+
+
+def test_queries_that_are_trained_on_under_another_id_are_told(out: Path, collection: Collection) -> None:
+    """Their results are too good."""
+    collection.queries += [{"_id": "q8", "text": "what is 0?"}, {"_id": "q9", "text": "what is 7?"}]
+    collection.qrels["test"] += ["q8\td0\t1", "q9\td1\t1"]
+    summary = ingest(out, None, source=collection.source())
+    told = "queries with the text of a training query, which flatters what is trained: 1 of the 3 of test"
+    assert summary["note"] == told
