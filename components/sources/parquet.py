@@ -143,8 +143,8 @@ class Source(base.Source):
     def _splits(self, role: Role) -> dict[Path, str | None]:
         """The files of a table in their order, with the split that is said for each."""
         folder = base.locate(self.path)
-        named = patterns(getattr(self, role))
-        return {path: split for pattern, split in named.items() for path in matching(folder, pattern)}
+        files = patterns(getattr(self, role))
+        return {path: split for pattern, split in files.items() for path in matching(folder, pattern)}
 
     def _rows(self, role: Role, needed: list[str], optional: list[str]) -> Iterator[tuple[dict[str, Any], str]]:
         """A table's rows; of queries and qrels that are declared at least one."""

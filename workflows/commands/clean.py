@@ -71,9 +71,8 @@ def call(arguments: argparse.Namespace) -> None:
         if not arguments.dry_run:
             store.drop(node, parts) if parts else store.remove(node)
     print(f"{freed / 2**20:.1f} MB {'to free' if arguments.dry_run else 'freed'}")
-    if (
-        arguments.whole and not arguments.dry_run
-    ):  # its links would keep what it shares with others from going with them
+    if arguments.whole and not arguments.dry_run:
+        # Its links would keep what it shares with other runs when these are removed.
         for link in experiment.run.glob("*"):
             if link.is_symlink():
                 link.unlink()
