@@ -1,6 +1,7 @@
 """The measures of a run for people: systems by measures, and what each comparison means."""
 
 import math
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -230,11 +231,27 @@ def closing_sentence(metrics: Json) -> str:
     return str(metrics.get("deploy", {}).get("sentence", ""))
 
 
+def clauses(sentence: str) -> list[str]:
+    """The parts of a long sentence, which are read below each other: it is parted behind its semicolons that are not in
+    parentheses.
+
+    >>> clauses("Deploy A (.9; B has .8): RR@10 .7; a query took 3 ms; it needs 2 MB.")
+    ['Deploy A (.9; B has .8): RR@10 .7;', 'a query took 3 ms;', 'it needs 2 MB.']
+    """
+    return re.split(r"(?<=;) (?![^(]*\))", sentence)
+
+
+def _below_each_other(sentence: str) -> str:
+    first, *others = clauses(sentence)
+    indented = [textwrap.fill(one, WIDTH, initial_indent="  ", subsequent_indent="    ") for one in others]
+    return "\n".join([textwrap.fill(first, WIDTH, subsequent_indent="    "), *indented])
+
+
 def table(metrics: Json) -> str:
     """The measures in plain text, for the end of a run."""
     if not metrics["rows"]:
         return textwrap.fill(metrics.get("unmeasured", "No measures yet."), WIDTH)
-    close = [textwrap.fill(sentence, WIDTH)] if (sentence := closing_sentence(metrics)) else []
+    close = [_below_each_other(sentence)] if (sentence := closing_sentence(metrics)) else []
     lead = [textwrap.fill(sentence, WIDTH)] if not close and (sentence := leading_sentence(metrics)) else []
     averaged = across(metrics)
     in_averages = {line["collection"] for one in averaged for line in one["lines"]}

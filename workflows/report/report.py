@@ -7,6 +7,7 @@ from components.evaluation.result_table import (
     across,
     averages_compared,
     by_collection,
+    clauses,
     closing_sentence,
     leading_sentence,
 )
@@ -74,7 +75,7 @@ def write(
         "title": title,
         "about": about or ABOUT + (SEEN if seen else UNSEEN),
         "note": note,
-        "leading": closing_sentence(metrics) or leading_sentence(metrics),
+        "leading": clauses(sentence) if (sentence := closing_sentence(metrics)) else [leading_sentence(metrics)],
         "notes": metrics.get("notes", []),
         "results": [{**result, "charts": charts.by_round(result["rows"])} for result in by_collection(metrics)],
         "pictures": charts.of_steps(steps, store),
