@@ -138,6 +138,9 @@ def test_once_run_the_numbers_hold_without_the_collection(adapted: Place, tmp_pa
         assert "95 % have at most" in out
         shutil.rmtree(place.runs)
         assert place("plan") == 0
+        assert " 0 to run" in said()[0]  # the store keeps them
+        shutil.rmtree(place.store / ".configs")
+        assert place("plan") == 0
         out, _ = said()
         assert "source missing: not yet that of the collection" in out
     finally:

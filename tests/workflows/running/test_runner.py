@@ -16,7 +16,7 @@ from workflows.running.runner import _chain_lengths, run_steps
 from workflows.store.dag import Step, StepFailed, graph, step
 from workflows.store.planner import pending
 from workflows.store.progress import PROGRESS, Progress, read_progress
-from workflows.store.store import Store
+from workflows.store.store import WRITTEN, Store
 
 TWO = Cluster(parallel_steps=2, device="cpu")
 
@@ -119,7 +119,7 @@ def test_a_step_that_another_driver_runs_is_shown_as_its_step(
         on_wait("process 7 on vm")
         steps.write(other, None, text="a")
         (other / PROGRESS).unlink()
-        store._write(node, {"dropped": [], "cluster": None})
+        store._write(node, {**dict.fromkeys(WRITTEN), "dropped": [], "cluster": None, "summary": {}})
         yield lambda record: False
 
     monkeypatch.setattr(Store, "locked", held)

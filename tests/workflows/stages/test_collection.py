@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from components.config import UserError
 from components.models.configs import CrossEncoderConfig, DualEncoderConfig
 from components.sources.base import AnySource
 from workflows.stages.collection import Collection
@@ -73,7 +72,7 @@ def test_a_collection_without_a_model_has_no_tokens(collection: Collection) -> N
 
 
 def test_a_model_may_not_read_more_than_is_kept(collection: Collection) -> None:
-    with pytest.raises(UserError, match=r"document_tokens: 600: no more than 512 are kept of a text"):
+    with pytest.raises(ValueError, match=r"one: document_tokens: 600: no more than 512 are kept of a text"):
         collection.initial_model("one", dual(document_tokens=600))
 
 
