@@ -86,8 +86,10 @@ def sentence(made: Json, *, anything_trained: bool) -> str:
         parts.append(UNASKED.format(made["judgements"]) if made["judgements"] else TO_TRAIN)
     if made["milliseconds"] is not None:
         parts.append(f"a query took {made['milliseconds']:.1f} ms here, many at once")
-    size = {name: f"{count / 2**20:,.1f} MB" for name, count in made["bytes"].items()}
-    parts.append(f"it needs {size['indexes']} of indexes and vectors and {size['models']} of models")
+    size = {name: f"{count / 2**20:,.1f} MB of" for name, count in made["bytes"].items() if count}
+    names = {"indexes": "indexes and vectors", "models": "models"}
+    if size:
+        parts.append("it needs " + " and ".join(f"{size[name]} {of}" for name, of in names.items() if name in size))
     return "; ".join(parts) + "." + (HELP if anything_trained and not _pays(made) else "")
 
 

@@ -94,3 +94,7 @@ def test_why_nothing_was_trained() -> None:
     assert "nothing was trained; that needs judged queries in a split `train`" in verdict(trained=False)
     says = "nothing was trained, as the config says `train: false`: the split `train` has 1,740 judgements;"
     assert says in verdict(trained=False, judgements=1740)
+
+
+def test_what_bm25_needs_is_its_index() -> None:
+    assert verdict(bytes={"models": 0, "indexes": 2**20}).count("it needs 1.0 MB of indexes and vectors. What") == 1
