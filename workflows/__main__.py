@@ -137,8 +137,9 @@ def main(words: list[str] | None = None) -> int:
         print(without_passwords(f"failed: {error}\n{MENDED}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt as stop:
-        how = "Terminated" if terminated.is_set() else "Interrupted"
-        print(f"\n{str(stop) or f'{how}. {KEPT}'}", file=sys.stderr)
+        how = "Terminated." if terminated.is_set() else "Interrupted."
+        kept = f" {KEPT}" if hasattr(arguments, "cluster") else ""  # others run no steps
+        print(f"\n{str(stop) or how + kept}", file=sys.stderr)
         return 143 if terminated.is_set() else 130
     except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -371,3 +371,16 @@ def test_what_a_run_starts_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(leftovers.DRIVER, "1")
     leftovers.mark()
     assert os.environ[leftovers.DRIVER] == str(os.getpid())
+
+
+@pytest.mark.parametrize("command", ["show", "run"])
+def test_only_what_runs_steps_says_that_they_are_kept(
+    command: str, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    def interrupted(arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"workflows.commands.{command}.call", interrupted)
+    assert main([command, "configs/demo.yaml"]) == 130
+    kept = " Finished steps are kept. Repeat the command to resume." if command == "run" else ""
+    assert said()[1] == f"\nInterrupted.{kept}\n"
