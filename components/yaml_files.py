@@ -4,14 +4,13 @@ import copy
 import os
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
 from pydantic import AfterValidator
 
-from components.config import UserError, listing
+from components.config import UserError, did_you_mean, listing
 
 VALUES = 100_000
 """Most values of a YAML file."""
@@ -63,8 +62,7 @@ def read_based(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     below = path.parent / base
     if not below.exists():
         beside = [os.path.relpath(one, path.parent) for one in below.parent.glob("*.yaml")]
-        meant = "".join(f"; did you mean {one}?" for one in get_close_matches(base, beside, 1))
-        raise UserError(f"{path}: base: {below}: there is no such file{meant}")
+        raise UserError(f"{path}: base: {below}: there is no such file{did_you_mean(base, beside)}")
     return merged(tree, read_based(below, (*above, path.resolve())))
 
 

@@ -2,13 +2,13 @@
 that a run has in the store, but for what the other runs here use too."""
 
 import argparse
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 
 from components.config import UserError, listing
 from workflows.commands.opening import add_config, opened
-from workflows.stages import systems
+from workflows.report.run_folder import PLAN
+from workflows.stages import experiments, systems
 from workflows.stages.experiments import Experiment, is_run
 from workflows.stages.results import Outcome
 from workflows.store.dag import Step, graph
@@ -71,8 +71,8 @@ def call(arguments: argparse.Namespace) -> None:
         if not arguments.dry_run:
             store.drop(node, parts) if parts else store.remove(node)
     print(f"{freed / 2**20:.1f} MB {'to free' if arguments.dry_run else 'freed'}")
-    if arguments.whole and not arguments.dry_run:
-        # Its links would keep what it shares with other runs when these are removed.
+    if arguments.whole and not arguments.dry_run:  # it uses nothing any more
+        (experiment.run / PLAN).unlink(missing_ok=True)
         for link in experiment.run.glob("*"):
             if link.is_symlink():
                 link.unlink()
@@ -85,12 +85,14 @@ def _own(experiment: Experiment, store: Store) -> Iterator[tuple[Step, list[str]
     if holders := store.holders(nodes):
         name, holder = next(iter(holders.items()))
         raise UserError(f"{name}: {holder} is working on it; stop it first")
-    beside = [folder for folder in experiment.run.parent.glob("*") if is_run(folder) and folder != experiment.run]
-    used = {os.readlink(link).rpartition("/")[2] for folder in beside for link in folder.glob("*") if link.is_symlink()}
+    runs = experiment.run.parent
+    beside = [one for one in runs.glob("*") if is_run(one) and (one / PLAN).is_file() and one != experiment.run]
+    # By their configs, not by their links: a run that is under way has none yet.
+    used = {node.name for one in beside for node in graph(experiments.read(one, [], runs).wanted)}
     started = store.started(nodes)
     for node in nodes:
         if node.name in started and node.name not in used:
             (size,) = store.sizes([node])
             yield node, [], size
     if shared := [node.label for node in nodes if node.name in started & used]:
-        print(f"kept, as other runs in {experiment.run.parent} use them: {listing(shared)}")
+        print(f"kept, as other runs in {runs} use them: {listing(shared)}")

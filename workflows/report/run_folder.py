@@ -20,6 +20,9 @@ from workflows.store.store import Store
 
 Json = dict[str, Any]
 
+PLAN = "plan.txt"
+"""The plan as it was before the run; a run that `clean` has removed from the store has none."""
+
 
 class RunFolder:
     """The files that people look at of one experiment's run, made from what is in the store."""
@@ -34,7 +37,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         config = yaml_text(self._config())
         (self.path / CONFIG).write_text(config)
-        (self.path / "plan.txt").write_text(plan_text(self._experiment.wanted, self._store) + "\n")
+        (self.path / PLAN).write_text(plan_text(self._experiment.wanted, self._store) + "\n")
 
     def link(self) -> None:
         """Link to the finished artifacts, numbered in order."""
