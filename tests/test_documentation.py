@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from components.yaml_files import yaml_text
 from tests.support import tiny
 from tests.support.tiny import ROOT
 from workflows import __main__ as command_line
@@ -60,7 +61,7 @@ def test_a_config_reads(page: str, text: str, tmp_path: Path, monkeypatch: pytes
     if "base" in tree:
         tree["base"] = str((ROOT / "configs" / "tune" / tree["base"]).resolve())
     file = tmp_path / "page.yaml"
-    file.write_text(yaml.safe_dump(tree))
+    file.write_text(yaml_text(tree))
     monkeypatch.chdir(ROOT)
     experiments.read_config(file, [])
 

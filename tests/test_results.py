@@ -11,10 +11,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import yaml
 
 from components.config import UserError
 from components.evaluation.significance import THE_METHOD, THIS_TRAINING
+from components.yaml_files import yaml_text
 from tests.support.tiny import ROOT
 
 
@@ -198,7 +198,7 @@ THEIRS = {"table": "ar2/table2-nq", "better": "retriever 10", "worse": "BM25", "
 def test_a_wrong_claim_is_one_clear_line(rule: Any, pages: ModuleType, page: dict[str, Any], says: str) -> None:
     rule.recorded(compared(0.1, 0.01))
     tree = {"title": "x", "claims": [{"says": "a is better.", **page}], "records": ["made"]}
-    (pages.CLAIMS / "bad.yaml").write_text(yaml.safe_dump(tree))
+    (pages.CLAIMS / "bad.yaml").write_text(yaml_text(tree))
     with pytest.raises(UserError) as caught:
         pages.texts()
     assert "bad.yaml: " in str(caught.value)
@@ -216,12 +216,12 @@ def test_rows_on_several_collections_need_the_collection(rule: Any) -> None:
 @pytest.mark.parametrize(("records", "count"), [([], 0), (["made", "made"], 2)])
 def test_a_record_is_on_one_page(rule: Any, pages: ModuleType, records: list[str], count: int) -> None:
     rule.recorded()
-    (pages.CLAIMS / "one.yaml").write_text(yaml.safe_dump({"title": "x", "records": records}))
+    (pages.CLAIMS / "one.yaml").write_text(yaml_text({"title": "x", "records": records}))
     with pytest.raises(UserError, match=rf"docs/records/made.json is in `records` of {count} pages in docs/claims"):
         pages.texts()
 
 
 def test_a_page_lists_no_record_that_nothing_makes(rule: Any, pages: ModuleType) -> None:
-    (pages.CLAIMS / "one.yaml").write_text(yaml.safe_dump({"title": "x", "records": ["mad"]}))
+    (pages.CLAIMS / "one.yaml").write_text(yaml_text({"title": "x", "records": ["mad"]}))
     with pytest.raises(UserError, match=r"one.yaml: records: no record 'mad' in docs/records, and no config of that"):
         pages.texts()

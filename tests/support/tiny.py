@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-import yaml
 
+from components.yaml_files import yaml_text
 from workflows.__main__ import main
 from workflows.running.executor import UNTIL_DONE
 
@@ -182,7 +182,7 @@ def adapt(beir: Path, encoder: Path) -> dict[str, Any]:
 
 def write(path: Path, tree: dict[str, Any]) -> Path:
     """A config or profile as a file."""
-    path.write_text(yaml.safe_dump(tree, sort_keys=False))
+    path.write_text(yaml_text(tree))
     return path
 
 

@@ -11,9 +11,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import yaml
-
 from components.config import UserError
+from components.yaml_files import yaml_text
 from workflows.chaos import toy, victims
 from workflows.chaos.killer import HANGS, Broken, Kill, Killer, Run
 from workflows.commands.opening import add_cluster, store_root
@@ -81,12 +80,12 @@ def _try(folder: Path, cluster: Cluster, count: int, seed: int, kills: list[Kill
     """Add so many kills to the list, and compare each run; the first thing that is wrong, or nothing."""
     config, profile = folder / "toy.yaml", folder / "profile.yaml"
     cluster = cluster.model_copy(update={"save_seconds": SAVE_SECONDS})
-    profile.write_text(yaml.safe_dump(cluster.model_dump(mode="json")))
+    profile.write_text(yaml_text(cluster.model_dump(mode="json")))
     tree = toy.experiment(
         toy.write_collection(folder / "collection"), toy.write_encoder(folder / "encoder"),
         workers=cluster.train.workers or 1,
     )  # fmt: skip
-    config.write_text(yaml.safe_dump(tree, sort_keys=False))
+    config.write_text(yaml_text(tree))
 
     def on_kill(kill: Kill) -> None:
         kills.append(kill)

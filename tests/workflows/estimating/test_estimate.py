@@ -17,6 +17,7 @@ from components.config import UserError
 from components.models.shape import BASE, LARGE, ModelShape, shape_of
 from components.sources.beir import Source as BEIR
 from components.training.config import TrainConfig
+from components.yaml_files import yaml_text
 from tests.support import tiny, toy
 from workflows import steps
 from workflows.__main__ import main
@@ -48,7 +49,7 @@ PEFT = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is depreca
 def profile(tmp_path: Path, **keys: Any) -> Path:
     """A cluster profile."""
     path = tmp_path / "cluster.yaml"
-    path.write_text(yaml.safe_dump({"mode": "inline", "device": "cpu", "map": {"workers": 1, "threads": 1}, **keys}))
+    path.write_text(yaml_text({"mode": "inline", "device": "cpu", "map": {"workers": 1, "threads": 1}, **keys}))
     return path
 
 
@@ -62,7 +63,7 @@ def config(tmp_path: Path, data: Path, encoder: Path) -> Path:
     """DPR on a toy collection."""
     beir = tiny.write_beir(tmp_path / "beir", data)
     path = tmp_path / "dpr.yaml"
-    path.write_text(yaml.safe_dump(tiny.dpr(beir, encoder)))
+    path.write_text(yaml_text(tiny.dpr(beir, encoder)))
     return path
 
 
@@ -364,7 +365,7 @@ def test_disk_and_memory_that_are_not_there_are_named(
 def test_without_the_source_its_size_is_asked_for(config: Path, tmp_path: Path, said: tiny.Said) -> None:
     tree = yaml.safe_load(config.read_text())
     tree["data"]["path"] = str(tmp_path / "nowhere")
-    config.write_text(yaml.safe_dump(tree))
+    config.write_text(yaml_text(tree))
     assert main(["--store", str(tmp_path / "s"), "plan", str(config), "--estimate"]) == 2
     assert "source missing" in (error := said()[1])
     assert "--assume documents=1e6" in error

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from components.config import UserError
 from components.evaluation.selection import cheapest_of_the_best, selected
 from components.sources.survey import Survey
+from components.yaml_files import yaml_text
 from tests.support import hub, tiny, toy
 from tests.support.tiny import Said
 from workflows.__main__ import main
@@ -90,7 +90,7 @@ def test_an_earlier_run_is_remembered_and_another_source_is_not(
 ) -> None:
     made = read(tmp_path, tree)
     made.run.mkdir(parents=True)
-    (made.run / "config.yaml").write_text(yaml.safe_dump(made.config.model_dump(mode="json")))
+    (made.run / "config.yaml").write_text(yaml_text(made.config.model_dump(mode="json")))
     own.rename(tmp_path / "away")
     assert read(tmp_path, tree).config == made.config
     (tmp_path / "away").rename(tmp_path / "other")
@@ -135,7 +135,7 @@ def test_a_model_that_came_later_has_its_tokens_counted(
     assert said["model.document_tokens"] == "the model's tokenizer cannot be read here"
     assert said["ranker_pooling"] == "the start model cannot be read here"
     made.run.mkdir(parents=True)
-    (made.run / "config.yaml").write_text(yaml.safe_dump(made.config.model_dump(mode="json")))
+    (made.run / "config.yaml").write_text(yaml_text(made.config.model_dump(mode="json")))
     assert read(tmp_path, tree).config == made.config
     hub.put_in_cache(tmp_path / "cache", "someone/a-model", model)
     config = read(tmp_path, tree).config
