@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.modeling_outputs import BaseModelOutput
 
+from components.compute.precision import autocast, computed
 from components.config import UserError
 from components.data.batches import token_batches
 from components.data.tokenizers import MODEL_CONFIG, load_tokenizer
@@ -102,7 +103,7 @@ class Generator(nn.Module):
         texts: list[list[str]] = [[] for _ in queries]
         tokens = 0
         device = next(self.parameters()).device
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.precision == "bf16"):
+        with autocast(computed(config.precision, device.type), device.type):
             for rows in batches:
                 ids, mask = self._padded([encoded[row] for row in rows.tolist()])
                 ids, mask = ids.to(device), mask.to(device)

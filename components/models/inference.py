@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from components.compute import attention
+from components.compute.precision import computed
 from components.compute.processor import configure_process, has_amx
 from components.compute.roofline import MatrixProducts
 from components.data.batches import Batch, to_device, token_batches
@@ -98,14 +99,15 @@ class Inference:
         under them is held once for all models of the process."""
         configure_process(threads)
         self.device, self.batch_tokens = torch.device("cuda" if cuda else "cpu"), batch_tokens
+        self._precision = computed(precision, self.device.type)
         model: Any = kind.load(folder, frozen=True)
         if merge:
             adapters.merge(model)
         else:
-            adapters.share(model, self.device, torch.bfloat16 if precision == "bf16" else torch.float32)
+            adapters.share(model, self.device, torch.bfloat16 if self._precision == "bf16" else torch.float32)
         self.config = model.config
         self.products = MatrixProducts(model.base_model, first_only=first_only(model))
-        self._model = ready(model, device=self.device, precision=precision)
+        self._model = ready(model, device=self.device, precision=self._precision)
 
     def ask(self, reading: Reading, rows: np.ndarray, *side: str) -> np.ndarray:
         """What the model makes of N rows, fp32 (N, ...); a retriever needs the `side` too, "query" or "document"."""
@@ -130,7 +132,7 @@ class TimedInference(Inference):
         self, kind: type[DualEncoder] | type[CrossEncoder], folder: Path, *, precision: str, **options: Any
     ) -> None:
         super().__init__(kind, folder, precision=precision, **options)
-        self._rate = self.products.rate(tokens=self.batch_tokens, device=self.device.type, precision=precision)
+        self._rate = self.products.rate(tokens=self.batch_tokens, device=self.device.type, precision=self._precision)
 
     def timed(self, reading: Reading, rows: np.ndarray, *side: str) -> tuple[np.ndarray, dict[str, float]]:
         """What `ask` gives, and the seconds that it took and that it could not have gone below."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
 from components.compute.gather import rank, sum_gradients, sum_over_workers, workers
+from components.compute.precision import autocast, computed
 from components.data.batches import to_device
 from components.rng import keyed_int
 from components.timing import timed
 from components.training import masters
+from components.training.config import TrainConfig
 from components.training.objective import Objective, Visit
 from components.training.sharding import is_sharded
 
@@ -51,7 +52,7 @@ def add_gradients(
             batch = objective.collate(mine)
             operations += objective.operations(batch) or 0.0
             batch = to_device(batch, device)
-        with autocast(device, precision):
+        with autocast(precision, device.type):
             representations = objective.encode(batch)
         terms = objective.terms(representations, batch)
         # A mean over all workers' rows; a sum over the whole batch is `parts` times the mean of its parts.
@@ -73,6 +74,6 @@ def not_finite(losses: Losses, norm: float) -> str:
     return ", ".join(f"{name} is {value}" for name, value in values.items() if not math.isfinite(value))
 
 
-def autocast(device: torch.device, precision: str) -> Any:
-    """bf16 matrix products, or none of it."""
-    return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()
+def products(config: TrainConfig, device: torch.device) -> str:
+    """The precision of a training's products; of weights in bf16 they are in bf16 whatever the device has."""
+    return "bf16" if config.weights == "bf16" else computed(config.precision, device.type)

@@ -31,7 +31,7 @@ from components.models.layers import use_gradient_checkpointing
 from components.timing import timed
 from components.training import checkpoints, masters, self_check, sharding
 from components.training.config import LOG, TrainConfig
-from components.training.gradients import Losses, add_gradients, not_finite
+from components.training.gradients import Losses, add_gradients, not_finite, products
 from components.training.log import MetricsLog
 from components.training.objective import Objective
 from components.training.schedule import learning_rate, noam_peak, visits_of_update
@@ -141,7 +141,7 @@ def _prepare(
     if device.type == "cpu":
         use_fast_cpu_ops(objective)
     if device.type == "cuda":
-        use_gpu_attention(objective, precision=config.precision)
+        use_gpu_attention(objective, precision=products(config, device))
     if execution.gradient_checkpointing:
         use_gradient_checkpointing(objective)
     if execution.compile and device.type == "cuda":
@@ -187,7 +187,7 @@ def _update(
     visits = visits_of_update(config, objective.rows(), seed=seed, update=state.update)
     losses, operations = add_gradients(
         objective, visits, parts=config.accumulate, seed=seed, update=state.update, device=device,
-        precision=config.precision,
+        precision=products(config, device),
     )  # fmt: skip
     parameters = [masters.master(p) for p in objective.parameters() if p.requires_grad]
     norm = sharding.clip(parameters, config.clip if config.clip is not None else math.inf)
@@ -251,7 +251,7 @@ def _finish(
     device: torch.device,
 ) -> dict[str, Any]:  # fmt: skip
     """Write the model, and what a training that carries on from it needs; drop the checkpoints."""
-    rate = objective.rate(device=device.type, precision=config.precision)
+    rate = objective.rate(device=device.type, precision=products(config, device))
     summary = {
         "updates": state.update,
         "model_seconds": round(state.seconds, 2),

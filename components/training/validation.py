@@ -7,10 +7,11 @@ import math
 import torch
 
 from components.compute.gather import alone, rank, sum_over_workers, workers
+from components.compute.precision import autocast
 from components.config import UserError, listing
 from components.data.batches import to_device
 from components.training.config import TrainConfig
-from components.training.gradients import autocast
+from components.training.gradients import products
 from components.training.objective import Objective, Visit
 
 LOSS = "loss"
@@ -24,7 +25,7 @@ def validate(dev: Objective, config: TrainConfig, *, seed: int, device: torch.de
     Every look sees the same batches with the same random choices, whatever the number of workers.
     """
     assert config.validate_on_dev is not None
-    asked = config.validate_on_dev.measure
+    asked, precision = config.validate_on_dev.measure, products(config, device)
     dev.eval()
     count = dev.rows()
     batches = [range(first, min(count, first + config.batch)) for first in range(0, count, config.batch)]
@@ -36,7 +37,7 @@ def validate(dev: Objective, config: TrainConfig, *, seed: int, device: torch.de
     losses: list[torch.Tensor] = []
     for rows, here in turns:  # a worker without a batch learns the names of the measures from the first
         batch = to_device(dev.collate([Visit(row, 0, seed) for row in rows]), device)
-        with autocast(device, config.precision):
+        with autocast(precision, device.type):
             representations = dev.encode(batch)
         with alone():
             judged = dev.judge(representations, batch)

@@ -88,11 +88,15 @@ def _ray() -> str:
 def _torch() -> str:
     import torch
 
+    from components.compute.precision import has_bf16
+
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         return f"torch {torch.__version__}, GPUs: {', '.join(names)}"
-    fast = "bf16 matrix unit" if has_amx() else "no bf16 matrix unit: training will be slow"
-    return f"torch {torch.__version__}, no GPU; CPU with {fast}"
+    if has_amx():
+        return f"torch {torch.__version__}, no GPU; CPU with AMX"
+    products = "bf16 products" if has_bf16("cpu") else "no bf16 products (`precision: bf16` is computed in fp32)"
+    return f"torch {torch.__version__}, no GPU; CPU with {products} and no AMX: training will be slow"
 
 
 def _faiss() -> str:

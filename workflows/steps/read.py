@@ -145,22 +145,23 @@ class Answerer:
 
         from components.data.token_store import TokenStore
         from components.models.reader import Reader, ReaderInputs
-        from components.training.gradients import autocast
 
         configure_process(threads)
         self._device = torch.device("cuda" if cuda else "cpu")
         self._reader = Reader.load(model).eval().to(self._device)
         self._readings = ReaderInputs(self._reader, TokenStore(tokens, model, pairs=False))
         self._pairs, self._offsets = np.load(work / "pairs.npy", mmap_mode="r"), np.load(work / "offsets.npy")
-        self._config, self._batch_tokens, self._autocast = config, batch_tokens, autocast
+        self._config, self._batch_tokens = config, batch_tokens
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         """Write the answers to some questions."""
+        from components.compute.precision import autocast, computed
         from components.models.reader import answer_questions
 
         cuts = self._offsets[task["start"] : task["stop"] + 1]
         questions = [np.array(self._pairs[a:b]) for a, b in pairwise(cuts)]
-        with self._autocast(self._device, self._config.precision):
+        device = self._device.type
+        with autocast(computed(self._config.precision, device), device):
             texts = answer_questions(
                 self._reader, self._readings, questions, new_tokens=self._config.new_tokens,
                 batch_tokens=self._batch_tokens, device=self._device,
