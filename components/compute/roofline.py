@@ -63,6 +63,11 @@ class MatrixProducts:
         return _rate(self._shapes, tokens, device, dtype, torch.get_num_threads())
 
 
+def head_operations(head: nn.Module, places: int) -> float:
+    """Floating-point operations of a head's forward pass over the states of so many places."""
+    return 2.0 * places * sum(weight.numel() for weight in head.parameters() if weight.ndim == 2)
+
+
 @cache
 def _rate(shapes: tuple[Shape, ...], tokens: int, device: str, dtype: torch.dtype, threads: int) -> float:
     """Measured once in a process, on random numbers: some processors multiply zeros faster."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from components.compute.roofline import MatrixProducts
+from components.compute.roofline import MatrixProducts, head_operations
 from components.models.masked_language_model import MaskedLanguageModel
 from components.objectives.replacing import placed
 from components.objectives.token_prediction import TokenPrediction
@@ -53,8 +53,9 @@ class MLM(TokenPrediction):
         return {"tokens": batch.masked}
 
     def operations(self, batch: MaskedBatch) -> float:
-        """Of reading the documents."""
-        return self._products.training_operations(batch.mask.sum(-1).numpy())
+        """Of the encoder, and of its head at masked tokens."""
+        heads = 3 * head_operations(self.model.head, int(batch.masked.sum()))
+        return self._products.training_operations(batch.mask.sum(-1).numpy()) + heads
 
     def rate(self, *, device: str, precision: str) -> float:
         """Of the encoder's products."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from components.compute.roofline import MatrixProducts
+from components.compute.roofline import MatrixProducts, head_operations
 from components.config import UserError
 from components.models.bottleneck import Decoder, DetectionHead
 from components.models.dual_encoder import DualEncoder, pool
@@ -110,6 +110,8 @@ class SimLM(TokenPrediction):
         self._add_generator(generator)
         parts = [self.encoder, *([self.decoder.layers] if self.decoder is not None else [])]
         self._products = [MatrixProducts(part) for part in parts]
+        samples = config.task != "masked"
+        self._generators_products = MatrixProducts(self.generator.encoder) if samples else None
 
     @property
     def encoder(self) -> Any:
@@ -140,9 +142,20 @@ class SimLM(TokenPrediction):
         }
 
     def operations(self, batch: BottleneckBatch) -> float:
-        """Of the encoder's and the decoder's layers; the generator's and the heads' are left out."""
+        """Of encoder, decoder and their head; of a generator's samples, and of its training where it is trained."""
         lengths = batch.mask.sum(-1).numpy()
-        return sum(products.training_operations(lengths) for products in self._products)
+        places = {view: int(where.sum()) for view, where in self.predicted(batch).items() if view in self._asked}
+        drawn = places.pop("generator", 0)
+        learned = sum(products.training_operations(lengths) for products in self._products)
+        learned += 3 * head_operations(self.head, sum(places.values()))
+        if self._generators_products is None:
+            return learned
+        masked = int(batch.encoder_masked.sum() + batch.decoder_masked.sum())
+        samples = 2 * self._generators_products.operations(lengths) + head_operations(self.generator.head, masked)
+        if not drawn:
+            return learned + samples
+        trained = self._generators_products.training_operations(lengths)
+        return learned + samples + trained + 3 * head_operations(self.generator.head, drawn)
 
     def rate(self, *, device: str, precision: str) -> float:
         """Of the encoder's products."""

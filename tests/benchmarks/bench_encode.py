@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import torch
 
 from components.compute import roofline
+from components.compute.precision import autocast, computed
 from components.data.batches import token_batches
 from components.data.tables import RANKING
 from components.files import replacing
@@ -44,8 +45,8 @@ def test_encode(few_of_each: tuple[str, World]) -> None:
     peer = theirs(few)
     plain = lambda: peer.encode(texts, batch_size=AT_ONCE[few.device], show_progress_bar=False)  # noqa: E731
 
-    def half() -> np.ndarray:
-        with torch.autocast(few.device, torch.bfloat16):
+    def fast() -> np.ndarray:
+        with autocast(few.precision, few.device):
             return plain()
 
     wanted = plain()
@@ -55,9 +56,9 @@ def test_encode(few_of_each: tuple[str, World]) -> None:
     share = 0.6 if few.device == "cpu" else 0.45
     table = [
         by_turns(ours, plain).row(job, "sentence-transformers, fp32", "texts/s", len(texts), 4),
-        by_turns(ours, half).row(job, "sentence-transformers, bf16", "texts/s", len(texts), 1.3),
-        by_turns(with_tokens, half).row(
-            "tokenise all and encode", "sentence-transformers, bf16", "texts/s", len(texts), 1
+        by_turns(ours, fast).row(job, f"sentence-transformers, {few.precision}", "texts/s", len(texts), 1.3),
+        by_turns(with_tokens, fast).row(
+            "tokenise all and encode", f"sentence-transformers, {few.precision}", "texts/s", len(texts), 1
         ),
         share_of_roofline(encoder, ours, rows).row(job, "the floor", "texts/s", len(texts), share),
     ]
@@ -77,7 +78,7 @@ def share_of_roofline(encoder: Encoder, ours: Callable[[], Any], rows: np.ndarra
     seconds = []
     for _ in range(PAIRS):
         roofline._rate.cache_clear()
-        rate = encoder.inference.products.rate(tokens=tokens, device=device, precision="bf16")
+        rate = encoder.inference.products.rate(tokens=tokens, device=device, precision=computed("bf16", device))
         seconds.append((seconds_of(ours), operations / rate))
     return Compared(seconds)
 

@@ -80,7 +80,8 @@ def test_simcse(few: World) -> None:
         model = SentenceTransformer(str(begins / "model"), device=few.device)
         model.max_seq_length = SHORT
         arguments = SentenceTransformerTrainingArguments(
-            output_dir=str(few.place("theirs")), per_device_train_batch_size=SENTENCES, max_steps=STEPS, bf16=True,
+            output_dir=str(few.place("theirs")), per_device_train_batch_size=SENTENCES, max_steps=STEPS,
+            bf16=few.precision == "bf16",
             warmup_steps=0, save_strategy="no", logging_strategy="no", report_to="none", disable_tqdm=True,
             use_cpu=few.device == "cpu",
         )  # fmt: skip
@@ -90,7 +91,11 @@ def test_simcse(few: World) -> None:
 
     found = by_turns(lambda: seconds_of_ours(few, "simcse", begins, config), theirs)
     row = found.row(
-        "SimCSE", "SentenceTransformerTrainer, MultipleNegativesRankingLoss, bf16", "texts/s", SENTENCES * STEPS, 1.3
+        "SimCSE",
+        f"SentenceTransformerTrainer, MultipleNegativesRankingLoss, {few.precision}",
+        "texts/s",
+        SENTENCES * STEPS,
+        1.3,
     )
     lines = [f"Batches of {SENTENCES} texts of {SHORT} tokens at most, each encoded twice; {STEPS} updates a turn, "
              "inside the loop.", machine(ROOT)]  # fmt: skip
@@ -173,7 +178,8 @@ def test_simlm(few: World) -> None:
         torch.set_num_threads(cores())
         model, rng = PlainSimLM(str(begins / "model"), str(drawn_by / "model")).to(few.device), random.Random(1)
         arguments = TrainingArguments(
-            output_dir=str(few.place("theirs")), per_device_train_batch_size=DOCUMENTS, max_steps=STEPS, bf16=True,
+            output_dir=str(few.place("theirs")), per_device_train_batch_size=DOCUMENTS, max_steps=STEPS,
+            bf16=few.precision == "bf16",
             warmup_steps=0, save_strategy="no", logging_strategy="no", report_to="none", disable_tqdm=True,
             use_cpu=few.device == "cpu", remove_unused_columns=False,
         )  # fmt: skip
@@ -184,7 +190,7 @@ def test_simlm(few: World) -> None:
 
     found = by_turns(lambda: seconds_of_ours(few, "simlm", begins, config, generator=drawn_by), theirs)
     tokens = sum(len(one["input_ids"]) for one in told)
-    row = found.row("SimLM", "Hugging Face's Trainer over its own modules, bf16", "tokens/s", tokens, 1.3)
+    row = found.row("SimLM", f"Hugging Face's Trainer over its own modules, {few.precision}", "tokens/s", tokens, 1.3)
     lines = [f"Batches of {DOCUMENTS} documents of {LENGTH} tokens at most, a frozen generator of three layers; "
              f"{STEPS} updates a turn, inside the loop.", machine(ROOT)]  # fmt: skip
     write("SimLM", 'make bench ARGS="-k test_simlm"', HEAD, [row], lines)

@@ -77,7 +77,7 @@ def written(world: World, groups: Path) -> dict[str, list[Any]]:
 def arguments(world: World, kind: Any, batch: int) -> Any:
     """Their trainer's, as like ours as it can be set."""
     return kind(
-        output_dir=str(world.place("theirs")), per_device_train_batch_size=batch, bf16=True,
+        output_dir=str(world.place("theirs")), per_device_train_batch_size=batch, bf16=world.precision == "bf16",
         max_steps=SIZES[world.device].updates, learning_rate=2e-5, warmup_steps=0, save_strategy="no",
         logging_strategy="no", report_to="none", disable_tqdm=True, use_cpu=world.device == "cpu",
     )  # fmt: skip
@@ -113,7 +113,7 @@ def test_retriever(world: World) -> None:
     found = by_turns(ours, theirs)
     row = found.row(
         "train the retriever",
-        "SentenceTransformerTrainer, MultipleNegativesRankingLoss, bf16",
+        f"SentenceTransformerTrainer, MultipleNegativesRankingLoss, {world.precision}",
         "pairs/s",
         pairs * updates,
         1.3,
@@ -148,7 +148,9 @@ def test_ranker(world: World) -> None:
         return float(trainer.train().metrics["train_runtime"])
 
     found = by_turns(ours, theirs)
-    row = found.row("train the ranker", "CrossEncoderTrainer, ListNetLoss, bf16", "groups/s", size * updates, 1.3)
+    row = found.row(
+        "train the ranker", f"CrossEncoderTrainer, ListNetLoss, {world.precision}", "groups/s", size * updates, 1.3
+    )
     lines = [
         f"Batches of {size} groups of {1 + NEGATIVES} documents; {updates} updates a turn, inside the loop.",
         machine(ROOT),
@@ -184,13 +186,14 @@ def test_scores(few: World) -> None:
     )  # fmt: skip
     peer = CrossEncoder(str(few.ranker / "model"), device=few.device, max_length=LENGTH)
     exact = peer.predict(pairs[:200], show_progress_bar=False)
-    peer.bfloat16()
+    if few.precision == "bf16":
+        peer.bfloat16()
     worst = float(np.abs(scorer.scores(rows[:200])[0] - exact).max())
     found = by_turns(
         lambda: scorer.scores(rows),
         lambda: peer.predict(pairs, batch_size=AT_ONCE[few.device], show_progress_bar=False, convert_to_tensor=True),
     )
-    row = found.row("score groups with the ranker", "CrossEncoder.predict, bf16", "pairs/s", len(rows), 1.5)
+    row = found.row("score groups with the ranker", f"CrossEncoder.predict, {few.precision}", "pairs/s", len(rows), 1.5)
     lines = [f"{len(rows):,} pairs of {LENGTH} tokens at most. Largest difference from a score in fp32: {worst:.4f} "
              f"(their standard deviation is {exact.std():.4f}).", machine(ROOT)]  # fmt: skip
     write("Scoring", 'make bench ARGS="-k test_scores"', HEAD, [row], lines)

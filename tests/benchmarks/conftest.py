@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from components.compute.precision import computed
 from components.data.tables import document_text
 from components.models.configs import CrossEncoderConfig, DualEncoderConfig, locate_model
 from workflows.distributed.cluster import Cluster, Pool, cores
@@ -55,6 +56,11 @@ class World:
     def device(self) -> str:
         """What models run on."""
         return "cuda" if self.cluster.cuda() else "cpu"
+
+    @property
+    def precision(self) -> str:
+        """The faster one there: ours by itself, and what peers are told to use."""
+        return computed("bf16", self.device)
 
     def documents(self, count: int | None = None) -> list[str]:
         """What a model reads of the first documents."""

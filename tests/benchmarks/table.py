@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from components.compute.precision import has_bf16
+
 SETTINGS = "SPARRING_BENCH_"
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
@@ -34,9 +36,10 @@ def gpu() -> str:
 
 
 def cpu() -> str:
-    """What the machine calls its processor."""
+    """What the machine calls its processor, and whether it has no products in bf16, which is as slow as another one."""
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    return model.group(1).replace("(R)", "") if model else "an unknown processor"
+    name = model.group(1).replace("(R)", "") if model else "an unknown processor"
+    return name if has_bf16("cpu") else f"{name} without bf16"
 
 
 def write(title: str, command: str, head: list[str], rows: list[list[str]], lines: list[str]) -> None:

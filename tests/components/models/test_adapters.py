@@ -153,6 +153,7 @@ def test_what_one_does_to_a_body_leaves_the_others_as_they_are(encoder: Path) ->
     torch.testing.assert_close(asked(models[1], "query"), before, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("bf16")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_models_that_are_asked_share_a_body_in_their_precision(encoder: Path, tmp_path: Path, precision: str) -> None:
     retriever(encoder, similarity="cosine").save(tmp_path / "retriever", encoder)
@@ -170,6 +171,7 @@ def test_models_that_are_asked_share_a_body_in_their_precision(encoder: Path, tm
 
 
 @pytest.mark.skipif(not inference.can_fuse(), reason="this processor has no products in bf16")
+@pytest.mark.usefixtures("bf16")
 def test_merged_layers_are_fused(encoder: Path, tmp_path: Path) -> None:
     retriever(encoder).save(tmp_path / "retriever", encoder)
     options: dict[str, Any] = {"precision": "bf16", "batch_tokens": 100, "cuda": False, "threads": 1}

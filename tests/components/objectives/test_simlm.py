@@ -11,10 +11,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModel, AutoModelForMaskedLM
 
 from components.config import UserError
 from components.data.batches import to_device
+from components.models import masked_language_model
 from components.models.dual_encoder import DualEncoder
 from components.objectives import simlm
 from components.training.pretraining import BottleneckConfig
@@ -372,3 +374,25 @@ def test_what_cannot_be_pretrained_is_refused(pretraining: Artifacts, encoder: P
 def test_a_batch_moves_to_a_device_with_what_is_not_there_yet(pretraining: Artifacts) -> None:
     batch = pretraining.objective(SIMLM).collate(visits(ROWS))
     assert to_device(batch, torch.device("cpu")).encoder_ids is None
+
+
+# What it costs
+
+
+@pytest.mark.parametrize("name", ["SimLM", "joint", "Enc-Dec MLM", "MLM", "Enc-Dec RTD", "AutoEncoder", "mlm"])
+def test_operations_are_those_that_torch_counts(
+    pretraining: Artifacts, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of layers and heads, but for scores that are computed again for the gradient: they are no part of the floor."""
+    monkeypatch.setattr(masked_language_model, "checkpointed", lambda forward, *piece, recompute: forward(*piece))
+    objective = pretraining.objective(VARIANTS[name]).eval()
+    frozen = objective.generator.modules() if name in ("SimLM", "Enc-Dec RTD") else ()
+    for module in (*objective.modules(), *frozen):
+        if hasattr(module, "set_attn_implementation"):
+            module.set_attn_implementation("eager")
+    batch = objective.collate(visits([0]))
+    assert batch.mask.all()  # no padding, which would be counted
+    with FlopCounterMode(display=False) as counter:
+        found = objective.terms(objective.encode(batch), batch)
+        sum(term.value for term in found.values()).backward()
+    assert objective.operations(batch) == counter.get_total_flops()

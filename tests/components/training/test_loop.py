@@ -158,6 +158,7 @@ def test_losses_are_computed_in_fp32_whatever_the_models_precision(
     assert set(seen) == {(torch.float32, False)}
 
 
+@pytest.mark.usefixtures("bf16")
 def test_bf16_is_near_fp32_and_keeps_weights_in_fp32(run: Any, tmp_path: Path) -> None:
     for place, precision in (("a", "fp32"), ("b", "bf16")):
         run(place, updates=2, precision=precision, log_every=1)
