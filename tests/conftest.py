@@ -121,6 +121,12 @@ def played(toys: Path, beir: Path, encoder: Path) -> tiny.Place:
 
 
 @pytest.fixture
+def bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products in bf16 where they are asked for, also on a processor that emulates them."""
+    monkeypatch.setattr("components.compute.precision.has_bf16", lambda device: True)
+
+
+@pytest.fixture
 def said(capsys: pytest.CaptureFixture[str]) -> tiny.Said:
     """What was printed since it was last asked: standard output and errors."""
     return lambda: (printed := capsys.readouterr()) and (printed.out, printed.err)

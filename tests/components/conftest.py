@@ -9,17 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from components.compute import precision
 from components.training.loop import Execution, train
 from components.training.objective import ObjectiveInputs, objective_named
 from tests.support import toy
 from tests.support.trainings import Interrupted, groups
-
-
-@pytest.fixture
-def bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products in bf16 where they are asked for, also on a processor that emulates them."""
-    monkeypatch.setattr(precision, "has_bf16", lambda device: True)
 
 
 @pytest.fixture

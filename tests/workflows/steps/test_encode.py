@@ -86,6 +86,7 @@ def test_each_text_is_encoded_once_and_alike_whatever_the_shards(
     np.testing.assert_allclose(asked, queries, rtol=0, atol=1e-5)
 
 
+@pytest.mark.usefixtures("bf16")
 def test_precision_of_the_pass_and_of_what_is_stored(tmp_path: Path, encoded: Any) -> None:
     _, full, _ = encoded(tmp_path / "a")
     _, half, queries = encoded(tmp_path / "b", precision="bf16", vectors="float16")
