@@ -65,8 +65,8 @@ class TrainConfig(Config):
     clip: float | None = Field(2.0, gt=0)
     """Largest norm of the gradient, to which a larger one is scaled; null for no limit."""
     precision: Literal["bf16", "fp32"] = "bf16"
-    """`bf16` is autocast: matrix products in bf16, weights and optimizer in fp32. Where a device has no products in bf16,
-    they are in fp32, which is faster there."""
+    """`bf16` is autocast: matrix products in bf16, weights and optimizer in fp32. Where a device has no products in
+    bf16, they are in fp32, which is faster there."""
     weights: Literal["bf16", "fp32"] = Field("fp32", exclude_if=lambda weights: weights == "fp32")
     """`bf16`: the matrices of layers and token embeddings are in bf16 in memory, and so are the states between layers;
     the optimizer updates fp32 weights of its own, which they are the rounded form of, and which the trained model is
