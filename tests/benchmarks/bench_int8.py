@@ -40,7 +40,7 @@ def test_int8(few: World) -> None:
     model = DualEncoder.load(few.retriever / "model").eval()
     layer = model.base_model.encoder.layer[0]
     states, mask = torch.randn(TEXTS, LENGTH, 384), torch.zeros(TEXTS, 1, 1, LENGTH)
-    half = FusedLayer(layer)
+    half = FusedLayer(layer, torch.bfloat16)
 
     def passes(one: nn.Module) -> Callable[[], None]:
         def several() -> None:

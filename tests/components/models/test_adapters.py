@@ -170,7 +170,7 @@ def test_models_that_are_asked_share_a_body_in_their_precision(encoder: Path, tm
         torch.testing.assert_close(asked(model._model, "query"), exact, rtol=0, atol=far)
 
 
-@pytest.mark.skipif(not inference.can_fuse(), reason="this processor has no products in bf16")
+@pytest.mark.skipif(not inference.can_fuse(torch.bfloat16), reason="this processor has no products in bf16")
 @pytest.mark.usefixtures("bf16")
 def test_merged_layers_are_fused(encoder: Path, tmp_path: Path) -> None:
     retriever(encoder).save(tmp_path / "retriever", encoder)

@@ -59,7 +59,7 @@ def test_a_ranker(encoder: Path, tmp_path: Path, pooling: str, dtype: torch.dtyp
             assert torch.equal(ours(batch), theirs(batch))
 
 
-@pytest.mark.skipif(not inference.can_fuse(), reason="this processor has no products in bf16")
+@pytest.mark.skipif(not inference.can_fuse(torch.bfloat16), reason="this processor has no products in bf16")
 def test_its_layers_are_fused(encoder: Path, tmp_path: Path) -> None:
     folder = saved(tmp_path, DualEncoder, toy.retriever_config(encoder, pooling="cls", similarity="dot"))
     theirs, ours = (
