@@ -182,7 +182,7 @@ def leading_sentence(metrics: Json) -> str:
     if lead is None or lead["system"] is None or across(metrics):
         return ""
     if lead["why"]:
-        chosen = f"{lead['system']} against {lead['baseline']}, which no queries of their own chose ({lead['why']})."
+        chosen = f"{lead['system']} against {lead['baseline']}; no dev queries chose these two ({lead['why']})."
     elif lead["selected_on"]:
         chosen = f"Best trained system on {chosen_on(lead)}: {lead['system']}; best untrained: {lead['baseline']}."
     else:

@@ -81,11 +81,11 @@ def _json(source: Pretrained, name: str) -> dict[str, Any]:
 
 def _file(source: Pretrained, name: str) -> Path:
     """A file of a model, of one of a hub in its cache; a path where nothing is, where there is no such file."""
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
-
     folder = Path(locate_model(source.model))
     if folder.is_dir():
         return folder / name
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
     try:
         kept = try_to_load_from_cache(source.model, name, revision=source.revision)
         if kept is not None:  # else it says that there is no such file

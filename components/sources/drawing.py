@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from components.config import UserError, listing
+from components.config import UserError, did_you_mean, listing
 from components.rng import keyed_int, keyed_sample
 from components.sources.base import Source
 from components.sources.records import Bad, Document, Judgement, Query
@@ -80,12 +80,16 @@ class Drawn:
     def _kept(self) -> dict[str, set[str]]:
         """The queries that are kept, for each split that is sampled."""
         names: dict[str, list[str]] = {split: [] for split in self.source.sample}
+        splits: set[str] = set()
         for record in self._dealt(self.source.read_queries()) if names else ():
-            if isinstance(record, Query) and record.split in names:
-                names[record.split].append(record.query_id)
+            if isinstance(record, Query):
+                splits.add(record.split)
+                if record.split in names:
+                    names[record.split].append(record.query_id)
         for split, of_split in names.items():
             if not of_split:
-                raise UserError(f"data.sample: there are no queries in {split!r}")
+                meant = f"accepted: {listing(sorted(splits))}{did_you_mean(split, splits)}"
+                raise UserError(f"data.sample: there are no queries in {split!r}; {meant}")
         return {split: self._sample(split, of_split) for split, of_split in names.items()}
 
     def _sample(self, split: str, queries: list[str]) -> set[str]:

@@ -157,10 +157,14 @@ class Source(base.Source):
     def _of_files(self, role: Role, needed: list[str], optional: list[str]) -> Iterator[tuple[dict[str, Any], str]]:
         """The rows of all files of a table. What is said of a file's split holds for its rows without one."""
         for path, split in self._splits(role).items():
+            none = True
             for row, place in self._read(path, needed, optional, getattr(self.columns, role)):
+                none = False
                 if split is not None:
                     row["split"] = row["split"] or split
                 yield row, place
+            if none and split is not None:
+                raise UserError(f"{path}: no {role}, and `{role}` says that the split {split} is there")
 
     def _read(
         self, path: Path, needed: list[str], optional: list[str], columns: dict[str, str]

@@ -99,9 +99,10 @@ def unused(place: Path, keys: Keys) -> list[Table]:
 
 def _tables(place: Path, keys: Keys) -> list[Table]:
     """The tables of a folder; none where they are not what is read."""
-    if keys["format"] not in ("tables", "parquet") or not place.is_dir():
+    if keys["format"] not in ("tables", "parquet"):
         return []
-    return _by_split(place, [one for _, one in _seen(place, _names(place)) if isinstance(one, Table)])
+    folder, names = (place, _names(place)) if place.is_dir() else (place.parent, [place.name])
+    return _by_split(folder, [one for _, one in _seen(folder, names) if isinstance(one, Table)])
 
 
 def remarks(place: Path, keys: Keys) -> list[str]:
@@ -110,6 +111,7 @@ def remarks(place: Path, keys: Keys) -> list[str]:
     if lines:
         lines.append("to use a table, name it and its columns in the config, such as "
                      "`queries: FILE` and `columns: {queries: {query_id: THEIRS, text: THEIRS}}`")  # fmt: skip
+    lines += _unread(place, keys)
     for role, name in numbered(place, keys).items():
         files = listing(patterns(keys[role]))
         lines.append(f"{files}: no column of ids is known, so {role} are numbered by row; to name one: "
@@ -117,6 +119,22 @@ def remarks(place: Path, keys: Keys) -> list[str]:
     readable = [table for table in _tables(place, keys) if unreadable(place, table) is None]
     if lines and (case := differing_in_case(place, readable)):
         lines.append(case)
+    return lines
+
+
+def _unread(place: Path, keys: Keys) -> list[str]:
+    """The columns of the tables that are read which are not."""
+    if not (tables := _tables(place, keys)):
+        return []
+    lines, known = [], ["doc_id", "title", "text", "query_id", "answers", "split", "relevance"]
+    known += [theirs for names in keys.get("columns", {}).values() for theirs in names.values()]
+    for table in tables:
+        left = [column for column in table.columns if column not in known]
+        if not left or kind_of(table.name) == ".txt" or table in unused(place, keys):
+            continue
+        asks = "; does one ask what the text answers? Then `paired: true`, `queries: FILE` and `columns: "
+        asks += "{queries: {text: THEIRS}}`"
+        lines.append(f"{table.name}: not read: {listing(left)}{'' if keys.get('queries') else asks}")
     return lines
 
 
@@ -293,7 +311,9 @@ def _of(tables: list[Table], role: str) -> Table | None:
     """The only table of a role; UserError where there are several."""
     found = [table for table in tables if _role(table) == role]
     if len(found) > 1:
-        told = "" if role == "documents" else ", or names that tell their splits, such as train.csv and test.csv"
+        told = ", or names that tell their splits, such as train.csv and test.csv"
+        if role == "documents":
+            told = "; if a column asks what the text answers, `paired: true` and `columns` in a config say so"
         raise UserError(f"several tables of {role}: {listing(one.name for one in found)}; accepted: one, a folder "
                         f"of its own for the parts of one{told}")  # fmt: skip
     return found[0] if found else None

@@ -20,7 +20,7 @@ NAMES: dict[str, list[str]] = {
     "doc_id": ["doc_id", "docid", "document_id", "passage_id", "corpus_id", "pid", "docno", "did"],
     "query_id": ["query_id", "qid", "queryid", "question_id"],
     "id": ["id", "_id"],
-    "question": ["question", "query", "anchor", "search", "prompt", "ask", "asked"],
+    "question": ["question", "query", "anchor", "search", "prompt", "ask", "asked", "claim"],
     "text": ["text", "body", "content", "contents", "passage", "document", "answer", "context", "positive", "abstract",
              "response", "description"],
     "title": ["title", "headline", "heading", "name", "subject"],

@@ -228,13 +228,21 @@ def _lines(path: Path, *, blank: bool) -> Iterator[Row]:
 def _objects(
     path: Path, needed: list[str], optional: list[str], columns: dict[str, str]
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """The objects of a .jsonl file, of which the first must have what is needed."""
+    """The objects of a .jsonl file, of which the first must have what is needed, and one what has a declared name."""
     theirs: dict[str, str | None] | None = None
+    unseen = {ours: columns[ours] for ours in optional if ours in columns}
+    first: list[str] = []
     for item in read_objects(path):
         if not isinstance(item, Item):
             raise UserError(str(item))
         if theirs is None:
             check_ours(item.place, [*needed, *optional], columns)
-            theirs_of(item.place, list(item.value), needed, [], {k: v for k, v in columns.items() if k in needed})
+            first = list(item.value)
+            theirs_of(item.place, first, needed, [], {k: v for k, v in columns.items() if k in needed})
             theirs = {name: columns.get(name, name) for name in (*needed, *optional)}
+        for ours in [ours for ours, name in unseen.items() if name in item.value]:
+            del unseen[ours]
         yield {ours: item.value.get(name) for ours, name in theirs.items()}, item.place
+    if first and unseen:
+        ours, name = next(iter(unseen.items()))
+        raise UserError(f"{path}: wrong columns: no object has {name!r} for {ours}; the first has {listing(first)}")

@@ -140,7 +140,7 @@ def test_without_dev_queries_nothing_is_selected(
         assert (made["chosen"]["weight"], made["chosen"]["c"], made["queries"], made["tried"]) == (0.5, 60.0, 0, [])
     assert place("show") == 0
     assert " ".join(said()[0].split()).startswith(
-        "start model against BM25, which no queries of their own chose (no query of 'dev' is judged, so weights of "
+        "start model against BM25; no dev queries chose these two (no query of 'dev' is judged, so weights of "
         "fusions are the defaults too). On test: RR@10 "
     )
 

@@ -4,6 +4,7 @@ that a run has in the store, but for what the other runs here use too."""
 import argparse
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 from components.config import UserError, listing
 from workflows.commands.opening import add_config, opened
@@ -61,6 +62,8 @@ def call(arguments: argparse.Namespace) -> None:
     """Drop what no finished result needs any more, or all."""
     experiment, store = opened(arguments)
     if not arguments.whole and pending(experiment.wanted, store):
+        if not store.started(graph(experiment.wanted)):
+            raise UserError("nothing of it has been run")
         raise UserError("the run is not finished; clean drops what only an unfinished run still needs; accepted: "
                         "--whole, which removes all of it")  # fmt: skip
     freed = 0
@@ -78,6 +81,15 @@ def call(arguments: argparse.Namespace) -> None:
                 link.unlink()
 
 
+def _names(run: Path, runs: Path) -> set[str]:
+    """The names of what a run uses. UserError where its config cannot be read."""
+    try:
+        return {node.name for node in graph(experiments.read(run, [], runs).wanted)}
+    except UserError as error:
+        raise UserError(f"{run} may use what would be removed, and its config cannot be read; mend that, or remove the "
+                        f"folder: {error}") from None  # fmt: skip
+
+
 def _own(experiment: Experiment, store: Store) -> Iterator[tuple[Step, list[str], int]]:
     """The steps of a run that have files and that no other run beside it uses; no parts of them, for all, and their
     bytes. UserError where a driver is at work on one."""
@@ -88,7 +100,7 @@ def _own(experiment: Experiment, store: Store) -> Iterator[tuple[Step, list[str]
     runs = experiment.run.parent
     beside = [one for one in runs.glob("*") if is_run(one) and (one / PLAN).is_file() and one != experiment.run]
     # By their configs, not by their links: a run that is under way has none yet.
-    used = {node.name for one in beside for node in graph(experiments.read(one, [], runs).wanted)}
+    used = {name for one in beside for name in _names(one, runs)}
     started = store.started(nodes)
     for node in nodes:
         if node.name in started and node.name not in used:

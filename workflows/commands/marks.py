@@ -45,7 +45,8 @@ def call(arguments: argparse.Namespace) -> None:
         folder = experiment.run
     file = arguments.marks or folder / FILE
     if not file.exists():
-        raise UserError(f"{file}: no such file; marks are made on the page of `serve`")
+        raise UserError(f"{file}: no such file; marks are made on the page of `serve` (of a finished run, or of an "
+                        "exported system)")  # fmt: skip
     marks = Marks(file).all()
     try:
         if experiment is None:

@@ -3,9 +3,12 @@ can do the work; with --estimate, what the run would cost in time, memory, disk 
 a line each."""
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 
 from components.config import UserError, listing
+from components.models.capabilities import can_be_read
+from components.models.configs import Pretrained
 from workflows import ROOT
 from workflows.commands.opening import opened
 from workflows.commands.several import add_configs, named
@@ -21,7 +24,7 @@ from workflows.running.plan import defaults_text, plan_text
 from workflows.stages import experiments
 from workflows.stages.experiments import Experiment
 from workflows.stages.scale import NoSmallScale
-from workflows.store.dag import graph
+from workflows.store.dag import Step, graph
 from workflows.store.planner import pending
 from workflows.store.store import Store
 from workflows.tuning.config import TunedExperiment, read_tuning
@@ -65,9 +68,17 @@ def call(arguments: argparse.Namespace) -> None:
     missing = list(dict.fromkeys(name for node in pending(experiment.wanted, store) for name in missing_for(node)))
     if missing:
         print(f"source missing: {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""))
+    for model in _models_elsewhere(pending(experiment.wanted, store)):
+        print(f"model missing: {model}: neither a folder nor in this machine's cache, and the hub does not give it")
     _say_changes(experiment, store)
     if tuned is not None:
         print(_tuning(tuned))
+
+
+def _models_elsewhere(waiting: Iterable[Step]) -> list[str]:
+    """The models that steps to be run begin from and that cannot be read here."""
+    begun = [value for node in waiting for value in node.inputs.values() if isinstance(value, Pretrained)]
+    return list(dict.fromkeys(one.model for one in begun if not can_be_read(one)))
 
 
 def _say_changes(experiment: Experiment, store: Store, of: str = "") -> None:

@@ -75,7 +75,8 @@ def run_one(arguments: argparse.Namespace) -> None:
     print(result_table.table(metrics))
     if not waiting:
         lost = [node.label for node, state in states(wanted, store) if state == "not needed"]
-        again = f"; not there any more, and not needed: {listing(lost[:3])}; --until LABEL makes one again"
+        more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
+        again = f"; not there any more, and not needed: {listing(lost[:5])}{more}; --until LABEL makes one again"
         print("nothing to run: every step that this needs is done" + (again if lost else ""))
     elif executed:  # otherwise another driver did it all
         steps, _ = timeline(folder.finished_steps(), executed)

@@ -58,7 +58,10 @@ def call(arguments: argparse.Namespace) -> None:
     if arguments.depth is not None and not arguments.rank:
         raise UserError("--depth: says how many documents --rank reorders; accepted: together with --rank")
     if arguments.system is not None and arguments.rank:
-        raise UserError(f"--rank: {arguments.system!r} has the ranker that it has; accepted: without --system")
+        raise UserError(
+            "--rank: has the last ranker reorder what the last retriever finds; accepted: without --system, or a "
+            "--system that ends in a ranker"
+        )
     for number, hit in enumerate((_exported if experiments.is_system(arguments.config) else _of_run)(arguments), 1):
         title, doc_id, text = (part.translate(CONTROLS) for part in (hit.title, hit.doc_id, hit.text))
         print(f"{number}. {f'{title}  ' if title else ''}({_scores(hit)})  {doc_id}")

@@ -155,7 +155,8 @@ class Cluster(Config):
 
             available = torch.cuda.is_available()
         if self.device == "cuda" and not available:
-            raise UserError("cluster: device: cuda is asked for, and there is no GPU; accepted: auto, cpu")
+            where = "in the Ray cluster" if self.mode == "ray" else "on this machine"
+            raise UserError(f"cluster: device: cuda is asked for, and there is no GPU {where}; accepted: auto, cpu")
         return available
 
     def check(self) -> None:

@@ -113,7 +113,7 @@ def _file(path: Path) -> Path:
     if (place / SYSTEM).is_file():
         raise UserError(f"{path}: an exported system; accepted: a config (search, serve and marks take a system too)")
     if place.is_dir():
-        raise UserError(f"{path}: a folder without {CONFIG}; accepted: a config, or the folder of a run")
+        raise UserError(f"{path}: a folder without {CONFIG}; accepted: a config, or the folder of a run, which has it")
     if kind_of(place.name) in KINDS and place.is_file():
         raise UserError(f"{path}: a table; accepted: a config, which `{program()} init {path}` writes for it")
     if place.exists():

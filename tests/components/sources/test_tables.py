@@ -64,6 +64,19 @@ def test_a_name_of_no_column_of_ours_is_refused_in_every_kind_of_file(tmp_path: 
             list(pairs(tmp_path, file, columns={**NAMED, "queries": {"text": "question", "txt": "q"}}).read_queries())
 
 
+def test_a_name_that_one_of_several_files_lacks_is_refused(tmp_path: Path) -> None:
+    """In JSON lines its documents had no titles, and nobody was told."""
+    write(tmp_path / "a.csv", "heading,text", "A,x")
+    write(tmp_path / "b.jsonl", '{"title": "B", "text": "y"}')
+    keys = {"path": str(tmp_path), "documents": ["a.csv", "b.jsonl"], "columns": {"documents": {"title": "heading"}}}
+    with pytest.raises(
+        UserError, match=r"b\.jsonl: wrong columns: no object has 'heading' for title; the first has ti"
+    ):
+        list(source(format="tables", **keys).read_documents())
+    write(tmp_path / "b.jsonl", '{"text": "y"}', '{"heading": "B", "text": "z"}')
+    assert [row[1] for row in without_place(source(format="tables", **keys).read_documents())] == ["A", "", "B"]
+
+
 def test_pairs_with_relevances(tmp_path: Path) -> None:
     """A pair of relevance 0 was trained on as right. A row without a value is bad, where the others have one."""
     for head, columns in (
@@ -256,6 +269,16 @@ def test_each_file_of_queries_may_be_a_split(tmp_path: Path) -> None:
         ValueError, match=r"queries: a file stands for two splits; accepted: files with a column `split`"
     ):
         source(format="tables", **keys, queries={"train": "asked.csv", "test": "asked.csv"})
+
+
+@pytest.mark.parametrize("content", ["", "question,answer\n"], ids=["empty", "a header"])
+def test_a_split_whose_file_has_no_rows_is_refused(tmp_path: Path, content: str) -> None:
+    """Another one would be drawn of the training queries."""
+    write(tmp_path / "faq.csv", "question,answer", "a?,A", "b?,B")
+    (tmp_path / "test.csv").write_text(content)
+    files = {"documents": ["faq.csv", "test.csv"], "queries": {"train": "faq.csv", "test": "test.csv"}}
+    with pytest.raises(UserError, match=r"test\.csv: no queries, and `queries` says that the split test is there"):
+        list(pairs(tmp_path, "", **files, split=None).read_queries())
 
 
 def test_pairs_in_several_files_beside_documents_alone(tmp_path: Path) -> None:

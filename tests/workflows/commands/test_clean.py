@@ -111,7 +111,27 @@ def test_an_edit_after_clean_runs_to_the_end(played: Place, tmp_path: Path) -> N
 def test_clean_of_an_unfinished_run(played: Place, tmp_path: Path, said: Said) -> None:
     place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()))
     assert place("clean") == 2
-    assert said()[1].startswith("error: the run is not finished")
+    assert said()[1].startswith("error: nothing of it has been run")
+    assert place("run", "--until", "tokens") == 0
+    assert place("clean") == 2
+    assert said()[1].splitlines()[-1].startswith("error: the run is not finished")
+
+
+def test_a_run_beside_it_that_cannot_be_read_is_named(played: Place, tmp_path: Path, said: Said) -> None:
+    """Nobody can say what it uses."""
+    place = played.copy(tmp_path / "clean")
+    assert place("run", "--set", "evaluate.measures=[RR@10]", "--until", "data") == 0
+    other = next(folder for folder in place.runs.iterdir() if folder.name != "tiny")
+    file = other / "config.yaml"
+    file.write_text(file.read_text().replace("components.losses.", "nowhere.losses."))
+    before = tiny.contents(place.store)
+    assert place("clean", "--whole") == 2
+    error = said()[1].splitlines()[-1]
+    assert error.startswith(
+        f"error: {other} may use what would be removed, and its config cannot be read; mend that, or "
+    )
+    assert "no module 'nowhere" in error
+    assert tiny.contents(place.store) == before
 
 
 def test_a_whole_run_is_removed_but_for_what_another_uses(played: Place, tmp_path: Path, said: Said) -> None:

@@ -63,6 +63,11 @@ def test_a_source_that_is_missing_is_named_before_anything_is_written(
     assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", "inline.yaml"}
 
 
+def test_plan_says_that_a_model_is_nowhere(beir: Path, tmp_path: Path, said: Said) -> None:
+    assert tiny.place(tmp_path, tiny.dpr(beir, Path("someone/no-such-model")))("plan") == 0
+    assert said()[0].splitlines()[-1].startswith("model missing: someone/no-such-model: neither a folder nor in ")
+
+
 def test_plan_says_that_a_ranking_file_is_missing(beir: Path, tmp_path: Path, encoder: Path, said: Said) -> None:
     tree = tiny.dpr(beir, encoder)
     tree["evaluate"] = {"other_rankings": {"theirs": {"path": str(tmp_path / "theirs.trec")}}}

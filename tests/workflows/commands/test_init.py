@@ -249,11 +249,11 @@ def test_what_is_left_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own").mkdir()
     write(tmp_path / "own/documents.csv", "paper,title,abstract", *(f"{name},,{text}" for name, text in DOCUMENTS))
-    write(tmp_path / "own/claims.csv", "claim_id,claim", "1,what is it")
+    write(tmp_path / "own/claims.csv", "claim_id,claimed", "1,what is it")
     write(tmp_path / "own/support.csv", "claim_id,paper", "7,another")
     assert main(["init", "own"]) == 0
     out = said()[0]
-    assert "not used: claims.csv: columns claim_id, claim: none that is known\n" in out
+    assert "not used: claims.csv: columns claim_id, claimed: none that is known\n" in out
     assert "not used: support.csv: " in out
     assert "documents.csv: no column of ids is known, so documents are numbered by row" in out
     assert "0 queries" in out
@@ -506,6 +506,13 @@ def test_what_makes_no_sense_is_named_line_by_line(tmp_path: Path, monkeypatch: 
     assert len(said_lines) == 12
     assert main(["init", "odd/c.parquet"]) == 2
     assert re.fullmatch(r"error: odd/c\.parquet: not a Parquet file: .*[^.]; mend the file, .*\n", said()[1])
+    write(tmp_path / "told" / "told.csv", "statement,abstract", "a,b")
+    assert main(["init", "told/told.csv"]) == 0
+    assert "told.csv: not read: statement; does one ask what the text answers? Then `paired: true`" in said()[0]
+    write(tmp_path / "told" / "more.csv", "abstract", "c")
+    (tmp_path / "told.yaml").unlink()
+    assert main(["init", "told"]) == 2
+    assert said()[1].startswith("error: several tables of documents: more.csv, told.csv; ")
     pairs(tmp_path / "odd")
     write(tmp_path / "odd" / "more.csv", "question,text", "a?,b")
     assert main(["init", "odd"]) == 2

@@ -128,7 +128,7 @@ def test_the_sentence_has_the_values_on_the_queries_of_both() -> None:
         == f"Best trained system on the 1,200 queries of dev: ranker; best untrained: BM25. {said}"
     )
     metrics["leading"] = leading("a reason", [{"system": "ranker", "baseline": "BM25"}])
-    assert leading_sentence(metrics) == f"ranker against BM25, which no queries of their own chose (a reason). {said}"
+    assert leading_sentence(metrics) == f"ranker against BM25; no dev queries chose these two (a reason). {said}"
     metrics["leading"] = leading(None, [{"system": "ranker", "baseline": "BM25"}])
     assert leading_sentence(metrics) == f"ranker against BM25. {said}"
     assert leading_sentence({**metrics, "leading": leading("a reason", [])}) == ""
