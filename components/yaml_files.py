@@ -171,6 +171,7 @@ def override(tree: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
     tree = copy.deepcopy(tree)
     for assignment in assignments:
         path, equals, value = assignment.partition("=")
+        path = path.strip()
         if not equals or not path:
             raise UserError(f"--set {assignment}: expected key.path=value")
         try:

@@ -138,7 +138,8 @@ def main(words: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt as stop:
         how = "Terminated." if terminated.is_set() else "Interrupted."
-        kept = f" {KEPT}" if hasattr(arguments, "cluster") else ""  # others run no steps
+        runs = hasattr(arguments, "cluster") and not hasattr(arguments, "estimate")  # others, and `plan`, run no steps
+        kept = f" {KEPT}" if runs else ""
         print(f"\n{str(stop) or how + kept}", file=sys.stderr)
         return 143 if terminated.is_set() else 130
     except BrokenPipeError:  # the reader of our output has closed it

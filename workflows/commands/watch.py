@@ -4,10 +4,13 @@ next. Nothing but files is read."""
 import shutil
 import sys
 import time
+from pathlib import Path
 
 from components.config import listing
+from components.yaml_files import read_yaml
 from workflows.estimating.foreseen import read_estimate
-from workflows.stages.experiments import Experiment, others
+from workflows.report.differences import changes, text_of
+from workflows.stages.experiments import CONFIG, Experiment, others
 from workflows.store import s3
 from workflows.store.dag import Step, graph
 from workflows.store.forecast import Forecast, about
@@ -19,6 +22,8 @@ from workflows.tuning.trials import TrialTable
 
 NEXT = 4
 """How many of the waiting steps are named."""
+SHOWN = 3
+"""How many values of another run."""
 
 
 def watch(experiment: Experiment, store: Store, again: str, *, seconds: float = 1.0) -> None:
@@ -67,13 +72,22 @@ def view(experiment: Experiment, store: Store, waiting: list[Step], again: str) 
     if waiting and not busy:
         lines.append(f"  nothing is running; resume with: {again}")
     if waiting and not busy and (found := others(experiment)):
-        lines.append(f"  other runs of this config, which `show` takes too: {listing(found)}")
+        lines.append("  other runs of this config, which `show` takes too:")
+        lines += [f"    {folder}{_set(experiment, folder)}" for folder in found]
     lines += [f"  failed: {node.label}: {why}" for node in waiting if node not in busy and (why := _why(node, store))]
     later = [node.label for node in waiting if node not in busy]
     if later:
         more = f" and {len(later) - NEXT} more" if len(later) > NEXT else ""
         lines.append(f"  then: {listing(later[:NEXT])}{more}")
     return "\n".join(lines)
+
+
+def _set(experiment: Experiment, other: Path) -> str:
+    """The values of another run that are not this one's, as `--set` takes them."""
+    found = changes(experiment.config.model_dump(mode="json"), read_yaml(other / CONFIG))
+    told = [f"{key}={text_of(value)}" for key, _, value in found[:SHOWN]]
+    more = f", and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return f": {', '.join(told)}{more}" if told else ""
 
 
 def _time_left(experiment: Experiment, store: Store, waiting: list[Step]) -> str:

@@ -186,7 +186,8 @@ def test_run_until_a_label(beir: Path, encoder: Path, tmp_path: Path, said: Said
     assert said()[1].endswith(f" is not done; run it first: {run}{other}")
     assert place("show", "--set", "k=30") == 0
     out = said()[0]
-    assert f"resume with: {run}\n  other runs of this config, which `show` takes too: {place.runs}/tiny\n" in out
+    told = f"resume with: {run}\n  other runs of this config, which `show` takes too:\n    {place.runs}/tiny: k="
+    assert told in out
     assert main(["--store", str(place.store), "show", str(place.runs / "tiny")]) == 0
     assert said()[0].startswith("tiny: 3 of 32 steps done, 29 to run\n")
     assert place("run", "--until", "token") == 2
