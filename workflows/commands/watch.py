@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from components.config import listing
+from components.config import UserError, listing
 from components.yaml_files import read_yaml
 from workflows.estimating.foreseen import read_estimate
 from workflows.report.differences import changes, text_of
@@ -84,7 +84,10 @@ def view(experiment: Experiment, store: Store, waiting: list[Step], again: str) 
 
 def _set(experiment: Experiment, other: Path) -> str:
     """The values of another run that are not this one's, as `--set` takes them."""
-    found = changes(experiment.config.model_dump(mode="json"), read_yaml(other / CONFIG))
+    try:
+        found = changes(experiment.config.model_dump(mode="json"), read_yaml(other / CONFIG))
+    except UserError:  # the run that is looked at is another
+        return f" (its {CONFIG} cannot be read)"
     told = [f"{key}={text_of(value)}" for key, _, value in found[:SHOWN]]
     more = f", and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     return f": {', '.join(told)}{more}" if told else ""

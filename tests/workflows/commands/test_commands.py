@@ -188,6 +188,12 @@ def test_run_until_a_label(beir: Path, encoder: Path, tmp_path: Path, said: Said
     out = said()[0]
     told = f"resume with: {run}\n  other runs of this config, which `show` takes too:\n    {place.runs}/tiny: k="
     assert told in out
+    file = place.runs / "tiny" / "config.yaml"
+    whole = file.read_text()
+    file.write_text("k: [")
+    assert place("show", "--set", "k=30") == 0
+    assert f"    {place.runs}/tiny (its config.yaml cannot be read)\n" in said()[0]
+    file.write_text(whole)
     assert main(["--store", str(place.store), "show", str(place.runs / "tiny")]) == 0
     assert said()[0].startswith("tiny: 3 of 32 steps done, 29 to run\n")
     assert place("run", "--until", "token") == 2
