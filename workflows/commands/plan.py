@@ -65,10 +65,11 @@ def call(arguments: argparse.Namespace) -> None:
     print(plan_text(experiment.wanted, store))
     if experiment.defaults:
         print(f"\nleft open, filled in:\n{defaults_text([one[:3] for one in experiment.defaults])}\n")
-    missing = list(dict.fromkeys(name for node in pending(experiment.wanted, store) for name in missing_for(node)))
+    waiting = pending(experiment.wanted, store)
+    missing = list(dict.fromkeys(name for node in waiting for name in missing_for(node)))
     if missing:
         print(f"source missing: {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""))
-    for model in _models_elsewhere(pending(experiment.wanted, store)):
+    for model in _models_elsewhere(waiting):
         print(f"model missing: {model}: neither a folder nor in this machine's cache, and the hub does not give it")
     _say_changes(experiment, store)
     if tuned is not None:

@@ -102,7 +102,7 @@ def test_an_outcome_is_that_of_the_experiment(tmp_path: Path, tree: dict[str, An
         ("mine", "mine: there is no such file; did you mean mine.yaml?"),
         ("mines.yaml", "mines.yaml: there is no such file; did you mean mine.yaml?"),
         ("ar2-squad", "ar2-squad: there is no such file; did you mean configs/ar2/squad.yaml?"),
-        ("runs", r"runs: a folder without config\.yaml; accepted: a config, or the folder of a run$"),
+        ("runs", r"runs: a folder without config\.yaml; accepted: a config, or the folder of a run, which has it$"),
         ("out/system", "out/system: an exported system; accepted: a config .search, serve and marks"),
         ("else/where.yaml", "else/where.yaml: there is no such file; `.* init FOLDER` writes one$"),
         ("runs-of-mine", "runs-of-mine: there is no such file; accepted: a config .*, or the folder of a run$"),
