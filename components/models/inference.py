@@ -245,7 +245,7 @@ def attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> 
         if not mask.is_floating_point():
             mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
         mask = mask.to(query.dtype)
-    if has_amx() or query.dtype == torch.float32:  # whole products are faster in bf16 on an AMD EPYC alone
+    if has_amx() or query.dtype == torch.float32:  # whole products were faster in bf16 without AMX alone
         return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     return torch.matmul(attention.weights(query, key, mask, query.shape[-1] ** -0.5), value)
 

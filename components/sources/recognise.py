@@ -107,11 +107,12 @@ def _tables(place: Path, keys: Keys) -> list[Table]:
 
 def remarks(place: Path, keys: Keys) -> list[str]:
     """What a declaration of tables leaves out of a folder, and that documents have no ids of their own."""
-    lines = [f"not used: {table.name}: {_about(table)}" for table in unused(place, keys)]
+    others = unused(place, keys)
+    lines = [f"not used: {table.name}: {_about(table)}" for table in others]
     if lines:
         lines.append("to use a table, name it and its columns in the config, such as "
                      "`queries: FILE` and `columns: {queries: {query_id: THEIRS, text: THEIRS}}`")  # fmt: skip
-    lines += _unread(place, keys)
+    lines += _unread([table for table in _tables(place, keys) if table not in others], keys)
     for role, name in numbered(place, keys).items():
         files = listing(patterns(keys[role]))
         lines.append(f"{files}: no column of ids is known, so {role} are numbered by row; to name one: "
@@ -122,15 +123,15 @@ def remarks(place: Path, keys: Keys) -> list[str]:
     return lines
 
 
-def _unread(place: Path, keys: Keys) -> list[str]:
-    """The columns of the tables that are read which are not."""
-    if not (tables := _tables(place, keys)):
+def _unread(tables: list[Table], keys: Keys) -> list[str]:
+    """The columns that a declaration leaves out of the tables that it reads."""
+    if not tables:
         return []
     lines, known = [], ["doc_id", "title", "text", "query_id", "answers", "split", "relevance"]
     known += [theirs for names in keys.get("columns", {}).values() for theirs in names.values()]
     for table in tables:
         left = [column for column in table.columns if column not in known]
-        if not left or kind_of(table.name) == ".txt" or table in unused(place, keys):
+        if not left or kind_of(table.name) == ".txt":
             continue
         asks = "; does one ask what the text answers? Then `paired: true`, `queries: FILE` and `columns: "
         asks += "{queries: {text: THEIRS}}`"
