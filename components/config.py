@@ -147,7 +147,7 @@ def mistake(found: Mapping[str, Any], place: tuple[Any, ...], *, off: bool = Fal
     elif found["type"] == "missing":
         message = "it is needed, and is not there"
     got = "" if found["type"] in ("missing", "value_error") else f", got {found['input']!r}"
-    return f"{'.'.join(map(str, place)) or '(top level)'}: {message}{got}"
+    return f"{'.'.join(map(str, place))}: {message}{got}" if place else f"{message}{got}"
 
 
 def without_classes(cls: Any, location: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from components.config import Config, UserError, listing
 from components.sources import base
@@ -73,6 +73,8 @@ class Source(base.Source):
     graded: bool = Field(True, exclude_if=lambda graded: graded)
     """Whether qrels have a column of relevances. False where they have none: each row says that a document is
     relevant."""
+    grades: dict[str, int] = Field({}, exclude_if=lambda grades: not grades)
+    """What a word in the column of relevances counts: `{a bit: 1, very: 3}`. Numbers there stay as they are."""
     columns: Columns = Columns()
     """The tables' names of columns that they call differently."""
     split: str | None = None
@@ -80,12 +82,21 @@ class Source(base.Source):
     splits: base.Splits = None
     """Which splits are read: all (null), a list of names, or a mapping from new names to the tables'."""
 
+    @field_validator("grades", mode="before")
+    @classmethod
+    def _words_are_text(cls, grades: Any) -> Any:
+        if isinstance(grades, dict) and any(isinstance(word, bool) for word in grades):
+            raise ValueError("YAML takes yes, no, on and off for true and false; accepted: such words in quotes")
+        return grades
+
     @model_validator(mode="after")
     def _a_file_has_one_split(self) -> Self:
         for role in ("queries", "qrels"):
             files = getattr(self, role)
             if isinstance(files, dict) and len(patterns(files)) < len(files):
                 raise ValueError(f"{role}: a file stands for two splits; accepted: files with a column `split`")
+        if self.grades and not self.graded:
+            raise ValueError("grades: says what words of a column count, and with `graded: false` there is none")
         return self
 
     def files(self) -> dict[str, Path]:
@@ -131,9 +142,13 @@ class Source(base.Source):
             if split is None:
                 raise UserError(f"{place}: no split; give the table a column `split`, or the source the key `split`")
             if self.splits is None or str(split) in ours:
-                relevance = row["relevance"] if self.graded else 1
+                relevance = self._grade(row["relevance"]) if self.graded else 1
                 ids, split = (row["query_id"], row["doc_id"]), ours.get(str(split), split)
                 yield judgement(*ids, relevance, split, place, columns=self.columns.qrels)
+
+    def _grade(self, said: Any) -> Any:
+        """The relevance that a cell says, by a word or a number."""
+        return self.grades.get(said.strip(), said) if isinstance(said, str) else said
 
     def _asked_in(self) -> dict[str, str]:
         """The split of each query whose row names one."""

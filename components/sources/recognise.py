@@ -17,6 +17,7 @@ from components.sources.table_links import (
     Roles,
     Table,
     differing_in_case,
+    grading,
     judged_by,
     judging,
     judging_itself,
@@ -25,6 +26,7 @@ from components.sources.table_links import (
     unreadable,
 )
 from components.sources.tables import KINDS, kind_of
+from components.yaml_files import yaml_line
 
 Keys = dict[str, Any]
 
@@ -57,7 +59,7 @@ def recognise(place: Path) -> Keys:
         if (keys := layout(folder, names)) is not None:
             return keys
     seen = dict(_seen(folder, names))
-    tables = _by_split(folder, [one for one in seen.values() if isinstance(one, Table)])
+    tables = _together(folder, [one for one in seen.values() if isinstance(one, Table)])
     for arranged in (_three_tables, _pairs, _texts):
         if (keys := arranged(folder, tables)) is not None:
             _check_left_out(folder, seen, keys)
@@ -102,7 +104,7 @@ def _tables(place: Path, keys: Keys) -> list[Table]:
     if keys["format"] not in ("tables", "parquet"):
         return []
     folder, names = (place, _names(place)) if place.is_dir() else (place.parent, [place.name])
-    return _by_split(folder, [one for _, one in _seen(folder, names) if isinstance(one, Table)])
+    return _together(folder, [one for _, one in _seen(folder, names) if isinstance(one, Table)])
 
 
 def remarks(place: Path, keys: Keys) -> list[str]:
@@ -112,10 +114,12 @@ def remarks(place: Path, keys: Keys) -> list[str]:
     if lines:
         lines.append("to use a table, name it and its columns in the config, such as "
                      "`queries: FILE` and `columns: {queries: {query_id: THEIRS, text: THEIRS}}`")  # fmt: skip
-    lines += _unread([table for table in _tables(place, keys) if table not in others], keys)
+    folder = place if place.is_dir() else place.parent
+    lines += _unread(folder, [table for table in _tables(place, keys) if table not in others], keys)
     for role, name in numbered(place, keys).items():
         files = listing(patterns(keys[role]))
-        lines.append(f"{files}: no column of ids is known, so {role} are numbered by row; to name one: "
+        once = ", those with the same text as one" if keys[role] == keys.get("qrels") else ""
+        lines.append(f"{files}: no column of ids is known, so {role} are numbered by row{once}; to name one: "
                      f"`columns: {{{role}: {{{name}: THEIRS}}}}`")  # fmt: skip
     readable = [table for table in _tables(place, keys) if unreadable(place, table) is None]
     if lines and (case := differing_in_case(place, readable)):
@@ -123,7 +127,7 @@ def remarks(place: Path, keys: Keys) -> list[str]:
     return lines
 
 
-def _unread(tables: list[Table], keys: Keys) -> list[str]:
+def _unread(folder: Path, tables: list[Table], keys: Keys) -> list[str]:
     """The columns that a declaration leaves out of the tables that it reads."""
     if not tables:
         return []
@@ -131,12 +135,24 @@ def _unread(tables: list[Table], keys: Keys) -> list[str]:
     known += [theirs for names in keys.get("columns", {}).values() for theirs in names.values()]
     for table in tables:
         left = [column for column in table.columns if column not in known]
+        judges = keys.get("qrels") is not None and patterns(table.files).keys() <= patterns(keys["qrels"]).keys()
+        words = _words(folder, table, [*left, *filter(None, [table.named("relevance")])]) if judges else []
         if not left or kind_of(table.name) == ".txt":
+            lines += words
             continue
         asks = "; does one ask what the text answers? Then `paired: true`, `queries: FILE` and `columns: "
         asks += "{queries: {text: THEIRS}}`"
         lines.append(f"{table.name}: not read: {listing(left)}{'' if keys.get('queries') else asks}")
+        lines += words
     return lines
+
+
+def _words(folder: Path, table: Table, columns: list[str]) -> list[str]:
+    """How to read the columns of judgements that may be grades in words."""
+    found = {column: words for column in dict.fromkeys(columns) if (words := grading(folder, table, column))}
+    return [f"  if {column} says how relevant a document is: `relevance: {column}` under `qrels` of `columns`, no "
+            f"`graded: false`, and `grades: {yaml_line(dict.fromkeys(words, 'N'))}`, with a number for each word"
+            for column, words in found.items()]  # fmt: skip
 
 
 def numbered(place: Path, keys: Keys) -> dict[str, str]:
@@ -243,18 +259,21 @@ def _parts(folder: Path) -> Table | str:
     return Table(f"{folder.name}/*{suffixes.pop()}", columns[0]) if same else "a folder of different tables"
 
 
-def _by_split(folder: Path, tables: list[Table]) -> list[Table]:
-    """The tables, where those of one kind with the same columns are one if their names tell different splits, or, of
-    one of them, none: that is `train`."""
+def _together(folder: Path, tables: list[Table]) -> list[Table]:
+    """The tables, where those of one kind with the same columns are one: documents always, others if their names tell
+    different splits, or, of one of them, none: that is `train`."""
     alike: dict[tuple[str | None, ...], list[Table]] = {}
     for table in tables:
-        role = _role(table)
-        alone = role not in ("pairs", "queries", "qrels") or kind_of(table.name) == ".txt"
-        alike.setdefault((table.name,) if alone else (role, *table.columns), []).append(table)
-    return [table for group in alike.values() for table in _of_splits(folder, group)]
+        alone = kind_of(table.name) == ".txt"
+        alike.setdefault((table.name,) if alone else (_role(table), *sorted(table.columns)), []).append(table)
+    return [table for group in alike.values() for table in _one_of(folder, group)]
 
 
-def _of_splits(folder: Path, tables: list[Table]) -> list[Table]:
+def _one_of(folder: Path, tables: list[Table]) -> list[Table]:
+    """Tables of one kind as one, if they can be."""
+    if len(tables) > 1 and _role(tables[0]) == "documents":
+        files = [table.name for table in tables]
+        return [Table(listing(files), tables[0].columns, files)]
     files = [path.relative_to(folder).as_posix() for table in tables for path in matching(folder, table.name)]
     told = {_told(file) or "train": file for file in files}
     splits = {split: told[split] for split in ("train", DEV, "test") if split in told}
@@ -312,7 +331,8 @@ def _of(tables: list[Table], role: str) -> Table | None:
     """The only table of a role; UserError where there are several."""
     found = [table for table in tables if _role(table) == role]
     if len(found) > 1:
-        told = ", or names that tell their splits, such as train.csv and test.csv"
+        told = ", or names that tell their splits, such as train.csv and test.csv; or a config that says "
+        told += f"`{'queries' if role == 'pairs' else role}: {{train: FILE, test: FILE}}`"
         if role == "documents":
             told = "; if a column asks what the text answers, `paired: true` and `columns` in a config say so"
         raise UserError(f"several tables of {role}: {listing(one.name for one in found)}; accepted: one, a folder "
@@ -378,11 +398,12 @@ def _declared(folder: Path, documents: Table, link: _Link) -> Keys:
     columns = {
         "documents": documents.columns_for(doc_id=("doc_id", "id"), title=("title",), text=("text",)),
         "queries": queries.columns_for(query_id=("query_id", "id"), text=("question", "text")) if queries else {},
-        "qrels": qrels.columns_for(
-            query_id=("query_id", "question"), doc_id=("doc_id", "text"), relevance=("relevance",)
-        ) if qrels and not itself else {},
+        "qrels": qrels.columns_for(query_id=("query_id", "question"), doc_id=("doc_id", "text"))
+        if qrels and not itself else {},
     }  # fmt: skip
-    graded = "relevance" in link.columns["qrels"] if itself else qrels is None or qrels.named("relevance") is not None
+    grades = None if qrels is None or itself else qrels.named("relevance")
+    graded = "relevance" in link.columns["qrels"] if itself else qrels is None or grades is not None
+    columns["qrels"] |= {} if grades in (None, "relevance") else {"relevance": grades}
     for role, names in link.columns.items():
         columns[role] |= {ours: theirs for ours, theirs in names.items() if ours != theirs}
     unsplit = queries is not None and qrels is not None and not (_knows_splits(queries) or _knows_splits(qrels))
@@ -395,7 +416,7 @@ def _declared(folder: Path, documents: Table, link: _Link) -> Keys:
 
 
 def _knows_splits(table: Table) -> bool:
-    return table.by_split is not None or table.named("split") is not None
+    return isinstance(table.several, dict) or table.named("split") is not None
 
 
 def _has_ids(documents: Table, columns: dict[str, Keys]) -> bool:

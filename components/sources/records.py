@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from components.config import UserError
 from components.data.tables import as_relevance
 
 
@@ -21,6 +22,12 @@ class Bad(NamedTuple):
     def __str__(self) -> str:
         named = f" {self.id!r}" if self.id else ""
         return f"{self.place}: {self.reason}{named}" + (f" ({self.detail})" if self.detail else "")
+
+
+def refused(bad: Bad) -> UserError:
+    """The error that stops at a record."""
+    how = "convert the file (iconv -f CP1252 -t UTF-8)" if bad.reason == NOT_UTF8 else "mend it"
+    return UserError(f"{bad}; {how}, or set data.on_bad: drop")
 
 
 class Document(NamedTuple):
@@ -122,7 +129,9 @@ def judgement(
         return doc_name
     integer = as_relevance(relevance)
     if integer is None:
-        return Bad("relevance that is not an integer", place, f"got {relevance!r:.40}", query_name)
+        words = columns is not None and isinstance(relevance, str) and relevance.strip().isalpha()
+        how = "; `data.grades` says what a word counts" if words else ""
+        return Bad("relevance that is not an integer", place, f"got {relevance!r:.40}, of query {query_name!r}{how}")
     if not is_split(split):
         return Bad("split without a name", place, f"got {split!r:.40}", query_name)
     return Judgement(query_name, doc_name, integer, split, place)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -12,7 +13,7 @@ from pydantic import Field
 from components.config import Config, UserError
 from components.data.tables import document_text
 from components.sources.base import Source
-from components.sources.records import UNJUDGED, Document, Judgement, Query
+from components.sources.records import UNJUDGED, Bad, Document, Judgement, Query, refused
 
 DOCUMENTS = 20_000
 """So many documents are read, the first of the files."""
@@ -21,6 +22,7 @@ TEXTS = 4_000
 SHARE = 95
 """The percentage of texts that a length is long enough for."""
 
+Kind = TypeVar("Kind", Document, Query, Judgement)
 Count = Callable[[list[str]], list[int]]
 """The number of tokens of each text, special tokens included."""
 
@@ -51,17 +53,18 @@ class Survey(Config):
 def survey(source: Source, of: str, *, queries: Count | None, documents: Count | None) -> Survey:
     """Look at a collection: all queries and judgements, and the first documents.
 
-    `queries` and `documents` count tokens. Bad records are passed over: whoever ingests the collection reports them.
+    `queries` and `documents` count tokens. UserError for the first bad record, or with `on_bad: drop` where no query or
+    no judgement is a good one: whatever is chosen for the rest would be chosen for another collection.
     """
-    titles = (record for record in source.read_documents() if isinstance(record, Document))
+    titles = _good(source, source.read_documents(), Document)
     texts = [document_text(one.title, one.text) for one in islice(titles, DOCUMENTS)]
-    asked = {one.query_id: (one.split, one.text) for one in source.read_queries() if isinstance(one, Query)}
+    asked = {one.query_id: (one.split, one.text) for one in _good(source, source.read_queries(), Query)}
     grades, judged = Counter[int](), Counter[str]()
     dangling: Judgement | None = None
-    for one in source.read_qrels():
-        if isinstance(one, Judgement) and one.query_id not in asked:
+    for one in _good(source, source.read_qrels(), Judgement):
+        if one.query_id not in asked:
             dangling = dangling or one
-        elif isinstance(one, Judgement) and one.relevance > 0:
+        elif one.relevance > 0:
             grades[one.relevance] += 1
             judged[one.query_id] += 1
     if dangling is not None and not judged:
@@ -80,6 +83,22 @@ def survey(source: Source, of: str, *, queries: Count | None, documents: Count |
         query_tokens=_long_enough([text for _, text in asked.values()], queries),
         document_tokens=_long_enough(texts, documents),
     )  # fmt: skip
+
+
+def _good(source: Source, records: Iterable[Any], kind: type[Kind]) -> Iterator[Kind]:
+    """The good records."""
+    bad: Bad | None = None
+    none = True
+    for record in records:
+        if isinstance(record, kind):
+            none = False
+            yield record
+            continue
+        if source.on_bad == "fail":
+            raise refused(record)
+        bad = bad or record
+    if none and bad is not None:
+        raise UserError(f"{bad}; nor can any other {kind.__name__.lower()} be used")
 
 
 def _long_enough(texts: list[str], count: Count | None) -> int | None:

@@ -24,7 +24,7 @@ NAMES: dict[str, list[str]] = {
     "text": ["text", "body", "content", "contents", "passage", "document", "answer", "context", "positive", "abstract",
              "response", "description"],
     "title": ["title", "headline", "heading", "name", "subject"],
-    "relevance": ["relevance", "score", "label", "grade", "rel"],
+    "relevance": ["relevance", "score", "label", "grade", "rel", "useful", "usefulness", "helpful", "rating"],
     "split": ["split"],
 }  # fmt: skip
 """What columns are called, the likeliest first. Case, `-` and spaces make no difference."""
@@ -32,6 +32,8 @@ LOOKED_AT = 100
 """How many values of a column are looked up."""
 UNLIKE = 0.95
 """Which share of a table's ids must differ from all before."""
+GRADES = 5
+"""How many words a column of grades may have."""
 ROWS = 10_000
 """How many of a table's first rows are looked at where all of them count."""
 
@@ -44,13 +46,13 @@ class Table(NamedTuple):
 
     name: str
     columns: list[str]
-    by_split: dict[str, str] | None = None
-    """The file of each split, where the files' names tell splits."""
+    several: dict[str, str] | list[str] | None = None
+    """The files, where they are several: that of each split, if their names tell splits."""
 
     @property
-    def files(self) -> str | dict[str, str]:
+    def files(self) -> str | list[str] | dict[str, str]:
         """The files, as a source declares them."""
-        return self.by_split or self.name
+        return self.several or self.name
 
     def named(self, *kinds: str) -> str | None:
         """The column of a kind, as the file calls it."""
@@ -122,6 +124,17 @@ def relevances(folder: Path, table: Table) -> str | None:
         return None
     good = [as_relevance(row[column]) is not None for row in islice(_rows(folder, table, [column]), LOOKED_AT)]
     return column if 2 * sum(good) > len(good) else None
+
+
+def grading(folder: Path, table: Table, column: str) -> list[str]:
+    """The words of a column that has two to five of them, and nothing else; none of any other."""
+    words = set[str]()
+    for row in islice(_rows(folder, table, [column]), ROWS):
+        words.add(str(row[column]).strip())
+        if len(words) > GRADES:
+            return []
+    plain = all(re.fullmatch(r"\D+", word) for word in words - {"None"})
+    return sorted(words) if len(words) > 1 and plain and "None" not in words else []
 
 
 def _counted(folder: Path, table: Table, column: str) -> bool:

@@ -3,8 +3,9 @@ plain or, but for Parquet, .gz.
 
 As with `format: parquet` there is a table of documents, one of queries and one of qrels, and `columns` says which
 columns are what. `paired: true` is for a list of questions with their texts: the document of each row is relevant to
-the query of that row, and one file may hold both. The rows of a table without a column of ids are numbered; where it
-has the column, a row without an id is a bad record.
+the query of that row, and one file may hold both. The rows of a table without a column of ids are numbered; where
+rows of queries judge themselves, those with the same text are one query. Where a table has the column, a row without
+an id is a bad record.
 
 In .tsv files quotes are part of the text, and a row is a line. A row that cannot be read at all, such as one with too
 many cells, stops the run with `on_bad: drop` too: nobody could say any more which rows belong together.
@@ -91,7 +92,7 @@ class Source(parquet.Source):
                 raise UserError(f"{asked.place}: {fewer}; accepted: a document for each query")
             name, _ = paired
             if asked.split is not None and None not in (asked.name, name):  # else the query or the document is bad
-                relevance = asked.row["relevance"] if graded else 1
+                relevance = self._grade(asked.row["relevance"]) if graded else 1
                 yield judgement(asked.name, name, relevance, asked.split, asked.place, columns=columns)
         if (left := next(documents, None)) is not None:
             fewer = f"{listing(patterns(self.queries))} has fewer rows"
@@ -126,15 +127,28 @@ class Source(parquet.Source):
         numbered = numbered and not any(_has(path, str(own)) for path in self._splits(role))
         if own is not None:
             needed, optional = [name for name in needed if name != own], [own, *optional]
+        judging = own == "query_id" and self.qrels == self.queries  # else judgements may name a row by its number
+        asking = self._asking() if judging and numbered else None
         for number, (row, place) in enumerate(super()._rows(role, needed, optional), start=1):
             row["numbered"] = numbered
             if own is not None and numbered:
                 row[own] = str(number)
+            if asking is not None:
+                row["query_id"], known = next(asking)
+                if known and role == "queries":
+                    continue  # an earlier row has asked it
             if linking and (_empty(row["doc_id"]) or _empty(row["query_id"])):
                 continue  # a query that nothing answers, or one that is bad
             if isinstance(answers := row.get("answers"), str):
                 row["answers"] = [answers] if answers.strip() else None
             yield row, place
+
+    def _asking(self) -> Iterator[tuple[str, bool]]:
+        """For each row of queries without ids, the number of the first with its text and split, and whether that is an
+        earlier one."""
+        names = _Names("query_id", "text", "split")
+        for number, (row, _) in enumerate(super()._rows("queries", ["text"], ["split"]), start=1):
+            yield names({**row, "query_id": str(number), "numbered": True})
 
     def _read(
         self, path: Path, needed: list[str], optional: list[str], columns: dict[str, str]

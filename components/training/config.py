@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from components.config import Config, UserError, listing
+from components.config import Config, listing
 from components.training.terms import LossTerm, declared
 
 LOG = "metrics.jsonl"
@@ -114,15 +114,17 @@ class HardestConfig(Config):
 
 
 def check_training(objective: str, config: TrainConfig, label: str) -> None:
-    """UserError where an objective has no such view, or no such validation measure, as a training asks for."""
+    """ValueError where an objective has no such view, or no such validation measure, as a training asks for."""
     views, look = declared(objective, "views"), config.validate_on_dev
     prefixes = declared(objective, "prefixes") or ()
     for term in config.losses:
         if views is not None and term.over not in views:
-            raise UserError(f"{label}: losses: over: {term.over!r}; the objective {objective} accepts {listing(views)}")
+            raise ValueError(
+                f"{label}: losses: over: {term.over!r}; the objective {objective} accepts {listing(views)}"
+            )
         if term.dimensions is not None and views is not None and term.over not in prefixes:
-            raise UserError(f"{label}: losses: dimensions: {term.over!r} of the objective {objective} has no vectors "
-                            f"to cut; accepted: null, or `over:` {listing(prefixes)}")  # fmt: skip
+            raise ValueError(f"{label}: losses: dimensions: {term.over!r} of the objective {objective} has no vectors "
+                             f"to cut; accepted: null, or `over:` {listing(prefixes)}")  # fmt: skip
     measures = [*(declared(objective, "measures") or ()), "loss"]
     if look is not None and look.measure not in measures:
-        raise UserError(f"{label}: validate_on_dev: measure: {look.measure!r}; accepted: {listing(measures)}")
+        raise ValueError(f"{label}: validate_on_dev: measure: {look.measure!r}; accepted: {listing(measures)}")

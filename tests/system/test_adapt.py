@@ -176,6 +176,10 @@ def test_a_collection_that_nobody_asked_anything(beir: Path, encoder: Path, tmp_
     (folder / "queries.jsonl").write_text("")
     tree = {**tiny.adapt(folder, encoder), "pretrain": {"updates": 2, "batch": 8}}
     place = tiny.place(tmp_path / "place", tree)
+    assert place("run", "--until", "data") == 0
+    assert place("show") == 0
+    assert "Nothing was measured" not in said()[0], "nothing has learnt anything yet"
+    assert place("report") == 2
     assert place("run") == 0
     assert "Nothing was measured: no query of the collection has a relevant document." in " ".join(said()[0].split())
     assert place.metrics()["rows"] == []

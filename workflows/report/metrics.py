@@ -1,6 +1,7 @@
 """`metrics.json`: what was measured, which differences are more than chance, and how long each step took."""
 
 import json
+import re
 from collections.abc import Collection, Sequence
 
 from workflows.report.deployment import deployment
@@ -35,7 +36,7 @@ def metrics_of(
         for node, record in steps
     ]
     metrics = {**{key: measured[key] for key in ("rows", "means", "comparisons", "leading")}, "steps": times}
-    if notes := [f"{node.label}: {record['summary']['note']}" for node, record in steps if "note" in record["summary"]]:
+    if notes := _notes(steps):
         metrics["notes"] = notes
     if unmeasured:
         metrics["unmeasured"] = unmeasured
@@ -45,6 +46,19 @@ def metrics_of(
         metrics["expected"] = expected.beside(metrics["means"])
     deployed = deployment(metrics, systems, costs, store, results)
     return metrics if deployed is None else {**metrics, "deploy": deployed}
+
+
+def _notes(steps: Finished) -> list[str]:
+    """What steps have to say; once where several say the same but for numbers, as those of other seeds and folds do."""
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for node, record in steps:
+        if (note := record["summary"].get("note")) is not None:
+            alike.setdefault(re.sub(r"[0-9.]+", "", note), []).append((node.label, note))
+    said = []
+    for (label, note), *more in alike.values():
+        also = f", and {len(more)} more with other numbers" if more else ""
+        said.append(f"{label}{also}: {note}")
+    return said
 
 
 def time_of(record: Json) -> Json:

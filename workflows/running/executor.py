@@ -1,5 +1,7 @@
 """Running one step: its artifact, its record, and what its failure leaves."""
 
+import errno
+import os
 import socket
 import time
 import traceback
@@ -68,12 +70,14 @@ def execute(
             if found := damage(store.path(before) for before in node.upstream):
                 raise UserError(f"{node.label}: {remade(found)}") from None
             reason = str(error).strip().splitlines() or [type(error).__name__]
+            full = os.strerror(errno.ENOSPC) in reason[-1]
+            advice = "; free some, or use another disk (--store PLACE)" if full else ""
             try:
                 (out / FAILURE).write_text(without_passwords(traceback.format_exc()))
                 place = str(out / FAILURE)
             except OSError as lost:  # such as a full disk, which may be why the step failed
                 place = f"not written: {lost}"
-            raise StepFailed(f"step {node.label!r} failed: {reason[-1]} (traceback: {place})") from error
+            raise StepFailed(f"step {node.label!r} failed: {reason[-1]} (traceback: {place}){advice}") from error
         finally:
             if time.time() - started > LONG:
                 release_memory()

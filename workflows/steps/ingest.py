@@ -25,7 +25,7 @@ from components.sources.base import AnySource, Source
 from components.sources.drawing import Drawn
 from components.sources.labelled import LabelledSource
 from components.sources.reading import regular
-from components.sources.records import NOT_UTF8, Bad, Document, Example, Judgement, Query
+from components.sources.records import Bad, Document, Example, Judgement, Query, refused
 from components.sources.training_groups import GivenGroup, GroupSource
 from workflows.store.cost import Cost, Need, Sizes, Work
 from workflows.store.dag import Description
@@ -109,8 +109,7 @@ class Dropped:
     def add(self, bad: Bad) -> None:
         """Drop a record, or raise UserError naming its place."""
         if self.on_bad == "fail":
-            how = "convert the file (iconv -f CP1252 -t UTF-8)" if bad.reason == NOT_UTF8 else "mend it"
-            raise UserError(f"{bad}; {how}, or set data.on_bad: drop")
+            raise refused(bad)
         self.counts[bad.reason] += 1
         examples = self.examples.setdefault(bad.reason, [])
         if len(examples) < SHOWN:

@@ -61,6 +61,23 @@ def test_judgements_without_any_query_are_refused(beir: Path, tmp_path: Path) ->
         survey(source(own), "", queries=words, documents=words)
 
 
+@pytest.mark.parametrize("dropped", [False, True])
+def test_records_that_cannot_be_used_are_refused(beir: Path, tmp_path: Path, dropped: bool) -> None:
+    """Else numbers would be chosen for a collection that nobody has judged. One is too many, unless bad ones are
+    dropped; then there must be good ones."""
+    own = shutil.copytree(beir, tmp_path / "own")
+    for file in (own / "qrels").glob("*.tsv"):
+        head, *rows = file.read_text().splitlines()
+        file.write_text("".join(f"{line}\n" for line in [head, *(row.rpartition("\t")[0] + "\tx" for row in rows)]))
+    told = source(own).model_copy(update={"on_bad": "drop" if dropped else "fail"})
+    ending = "; nor can any other judgement be used" if dropped else "; mend it, or set data.on_bad: drop"
+    with pytest.raises(UserError, match=rf"\.tsv:2: relevance that is not an integer \(got 'x', .*\){ending}$"):
+        survey(told, "", queries=words, documents=words)
+    (own / "qrels" / "train.tsv").write_text((beir / "qrels" / "train.tsv").read_text())
+    if dropped:
+        assert [*survey(told, "", queries=words, documents=words).queries] == ["train"]
+
+
 def test_it_reads_the_first_documents_alone(beir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surveys, "DOCUMENTS", 7)
     monkeypatch.setattr(surveys, "TEXTS", 3)

@@ -295,3 +295,40 @@ def test_pairs_in_several_files_beside_documents_alone(tmp_path: Path) -> None:
     assert without_place(found.read_qrels()) == [
         ("1", "2", 1, "train"), ("2", "4", 1, "train"), ("3", "4", 1, "test"), ("4", "6", 1, "test")
     ]  # fmt: skip
+
+
+def test_a_question_without_an_id_that_stands_in_several_rows_is_one_query(tmp_path: Path) -> None:
+    """A row each for what answers it; in another split it is another query."""
+    write(tmp_path / "documents.csv", "doc_id,text", "a,x", "b,y", "c,z")
+    write(tmp_path / "asked.csv", "text,by", "one?,a", "two?,b", "one?,c", "three?,")
+    write(tmp_path / "later.csv", "text,by", "one?,b")
+    files = {"train": "asked.csv", "test": "later.csv"}
+    found = source(
+        format="tables", path=str(tmp_path), graded=False, columns={"qrels": {"doc_id": "by"}}, queries=files,
+        qrels=files,
+    )  # fmt: skip
+    assert without_place(found.read_queries()) == [
+        ("1", "one?", [], "train"), ("2", "two?", [], "train"), ("4", "three?", [], "train"), ("5", "one?", [], "test")
+    ]  # fmt: skip
+    assert without_place(found.read_qrels()) == [
+        ("1", "a", 1, "train"), ("2", "b", 1, "train"), ("1", "c", 1, "train"), ("5", "b", 1, "test")
+    ]  # fmt: skip
+
+
+def test_relevances_in_words_count_what_is_declared(tmp_path: Path) -> None:
+    write(tmp_path / "documents.csv", "doc_id,text", "a,x", "b,y")
+    write(tmp_path / "asked.csv", "query_id,text", "1,one?")
+    write(tmp_path / "qrels.csv", "query_id,doc_id,relevance", "1,a, very ", "1,b,2", "1,b,hardly", "1,b,1.5")
+    keys = {"format": "tables", "path": str(tmp_path), "queries": "asked.csv", "qrels": "qrels.csv", "split": "train"}
+    *good, word, number = source(**keys, grades={"very": 3, "yes": 1}).read_qrels()
+    assert [one.relevance for one in good] == [3, 2]
+    assert str(word).endswith("(got 'hardly', of query '1'; `data.grades` says what a word counts)")
+    assert str(number).endswith("(got '1.5', of query '1')")
+    with pytest.raises(ValidationError, match="YAML takes yes, no, on and off for true and false"):
+        source(**keys, grades={True: 1})
+    with pytest.raises(ValidationError, match="with `graded: false` there is none"):
+        source(**keys, graded=False, grades={"yes": 1})
+    write(tmp_path / "faq.csv", "question,answer,relevance", "a?,A,yes", "b?,B,0")
+    graded = source(**{**keys, "documents": "faq.csv", "queries": "faq.csv", "qrels": None}, paired=True, columns=NAMED,
+                    grades={"yes": 1})  # fmt: skip
+    assert [one[2] for one in without_place(graded.read_qrels())] == [1, 0]

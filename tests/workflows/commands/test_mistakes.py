@@ -84,7 +84,7 @@ def test_a_file_that_is_not_there(tmp_path: Path, said: Said) -> None:
         ("retriever.game.train.validate_on_dev={every: 2, measure: nDCG}",
          r"retriever 1: validate_on_dev: measure: 'nDCG'; accepted: RR, accuracy, loss"),
         ("ranker.game.train.losses.0.over=batch",
-         r"ranker 1: losses: over: 'batch'; the objective ranker accepts group"),
+         r"tiny\.yaml: ranker 1: losses: over: 'batch'; the objective ranker accepts group"),
         ("retriever.game.train.losses.0.over=all",
          r"retriever 1: losses: over: 'all'; the objective retriever accepts group, batch"),
         ("controls.ance=[]", r"controls: ance is included, and ance names no losses"),

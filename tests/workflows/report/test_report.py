@@ -16,6 +16,8 @@ from components.data.tables import DOCUMENTS, QRELS, QUERIES, RANKING
 from components.evaluation.result_table import p_text, table, verdict
 from components.evaluation.significance import THE_METHOD, THIS_TRAINING
 from workflows.report import report
+from workflows.report.finished import finished_steps
+from workflows.report.metrics import metrics_of
 from workflows.report.page import duration, size
 from workflows.running.executor import execute
 from workflows.stages.results import System
@@ -261,6 +263,23 @@ def test_a_run_that_did_not_get_far_has_a_report_too(tmp_path: Path) -> None:
     assert [one["label"] for one in metrics["steps"]] == ["data"]
     assert table(metrics) == "No measures yet."
     assert "There are no measures yet" in (tmp_path / "run" / "report.html").read_text()
+
+
+def noted(out: Path, cluster: Any, *, seed: int, more: bool) -> dict[str, Any]:
+    """A step with something to say."""
+    return {"note": f"It took {seed}.5 tries" + (", and broke." if more else ".")}
+
+
+def test_what_the_steps_of_several_seeds_say_alike_is_said_once(tmp_path: Path) -> None:
+    steps = [step(f"gate (seed {seed})", noted, seed=seed, more=seed == 2) for seed in (1, 2, 3, 10)]
+    store = Store(tmp_path / "store")
+    for one in steps:
+        execute(one, store, None, on_wait=print)
+    metrics = metrics_of(None, finished_steps(steps, store), store, set())
+    assert metrics["notes"] == [
+        "gate (seed 1), and 2 more with other numbers: It took 1.5 tries.",
+        "gate (seed 2): It took 2.5 tries, and broke.",
+    ]
 
 
 def test_nothing_at_all_still_makes_a_page(tmp_path: Path) -> None:

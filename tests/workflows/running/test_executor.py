@@ -67,6 +67,16 @@ def test_a_failure_does_not_tell_a_password(store: Store) -> None:
     assert b"swordfish" not in b"".join(path.read_bytes() for path in store.path(node).rglob("*") if path.is_file())
 
 
+def writes(out: Path, cluster: Any) -> None:
+    """A step whose library says in words of its own that the disk is full."""
+    raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+def test_a_step_that_has_filled_the_disk_says_what_to_do(store: Store) -> None:
+    with pytest.raises(StepFailed, match=r"\(os error 28\) .*; free some, or use another disk \(--store PLACE\)$"):
+        run([step("a step", writes)], store)
+
+
 def test_a_disk_without_space_for_the_traceback_does_not_hide_the_step(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

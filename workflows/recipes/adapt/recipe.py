@@ -15,6 +15,7 @@ from workflows.stages.pretraining import PretrainingPhase, pretrained
 from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import Retrieval, by_neighbours, fused, refresh
 from workflows.stages.untrained import INTERPOLATED, add_untrained
+from workflows.steps.evaluate import nothing_measured
 from workflows.steps.lucene import VectorIndexConfig, lucene_feedback, lucene_index
 from workflows.store.dag import Step, step
 
@@ -92,7 +93,8 @@ def _unmeasured(config: Config, pairs: Pairs) -> Outcome:
     collection, (seed, *_) = Collection(config), config.seeds
     retrieval = _pretrained(collection, config, pairs, seed)
     return Outcome(
-        results=Results(collection, config).gather([]), data=collection.data, systems=[], retrieval=retrieval,
+        results=step("results", nothing_measured, after=retrieval.vectors), data=collection.data, systems=[],
+        retrieval=retrieval,
         ranker=None, split=config.evaluate.split, note=note_on(config.model.model),
         pictures=(retrieval.vectors, collection.bm25_index), unmeasured=UNMEASURED,
     )  # fmt: skip
