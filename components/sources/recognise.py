@@ -334,7 +334,8 @@ def _of(tables: list[Table], role: str) -> Table | None:
         told = ", or names that tell their splits, such as train.csv and test.csv; or a config that says "
         told += f"`{'queries' if role == 'pairs' else role}: {{train: FILE, test: FILE}}`"
         if role == "documents":
-            told = "; if a column asks what the text answers, `paired: true` and `columns` in a config say so"
+            told = ", or tables of the same columns; if a column asks what the text answers, `paired: true` and "
+            told += "`columns` in a config say so"
         raise UserError(f"several tables of {role}: {listing(one.name for one in found)}; accepted: one, a folder "
                         f"of its own for the parts of one{told}")  # fmt: skip
     return found[0] if found else None

@@ -133,8 +133,8 @@ def grading(folder: Path, table: Table, column: str) -> list[str]:
         words.add(str(row[column]).strip())
         if len(words) > GRADES:
             return []
-    plain = all(re.fullmatch(r"\D+", word) for word in words - {"None"})
-    return sorted(words) if len(words) > 1 and plain and "None" not in words else []
+    plain = all(re.fullmatch(r"\D+", word) and word != "None" for word in words)
+    return sorted(words) if len(words) > 1 and plain else []
 
 
 def _counted(folder: Path, table: Table, column: str) -> bool:
