@@ -40,7 +40,8 @@ def test_int8(few: World) -> None:
     model = DualEncoder.load(few.retriever / "model").eval()
     layer = model.base_model.encoder.layer[0]
     states, mask = torch.randn(TEXTS, LENGTH, 384), torch.zeros(TEXTS, 1, 1, LENGTH)
-    half = FusedLayer(layer, torch.bfloat16)
+    kind = torch.bfloat16 if few.precision == "bf16" else torch.float32
+    plain = FusedLayer(layer, kind)
 
     def passes(one: nn.Module) -> Callable[[], None]:
         def several() -> None:
@@ -52,19 +53,20 @@ def test_int8(few: World) -> None:
 
     job = f"one layer, {TEXTS} texts of {LENGTH} tokens"
     table = [
-        by_turns(passes(kind(layer)), passes(half), pairs=9).row(
-            f"{job}, int8, {name}", "bf16", "texts/s", TEXTS * PASSES, 1.2
+        by_turns(passes(rounding(layer, kind)), passes(plain), pairs=9).row(
+            f"{job}, int8, {name}", few.precision, "texts/s", TEXTS * PASSES, 1.2
         )
-        for name, kind in (("dynamic", Dynamic), ("static", Static))
+        for name, rounding in (("dynamic", Dynamic), ("static", Static))
     ]
     lines = [*rankings(few, model), "One thread.", machine(ROOT)]
     write("Products in int8", 'make bench ARGS="-k int8"', HEAD, table, lines)
 
 
 class Product:
-    """Linear layers side by side: states in 8 bits without a sign to the product, in bf16 or in 8 bits again."""
+    """Linear layers side by side: states in 8 bits without a sign to the product, in `kind` or in 8 bits again."""
 
-    def __init__(self, *parts: nn.Linear) -> None:
+    def __init__(self, kind: torch.dtype, *parts: nn.Linear) -> None:
+        self.kind = kind
         weight = torch.cat([part.weight for part in parts]).detach()
         self.bias = torch.cat([part.bias for part in parts]).detach().float()
         self._scales = weight.abs().amax(1) / 127
@@ -73,12 +75,12 @@ class Product:
         self._zeros = torch.zeros(len(weight), dtype=torch.long)
 
     def __call__(
-        self, rows: Tensor, scale: float, zero: int, *, bias: bool = True, out: Any = torch.bfloat16,
-        activation: str = "none", out_scale: float = 1.0, out_zero: int = 0,
+        self, rows: Tensor, scale: float, zero: int, *, bias: bool = True, out: Any = None, activation: str = "none",
+        out_scale: float = 1.0, out_zero: int = 0,
     ) -> Tensor:  # fmt: skip
         result: Tensor = torch.ops.onednn.qlinear_pointwise(
             rows, scale, zero, self._weight, self._scales, self._zeros, self.bias if bias else None, out_scale,
-            out_zero, out, activation, [], "none" if activation == "gelu" else "",
+            out_zero, out or self.kind, activation, [], "none" if activation == "gelu" else "",
         )  # fmt: skip
         return result
 
@@ -86,12 +88,12 @@ class Product:
 class Static(nn.Module):
     """A layer of BERT's with fixed scales. Their values do not change its time, and are made up here."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, kind: torch.dtype) -> None:
         super().__init__()
         own, after = layer.attention.self, layer.attention.output
         self._heads = own.num_attention_heads
-        self._together, self._mixed = Product(own.query, own.key, own.value), Product(after.dense)
-        self._up, self._down = Product(layer.intermediate.dense), Product(layer.output.dense)
+        self._together, self._mixed = Product(kind, own.query, own.key, own.value), Product(kind, after.dense)
+        self._up, self._down = Product(kind, layer.intermediate.dense), Product(kind, layer.output.dense)
         self._norms = after.LayerNorm, layer.output.LayerNorm
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
@@ -121,7 +123,8 @@ class Dynamic(Static):
         """Round the rows, multiply, scale back."""
         scales = rows.abs().amax(-1, keepdim=True) / 127
         rounded = (rows / scales).add_(128.5).to(torch.uint8)
-        return torch.addcmul(product.bias.bfloat16(), product(rounded, 1.0, 128, bias=False), scales.bfloat16())
+        bias, scales = product.bias.to(product.kind), scales.to(product.kind)
+        return torch.addcmul(bias, product(rounded, 1.0, 128, bias=False), scales)
 
     def twice(self, rows: Tensor) -> Tensor:
         """Up, activated, and down again."""
