@@ -62,8 +62,14 @@ class Origin(NamedTuple):
     """The split that was measured."""
     rows: Sequence[Row]
     """Its own measures first, then those of what it is to be compared with."""
+    summed: bool = False
+    """Whether its own are of its scores with those of other systems added."""
 
 
+SUMMED = (
+    "**These measures are not of this model alone**: they are of the sum of its scores and those of the retriever and "
+    "BM25, with weights that dev queries chose. `sparring export --system NAME` exports all of it."
+)
 POOLINGS = {"mean": "mean", "cls": "[CLS]", "last": "last-token"}
 
 
@@ -183,7 +189,8 @@ def _card(kind: Literal["retriever", "ranker"], title: str, about: str, origin: 
         "## Measures", "", *measures(origin), "",
         "## Training data", "", *training_data(origin), "",
     ]  # fmt: skip
-    rows, bases = [row for row in origin.rows if row.system == own], [one.name for one in origin.starts]
+    rows = [] if origin.summed else [row for row in origin.rows if row.system == own]
+    bases = [one.name for one in origin.starts]
     return metadata(kind, bases, title, origin.collection, origin.split, rows) + "\n".join(lines)
 
 
@@ -205,6 +212,7 @@ def measures(origin: Origin) -> list[str]:
         f"intervals {of}.", "",
         f"| system | {' | '.join(names)} |", f"|---{'|---' * len(names)}|",
         *(f"| {system} | {' | '.join(found.get((system, name), '') for name in names)} |" for system in systems),
+        *(["", SUMMED] if origin.summed else []),
     ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from workflows.report.metrics import METRICS
 from workflows.stages.experiments import Experiment
 from workflows.stages.results import System, name_of
 from workflows.steps.ingest import ingest
+from workflows.steps.prior import add_prior
 from workflows.steps.start import start
 from workflows.store.dag import Step, graph
 from workflows.store.needed import finished
@@ -56,6 +57,8 @@ def origin_of(model: Step, experiment: Experiment, store: Store, command: str) -
         ],
         starts=[StartModel(name, card.licence(name), card.datasets(name)) for name in starts],
         split=outcome.split, rows=_rows(model, experiment, store),
+        summed=own is not None and own.ranker is not None and own.ranking is not None
+        and own.ranking.function is add_prior,
     )  # fmt: skip
 
 

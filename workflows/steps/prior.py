@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.config import UserError
+from components.config import UserError, listing
 from components.data import row_runs
 from components.data.groups import CANDIDATES, write_lists
 from components.data.tables import GROUPS, QRELS, RANKING, pieces, read, write
@@ -23,6 +23,7 @@ from workflows.store.dag import Description
 
 WITHOUT_DEV = "hold some out (`data.hold_out: {dev: {share: 0.1}}`), or leave the prior out"
 RANKER = "ranker"
+WHOSE = {RANKER: "its score", "retriever": "the retriever's", "bm25": "BM25's"}
 
 
 class Prior(TypedDict):
@@ -74,7 +75,17 @@ def fit_prior(
     weights = fit(features, relevant, rows)
     named = dict(zip([RANKER, *(prior["name"] for prior in priors)], weights.tolist(), strict=True))
     write_json(out / WEIGHTS, named)
-    return {"weights": {name: round(value, 3) for name, value in named.items()}, "queries": len(halves)}
+    rounded = {name: round(value, 3) for name, value in named.items()}
+    return {"weights": rounded, "queries": len(halves), "note": _note(named)}
+
+
+def _note(weights: dict[str, float]) -> str:
+    """What a reader of a ranker's row must know."""
+    ranker, *others = (f"{value:.3g} x {WHOSE.get(name, name)}" for name, value in weights.items())
+    return (
+        f"This ranker's rows are of the sum of {ranker}, {listing(others)}, with weights that dev queries chose. The "
+        "ranker alone orders documents otherwise."
+    )
 
 
 @Description(part="scoring by the ranker", cost=_add_cost)

@@ -52,6 +52,16 @@ def test_hubs_read_its_metadata() -> None:
     assert ModelCard(ranker).data.eval_results is None
 
 
+def test_measures_of_a_sum_are_not_said_of_the_ranker_alone() -> None:
+    """Whoever loads the ranker by itself would expect them."""
+    text = model_card.ranker_card(ResolvedCrossEncoderConfig(model="m"), origin(summed=True), code=False)
+    assert "**These measures are not of this model alone**" in text
+    assert ModelCard(text).data.eval_results is None
+    alone = model_card.ranker_card(ResolvedCrossEncoderConfig(model="m"), origin(), code=False)
+    assert "not of this model alone" not in alone
+    assert len(ModelCard(alone).data.eval_results or []) == 2
+
+
 def test_what_was_not_done_is_said() -> None:
     text = model_card.retriever_card(ResolvedDualEncoderConfig(model="m"), origin(rows=[], trainings=[], starts=[]))
     assert "Nothing was trained: this is the start model." in text

@@ -131,3 +131,11 @@ def test_no_groups_stay_none(world: dict[str, Any], tmp_path: Path) -> None:
     given = {"priors": world["priors"], "weights": tmp_path / "weights"}
     teach_with_prior(tmp_path / "out", toy.INLINE, groups=tmp_path / "groups", **given)
     assert pq.read_metadata(tmp_path / "out" / "groups.parquet").num_rows == 0
+
+
+def test_a_reader_is_told_that_a_rankers_rows_are_sums(world: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "told").mkdir()
+    note = fit_prior(tmp_path / "told", toy.INLINE, **world, split="dev", depth=DEPTH)["note"]
+    weights = json.loads((tmp_path / "told" / "weights.json").read_text())
+    for name, whose in {"ranker": "its score", "retriever": "the retriever's", "bm25": "BM25's"}.items():
+        assert f"{weights[name]:.3g} x {whose}" in note
