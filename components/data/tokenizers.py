@@ -37,6 +37,14 @@ def load_tokenizer(model: Path) -> Any:
         return transformers.AutoTokenizer.from_pretrained(str(file.parent))
 
 
+def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Write a Hugging Face tokenizer, without what transformers notes of where and how this process loaded it: that is
+    another thing offline than online, and says nothing of the tokenizer."""
+    for note in ("is_local", "local_files_only"):
+        tokenizer.init_kwargs.pop(note, None)
+    tokenizer.save_pretrained(str(folder))
+
+
 def prompts_of(model: Path) -> dict[str, str]:
     """The texts that a saved retriever puts before each query and each document; empty for every other model."""
     saved = _config_of(model)

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from components.config import UserError, listing
+from components.data.tokenizers import save_tokenizer
 from components.models.configs import DualEncoderConfig
 from components.models.dual_encoder import DualEncoder
 from components.models.reader import Reader
@@ -153,5 +154,5 @@ def _fill(module: nn.Module, weights: dict[str, Tensor], what: str, paths: list[
 def write(model: DualEncoder | Reader, tokenizer: Any, folder: Path) -> None:
     """Write a model as `retriever.model` and sentence-transformers take it, or as `reader.model` does."""
     with tempfile.TemporaryDirectory() as place:
-        tokenizer.save_pretrained(place)
+        save_tokenizer(tokenizer, Path(place))
         model.save(folder, Path(place))

@@ -4,6 +4,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from components.data.tokenizers import save_tokenizer
 from components.files import replacing
 from components.models.configs import (
     CrossEncoderConfig,
@@ -50,7 +51,7 @@ def start(
     model, tokenizer = kind.start(config.model_copy(update=own))
     model.config = model.config.model_copy(update={name: getattr(config, name) for name in own})
     with replacing(out / "tokenizer") as folder:
-        tokenizer.save_pretrained(str(folder))
+        save_tokenizer(tokenizer, folder)
     with replacing(out / "model") as folder:
         model.save(folder, out / "tokenizer")
     weights = sorted((out / "model").rglob("*.safetensors"))

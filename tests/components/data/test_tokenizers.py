@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from components.config import UserError
-from components.data.tokenizers import tokenizer_digest, word_starts
+from components.data.tokenizers import save_tokenizer, tokenizer_digest, word_starts
 from tests.support import toy
 
 
@@ -19,6 +20,17 @@ def test_a_tokenizers_digest_moves_with_its_rules_alone(tmp_path: Path) -> None:
     toy.roberta_tokenizer().save_pretrained(str(tmp_path / "c"))
     a, b, c = (tokenizer_digest(tmp_path / name) for name in "abc")
     assert a == b != c
+
+
+def test_a_tokenizer_is_written_alike_offline_and_online(tmp_path: Path, encoder: Path) -> None:
+    """Else the same step writes another file once the hub has not answered."""
+    for offline in (False, True):
+        tokenizer = AutoTokenizer.from_pretrained(str(encoder), local_files_only=offline)
+        save_tokenizer(tokenizer, tmp_path / str(offline))
+    files = sorted(path.name for path in (tmp_path / "True").iterdir())
+    assert "tokenizer_config.json" in files
+    for name in files:
+        assert (tmp_path / "True" / name).read_bytes() == (tmp_path / "False" / name).read_bytes(), name
 
 
 def test_where_words_begin(tmp_path: Path) -> None:

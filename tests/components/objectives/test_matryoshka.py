@@ -113,7 +113,7 @@ def test_mistakes_are_named(objective: Any, tmp_path: Path, data: Path, tokens: 
     with pytest.raises(UserError, match="greater than or equal to 1"):
         toy.train_config(losses=[loss(dimensions=[8, 0])])
     config: TrainConfig = toy.train_config(losses=[loss(dimensions=[8])])
-    with pytest.raises(UserError, match="warm: losses: dimensions: 'group' of the objective ranker has no vectors"):
+    with pytest.raises(ValueError, match="warm: losses: dimensions: 'group' of the objective ranker has no vectors"):
         check_training("ranker", config, "warm")
     check_training("retriever", config, "warm")
     check_training("diffcse_retriever", config, "warm")
