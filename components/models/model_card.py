@@ -67,8 +67,8 @@ class Origin(NamedTuple):
 
 
 SUMMED = (
-    "**These measures are not of this model alone**: they are of the sum of its scores and those of the retriever and "
-    "BM25, with weights that dev queries chose. `sparring export --system NAME` exports all of it."
+    "**Its measures are not of this model alone**: they are of the sum of its scores and those of the lists that it "
+    "orders, with weights that dev queries chose. `sparring export --system NAME` exports all of it."
 )
 POOLINGS = {"mean": "mean", "cls": "[CLS]", "last": "last-token"}
 

@@ -55,7 +55,7 @@ def test_hubs_read_its_metadata() -> None:
 def test_measures_of_a_sum_are_not_said_of_the_ranker_alone() -> None:
     """Whoever loads the ranker by itself would expect them."""
     text = model_card.ranker_card(ResolvedCrossEncoderConfig(model="m"), origin(summed=True), code=False)
-    assert "**These measures are not of this model alone**" in text
+    assert "**Its measures are not of this model alone**" in text
     assert ModelCard(text).data.eval_results is None
     alone = model_card.ranker_card(ResolvedCrossEncoderConfig(model="m"), origin(), code=False)
     assert "not of this model alone" not in alone

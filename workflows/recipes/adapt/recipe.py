@@ -94,8 +94,7 @@ def _unmeasured(config: Config, pairs: Pairs) -> Outcome:
     retrieval = _pretrained(collection, config, pairs, seed)
     return Outcome(
         results=step("results", nothing_measured, after=retrieval.vectors), data=collection.data, systems=[],
-        retrieval=retrieval,
-        ranker=None, split=config.evaluate.split, note=note_on(config.model.model),
+        retrieval=retrieval, ranker=None, split=config.evaluate.split, note=note_on(config.model.model),
         pictures=(retrieval.vectors, collection.bm25_index), unmeasured=UNMEASURED,
     )  # fmt: skip
 
