@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import socket
-from functools import cache
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 
-@cache
+_missing = set[str]()
+"""Names of hubs that this process has looked for in vain."""
+
+
 def go_offline_if_unreachable() -> str | None:
     """Have huggingface_hub look into its cache alone (`HF_HUB_OFFLINE`) in this process, where this machine cannot find
-    the hub; the hub's name then, None where it is found or a proxy would ask.
+    the hub; the hub's name then, None where it is found, or a proxy would ask, or the user wants no network.
 
     It would ask six times, for half a minute, for each file of a model, also of one that is in the cache.
     """
     from huggingface_hub import constants
 
     host = urlsplit(constants.ENDPOINT).hostname or ""
-    if constants.HF_HUB_OFFLINE or getproxies():
+    if getproxies():
         return None
+    if constants.HF_HUB_OFFLINE:
+        return host if host in _missing else None
     try:
         socket.getaddrinfo(host, None)
     except OSError:
+        _missing.add(host)
         constants.HF_HUB_OFFLINE = True
         return host
     return None

@@ -60,10 +60,22 @@ def test_a_proxy_and_a_known_name_leave_the_hub_as_it_is(monkeypatch: pytest.Mon
     monkeypatch.setattr(constants, "ENDPOINT", "http://localhost:9")
     for proxies in ({}, {"https": "http://proxy"}):
         monkeypatch.setattr(hub, "getproxies", lambda found=proxies: found)
-        hub.go_offline_if_unreachable.cache_clear()
         assert hub.go_offline_if_unreachable() is None
     monkeypatch.setattr(socket, "getaddrinfo", lambda *words: (_ for _ in ()).throw(OSError))
-    hub.go_offline_if_unreachable.cache_clear()
     assert hub.go_offline_if_unreachable() is None  # the proxy knows the name
     assert constants.HF_HUB_OFFLINE is False
-    hub.go_offline_if_unreachable.cache_clear()
+
+
+def test_a_hub_that_is_not_found_is_looked_for_again_where_it_may_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name comes back as long as this process stays offline, and nobody's own wish to be so is taken for that."""
+    monkeypatch.setattr(hub, "getproxies", dict)
+    monkeypatch.setattr(hub, "_missing", set[str]())
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *words: (_ for _ in ()).throw(OSError))
+    monkeypatch.setattr(constants, "ENDPOINT", "http://hub.invalid")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert hub.go_offline_if_unreachable() is None  # the user's wish
+    for _ in range(2):
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        for _ in range(2):
+            assert hub.go_offline_if_unreachable() == "hub.invalid"
+            assert constants.HF_HUB_OFFLINE is True
