@@ -6,7 +6,6 @@ import socket
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-
 _missing = set[str]()
 """Names of hubs that this process has looked for in vain."""
 
