@@ -3,6 +3,9 @@
 `bf16` asks for products in bf16 where a processor has instructions for them. One without them converts every number
 there and back, and takes several times as long as in fp32 (an Intel Xeon with AVX-512 alone: 29 against 137 billion
 operations a second of a core). There products are in fp32, which rounds less.
+
+`int8`, which only models that are asked can have, is computed where a processor has VNNI, and as `bf16` elsewhere:
+without VNNI oneDNN's sums of products in 8 bits overflow.
 """
 
 from __future__ import annotations
@@ -11,6 +14,9 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+"""Of the weights that are kept for products."""
 
 
 def has_bf16(device: str) -> bool:
@@ -21,9 +27,17 @@ def has_bf16(device: str) -> bool:
     return has.get("architecture") != "x86_64" or bool(has.get("avx512_bf16") or has.get("amx_bf16"))
 
 
+def has_int8(device: str) -> bool:
+    """Whether a kind of device multiplies 8-bit numbers and sums them in 32 bits: x86 with VNNI."""
+    has = torch.cpu.get_capabilities()
+    return device == "cpu" and bool(has.get("avx512_vnni") or has.get("avx_vnni"))
+
+
 def computed(asked: str, device: str) -> str:
     """The precision in which a kind of device computes products for which this one is asked."""
-    return asked if asked == "fp32" or has_bf16(device) else "fp32"
+    if asked == "int8" and has_int8(device):
+        return asked
+    return "bf16" if asked != "fp32" and has_bf16(device) else "fp32"
 
 
 def autocast(precision: str, device: str) -> Any:

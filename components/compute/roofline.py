@@ -7,13 +7,17 @@ a step's time went to memory, to what is computed between the products, and to p
 from __future__ import annotations
 
 import time
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from components.compute.linear_products import Rounded, eight_bits
+from components.compute.precision import DTYPES
 
 SECONDS = 0.1
 """The rate is measured for at least this long, after a warm-up as long."""
@@ -59,8 +63,7 @@ class MatrixProducts:
 
     def rate(self, *, tokens: int, device: str, precision: str) -> float:
         """Operations a second of the layers' products alone, on `tokens` tokens at once and this process's threads."""
-        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        return _rate(self._shapes, tokens, device, dtype, torch.get_num_threads())
+        return _rate(self._shapes, tokens, device, precision, torch.get_num_threads())
 
 
 def head_operations(head: nn.Module, places: int) -> float:
@@ -69,22 +72,31 @@ def head_operations(head: nn.Module, places: int) -> float:
 
 
 @cache
-def _rate(shapes: tuple[Shape, ...], tokens: int, device: str, dtype: torch.dtype, threads: int) -> float:
+def _rate(shapes: tuple[Shape, ...], tokens: int, device: str, precision: str, threads: int) -> float:
     """Measured once in a process, on random numbers: some processors multiply zeros faster."""
     rng = torch.Generator(device).manual_seed(0)
 
     def random(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=rng, device=device, dtype=dtype)
+        return torch.randn(shape, generator=rng, device=device, dtype=DTYPES.get(precision))
 
     states = {rows: random(tokens, rows) for rows, _ in shapes}
-    weights = {shape: random(*reversed(shape)) for shape in shapes}
+    if precision == "int8":
+        states = {rows: eight_bits(some)[0] for rows, some in states.items()}
+
+    def product(rows: int, columns: int) -> Callable[[], Tensor]:
+        weight = random(columns, rows)
+        if precision == "int8":
+            return partial(Rounded(weight, torch.zeros(columns)).product, states[rows])
+        return partial(functional.linear, states[rows], weight)
+
+    products = [product(*shape) for shape in shapes]
     rounds_per_second = 0.0
     with torch.inference_mode():
         for _ in range(2):
             start, rounds = _now(device), 0
             while rounds == 0 or _now(device) - start < SECONDS:
-                for shape in shapes:
-                    functional.linear(states[shape[0]], weights[shape])
+                for multiply in products:
+                    multiply()
                 rounds += 1
             rounds_per_second = rounds / (_now(device) - start)
     return rounds_per_second * sum(2.0 * tokens * rows * columns for rows, columns in shapes)

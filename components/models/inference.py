@@ -3,9 +3,8 @@ with fused layers.
 
 Between two matrix products of a transformer stand a bias, an activation, a sum: little arithmetic, but each reads and
 writes a whole batch of states, and on a CPU that is a third of the time. oneDNN adds biases and activates while a
-product's result is still in the cache; torch offers that to its compiler, and here it is asked for directly. Sums,
-norms and embeddings stay in fp32, as in torch's autocast: that costs next to nothing and more than halves what rounding
-does to a vector.
+product's result is still in the cache. Sums, norms and embeddings stay in fp32, as in torch's autocast: that costs next
+to nothing and more than halves what rounding does to a vector.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from components.compute import attention
-from components.compute.precision import computed
+from components.compute.linear_products import has_products, linear_product
+from components.compute.precision import DTYPES, computed
 from components.compute.processor import configure_process, has_amx
 from components.compute.roofline import MatrixProducts
 from components.data.batches import Batch, to_device, token_batches
@@ -30,12 +30,6 @@ from components.models import adapters
 from components.models.cross_encoder import CrossEncoder
 from components.models.dual_encoder import DualEncoder
 from components.timing import timed
-
-DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-
-PACKED_FOR = 4_096
-"""Rows that weights are laid out for; other numbers of rows give the same results."""
-
 
 Model = TypeVar("Model", bound=DualEncoder | CrossEncoder)
 
@@ -101,11 +95,11 @@ class Inference:
         under them is held once for all models of the process."""
         configure_process(threads)
         self.device, self.batch_tokens = torch.device("cuda" if cuda else "cpu"), batch_tokens
-        self._precision = computed(precision, self.device.type)
         model: Any = kind.load(folder, frozen=True)
         if merge:
             adapters.merge(model)
-        else:
+        self._precision = precision_of(model, precision, self.device.type)
+        if not merge:
             adapters.share(model, self.device, DTYPES[self._precision])
         self.config = model.config
         self.products = MatrixProducts(model.base_model, first_only=first_only(model))
@@ -145,10 +139,17 @@ class TimedInference(Inference):
         return values, {"model_seconds": time.perf_counter() - began, "roofline_seconds": floor}
 
 
+def precision_of(model: nn.Module, asked: str, device: str) -> str:
+    """The precision of a model's products on a kind of device. Those of fused layers alone can be in int8."""
+    if asked == "int8" and not (has_products("int8") and any(_is_berts(part) for part in model.modules())):
+        asked = "bf16"
+    return computed(asked, device)
+
+
 def ready(model: Model, *, device: torch.device, precision: str) -> Model:
     """A model to ask, on its device. What makes a vector or score of the last states stays in fp32."""
     model.eval().to(device)
-    fused = device.type == "cpu" and fuse(model, DTYPES[precision], first_only=first_only(model))
+    fused = device.type == "cpu" and fuse(model, precision, first_only=first_only(model))
     if precision == "bf16" and not fused:
         model.to_dtype(torch.bfloat16)
     return model
@@ -159,13 +160,13 @@ def first_only(model: DualEncoder | CrossEncoder) -> bool:
     return model.config.pooling in ("cls", "first")
 
 
-def fuse(model: nn.Module, dtype: torch.dtype, *, first_only: bool = False) -> int:
-    """Replace every layer that is one of BERT's by its fused form, with products in fp32 or bf16, where this processor
-    has it; how many there were.
+def fuse(model: nn.Module, precision: str, *, first_only: bool = False) -> int:
+    """Replace every layer that is one of BERT's by its fused form, with products in this precision, where this
+    processor has them; how many there were.
 
     With `first_only` last layers give the state of the first token alone.
     """
-    if not can_fuse(dtype):
+    if not has_products(precision):
         return 0
     count = 0
     for module in list(model.modules()):
@@ -173,15 +174,9 @@ def fuse(model: nn.Module, dtype: torch.dtype, *, first_only: bool = False) -> i
             for place, layer in enumerate(module):
                 if _is_berts(layer):
                     last = place == len(module) - 1
-                    module[place] = FusedLayer(layer, dtype, first_only=first_only and last)
+                    module[place] = FusedLayer(layer, precision, first_only=first_only and last)
                     count += 1
     return count
-
-
-def can_fuse(dtype: torch.dtype) -> bool:
-    """Whether torch was built with oneDNN, and this processor has what its products in bf16 need, where they are."""
-    fits = dtype != torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return torch.backends.mkldnn.is_available() and fits
 
 
 def _is_berts(layer: Any) -> bool:
@@ -205,21 +200,22 @@ def _is_gelu(activation: Any) -> bool:
 
 
 class FusedLayer(nn.Module):
-    """A layer of BERT's whose products and attention are in `dtype`, and the two sums and norms between in fp32.
+    """A layer of BERT's whose products are in `fp32`, `bf16` or `int8`, attention in the first two, and the two sums
+    and norms between in fp32.
 
     With `first_only` it gives the state of a text's first token alone, which takes only keys and values of the others:
     five sixths less arithmetic.
     """
 
-    def __init__(self, layer: Any, dtype: torch.dtype, *, first_only: bool = False) -> None:
+    def __init__(self, layer: Any, precision: str, *, first_only: bool = False) -> None:
         super().__init__()
         own, after = layer.attention.self, layer.attention.output
         self._heads = own.num_attention_heads
         together = [own.key, own.value] if first_only else [own.query, own.key, own.value]
-        self._attended = _Product(dtype, *together)
-        self._asking = _Product(dtype, own.query) if first_only else None
-        self._mixed, self._mixed_norm = _Product(dtype, after.dense), after.LayerNorm
-        self._up, self._down = (_Product(dtype, part.dense) for part in (layer.intermediate, layer.output))
+        self._attended = linear_product(precision, *together)
+        self._asking = linear_product(precision, own.query) if first_only else None
+        self._mixed, self._mixed_norm = linear_product(precision, after.dense), after.LayerNorm
+        self._up, self._down = (linear_product(precision, part.dense) for part in (layer.intermediate, layer.output))
         self._norm = layer.output.LayerNorm
 
     def forward(self, states: Tensor, mask: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
@@ -234,7 +230,7 @@ class FusedLayer(nn.Module):
         mixed = attended(query[0], key, value, mask)
         # Summed in place: of two precisions torch's sum would cast one and then make a third tensor.
         rows = self._mixed_norm(self._mixed(mixed.transpose(1, 2).reshape(-1, width)).float().add_(rows))
-        rows = self._norm(self._down(self._up(rows, "gelu")).float().add_(rows))
+        rows = self._norm(self._down(self._up(rows, gelu=True)).float().add_(rows))
         return rows.view(count, length, width)
 
 
@@ -248,17 +244,3 @@ def attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> 
     if has_amx() or query.dtype == torch.float32:  # whole products were faster in bf16 without AMX alone
         return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     return torch.matmul(attention.weights(query, key, mask, query.shape[-1] ** -0.5), value)
-
-
-class _Product:
-    """Linear layers side by side as one product, with what follows it."""
-
-    def __init__(self, dtype: torch.dtype, *parts: nn.Linear) -> None:
-        weight = torch.cat([part.weight for part in parts]).detach().to(dtype)
-        self._dtype = dtype
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR)
-        self._bias = torch.cat([part.bias for part in parts]).detach().float()  # added before the result is rounded
-
-    def __call__(self, rows: Tensor, activation: str = "none") -> Tensor:
-        how = "none" if activation == "gelu" else ""  # not the one by tanh
-        return torch.ops.mkldnn._linear_pointwise(rows.to(self._dtype), self._weight, self._bias, activation, [], how)

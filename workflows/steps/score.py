@@ -24,8 +24,8 @@ from workflows.store.dag import Description
 class ScoreConfig(Config):
     """How pairs are scored."""
 
-    precision: Literal["bf16", "fp32"] = "bf16"
-    """Of the forward pass."""
+    precision: Literal["bf16", "fp32", "int8"] = "bf16"
+    """Of the forward pass's matrix products. `int8` rounds: faster on a CPU without products in bf16."""
     shard: int = Field(2_000, ge=1)
     """Pairs in one file; the most that each worker loses where scoring is interrupted."""
 

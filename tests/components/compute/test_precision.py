@@ -32,6 +32,16 @@ def test_a_processor_has_what_it_says(monkeypatch: pytest.MonkeyPatch, has: dict
     assert computed("fp32", "cpu") == "fp32"
 
 
+@pytest.mark.parametrize("bf16", [True, False])
+@pytest.mark.parametrize("vnni", ["avx512_vnni", "avx_vnni", "none"])
+def test_int8_is_computed_where_there_is_vnni_and_as_bf16_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, vnni: str, bf16: bool
+) -> None:
+    has = {"architecture": "x86_64", vnni: True, "avx512_bf16": bf16}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+    assert computed("int8", "cpu") == ("int8" if vnni != "none" else computed("bf16", "cpu"))
+
+
 def test_a_gpu_that_only_emulates_bf16_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     assert computed("bf16", "cuda") == "fp32"

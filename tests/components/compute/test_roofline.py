@@ -15,6 +15,7 @@ from components.compute.roofline import MatrixProducts
 from components.models.cross_encoder import CrossEncoder
 from components.models.dual_encoder import DualEncoder
 from tests.support import toy
+from tests.support.processors import NEEDS_VNNI
 
 WIDTH, MIDDLE, LAYERS = (toy.SIZES[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
 
@@ -77,6 +78,13 @@ def test_the_rate_is_measured_once(encoder: Path) -> None:
     assert rate > 0
     assert products.rate(tokens=64, device="cpu", precision="fp32") == rate
     assert products.rate(tokens=64, device="cpu", precision="bf16") != rate
+
+
+@NEEDS_VNNI
+def test_products_in_int8_have_a_rate_of_their_own(encoder: Path) -> None:
+    products = MatrixProducts(DualEncoder.start(toy.retriever_config(encoder))[0].tower("query"))
+    rates = {precision: products.rate(tokens=64, device="cpu", precision=precision) for precision in ("fp32", "int8")}
+    assert 0 < rates["int8"] != rates["fp32"] > 0
 
 
 def test_time_taken_by_other_programs_does_not_lower_the_rate(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

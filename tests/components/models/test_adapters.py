@@ -22,6 +22,7 @@ from components.models.dual_encoder import DualEncoder
 from components.models.generator import Generator
 from components.models.generator_configs import GeneratorConfig
 from tests.support import toy
+from tests.support.processors import NEEDS_BF16
 
 CPU = torch.device("cpu")
 # peft asks transformers for a property that has another name now.
@@ -170,7 +171,7 @@ def test_models_that_are_asked_share_a_body_in_their_precision(encoder: Path, tm
         torch.testing.assert_close(asked(model._model, "query"), exact, rtol=0, atol=far)
 
 
-@pytest.mark.skipif(not inference.can_fuse(torch.bfloat16), reason="this processor has no products in bf16")
+@NEEDS_BF16
 @pytest.mark.usefixtures("bf16")
 def test_merged_layers_are_fused(encoder: Path, tmp_path: Path) -> None:
     retriever(encoder).save(tmp_path / "retriever", encoder)

@@ -15,6 +15,7 @@ from components.models.cross_encoder import CrossEncoder
 from components.models.dual_encoder import DualEncoder
 from tests.components.models.test_inference import a_batch
 from tests.support import toy
+from tests.support.processors import NEEDS_BF16
 
 
 def batches() -> list[Batch]:
@@ -59,7 +60,7 @@ def test_a_ranker(encoder: Path, tmp_path: Path, pooling: str, dtype: torch.dtyp
             assert torch.equal(ours(batch), theirs(batch))
 
 
-@pytest.mark.skipif(not inference.can_fuse(torch.bfloat16), reason="this processor has no products in bf16")
+@NEEDS_BF16
 def test_its_layers_are_fused(encoder: Path, tmp_path: Path) -> None:
     folder = saved(tmp_path, DualEncoder, toy.retriever_config(encoder, pooling="cls", similarity="dot"))
     theirs, ours = (

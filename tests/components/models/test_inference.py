@@ -10,14 +10,15 @@ import pytest
 import torch
 from torch import nn
 
+from components.compute.precision import computed, has_int8
 from components.data.batches import Batch
 from components.models import inference
 from components.models.cross_encoder import CrossEncoder
 from components.models.dual_encoder import DualEncoder
 from tests.support import toy
+from tests.support.processors import NEEDS_BF16, NEEDS_VNNI
 
 CPU = torch.device("cpu")
-FUSES = pytest.mark.skipif(not inference.can_fuse(torch.bfloat16), reason="this processor has no products in bf16")
 
 
 def a_batch(rows: int = 6, width: int = 24) -> Batch:
@@ -34,7 +35,7 @@ def asked(model: DualEncoder, batch: Batch) -> torch.Tensor:
         return model(batch, "document")
 
 
-@FUSES
+@NEEDS_BF16
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("kind", ["bert", "roberta", "electra"])
 def test_fused_layers_are_as_close_to_fp32_as_plain_ones_in_bf16(toys: Path, kind: str, pooling: str) -> None:
@@ -56,14 +57,14 @@ def test_fused_layers_are_as_close_to_fp32_as_plain_ones_in_bf16(toys: Path, kin
     assert (fused * exact).sum(-1).min() > 0.9995
 
 
-@FUSES
+@NEEDS_BF16
 def test_two_towers_are_both_fused(encoder: Path) -> None:
     model = DualEncoder.start(toy.retriever_config(encoder, towers="separate"))[0]
     inference.ready(model, device=CPU, precision="bf16")
     assert all(isinstance(m, inference.FusedLayer) for tower in model.towers.values() for m in tower.encoder.layer)
 
 
-@FUSES
+@NEEDS_BF16
 @pytest.mark.parametrize("pooling", ["cls", "first", "mean", "maxsim"])
 def test_a_rankers_scores_stay_fine(encoder: Path, pooling: str) -> None:
     """What makes the score is in fp32, so that documents hardly tie."""
@@ -80,7 +81,7 @@ def test_a_rankers_scores_stay_fine(encoder: Path, pooling: str) -> None:
 def test_models_of_other_families_stay_as_they_are(toys: Path) -> None:
     folder = toy.write_encoder(toys / "fused distilbert", "distilbert")
     model = DualEncoder.start(toy.retriever_config(folder, dropout=None))[0].eval()
-    assert inference.fuse(model, torch.bfloat16) == 0
+    assert inference.fuse(model, "bf16") == 0
     plain = asked(copy.deepcopy(model).to_dtype(torch.bfloat16), a_batch())
     assert torch.equal(asked(inference.ready(model, device=CPU, precision="bf16"), a_batch()), plain)
 
@@ -107,3 +108,27 @@ def test_in_fp32_nothing_changes_but_the_order_of_sums(toys: Path, kind: str, po
     exact = asked(copy.deepcopy(model), a_batch())
     found = asked(inference.ready(model, device=CPU, precision="fp32"), a_batch())
     torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-6)
+
+
+@NEEDS_VNNI
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "electra"])
+def test_in_int8_vectors_stay_near(toys: Path, kind: str, pooling: str) -> None:
+    folder = toy.write_encoder(toys / f"int8 {kind} {pooling}", kind)
+    model = DualEncoder.start(toy.retriever_config(folder, pooling=pooling, similarity="cosine"))[0].eval()
+    exact = asked(copy.deepcopy(model), a_batch())
+    found = asked(inference.ready(model, device=CPU, precision="int8"), a_batch())
+    assert float((found * exact).sum(-1).min()) > 0.998
+    assert (found != exact).any(1).all()
+
+
+@NEEDS_VNNI
+def test_what_cannot_be_in_int8_is_computed_as_bf16_would_be(toys: Path, encoder: Path) -> None:
+    """A model without layers of BERT's, and a GPU."""
+    folder = toy.write_encoder(toys / "int8 distilbert", "distilbert")
+    others = DualEncoder.start(toy.retriever_config(folder, dropout=None))[0]
+    berts = DualEncoder.start(toy.retriever_config(encoder))[0]
+    plain = computed("bf16", "cpu")
+    assert [inference.precision_of(one, "int8", "cpu") for one in (others, berts)] == [plain, "int8"]
+    assert inference.precision_of(berts, "fp32", "cpu") == "fp32"
+    assert not has_int8("cuda")

@@ -1,0 +1,93 @@
+"""Linear layers as oneDNN's products on a CPU: their weights laid out once, and biases and activations in the product.
+
+torch offers these products to its compiler; here they are asked for directly.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from components.compute.precision import DTYPES, has_bf16, has_int8
+
+PACKED_FOR = 4_096
+"""Rows that weights are laid out for; other numbers of rows give the same results."""
+
+ZERO = 128
+"""What stands for 0 in 8 bits without a sign."""
+
+
+class LinearProduct(Protocol):
+    """Linear layers side by side as one product."""
+
+    def __call__(self, rows: Tensor, *, gelu: bool = False) -> Tensor:
+        """(N, in) rows to (N, out), their biases added, and activated if asked."""
+
+
+def has_products(precision: str) -> bool:
+    """Whether torch was built with oneDNN, and this processor has what its products in this precision need."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    if precision == "int8":
+        return has_int8("cpu")
+    return precision == "fp32" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def linear_product(precision: str, *parts: nn.Linear) -> LinearProduct:
+    """Linear layers of the same inputs, side by side, with products in `fp32`, `bf16` or `int8`."""
+    weight = torch.cat([part.weight for part in parts]).detach()
+    bias = torch.cat([part.bias for part in parts]).detach().float()  # added before the result is rounded
+    return Rounded(weight, bias) if precision == "int8" else Plain(weight, bias, DTYPES[precision])
+
+
+class Plain:
+    """Products in fp32 or bf16."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> None:
+        self._dtype, self._bias = dtype, bias
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype), PACKED_FOR)
+
+    def __call__(self, rows: Tensor, *, gelu: bool = False) -> Tensor:
+        """(N, in) rows to (N, out) in this precision."""
+        how, kind = ("gelu", "none") if gelu else ("none", "")  # not the one by tanh
+        return torch.ops.mkldnn._linear_pointwise(rows.to(self._dtype), self._weight, self._bias, how, [], kind)
+
+
+class Rounded:
+    """Products in 8 bits, with a scale for each row and one for each output; what comes out is in bf16, or in fp32
+    where the processor has no products in bf16.
+
+    A row's scale is its largest number's, so that a text's vector does not depend on the texts beside it. oneDNN takes
+    states without a sign, and one scale for all: rows are moved by 128, and scaled back after the product.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        self.dtype = torch.bfloat16 if has_bf16("cpu") else torch.float32
+        self._bias = bias.to(self.dtype)
+        rounded, scales = eight_bits(weight)
+        self._scales = scales[:, 0]
+        whole = (rounded.int() - ZERO).to(torch.int8)
+        self._weight = torch.ops.onednn.qlinear_prepack(whole, [PACKED_FOR, weight.shape[1]])
+        self._zeros = torch.zeros(len(weight), dtype=torch.long)
+
+    def __call__(self, rows: Tensor, *, gelu: bool = False) -> Tensor:
+        """(N, in) rows to (N, out) in `dtype`."""
+        rounded, scales = eight_bits(rows)
+        result = torch.addcmul(self._bias, self.product(rounded), scales.to(self.dtype))
+        return functional.gelu(result) if gelu else result
+
+    def product(self, rows: Tensor) -> Tensor:
+        """(N, in) rows that were rounded and moved to (N, out), neither scaled back nor with biases."""
+        result: Tensor = torch.ops.onednn.qlinear_pointwise(
+            rows, 1.0, ZERO, self._weight, self._scales, self._zeros, None, 1.0, 0, self.dtype, "none", [], ""
+        )
+        return result
+
+
+def eight_bits(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """(N, d) rows as `ZERO + rows / scales` in 8 bits without a sign, and (N, 1) scales; a row of zeros stays so."""
+    scales = rows.abs().amax(-1, keepdim=True).float().clamp_min_(1e-30).div_(127)
+    return (rows / scales).add_(ZERO + 0.5).to(torch.uint8), scales
