@@ -19,13 +19,20 @@ class Drawn:
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self.read = 0
+        """Documents that the source has, kept or not, once all have been read."""
 
     def documents(self) -> Iterator[Document | Bad]:
         """The documents that are kept: all, or those that a judgement of a kept query names."""
         if not self.source.only_judged:
             return self.source.read_documents()
-        judged = {one.doc_id for one in self.of(self.source.read_qrels()) if isinstance(one, Judgement)}
-        return (one for one in self.source.read_documents() if isinstance(one, Bad) or one.doc_id in judged)
+        return self._judged({one.doc_id for one in self.of(self.source.read_qrels()) if isinstance(one, Judgement)})
+
+    def _judged(self, names: set[str]) -> Iterator[Document | Bad]:
+        for one in self.source.read_documents():
+            self.read += not isinstance(one, Bad)
+            if isinstance(one, Bad) or one.doc_id in names:
+                yield one
 
     def of(self, records: Iterable[Any]) -> Iterator[Any]:
         """Of queries, judgements or groups those of kept queries, each with its split. UserError for a split that is

@@ -47,7 +47,7 @@ def deployment(
     against = {key: compared[-1][key] for key in told} if compared else None
     chosen, data = choice(results, store), next(one.data for one in systems if one.name == name)
     there = {} if chosen is None else {one["system"]: one["value"] for one in chosen["candidates"]}
-    record = store.record(data)
+    summary = (store.record(data) or {}).get("summary", {})
     same = ("collection", "split", "measure", "queries")
     plain = [
         one["value"] for one in metrics["means"] if one["system"] == BM25 and all(one[key] == mean[key] for key in same)
@@ -57,7 +57,8 @@ def deployment(
         "chosen_on": chosen_on(lead), "by": lead["selected_on"], "there": there,
         "trained": any(one.trained for one in systems if one.name == name), "against": against,
         "bm25": plain[0] if plain else None,
-        "judgements": 0 if record is None else record["summary"]["judgements"].get("train", 0),
+        "judgements": summary.get("judgements", {}).get("train", 0),
+        "documents": summary.get("documents"), "of_documents": summary.get("of_documents"),
         "milliseconds": None if timed is None else 1000 * timed["query"],
         "bytes": {"models": sum(store.sizes(list(cost.models), "model/*")),
                   "indexes": sum(store.sizes(cost.searched, *SEARCHED))},
@@ -77,6 +78,8 @@ def sentence(made: Json, *, anything_trained: bool) -> str:
         f"{measure} {unsigned(made['value'])}{between}",
         f"the {asked:,} {'query' if asked == 1 else 'queries'} of {made['split']}",
     )
+    if made.get("of_documents"):
+        on += f", over {made['documents']:,} of {made['of_documents']:,} documents, which is easier than over all"
     parts = [f"Deploy {name}, chosen on {made['chosen_on']}{chosen}: {value} on {on}"]
     if (against := made["against"]) is not None:
         parts.append(_compared(made, against, anything_trained=anything_trained))

@@ -92,7 +92,8 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
         "judgements": dict(qrels.splits),
         "mean_words": {"documents": documents.mean_words(), "queries": queries.mean_words()},
         "dropped": dropped.summary(),
-        **_note(dropped.note(), _trained_on(out / "queries.parquet")),
+        **_note(dropped.note(), _partly(documents.rows, drawn.read), _trained_on(out / "queries.parquet")),
+        **({"of_documents": drawn.read} if documents.rows < drawn.read else {}),
         **labels,
         **source.about(),
     }
@@ -134,6 +135,16 @@ class Dropped:
 def _note(*notes: str) -> dict[str, str]:
     told = "; ".join(filter(None, notes))
     return {"note": told} if told else {}
+
+
+def _partly(kept: int, read: int) -> str:
+    """How much of a collection is searched, where it is not the whole; else empty."""
+    if kept >= read:
+        return ""
+    return (
+        f"only_judged keeps {kept:,} of {read:,} documents, those that a judgement names: measures are higher than over "
+        "the whole collection"
+    )
 
 
 def _trained_on(queries: Path) -> str:

@@ -71,6 +71,13 @@ def test_where_training_does_not_pay_it_says_where_to_read_on(
     assert "\n## Where training does not pay\n" in guide
 
 
+def test_a_part_of_a_collection_is_called_that() -> None:
+    """What is measured over the documents that have a judgement is higher than what a user will see."""
+    said = "157 queries of test, over 207 of 1,940 documents, which is easier than over all; -.006 against"
+    assert said in verdict(documents=207, of_documents=1940)
+    assert "over" not in verdict(documents=207, of_documents=None)
+
+
 def test_bm25_is_named_where_nothing_else_names_it() -> None:
     """What most people search with today."""
     assert "; BM25 alone has .912; a query took" in verdict(bm25=0.912)

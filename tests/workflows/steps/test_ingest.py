@@ -395,9 +395,14 @@ def test_documents_that_no_kept_query_asks_for_may_be_left_out(out: Path, collec
     collection.queries = [{"_id": f"q{n}", "text": f"what is {n}?"} for n in range(20)]
     collection.qrels = {"train": [f"q{n}\td{n % 6}\t{n % 2}" for n in range(20)]}
     sampled = collection.source(sample={"train": 2}, only_judged=True)
-    assert ingest(out, None, source=sampled)["documents"] <= 2
+    of_two = ingest(out, None, source=sampled)
+    assert of_two["documents"] <= 2 < of_two["of_documents"]
+    kept = f"{of_two['documents']} of {of_two['of_documents']} documents"
+    assert of_two["note"].startswith(f"only_judged keeps {kept}, those that a judgement names: measures are higher")
     assert {row["doc_id"] for row in rows(out, "documents")} == {row["doc_id"] for row in rows(out, "qrels")}
-    assert ingest(out, None, source=collection.source(only_judged=True))["documents"] == 6
+    whole = ingest(out, None, source=collection.source(only_judged=True))
+    assert whole["documents"] == 6
+    assert whole.keys().isdisjoint({"note", "of_documents"})
     assert canonical(collection.source(only_judged=False)) == canonical(collection.source())
 
 
