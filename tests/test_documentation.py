@@ -69,7 +69,7 @@ def test_a_config_reads(page: str, text: str, tmp_path: Path, monkeypatch: pytes
 def test_the_package_of_ones_own_is_run(
     beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loss, the objective and the recipe of the guide, as they stand there."""
+    """The loss, the objective and the recipes of the guide, as they stand there."""
     page = (ROOT / "docs" / "pages" / "guides" / "extending.md").read_text()
     for name, text in re.findall(r"^`my_package/(\w+).py`.*?^```python\n(.*?)^```", page, re.M | re.S):
         (tmp_path / "my_package").mkdir(exist_ok=True)
@@ -82,13 +82,17 @@ def test_the_package_of_ones_own_is_run(
         contract = contract.replace(written, here)
     done = subprocess.run(["sh", "-c", f"{contract} -n 0"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert re.search(r"^\d\d passed", done.stdout, re.M), done.stdout
-    config = yaml.safe_load(re.findall(r"^`pretrain.yaml`.*?^```yaml\n(.*?)^```", page, re.M | re.S)[0])
     small = tiny.dpr(beir, encoder)
-    config |= {key: small[key] for key in ("data", "k", "encode", "retriever")}
-    config["train"] |= {"updates": 2, "batch": 4}
-    place = tiny.place(tmp_path / "run", config)
-    assert place("run") == 0
-    assert {row["system"] for row in place.metrics()["rows"]} == {"BM25", "SimCSE"}
+    for name, systems in {"pretrain": {"SimCSE"}, "two-rounds": {"first", "second", "start model"}}.items():
+        [text] = re.findall(rf"^`{name}.yaml`.*?^```yaml\n(.*?)^```", page, re.M | re.S)
+        config = yaml.safe_load(text) | {key: small[key] for key in ("data", "k", "encode", "retriever")}
+        for training in (
+            (config["train"],) if "train" in config else (config["first"]["train"], config["second"]["train"])
+        ):
+            training |= {"updates": 2, "batch": 4}
+        place = tiny.place(tmp_path / name, config)
+        assert place("run") == 0
+        assert {row["system"] for row in place.metrics()["rows"]} >= {"BM25", *systems}
 
 
 def test_a_link_leads_to_a_file() -> None:

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel
 
 from components import modules
-from components.config import UserError
+from components.config import UserError, listing
 from components.functions import FunctionRef
 from workflows.store.cost import Cost
 
@@ -116,12 +116,16 @@ def description(function: Function) -> Description:
 
 
 def step(label: str, function: Function, *, part: str | None = None, **inputs: Any) -> Step:
-    """Bind a step function to its inputs. A typo, a missing input or one without a stable form is a TypeError.
+    """Bind a step function to its inputs. UserError for inputs that are missing or unknown, which names them all;
+    TypeError for one without a stable form.
 
     `part` is neither an input nor identity: the part of a run that this step belongs to, where its function serves
     several, as `train` does.
     """
-    bound = _signature(function).bind(None, None, **inputs)
+    try:
+        bound = _signature(function).bind(None, None, **inputs)
+    except TypeError:
+        raise UserError(_misfit(label, function, inputs)) from None
     bound.apply_defaults()  # defaults are identity too: another default gives other results
     inputs |= {name: value for name, value in bound.kwargs.items() if name not in inputs}
     identity = {
@@ -135,6 +139,20 @@ def step(label: str, function: Function, *, part: str | None = None, **inputs: A
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
     own = part if part is not None else description(function).part
     return Step(label=label, function=function, inputs=inputs, fingerprint=digest, code=code, part=own)
+
+
+def _misfit(label: str, function: Function, inputs: Mapping[str, Any]) -> str:
+    """What is wrong with a step's inputs, and the line of the recipe that bound them."""
+    parameters = _signature(function).parameters.values()
+    takes = {one.name: one for one in list(parameters)[2:] if one.kind is not one.VAR_KEYWORD}
+    missing = [name for name, one in takes.items() if one.default is one.empty and name not in inputs]
+    unknown = [name for name in inputs if name not in takes and len(takes) == len(parameters) - 2]
+    wrong = [f"{what}: {listing(names)}" for what, names in (("missing", missing), ("unknown", unknown)) if names]
+    where = inspect.stack()[2]
+    return (
+        f"{where.filename}, line {where.lineno}: the step {label!r}: {function.__name__} takes {listing(takes)}; "
+        f"{'; '.join(wrong)}"
+    )
 
 
 def foreign_code(function: Function, inputs: Mapping[str, Any]) -> dict[str, str]:

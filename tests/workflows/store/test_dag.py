@@ -183,10 +183,23 @@ def test_an_input_without_a_stable_form_is_refused(value: Any) -> None:
         step("x", steps.join, parts=[], options=value)
 
 
-@pytest.mark.parametrize("inputs", [{}, {"txt": "a"}, {"text": "a", "more": 1}])
-def test_a_missing_input_and_a_typo_are_refused(inputs: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match="argument"):
+@pytest.mark.parametrize(
+    ("inputs", "wrong"),
+    [
+        ({}, "missing: text"), ({"txt": "a"}, "missing: text; unknown: txt"),
+        ({"text": "a", "more": 1, "other": 2}, "unknown: more, other"),
+    ],
+)  # fmt: skip
+def test_inputs_that_do_not_fit_are_named_with_the_line_that_gave_them(inputs: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(UserError, match=rf"test_dag\.py, line \d+: the step 'a': write takes .*text.*; {wrong}$"):
         step("a", steps.write, **inputs)
+
+
+def test_a_function_that_takes_more_than_it_names_names_what_is_missing() -> None:
+    """An objective's own configs go through a training by any name."""
+    given = {"objective": "retriever", "rows": None, "dev": None, "data": None, "tokens": None, "start": None}
+    with pytest.raises(UserError, match=r"train takes objective, .*, seed, config; missing: seed, config$"):
+        step("t", train, **given, sed=[1])
 
 
 # Order
