@@ -99,8 +99,7 @@ def _function(path: str) -> ast.FunctionDef:
         raise ValueError(f"{path!r} names no module; accepted: MODULE.FUNCTION, such as my_package.losses.{path}")
     file = modules.file_of(module)
     if file is None:
-        raise ValueError(f"no module {module!r} for the function {path!r}; looked for where you are, in PYTHONPATH and "
-                         "among the installed packages")  # fmt: skip
+        raise ValueError(f"no module {module!r} for the function {path!r}; {modules.LOOKED_IN}")
     if module.partition(".")[0] not in modules.OURS and (lacking := modules.absent(file)):
         line, package = lacking[0]
         raise ValueError(f"{file}:{line}: imports {package}, which is not installed here")

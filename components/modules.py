@@ -9,6 +9,9 @@ from pathlib import Path
 OURS = ("components", "workflows")
 """The packages of this repository. What their code computes is identified by the versions of steps."""
 
+LOOKED_IN = "looked for where you are, in PYTHONPATH and among the installed packages"
+"""Where a module was not found."""
+
 
 def file_of(module: str) -> Path | None:
     """The Python file of a module; None if there is no such module, or not as a Python file."""

@@ -126,7 +126,7 @@ class Export:
         store.fetch([step for step in (outcome.retrieval.retriever, outcome.ranker) if step is not None], "model")
         with replacing(to) as folder:
             folder.mkdir(parents=True)
-            yield from self._retriever(folder)
+            yield from self._retriever(folder, systems.retriever_of(stages["dense"]) if "dense" in stages else None)
             yield from self._ranker(folder)
             yield from self._rankings(folder)
             yield from self._index(folder)
@@ -137,16 +137,19 @@ class Export:
                 cards.write(folder / FOLDER / name, model, self.experiment, store, self.command)
             yield f'{to}/system ({deployed.name}): {program()} search {to}/system "QUERY"'
 
-    def _retriever(self, folder: Path) -> Iterator[str]:
-        """The last retriever."""
+    def _retriever(self, folder: Path, deployed: Step | None = None) -> Iterator[str]:
+        """The last retriever, which may be another than the deployed system's."""
         retriever = self.experiment.outcome.retrieval.retriever
+        name = f"{self.to}/retriever ({retriever.label})"
+        if deployed is not None and deployed.fingerprint != retriever.fingerprint:
+            name = f"{self.to}/retriever ({retriever.label}, the last one; the system has {deployed.label})"
         model_folder.copy(self.store.path(retriever) / "model", folder / "retriever", adapters=self.adapters)
         if (tower := folder / "retriever" / "query" / BASE).exists():  # which sentence-transformers cannot load
             adapter = f"{self.to}/retriever/{tower.parent.name}"
-            yield f'{self.to}/retriever ({retriever.label}): PeftModel.from_pretrained(MODEL, "{adapter}")'
+            yield f'{name}: PeftModel.from_pretrained(MODEL, "{adapter}")'
         else:
             _compare(folder / "retriever")
-            yield f'{self.to}/retriever ({retriever.label}): SentenceTransformer("{self.to}/retriever")'
+            yield f'{name}: SentenceTransformer("{self.to}/retriever")'
         yield from self._finished_model(folder / "retriever", retriever)
 
     def _ranker(self, folder: Path) -> Iterator[str]:

@@ -70,7 +70,7 @@ def view(experiment: Experiment, store: Store, waiting: list[Step], again: str) 
         else:
             lines.append(f"  {bar(node.label, state, state['seconds'], width)}")
     if waiting and not busy:
-        lines.append(f"  nothing is running; resume with: {again}")
+        lines.append(f"  nothing is running; resume with: {again} (and the --cluster that it had)")
     if waiting and not busy and (found := others(experiment)):
         lines.append("  other runs of this config, which `show` takes too:")
         lines += [f"    {folder}{_set(experiment, folder)}" for folder in found]

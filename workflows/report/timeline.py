@@ -129,7 +129,8 @@ def where(steps: Sequence[Json], seconds: float) -> str:
     if len(steps) > 1:
         slowest = sorted(steps, key=lambda step: -step["seconds"])[:SLOWEST]
         named = [f"{step['label']} {duration(step['seconds'])}" for step in slowest]
-        lines.append(f"      slowest: {', '.join(named)}")
+        before = " (with the time before it was resumed)" if slowest[0]["seconds"] > seconds + 1 else ""
+        lines.append(f"      slowest{before}: {', '.join(named)}")
     if floors := _floors(steps):
         lines.append(f"      share of this processor's matrix product speed that models reached: {floors}")
     return "\n".join(lines)

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from components import modules
 from components.config import UserError, listing, parse
 from components.sources.tables import KINDS, kind_of
 from components.systems.config import SYSTEM
@@ -245,7 +246,8 @@ def _recipe(name: Any, path: Path) -> ModuleType:
     try:
         module = importlib.import_module(name)
     except ImportError as error:
-        raise UserError(f"{path}: recipe: {name!r} cannot be imported: {error}") from error
+        looked = f"; {modules.LOOKED_IN}" if isinstance(error, ModuleNotFoundError) else ""
+        raise UserError(f"{path}: recipe: {name!r} cannot be imported: {error}{looked}") from error
     lacking = [part for part in ("Config", "build") if not hasattr(module, part)]
     if lacking:
         raise UserError(f"{path}: recipe: the module {name!r} has no {listing(lacking)}; a recipe has Config and build")

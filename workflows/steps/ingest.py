@@ -142,8 +142,8 @@ def _partly(kept: int, read: int) -> str:
     if kept >= read:
         return ""
     return (
-        f"only_judged keeps {kept:,} of {read:,} documents, those that a judgement names: measures are higher than over "
-        "the whole collection"
+        f"only_judged keeps {kept:,} of {read:,} documents, those that a judgement names: measures are higher than "
+        "over the whole collection"
     )
 
 

@@ -186,8 +186,8 @@ def test_run_until_a_label(beir: Path, encoder: Path, tmp_path: Path, said: Said
     assert said()[1].endswith(f" is not done; run it first: {run}{other}")
     assert place("show", "--set", "k=30") == 0
     out = said()[0]
-    told = f"resume with: {run}\n  other runs of this config, which `show` takes too:\n    {place.runs}/tiny: k="
-    assert told in out
+    others = f"  other runs of this config, which `show` takes too:\n    {place.runs}/tiny: k="
+    assert f"resume with: {run} (and the --cluster that it had)\n{others}" in out
     file = place.runs / "tiny" / "config.yaml"
     whole = file.read_text()
     file.write_text("k: [")
@@ -248,6 +248,11 @@ def test_show_prints_a_record(played: Place, said: Said) -> None:
     assert "  updates: 3" in lines
     assert played("show", "retriever 1", "--json") == 0
     assert json.loads(said()[0])["label"] == "retriever 1"
+    assert played("show", "--set", "k=20", "retriever 1", "--json") == 0  # behind an option too
+    assert json.loads(said()[0])["label"] == "retriever 1"
+    with pytest.raises(SystemExit):
+        played("show", "--set", "k=20", "retriever 1", "retriever 2")
+    assert said()[1].startswith("error: unrecognized arguments: retriever 2")
     assert played("show", "retriever 2") == 2
     assert "no step is labelled 'retriever 2'; did you mean 'retriever 1' or " in said()[1]
 

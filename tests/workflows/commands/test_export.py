@@ -59,6 +59,16 @@ def test_export_and_evaluate_agree_with_the_run(played: Place, tmp_path: Path, s
         assert list(theirs.values()) == [pytest.approx(values[system, "RR@10"])]
 
 
+def test_a_retriever_that_is_not_the_systems_is_called_the_last(played: Place, tmp_path: Path, said: Said) -> None:
+    """Whoever loads it alone would not get what was chosen."""
+    for name, told in {
+        "warm retriever": "(retriever 1, the last one; the system has warm retriever)", "BM25": "(retriever 1)",
+        "retriever 1": "(retriever 1)",
+    }.items():  # fmt: skip
+        assert played("export", str(tmp_path / name), "--system", name) == 0
+        assert said()[0].splitlines()[0].startswith(f"{tmp_path / name}/retriever {told}: Sentence")
+
+
 def test_evaluate_compares_two_files_as_the_run_does(played: Place, tmp_path: Path, said: Said) -> None:
     assert played("export", str(tmp_path / "out")) == 0
     rankings, qrels = tmp_path / "out" / "rankings", str(tmp_path / "out" / "qrels.trec")

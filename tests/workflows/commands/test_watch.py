@@ -55,7 +55,7 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
     lines = watch.view(experiment, store, waiting, "do it again").splitlines()
     assert lines == [
         f"tiny: 0 of {whole} steps done, {whole} to run; there is no store at {place.store}",
-        "  nothing is running; resume with: do it again",
+        "  nothing is running; resume with: do it again (and the --cluster that it had)",
         f"  then: data, bm25 index, bm25 ranking (test), BM25 measures and {whole - 4} more",
     ]  # fmt: skip
     busy, bad = waiting[0], waiting[1]

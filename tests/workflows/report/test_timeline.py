@@ -80,6 +80,8 @@ def test_the_end_of_a_run_says_where_its_time_went() -> None:
     ]
     assert where(steps[-1:], 1.0) == ""
     assert where(steps[2:3], 5.0).count("\n") == 0
+    resumed = where(steps[2:4], 30.0)
+    assert "      slowest (with the time before it was resumed): a train 45 s, a mine 5.0 s" in resumed
 
 
 def test_of_steps_that_ran_at_once_the_end_of_a_run_names_the_longest_chain() -> None:
