@@ -4,6 +4,7 @@ import copy
 import os
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -123,8 +124,13 @@ def yaml_line(value: Any) -> str:
 
 
 def _loaded(text: str) -> Any:
-    """The value of a YAML text. YAMLError for one that is nested too deeply too, for a number too long to read, and for
-    aliases that hold themselves or repeat each other into more than fits in memory."""
+    """The value of a YAML text, one's own to change. YAMLError for one that is nested too deeply too, for a number too
+    long to read, and for aliases that hold themselves or repeat each other into more than fits in memory."""
+    return copy.deepcopy(_value(text))
+
+
+@lru_cache(maxsize=128)  # experiments that are compared have one file, or one base
+def _value(text: str) -> Any:
     try:
         loader = _Strict(text)
         node = loader.get_single_node()

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from types import NoneType
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel
@@ -25,6 +26,9 @@ Function = Callable[..., dict[str, Any] | None]
 F = TypeVar("F", bound=Function)
 
 _signature = cache(inspect.signature)  # a graph has hundreds of steps of a few functions
+
+PLAIN = (str, bool, int, float, NoneType)
+"""Values that are their own form, and hold nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +172,8 @@ def foreign_code(function: Function, inputs: Mapping[str, Any]) -> dict[str, str
 
 def _modules_in(value: Any) -> Iterator[str]:
     """The modules of the functions that configs among the inputs name."""
+    if isinstance(value, PLAIN):
+        return
     if isinstance(value, FunctionRef):
         yield value.function.rpartition(".")[0]
     elif isinstance(value, BaseModel):
@@ -183,6 +189,8 @@ def _modules_in(value: Any) -> Iterator[str]:
 
 def canonical(value: Any) -> Any:
     """The JSON form of a value in a fingerprint; TypeError if it has no stable one."""
+    if isinstance(value, PLAIN):
+        return value
     if isinstance(value, Step):
         return {"step": value.fingerprint}
     if isinstance(value, BaseModel):
@@ -191,8 +199,6 @@ def canonical(value: Any) -> Any:
         return {_text_key(key): canonical(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [canonical(item) for item in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
     raise TypeError(f"an input of type {type(value).__name__} has no stable form to identify it by: {value!r}")
 
 
@@ -203,6 +209,8 @@ def _text_key(key: Any) -> str:
 
 
 def _steps_in(value: Any) -> Iterator[Step]:
+    if isinstance(value, PLAIN):
+        return
     if isinstance(value, Step):
         yield value
     elif isinstance(value, Mapping):
