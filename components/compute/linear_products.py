@@ -9,12 +9,14 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from components.compute.precision import DTYPES, has_bf16, has_int8
 
 PACKED_FOR = 4_096
 """Rows that weights are laid out for; other numbers of rows give the same results."""
+
+AT_ONCE = 512
+"""Rows that are rounded, multiplied and scaled back together: as many as stay in a core's cache meanwhile."""
 
 ZERO = 128
 """What stands for 0 in 8 bits without a sign."""
@@ -75,9 +77,13 @@ class Rounded:
 
     def __call__(self, rows: Tensor, *, gelu: bool = False) -> Tensor:
         """(N, in) rows to (N, out) in `dtype`."""
-        rounded, scales = eight_bits(rows)
-        result = torch.addcmul(self._bias, self.product(rounded), scales.to(self.dtype))
-        return functional.gelu(result) if gelu else result
+        result = torch.empty((len(rows), len(self._zeros)), dtype=self.dtype)
+        for some, into in zip(rows.split(AT_ONCE), result.split(AT_ONCE), strict=True):
+            rounded, scales = eight_bits(some)
+            torch.addcmul(self._bias, self.product(rounded), scales.to(self.dtype), out=into)
+            if gelu:
+                torch.ops.aten.gelu_(into)
+        return result
 
     def product(self, rows: Tensor) -> Tensor:
         """(N, in) rows that were rounded and moved to (N, out), neither scaled back nor with biases."""

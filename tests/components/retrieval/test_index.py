@@ -43,6 +43,21 @@ def test_training_again_gives_the_same_index(vectors, factory):
     np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("factory", ["PQ8x4", "OPQ8,PQ8x4", "IVF8,PQ8x4", "HNSW16_PQ8x4", "IVF8,PQ8x4,RFlat"])
+@pytest.mark.filterwarnings("default")
+def test_quantizers_find_the_same_without_the_training_of_codes_that_nobody_compares(vectors, factory):
+    """That is, without ordering the centroids so that the codes' Hamming distance says something (polysemous codes)."""
+    rows = np.concatenate(vectors[0]).astype(np.float32)
+    theirs, ours = faiss.index_factory(16, factory, faiss.METRIC_INNER_PRODUCT), index.create(factory, 16)
+    for one in (theirs, ours):
+        one.train(rows)
+        one.add(rows)
+    assert [part.do_polysemous_training for part in index._parts(ours) if "PQ" in type(part).__name__
+            and hasattr(part, "do_polysemous_training")] == [False]  # fmt: skip
+    for found, wanted in zip(ours.search(vectors[1], 10), theirs.search(vectors[1], 10), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize("factory", KINDS)
 @pytest.mark.filterwarnings("default")
 def test_every_kind_is_built_written_and_searched(vectors, tmp_path, factory):
