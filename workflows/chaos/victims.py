@@ -24,7 +24,7 @@ class Victim(NamedTuple):
 DRIVER, JAVA = "driver", "Java"
 VICTIMS = {
     DRIVER: Victim((), 4),
-    JAVA: Victim((sys.executable, "lucene.serve"), 1, 3.0),
+    JAVA: Victim((sys.executable, "java.serve"), 1, 3.0),
     "map worker": Victim(("ray::", "MapBatches("), 4, 1.0),
     "train worker": Victim(("ray::", "RayTrainWorker"), 4, 5.0),
     "node": Victim(("--raylet_socket_name",), 1),

@@ -1,18 +1,9 @@
-"""BM25: build a Lucene index of the documents, and retrieve from it.
-
-The Java machine cannot be stopped inside a process, so it never starts in the driver or in a worker: each worker starts
-a child process for it.
-"""
+"""BM25: build a Lucene index of the documents, and retrieve from it, each worker in a child process with Java."""
 
 import json
-import multiprocessing
-import os
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -20,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from components.config import UserError
 from components.data.groups import check_k, queries_of
 from components.data.tables import RANKING, counts, read
 from components.files import remove, replacing, write_json
 from components.retrieval import lucene
 from components.retrieval.lucene import BM25Config, RM3Config
 from workflows.distributed.cluster import Cluster, Pool
+from workflows.distributed.java import InChild
 from workflows.distributed.shards import Shard, map_shards, row_shards
 from workflows.distributed.site import Site
 from workflows.store.cost import Cost, Need, Ranking, Sizes, Work
@@ -105,7 +96,7 @@ def lucene_index(out: Path, cluster: Cluster, *, data: Path, config: LuceneIndex
     pool = Pool(workers=1, threads=min(most, (cluster.java.workers or most) * cluster.java.threads))
     documents = pq.read_metadata(data / "documents.parquet").num_rows
     map_shards(
-        _InChild,
+        InChild,
         [Shard(INDEX, documents, {})],
         out=out, cluster=cluster, pool=pool, unit="documents",
         work=_Indexing, data=str(data), vectors=isinstance(config, VectorIndexConfig),
@@ -147,7 +138,7 @@ def _searched(
     if not ranking.exists():
         lucene.runtime()
         map_shards(
-            _InChild, shards, out=out, cluster=cluster, pool=cluster.java, unit="queries",
+            InChild, shards, out=out, cluster=cluster, pool=cluster.java, unit="queries",
             work=_Retrieval, data=str(data), index=str(index), splits=splits, k=k, k1=config.k1, b=config.b, rm3=rm3,
         )  # fmt: skip
         _join([out / shard.file for shard in shards], ranking)
@@ -187,7 +178,8 @@ class _Indexing:
                 taken += writer.add(documents)
                 blank += blanks
                 progress.add(len(documents))
-        there = len(lucene.Searcher(path, self._analysis, k1=0.9, b=0.4, threads=1))
+        with closing(lucene.Searcher(path, self._analysis, k1=0.9, b=0.4, threads=1)) as searcher:
+            there = len(searcher)
         if not there == taken == total - blank:  # Anserini logs what goes wrong and carries on
             raise RuntimeError(f"Lucene indexed {there} of {total - blank} documents; its messages are in the log")
         about = {"documents": total, "blank": blank, "analysis": self._analysis.model_dump(mode="json")}
@@ -238,75 +230,3 @@ class _Retrieval:
 
     def close(self) -> None:
         self._searcher.close()
-
-
-class _InChild:
-    """The work in a child process that lives as long as this object, or as this process. It is ready to work when this
-    is made: starting Java is no part of the work."""
-
-    def __init__(self, *, work: Callable[..., Any], **constructor: Any) -> None:
-        self._pipe, theirs = multiprocessing.Pipe()
-        # A fork would carry over Ray's and torch's threads; multiprocessing's own fresh start would run this process's
-        # main module again, which in one of Ray's workers imports Ray.
-        child = "import sys; sys.path[:] = sys.argv[2:]; from workflows.steps import lucene; lucene.serve(sys.argv[1])"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", child, str(theirs.fileno()), *sys.path], pass_fds=[theirs.fileno()],
-            stdin=subprocess.PIPE,
-        )  # fmt: skip
-        theirs.close()
-        try:
-            self._tell(work, constructor)
-        except BaseException:
-            self.close()
-            raise
-
-    def __call__(self, task: dict[str, Any], path: Path) -> None:
-        self._tell(task, path)
-
-    def _tell(self, *what: Any) -> None:
-        """Send the child something, and wait until it has done it."""
-        try:
-            self._pipe.send(what)
-            failure = self._pipe.recv()
-        except (EOFError, OSError):
-            status = self._process.wait()
-            lucene.check_java()
-            raise RuntimeError(f"the Java process died (exit status {status})") from None
-        if failure is not None:
-            raise failure
-
-    def close(self) -> None:
-        self._pipe.close()
-        self._process.wait()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-
-
-def serve(handle: str) -> None:
-    """The child process of `_InChild`: makes the worker that it is sent, gives it each task, and answers each time with
-    None or the error."""
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    pipe = Connection(int(handle))
-    work: Any = None
-    while True:
-        try:
-            sent = pipe.recv()
-        except EOFError:
-            return
-        try:
-            if work is None:
-                make, constructor = sent
-                work = make(**constructor)
-            else:
-                work(*sent)
-            pipe.send(None)
-        except UserError as error:
-            pipe.send(error)
-        except Exception as error:
-            pipe.send(RuntimeError(f"{type(error).__name__}: {error}"))
-
-
-def _die_with_parent() -> None:
-    """Exit when the parent process has died."""
-    os.read(0, 1)  # nothing is ever written there: it ends with the parent
-    os._exit(1)

@@ -16,12 +16,13 @@ def code_version() -> dict[str, Any]:
     if sent := os.environ.get("SPARRING_CODE"):
         return dict(json.loads(sent))
 
-    def git(*words: str) -> str | None:
-        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
-        return done.stdout.strip() if done.returncode == 0 else None
-
+    words = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
-        commit = git("rev-parse", "HEAD")
-        return {"commit": commit, "changed": bool(git("status", "--porcelain", "-uno"))} if commit else {}
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     except FileNotFoundError:  # git is not installed
         return {}
+    about, files = (
+        [line for line in done.stdout.splitlines() if line.startswith("#") is comment] for comment in (True, False)
+    )
+    commits = [line.split()[-1] for line in about if line.startswith("# branch.oid ")]
+    return {"commit": commits[0], "changed": bool(files)} if commits and commits[0] != "(initial)" else {}

@@ -164,28 +164,6 @@ def test_no_java_is_said_before_anything_is_written(monkeypatch, collection, ind
     assert list(tmp_path.iterdir()) == []
 
 
-class Dies:
-    def __init__(self, *, threads, how):
-        self._how = how
-
-    def __call__(self, task, path):
-        if self._how == "exit":
-            os._exit(7)
-        raise UserError("what is wrong") if self._how == "mistake" else OSError("no space")
-
-
-@pytest.mark.parametrize(("how", "kind", "says"), [
-    ("exit", RuntimeError, r"the Java process died \(exit status 7\)"),
-    ("mistake", UserError, "^what is wrong$"),
-    ("error", RuntimeError, "OSError: no space"),
-])  # fmt: skip
-def test_what_happens_in_the_child_is_heard_here(tmp_path, how, kind, says):
-    child = step._InChild(work=Dies, threads=1, how=how)
-    with pytest.raises(kind, match=says):
-        child({}, tmp_path / "file")
-    child.close()
-
-
 def test_a_java_that_does_not_start_says_why(monkeypatch, collection, tmp_path):
     """It ends the child without a word."""
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "--add-modules=jdk.incubator.vector")

@@ -1,0 +1,177 @@
+"""Java in a child process. It cannot be stopped inside a process, so it never starts in the driver or in a worker.
+
+To start one takes longer than many a step has to do in it. So a child whose work is over stays for the next work of
+the same process, for a while.
+"""
+
+import atexit
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from components.config import UserError
+from components.retrieval import lucene
+
+IDLE_SECONDS = 30.0
+"""After so long without work a child ends, with Java's memory."""
+
+
+class InChild:
+    """A worker (`workflows.distributed.shards`) whose work is done in a child process. It is ready to work when this is
+    made: starting Java is no part of the work."""
+
+    def __init__(self, *, work: Callable[..., Any], threads: int, **constructor: Any) -> None:
+        self._child, self._whole = _idle.taken(threads) or _Child(threads), True
+        try:
+            self._tell(work, {"threads": threads, **constructor})
+        except BaseException:
+            self.close()
+            raise
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        self._tell(task, path)
+
+    def _tell(self, *what: Any) -> None:
+        """Send the child something, and wait until it has done it."""
+        try:
+            self._child.tell(*what)
+        except (EOFError, OSError):
+            status = self._child.end()
+            lucene.check_java()
+            raise RuntimeError(f"the Java process died (exit status {status})") from None
+        except BaseException:
+            self._whole = False
+            raise
+
+    def close(self) -> None:
+        """Leave the child to what comes next; one in which something went wrong ends."""
+        if self._whole and self._child.freed():
+            _idle.keep(self._child)
+        else:
+            self._child.end()
+
+
+class _Child:
+    """A process that does one work after another."""
+
+    def __init__(self, threads: int) -> None:
+        self.made_for = surroundings(threads)
+        self._pipe, theirs = multiprocessing.Pipe()
+        # A fork would carry over Ray's and torch's threads; multiprocessing's own fresh start would run this process's
+        # main module again, which in one of Ray's workers imports Ray.
+        code = (
+            "import sys; sys.path[:] = sys.argv[3:]; from workflows.distributed import java; java.serve(*sys.argv[1:3])"
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code, str(theirs.fileno()), str(IDLE_SECONDS), *sys.path],
+            pass_fds=[theirs.fileno()], stdin=subprocess.PIPE,
+        )  # fmt: skip
+        theirs.close()
+
+    def tell(self, *what: Any) -> None:
+        """Send something, and wait until it is done; EOFError or OSError where the child has died."""
+        self._pipe.send(what)
+        failure = self._pipe.recv()
+        if failure is not None:
+            raise failure
+
+    def freed(self) -> bool:
+        """Whether it is there, holds nothing any more, and waits for other work."""
+        try:
+            self.tell()
+        except Exception:
+            return False
+        return True
+
+    def end(self) -> int:
+        """End the process; its exit status."""
+        self._pipe.close()
+        status = self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return status
+
+
+def surroundings(threads: int) -> tuple[Any, ...]:
+    """What a child has from its start on: Java's threads, and what processes inherit."""
+    with suppress(FileNotFoundError):  # of a folder that was deleted meanwhile
+        return threads, list(sys.path), dict(os.environ), os.getcwd()
+    return threads, list(sys.path), dict(os.environ)
+
+
+class _Idle:
+    """The child that waits for work, if one does."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._child: _Child | None = None
+
+    def taken(self, threads: int) -> _Child | None:
+        """The child, if it is the same that would start now."""
+        child = self._swapped(None)
+        if child is None or (child.made_for == surroundings(threads) and child.freed()):
+            return child
+        child.end()
+        return None
+
+    def keep(self, child: _Child) -> None:
+        """Keep a child in place of the one that waits."""
+        before = self._swapped(child)
+        if before is not None:
+            before.end()
+
+    def end(self) -> None:
+        """End the child that waits."""
+        child = self._swapped(None)
+        if child is not None:
+            child.end()
+
+    def _swapped(self, child: _Child | None) -> _Child | None:
+        with self._lock:
+            before, self._child = self._child, child
+            return before
+
+
+_idle = _Idle()
+atexit.register(_idle.end)
+
+
+def serve(handle: str, idle_seconds: str) -> None:
+    """The child process: makes the worker that it is sent, gives it each task, frees it when it is sent nothing, and
+    answers each time with None or the error. It ends after so long without a worker."""
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    pipe = Connection(int(handle))
+    work: Any = None
+    while work is not None or pipe.poll(float(idle_seconds)):
+        try:
+            sent = pipe.recv()
+        except EOFError:
+            return
+        try:
+            if not sent:
+                if hasattr(work, "close"):
+                    work.close()
+                work = None
+            elif work is None:
+                make, constructor = sent
+                work = make(**constructor)
+            else:
+                work(*sent)
+            pipe.send(None)
+        except UserError as error:
+            pipe.send(error)
+        except Exception as error:
+            pipe.send(RuntimeError(f"{type(error).__name__}: {error}"))
+
+
+def _die_with_parent() -> None:
+    """Exit when the parent process has died."""
+    os.read(0, 1)  # nothing is ever written there: it ends with the parent
+    os._exit(1)
