@@ -154,10 +154,13 @@ class Cluster(Config):
             import torch  # slow to import: only where a step really runs
 
             available = torch.cuda.is_available()
+        self._check_device(available)
+        return available
+
+    def _check_device(self, available: bool) -> None:
         if self.device == "cuda" and not available:
             where = "in the Ray cluster" if self.mode == "ray" else "on this machine"
             raise UserError(f"cluster: device: cuda is asked for, and there is no GPU {where}; accepted: auto, cpu")
-        return available
 
     def check(self) -> None:
         """UserError where a step would ask Ray for more than there is, and would fail or wait for ever."""
@@ -165,11 +168,17 @@ class Cluster(Config):
             if self.device == "cuda":
                 self.cuda()
             return
+        here = Resources(cores()) if self.device == "cpu" and not self.address else self.resources()  # asks no Ray
+        self.check_asked(here, self.machine_cores())
+
+    def check_asked(self, there: Resources, most_cores: int) -> None:
+        """UserError where the pools ask for more than these processors, or threads than the largest machine's cores."""
+        self._check_device(there.gpus > 0)
         maps = {"map": self.map, "score": self.scoring_pool()}
-        if self.cuda():
-            kind, count, pools = "GPU", int(self.resources().gpus), {**maps, "train": self.train}
+        if there.gpus and self.device != "cpu":
+            kind, count, pools = "GPU", int(there.gpus), {**maps, "train": self.train}
         elif self.address:
-            kind, count, pools = "CPU", int(self.resources().cpus), {"train": self.train}
+            kind, count, pools = "CPU", int(there.cpus), {"train": self.train}
         else:  # a Ray that starts on this machine has a logical CPU for each training worker
             kind, count, pools = "CPU", cores(), {}
         for key, pool in pools.items():
@@ -180,12 +189,11 @@ class Cluster(Config):
                     f"cluster: {key}.workers: {workers} workers with {each} each are asked for, and there are {count} "
                     f"{kind}s; accepted: 1 to {most}"
                 )
-        most = self.machine_cores()
         for key, pool in {**maps, "java": self.java}.items():
-            if pool.threads > most:
+            if pool.threads > most_cores:
                 raise UserError(
                     f"cluster: {key}.threads: {pool.threads} for each worker are asked for, and no machine has "
-                    f"more than {most} cores; accepted: 1 to {most}"
+                    f"more than {most_cores} cores; accepted: 1 to {most_cores}"
                 )
 
     def scoring_pool(self) -> Pool:

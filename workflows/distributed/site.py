@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workflows.distributed.cluster import Cluster, cores
+from workflows.distributed.resources import Resources
 from workflows.distributed.session import ray_session
 from workflows.store.cost import Pool
 
@@ -33,6 +34,15 @@ class Site:
     def cuda(self) -> bool:
         """Whether models run on GPUs."""
         return self.gpus > 0 and self.cluster.device != "cpu"
+
+    def check(self) -> None:
+        """UserError where the profile asks for more processors than there are, as `Cluster.check` says it of a cluster
+        that is here; it starts no Ray."""
+        profile = self.cluster
+        if profile.hardware is None and profile.address:
+            profile.check()  # its machines need not be alike
+        elif profile.mode == "ray":
+            profile.check_asked(Resources(self.nodes * self.cores, self.nodes * self.gpus), self.cores)
 
     def workers(self, pool: Pool, *, gpu: bool = True) -> int:
         """Workers of a pool at once on all machines, however little work there is; `gpu` says whether they use GPUs
