@@ -64,10 +64,14 @@ def add_cluster(parser: argparse.ArgumentParser, default: str = "laptop.yaml") -
     )  # fmt: skip
 
 
-def opened(arguments: argparse.Namespace) -> tuple[Experiment, Store]:
-    """The experiment that the arguments name, and the store."""
+def opened(arguments: argparse.Namespace, *, asks: bool = True) -> tuple[Experiment, Store]:
+    """The experiment that the arguments name, and the store; a store on S3 that nothing is asked of need not be
+    reachable."""
+    root = store_root(arguments)
+    if not asks and s3.is_cached(place := s3.local_path(root)):
+        return experiments.read(arguments.config, arguments.assignments, arguments.runs), Store(place)
     experiment = _read(arguments)
-    store = object_store.open_store(store_root(arguments))
+    store = object_store.open_store(root)
     store.prefetch_records(graph(experiment.wanted))
     return experiment, store
 

@@ -3,7 +3,7 @@ can do the work; with --estimate, what the run would cost in time, memory, disk 
 a line each."""
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from components.config import UserError, listing
@@ -13,6 +13,7 @@ from workflows import ROOT
 from workflows.commands.opening import opened
 from workflows.commands.several import add_configs, named
 from workflows.distributed import cluster as clusters
+from workflows.distributed.cluster import Cluster
 from workflows.distributed.site import site
 from workflows.estimating.collection import assumptions
 from workflows.estimating.estimate import estimate, size
@@ -53,15 +54,20 @@ def call(arguments: argparse.Namespace) -> None:
     if len(paths) > 1:
         _several(arguments, paths)
         return
-    experiment, store = opened(argparse.Namespace(**vars(arguments), config=paths[0]))
+    assumed = assumptions(arguments.assume)
+    profile = clusters.read_cluster(arguments.cluster) if arguments.cluster else None
+    # Neither machines nor data are here: every step is to run, so that nothing is asked of the store.
+    elsewhere = "documents" in assumed and profile is not None and profile.hardware is not None
+    experiment, store = opened(argparse.Namespace(**vars(arguments), config=paths[0]), asks=not elsewhere)
     tuned = None
     if "tune" in experiments.tree_of(paths[0], arguments.assignments):
         tuned = read_tuning(argparse.Namespace(**vars(arguments), config=paths[0]))
-    if arguments.estimate or arguments.assume:
-        _estimate(arguments, experiment, store, tuned)
+    if arguments.estimate or assumed:
+        profile = profile or clusters.read_cluster(ROOT / "cluster" / "laptop.yaml")
+        _estimate(experiment, store, profile, assumed, tuned)
         return
-    if arguments.cluster:
-        clusters.read_cluster(arguments.cluster).check()
+    if profile is not None:
+        profile.check()
     print(plan_text(experiment.wanted, store))
     if experiment.defaults:
         print(f"\nleft open, filled in:\n{defaults_text([one[:3] for one in experiment.defaults])}\n")
@@ -124,12 +130,11 @@ def _several(arguments: argparse.Namespace, paths: list[Path]) -> None:
 
 
 def _estimate(
-    arguments: argparse.Namespace, experiment: Experiment, store: Store, tuned: TunedExperiment | None
+    experiment: Experiment, store: Store, profile: Cluster, assumed: Mapping[str, float], tuned: TunedExperiment | None
 ) -> None:  # fmt: skip
     """Print the estimate, of a tuning also that of its trials; UserError where the run cannot fit."""
-    assumed = assumptions(arguments.assume)
-    profile = clusters.read_cluster(arguments.cluster or ROOT / "cluster" / "laptop.yaml")
     here = site(profile, store.root)
+    here.check()
     trials = [] if tuned is None else [tuned.experiment(point) for point in _drawn(tuned)]
     if tuned is not None and tuned.tuning.baseline:
         trials.append(tuned.experiment({}))

@@ -14,6 +14,7 @@ from workflows.distributed.site import Site
 from workflows.estimating import rates as rating
 from workflows.estimating.collection import SECONDS, Assumptions, sizes
 from workflows.estimating.rates import Rates
+from workflows.store import s3
 from workflows.store.cost import UNKNOWN, Cost, ModelTask, Need, Pool, Sizes, UnknownSize, Work
 from workflows.store.dag import Step
 from workflows.store.store import Store
@@ -45,6 +46,8 @@ class Row:
     """Bytes of the largest process."""
     node_memory: float
     """Bytes of all its processes on the machine that has most of them."""
+    gpu_memory: float
+    """Bytes of the largest process on a GPU; 0 where it uses none."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Estimate:
     documents: int
     queries: Mapping[str, int]
     notes: list[str] = field(default_factory=list)
+    bucket: str | None = None
+    """Where the store is on S3."""
 
     def of(self, nodes: Iterable[Step]) -> Estimate:
         """The estimate of some of its steps alone."""
@@ -96,6 +101,11 @@ class Estimate:
     def memory(self) -> float:
         """The most bytes that a step needs on one machine."""
         return max((row.node_memory for row in self.waiting), default=0.0)
+
+    @property
+    def gpu_memory(self) -> float:
+        """The most bytes that a process takes on a GPU."""
+        return max((row.gpu_memory for row in self.waiting), default=0.0)
 
     def money(self, seconds: float) -> float | None:
         """What so many seconds cost; None without a price."""
@@ -169,7 +179,7 @@ def _problems(row: Row, site: Site) -> list[tuple[str, float]]:
     """What of a step cannot fit, with how many times too large it is."""
     found = []
     for need in row.cost.needs if row.cost is not None else ():
-        if need.gpu and site.cuda and need.pool != "driver":
+        if _on_gpu(need, site):
             share = {"map": site.cluster.map, "score": site.cluster.scoring_pool()}.get(need.pool, Workers()).gpus
             there, asked, where = (
                 site.gpu_memory * share,
@@ -186,6 +196,11 @@ def _problems(row: Row, site: Site) -> list[tuple[str, float]]:
             )
             found.append((text, _times(asked, there)))
     return found + [(limit, float("inf")) for limit in (row.cost.limits if row.cost is not None else ())]
+
+
+def _on_gpu(need: Need, site: Site) -> bool:
+    """Whether a need is of a GPU's memory here."""
+    return need.gpu and site.cuda and need.pool != "driver"
 
 
 def _times(asked: float, there: float) -> float:
@@ -271,8 +286,9 @@ def estimate(
         f"{name} is not here: taken to be as large as BERT's {'large' if 'large' in name else 'base'}"
         for name in sorted(shapes)
     ]
+    bucket = s3.url(store.root) if s3.is_cached(store.root) else None
     return Estimate(rows, site, rates, all(one.exact for one in collections), first.documents if first else 0,
-                    first.queries if first else {}, notes)  # fmt: skip
+                    first.queries if first else {}, notes, bucket)  # fmt: skip
 
 
 class Starts:
@@ -309,13 +325,15 @@ class Starts:
 def _row(node: Step, cost: Cost | None, waiting: bool, starts: Starts) -> Row:
     rates = starts.rates
     if cost is None or not waiting:
-        return Row(node, cost, waiting, 0.0, 0.0, 0.0)
+        return Row(node, cost, waiting, 0.0, 0.0, 0.0, 0.0)
     seconds = starts.seconds(cost) + sum(_seconds(work, cost, rates) for work in cost.work)
     pools = dict.fromkeys(work.pool for work in cost.work if work.amount)
     needs = [*cost.needs, *(Need("", 0.0, pool, "") for pool in pools)]
-    cuda = rates.site.cuda
-    memory = max((PROCESS[need.pool] + (0 if need.gpu and cuda else need.bytes) for need in needs), default=0.0)
-    return Row(node, cost, waiting, seconds, memory, max((_on_node(need, rates.site) for need in needs), default=0.0))
+    site = rates.site
+    memory = max((PROCESS[need.pool] + (0 if need.gpu and site.cuda else need.bytes) for need in needs), default=0.0)
+    node_memory = max((_on_node(need, site) for need in needs), default=0.0)
+    gpu_memory = max((need.bytes for need in needs if _on_gpu(need, site)), default=0.0)
+    return Row(node, cost, waiting, seconds, memory, node_memory, gpu_memory)
 
 
 def _seconds(work: Work, cost: Cost, rates: Rates) -> float:

@@ -12,12 +12,14 @@ BUSY = 0.8
 def estimate_text(found: Estimate) -> str:
     """Every step to run with time, money, memory and disk; the whole; notes."""
     priced = found.site.cluster.price_per_hour is not None
-    head = ["step", "time", *(["money"] if priced else []), "memory of a process", "of a machine", "disk", "objects"]
+    cuda = found.site.cuda
+    head = ["step", "time", *(["money"] if priced else []), "memory of a process", "of a machine",
+            *(["on a GPU"] if cuda else []), "disk", "objects"]  # fmt: skip
     rows = [head, *(_cells(found, row, priced=priced) for row in found.waiting)]
     rows.append(
         ["in all", duration(found.seconds), *([f"{found.money(found.seconds):,.2f}"] if priced else []),
-         size(max((row.memory for row in found.waiting), default=0.0)), size(found.memory), size(found.kept),
-         f"{found.objects:,.0f}"]
+         size(max((row.memory for row in found.waiting), default=0.0)), size(found.memory),
+         *([size(found.gpu_memory)] if cuda else []), size(found.kept), f"{found.objects:,.0f}"]
     )  # fmt: skip
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = ["  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
@@ -31,6 +33,13 @@ def estimate_text(found: Estimate) -> str:
                   f" (there are {size(found.site.disk)})" if found.site.disk != float("inf") else ""),
               f"memory of a machine: {size(found.memory)} of {size(found.site.memory)}, {found.site.nodes} machines"
               if found.site.nodes > 1 else f"memory: {size(found.memory)} of {size(found.site.memory)}"]  # fmt: skip
+    if cuda:
+        lines.append(f"memory of a process on a GPU: {size(found.gpu_memory)} of {size(found.site.gpu_memory)}")
+    if found.bucket is not None:
+        lines.append(
+            f"{found.bucket}: {size(found.kept)} in {found.objects:,.0f} objects are written to it; transfers to and "
+            "from S3 and its price are not in the sums"
+        )
     if found.rates.own < BUSY:
         lines.append(
             f"other programs take {1 - found.rates.own:.0%} of the processor's time now; without them it would be "
@@ -45,12 +54,13 @@ def estimate_text(found: Estimate) -> str:
 
 
 def _cells(found: Estimate, row: Row, *, priced: bool) -> list[str]:
-    cost = row.cost
+    cost, cuda = row.cost, found.site.cuda
     if cost is None:
-        return [row.node.label, "?", *(["?"] if priced else []), "?", "?", "?", "?"]
+        return [row.node.label, "?", *(["?"] if priced else []), "?", "?", *(["?"] if cuda else []), "?", "?"]
     return [
         row.node.label, duration(row.seconds), *([f"{found.money(row.seconds):,.2f}"] if priced else []),
-        size(row.memory), size(row.node_memory), size(cost.kept), f"{1 + cost.objects:,.0f}",
+        size(row.memory), size(row.node_memory), *([size(row.gpu_memory) if row.gpu_memory else "-"] if cuda else []),
+        size(cost.kept), f"{1 + cost.objects:,.0f}",
     ]  # fmt: skip
 
 

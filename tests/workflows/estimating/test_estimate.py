@@ -19,9 +19,10 @@ from components.sources.beir import Source as BEIR
 from components.training.config import TrainConfig
 from components.yaml_files import yaml_text
 from tests.support import tiny, toy
+from tests.support.profiles import HARDWARE, profile
 from workflows import steps
 from workflows.__main__ import main
-from workflows.distributed.cluster import Cluster, Hardware, read_cluster
+from workflows.distributed.cluster import Cluster, Hardware
 from workflows.distributed.site import GB, Site, site
 from workflows.estimating import foreseen, rates, trial
 from workflows.estimating.collection import assumptions
@@ -37,34 +38,10 @@ from workflows.store.dag import graph
 from workflows.store.store import Store
 
 WIDTH, MIDDLE, LAYERS = (toy.SIZES[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
-HARDWARE = {
-    "nodes": 2, "cores": 64, "memory_gb": 512, "disk_gb": 50_000, "gpus": 8, "gpu_teraflops": 100, "share_of_peak": 0.5,
-}  # fmt: skip
 SIZES = Sizes(1000, {"train": 100}, np.array([10.0]), np.array([5.0]), 50.0)
 
 # peft asks transformers for a property that has another name now.
 PEFT = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-
-
-def profile(tmp_path: Path, **keys: Any) -> Path:
-    """A cluster profile."""
-    path = tmp_path / "cluster.yaml"
-    path.write_text(yaml_text({"mode": "inline", "device": "cpu", "map": {"workers": 1, "threads": 1}, **keys}))
-    return path
-
-
-def stated(tmp_path: Path, **hardware: Any) -> Path:
-    """The profile of a cluster that is not here."""
-    return profile(tmp_path, mode="ray", device="cuda", price_per_hour=30.0, hardware={**HARDWARE, **hardware})
-
-
-@pytest.fixture
-def config(tmp_path: Path, data: Path, encoder: Path) -> Path:
-    """DPR on a toy collection."""
-    beir = tiny.write_beir(tmp_path / "beir", data)
-    path = tmp_path / "dpr.yaml"
-    path.write_text(yaml_text(tiny.dpr(beir, encoder)))
-    return path
 
 
 @pytest.fixture
@@ -319,47 +296,6 @@ def test_run_says_the_estimate_first_and_how_far_it_was_off(config: Path, tmp_pa
     assert foreseen.how_far_off(100, 110) == "estimated 100 s, took 110 s: 10% longer than estimated"
     assert foreseen.how_far_off(100, 100) == "estimated 100 s, took 100 s: as estimated"
     assert not (tmp_path / "store").exists()
-
-
-def test_a_billion_documents_on_a_cluster_that_is_not_here(config: Path, tmp_path: Path, said: tiny.Said) -> None:
-    """A flat index is refused with the key to change and an index that fits."""
-    words = ["--store", str(tmp_path / "store"), "--runs", str(tmp_path / "runs"), "plan", str(config), "--estimate",
-             "--cluster", str(stated(tmp_path)), "--assume", "documents=1e9", "--assume", "queries=500000"]  # fmt: skip
-    assert main([*words, "--set", "retriever.model=someone/model", "--set", "search.index=Flat"]) == 2
-    out, error = said()
-    assert "about 1,000,000,000 documents; queries: 500,000 train, 10,000 of each other split" in out
-    assert "breaks first: start index and " in out
-    assert "someone/model is not here: taken to be as large as BERT's base" in out
-    assert "error: this cannot fit: start index" in error
-    assert "an index Flat takes 3.1 TB on one machine, and there are 512.0 GB of memory" in error
-    assert "to change: search.index: IVF262144,PQ64 (72 GB)" in error
-    assert not (tmp_path / "runs").exists()
-    assert main([*words, "--set", "retriever.model=someone/model", "--set", "search.index='IVF262144,PQ64'"]) == 0, (
-        said()
-    )
-
-
-def test_what_no_machine_can_do_is_refused(config: Path, tmp_path: Path, said: tiny.Said) -> None:
-    words = ["plan", str(config), "--estimate", "--assume", "documents=3e9", "--cluster"]
-    large = stated(tmp_path, memory_gb=100_000, disk_gb=1e6)
-    assert main([*words, str(large)]) == 2
-    assert "a Lucene index holds 2,147,483,519 documents, and there are 3,000,000,000" in said()[1]
-
-
-@pytest.mark.parametrize(
-    ("hardware", "found"),
-    [({"disk_gb": 0.001}, r"disk: .* must be free, and there are 1.0 MB"),
-     ({"gpu_memory_gb": 0.0001}, r"on a GPU, and there are 100 kB of memory; to change: in the profile"),
-     ({"memory_gb": 1}, r"on one machine, and there are 1.0 GB of memory")],
-)  # fmt: skip
-def test_disk_and_memory_that_are_not_there_are_named(
-    config: Path, tmp_path: Path, hardware: dict[str, Any], found: str
-) -> None:
-    site_profile = read_cluster(stated(tmp_path, **hardware))
-    nodes = graph(experiments.read(config, [], tmp_path).wanted)
-    result = estimate(nodes, {node.fingerprint for node in nodes}, site(site_profile, tmp_path), Store(tmp_path / "s"),
-                      assumed={"documents": 1e5})  # fmt: skip
-    assert any(re.search(found, problem) for problem in result.problems), result.problems
 
 
 def test_without_the_source_its_size_is_asked_for(config: Path, tmp_path: Path, said: tiny.Said) -> None:

@@ -1,0 +1,117 @@
+"""Estimates for machines, collections and stores that are not here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import tiny
+from tests.support.profiles import profile, stated
+from workflows.__main__ import main
+from workflows.distributed.cluster import read_cluster
+from workflows.distributed.site import site
+from workflows.estimating.estimate import estimate, size
+from workflows.estimating.table import estimate_text
+from workflows.stages import experiments
+from workflows.store import s3
+from workflows.store.dag import graph
+from workflows.store.store import Store
+
+
+def test_a_billion_documents_on_a_cluster_that_is_not_here(config: Path, tmp_path: Path, said: tiny.Said) -> None:
+    """A flat index is refused with the key to change and an index that fits."""
+    words = ["--store", str(tmp_path / "store"), "--runs", str(tmp_path / "runs"), "plan", str(config), "--estimate",
+             "--cluster", str(stated(tmp_path)), "--assume", "documents=1e9", "--assume", "queries=500000"]  # fmt: skip
+    assert main([*words, "--set", "retriever.model=someone/model", "--set", "search.index=Flat"]) == 2
+    out, error = said()
+    assert "about 1,000,000,000 documents; queries: 500,000 train, 10,000 of each other split" in out
+    assert "breaks first: start index and " in out
+    assert "someone/model is not here: taken to be as large as BERT's base" in out
+    assert "error: this cannot fit: start index" in error
+    assert "an index Flat takes 3.1 TB on one machine, and there are 512.0 GB of memory" in error
+    assert "to change: search.index: IVF262144,PQ64 (72 GB)" in error
+    assert not (tmp_path / "runs").exists()
+    assert main([*words, "--set", "retriever.model=someone/model", "--set", "search.index='IVF262144,PQ64'"]) == 0, (
+        said()
+    )
+
+
+def test_what_no_machine_can_do_is_refused(config: Path, tmp_path: Path, said: tiny.Said) -> None:
+    words = ["plan", str(config), "--estimate", "--assume", "documents=3e9", "--cluster"]
+    large = stated(tmp_path, {"memory_gb": 100_000, "disk_gb": 1e6})
+    assert main([*words, str(large)]) == 2
+    assert "a Lucene index holds 2,147,483,519 documents, and there are 3,000,000,000" in said()[1]
+
+
+@pytest.mark.parametrize(
+    ("hardware", "found"),
+    [({"disk_gb": 0.001}, r"disk: .* must be free, and there are 1.0 MB"),
+     ({"gpu_memory_gb": 0.0001}, r"on a GPU, and there are 100 kB of memory; to change: in the profile"),
+     ({"memory_gb": 1}, r"on one machine, and there are 1.0 GB of memory")],
+)  # fmt: skip
+def test_disk_and_memory_that_are_not_there_are_named(
+    config: Path, tmp_path: Path, hardware: dict[str, Any], found: str
+) -> None:
+    site_profile = read_cluster(stated(tmp_path, hardware))
+    nodes = graph(experiments.read(config, [], tmp_path).wanted)
+    result = estimate(nodes, {node.fingerprint for node in nodes}, site(site_profile, tmp_path), Store(tmp_path / "s"),
+                      assumed={"documents": 1e5})  # fmt: skip
+    assert any(re.search(found, problem) for problem in result.problems), result.problems
+
+
+def test_a_store_on_s3_is_not_asked_where_neither_machines_nor_data_are_here(
+    config: Path, tmp_path: Path, said: tiny.Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(*words: Any) -> None:
+        raise AssertionError("S3 was asked")
+
+    monkeypatch.setattr(s3, "file_system", asked)
+    words = ["--store", "s3://bucket/prefix", "--runs", str(tmp_path / "runs"), "plan", str(config), "--estimate",
+             "--cluster"]  # fmt: skip
+    assert main([*words, str(stated(tmp_path)), "--assume", "documents=1e5"]) == 0, said()
+    out, _ = said()
+    kept, objects = re.search(r"^in all .* (\S+ \SB) +([\d,]+)$", out, re.M).groups()  # type: ignore[union-attr]
+    assert f"s3://bucket/prefix: {kept} in {objects} objects are written to it; transfers to and from S3" in out
+    assert main([*words, str(stated(tmp_path))]) == 2  # the data may have been ingested there
+    assert "S3 was asked" in said()[1]
+    assert main([*words, str(profile(tmp_path)), "--assume", "documents=1e5"]) == 2
+    assert "S3 was asked" in said()[1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [({"train": {"workers": 16}}, "train.workers: 16 workers with a GPU each are asked for, and there are 8 GPUs; "
+      "accepted: 1 to 8"),
+     ({"map": {"threads": 65}}, "map.threads: 65 for each worker are asked for, and no machine has more than 64 cores"),
+     ({"gpus": 0}, "device: cuda is asked for, and there is no GPU in the Ray cluster")],
+)  # fmt: skip
+def test_more_workers_than_the_stated_machines_have_processors_are_refused(
+    config: Path, tmp_path: Path, said: tiny.Said, keys: dict[str, Any], says: str
+) -> None:
+    hardware = {"nodes": 1, **{key: keys.pop(key) for key in ("gpus",) if key in keys}}
+    words = ["plan", str(config), "--estimate", "--assume", "documents=1e5", "--cluster"]
+    assert main([*words, str(stated(tmp_path, hardware, **keys))]) == 2
+    assert f"error: cluster: {says}" in said()[1]
+
+
+def test_what_a_process_takes_on_a_gpu_is_a_column_where_there_are_gpus(config: Path, tmp_path: Path) -> None:
+    nodes = graph(experiments.read(config, [], tmp_path).wanted)
+
+    def found(path: Path) -> Any:
+        return estimate(nodes, {node.fingerprint for node in nodes}, site(read_cluster(path), tmp_path),
+                        Store(tmp_path / "s"), assumed={"documents": 1e5}, quick=True)  # fmt: skip
+
+    elsewhere = found(stated(tmp_path))
+    training = next(row for row in elsewhere.rows if row.node.function.__name__ == "train")
+    assert training.gpu_memory == training.cost.needs[0].bytes
+    head, *lines = estimate_text(elsewhere).splitlines()
+    columns = {line.partition("  ")[0]: line[head.index("of a machine") + 12 : head.index("on a GPU") + 8].strip()
+               for line in lines[: len(nodes) + 1]}  # fmt: skip
+    assert columns["BM25 measures"] == "-"
+    assert columns[training.node.label] == size(training.gpu_memory)
+    assert columns["in all"] == size(max(row.gpu_memory for row in elsewhere.rows))
+    assert f"memory of a process on a GPU: {columns['in all']} of 80.0 GB" in lines
+    assert "on a GPU" not in estimate_text(found(profile(tmp_path)))
