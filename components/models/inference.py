@@ -128,14 +128,14 @@ class TimedInference(Inference):
         self, kind: type[DualEncoder] | type[CrossEncoder], folder: Path, *, precision: str, **options: Any
     ) -> None:
         super().__init__(kind, folder, precision=precision, **options)
-        self._rate = self.products.rate(tokens=self.batch_tokens, device=self.device.type, precision=self._precision)
+        self.rate = self.products.rate(tokens=self.batch_tokens, device=self.device.type, precision=self._precision)
 
     def timed(self, reading: Reading, rows: np.ndarray, *side: str) -> tuple[np.ndarray, dict[str, float]]:
         """What `ask` gives, and the seconds that it took and that it could not have gone below."""
         lengths = reading.lengths(rows)
         began = time.perf_counter()
         values = self._asked(reading, rows, lengths, *side)
-        floor = self.products.operations(lengths) / self._rate
+        floor = self.products.operations(lengths) / self.rate
         return values, {"model_seconds": time.perf_counter() - began, "roofline_seconds": floor}
 
 

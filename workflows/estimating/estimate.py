@@ -303,17 +303,20 @@ class Starts:
         total = rating.STEP * rates.slowness
         pools: set[Pool] = {work.pool for work in cost.work if work.amount}
         ray = rates.site.cluster.mode == "ray"
-        if any(work.kind == "loading" for work in cost.work):
-            total += self._once("driver", rates.imported)
+        models = [work.task for work in cost.work if work.task is not None and work.amount]
+        if any(work.kind == "loading" for work in cost.work) or (models and not ray):
+            total += self._once("driver", rating.MODELS * rates.imported)
         if pools - {"driver"} and ray:
             total += self._once("ray", rating.RAY * rates.slowness)
             if "train" in pools:
                 total += self._once("train", rating.GROUP * rates.imported, rating.LATER * rates.slowness)
             else:
-                model = any(work.task is not None for work in cost.work)
-                imports = rating.WORKER if model else rating.JAVA
-                total += self._once("model" if model else "map", imports * rates.imported, rating.MAP * rates.slowness)
-        return total + sum(rates.fixed(work.task) for work in cost.work if work.kind == "training")
+                imports = rating.WORKER if models else rating.JAVA
+                total += self._once("model" if models else "map", imports * rates.imported, rating.MAP * rates.slowness)
+        # One process does everything where there is no Ray, and there is a group of them for training where there is.
+        place = "training" if ray and "train" in pools else "others"
+        total += sum(self._once(f"{place}: {task.model.shape}", rates.roofline(task)) for task in models)
+        return total + sum(rates.fixed(task) for task in models)
 
     def _once(self, what: str, first: float, later: float = 0.0) -> float:
         if what in self._running:

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from components.compute.processor import machine
 from workflows.distributed.session import ray_session
 from workflows.distributed.site import Site
+from workflows.estimating.others import Others
 from workflows.estimating.trial import Spec, Trial, measure
 from workflows.store.cost import Cost, Kind, ModelTask, Work
 from workflows.store.progress import ProgressView
@@ -44,9 +46,17 @@ LOOP = 2.7e-3
 LOOPS = 40
 IMPORT = 2.2
 """Seconds in which it imports torch and transformers."""
-RAY, JAVA, WORKER, GROUP, MAP, LATER = 1.5, 0.2, 3.0, 6.0, 0.5, 0.6
-"""Seconds of starting Ray; in imports of torch, the first map without a model, that with one, and the first training;
-seconds of every later map and training beside its work."""
+RAY, MODELS, JAVA, WORKER, GROUP, MAP, LATER = 1.5, 2.5, 0.2, 3.0, 6.0, 0.5, 0.6
+"""Seconds of starting Ray; in imports of torch, all that a process imports for a model (transformers imports torch's
+compiler with the first one), the first map without a model, that with one, and the first training; seconds of every
+later map and training beside its work."""
+ROOFLINE = 0.1
+"""Seconds for which a process does a model's products alone, twice, when it first has one of a shape."""
+DRAWN = 8e-9
+"""Seconds of a random number of those."""
+CHECKED, CHECK = 4, 2.0
+"""Rows of a batch that a training looks at twice before its first update, in fp32; and how many times as long as in an
+update each takes."""
 STEP = 0.05
 """Seconds of any step beside its work: its record, its lock."""
 
@@ -59,7 +69,9 @@ class Rates:
     slowness: float = 1.0
     """Factor of `UNITS`."""
     own: float = 1.0
-    """The share of the time that a process computes in; other programs take the rest."""
+    """The share of the time that a process on one core computes in; other programs take the rest."""
+    others: float = 0.0
+    """The share of all cores that other programs took while models were tried."""
     reading: float = 1.0
     """Factor of the seconds in which records of the source were read."""
     imported: float = IMPORT
@@ -73,10 +85,13 @@ class Rates:
 
     def alone(self) -> Rates:
         """The rates of the same machines without other programs on them."""
-        trials = {key: Trial(one.unit * one.own, one.fixed * one.own) for key, one in self.trials.items()}
+        trials = {
+            key: Trial(one.unit * one.own, one.fixed * one.own, products=one.products)
+            for key, one in self.trials.items()
+        }
         return replace(
             self, slowness=self.slowness * self.own, imported=self.imported * self.own,
-            reading=self.reading * self.own, own=1.0, trials=trials,
+            reading=self.reading * self.own, own=1.0, others=0.0, trials=trials,
         )  # fmt: skip
 
     def seconds(self, work: Work) -> float:
@@ -97,9 +112,32 @@ class Rates:
         return work.amount * unit / (self.site.workers(work.pool, gpu=False) * self.site.threads(work.pool) ** 0.9)
 
     def fixed(self, task: ModelTask) -> float:
-        """Seconds of a training before its first update."""
+        """Seconds that a task takes beside its units."""
         trial = self.trials.get(task.key)
-        return trial.fixed if trial is not None else 2 * self.slowness
+        if trial is not None:
+            return trial.fixed
+        if task.use != "training":
+            return self.loading(task)
+        batch = task.options["config"].batch
+        rows = 2 * CHECK * min(CHECKED, batch) / batch
+        checked = 0.0 if self.site.cuda else rows * task.operations / (self._in_fp32() * SHARES["training"])
+        return 2 * self.slowness + checked
+
+    def loading(self, task: ModelTask) -> float:
+        """Seconds in which a task's model is read."""
+        return UNITS["loading"] * 4 * task.model.shape.parameters * self.slowness
+
+    def roofline(self, task: ModelTask) -> float:
+        """Seconds in which a process measures what its processor reaches, when it first has a model of a shape."""
+        shape, tokens = task.model.shape, self.site.cluster.batch_tokens(cuda=self.site.cuda)
+        if self.site.cuda or not self.products or task.use == "generating":
+            return 0.0
+        weights = shape.layers * shape.weights_per_layer
+        return 2 * max(ROOFLINE, 2 * tokens * weights / self.products) + DRAWN * weights * self.slowness
+
+    def _in_fp32(self) -> float:
+        """Operations a second of a training's cores in fp32."""
+        return FP32_OPERATIONS / self.slowness * self.site.threads("train")
 
     def _of_model(self, work: Work, task: ModelTask) -> float:
         workers = self.site.workers(work.pool)
@@ -138,6 +176,16 @@ def assumed(site: Site) -> Rates:
 def measured(site: Site, tasks: Iterable[tuple[Work, ModelTask]]) -> Rates:
     """Rates of these machines, by trying each task on a few batches: as many processes at once as the step will have
     workers (on a cluster that was joined, one process on one of its machines)."""
+    with Others() as others:
+        rates = _tried_in_pools(site, tasks)
+    if not site.cluster.address:  # else the models were tried on another machine
+        rates.others = others.share
+        for key, one in rates.trials.items():  # a core that nobody used was not taken
+            rates.trials[key] = one._replace(own=max(one.own, 1 - others.share))
+    return rates
+
+
+def _tried_in_pools(site: Site, tasks: Iterable[tuple[Work, ModelTask]]) -> Rates:
     slow, share = slowness()
     rates = Rates(site, slowness=slow, own=share)
     pools: dict[tuple[int, int], dict[str, ModelTask]] = {}
@@ -155,16 +203,9 @@ def measured(site: Site, tasks: Iterable[tuple[Work, ModelTask]]) -> Rates:
                 rates.trials[key] = Trial(*np.mean(good, axis=0).tolist())
             else:
                 rates.notes.append(f"{wanted[key].use} could not be tried ({found[0]})")
-    rates.products = _implied(rates, [task for wanted in pools.values() for task in wanted.values()])
+    known = [one.products for one in rates.trials.values() if one.products]
+    rates.products = float(np.median(known)) if known else 0.0
     return rates
-
-
-def _implied(rates: Rates, tasks: list[ModelTask]) -> float:
-    """Operations a second of matrix products as the tasks that were tried imply them, for those that were not."""
-    found = [
-        task.operations / rates.trials[task.key].unit / SHARES[task.use] for task in tasks if task.key in rates.trials
-    ]
-    return float(np.median(found)) if found else 0.0
 
 
 def _spec(site: Site, task: ModelTask) -> Spec:
@@ -224,7 +265,8 @@ def quick(site: Site) -> Rates:
     slow, share = slowness()
     rates = Rates(site, slowness=slow, own=share)
     rates.imported = IMPORT * rates.slowness
-    on_cores = OPERATIONS / rates.slowness * site.threads("map")
+    on_core = OPERATIONS if str(machine()["processor"]).endswith("AMX") else FP32_OPERATIONS
+    on_cores = on_core / rates.slowness * site.threads("map")
     rates.products = GPU_OPERATIONS if site.cuda else on_cores
     rates.notes.append("models were not tried")
     return rates
@@ -232,8 +274,8 @@ def quick(site: Site) -> Rates:
 
 GPU_OPERATIONS = 1e14
 """The same of a GPU: a third of an A100's peak. An H100 reached 3.5e14 in encoding, 1.3e14 in training by 128 pairs."""
-OPERATIONS = 4.6e11
-"""Operations a second of a core's products in bf16 (an Intel Xeon with AMX)."""
+OPERATIONS, FP32_OPERATIONS = 4.6e11, 1.4e11
+"""Operations a second of a core's products in bf16, where it has AMX (an Intel Xeon); and in fp32, as without."""
 
 
 def learn(rates: Rates, finished: Iterable[tuple[Cost, dict[str, Any] | None]]) -> None:
@@ -248,6 +290,7 @@ def learn(rates: Rates, finished: Iterable[tuple[Cost, dict[str, Any] | None]]) 
         own = seconds if work.task.use == "training" else seconds / workers  # workers add their seconds up
         computed = (record or {})["time"]
         beside = max(0.0, computed.get("compute", 0.0) + computed.get("files", 0.0) - seconds)
-        times.setdefault(work.task.key, []).append((own * workers / work.amount, beside))
+        fixed = beside if work.task.use == "training" else rates.loading(work.task)  # others' is in their other work
+        times.setdefault(work.task.key, []).append((own * workers / work.amount, fixed))
     for key, values in times.items():
         rates.trials[key] = Trial(*np.mean(values, axis=0).tolist())

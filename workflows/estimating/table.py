@@ -5,8 +5,8 @@ from __future__ import annotations
 from workflows.estimating.estimate import Estimate, Row, size
 from workflows.store.cost import ANY
 
-BUSY = 0.8
-"""A machine is busy where a process gets less than this share of the time that it asks for."""
+BUSY = 0.2
+"""A machine is busy where other programs take more than this share of its processors."""
 
 
 def estimate_text(found: Estimate) -> str:
@@ -40,10 +40,10 @@ def estimate_text(found: Estimate) -> str:
             f"{found.bucket}: {size(found.kept)} in {found.objects:,.0f} objects are written to it; transfers to and "
             "from S3 and its price are not in the sums"
         )
-    if found.rates.own < BUSY:
+    if found.rates.others > BUSY:
         lines.append(
-            f"other programs take {1 - found.rates.own:.0%} of the processor's time now; without them it would be "
-            f"about {duration(found.alone().seconds)}"
+            f"other programs took {found.rates.others:.0%} of all cores meanwhile; without them it would be about "
+            f"{duration(found.alone().seconds)}"
         )
     if found.unknown:
         lines.append(f"not estimated, and not in the sums: {', '.join(found.unknown)}")

@@ -1,7 +1,7 @@
 """A few real batches of each model task, on made-up texts as long as the collection's: the rates of an estimate.
 
-Encoding and scoring are what their steps' workers run, and training is the training loop itself, with its self-check,
-stopped after a few updates. Everything lies in a temporary folder.
+Encoding and scoring are what their steps' workers run, and training is the training loop itself from its self-check to
+the model that it writes, with a few updates. Everything lies in a temporary folder.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import math
 import statistics
 import tempfile
 import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from workflows.store.progress import Progress
 SECONDS = 1.5
 """An encoder or a ranker is tried for about so long, after one batch that does not count."""
 UPDATES = 3
-"""Updates of a training that are tried; the first does not count."""
+"""Updates of a training that are tried; the first, which allocates what all need, counts as a part of what is fixed."""
 OPERATIONS = 1.5e12
 """A training is tried on as many rows of its batch as take so many operations, on a CPU."""
 
@@ -50,9 +49,12 @@ class Trial(NamedTuple):
     unit: float
     """Seconds of a unit (a text, a pair, an update)."""
     fixed: float = 0.0
-    """Seconds of a training before its first update: making the objective, its self-check."""
+    """Seconds beside the units: of a training all that is none of its updates, such as its objective, its self-check
+    and writing the model; of others loading the model."""
     own: float = 1.0
     """The share of the time in which this process computed: less than 1 where other programs took the rest."""
+    products: float = 0.0
+    """Operations a second of the model's matrix products alone; 0 where not known."""
 
 
 def measure(
@@ -109,15 +111,17 @@ def _ask(spec: Spec, place: Path, start: Path, *, threads: int, batch_tokens: in
     from components.data.token_store import TokenStore
     from components.models.cross_encoder import CrossEncoder
     from components.models.dual_encoder import DualEncoder
-    from components.models.inference import Inference, Pairs, Texts
+    from components.models.inference import Inference, Pairs, Texts, TimedInference
 
     tokens = _tokens(place / "tokens", spec, start, documents=512, queries=512)
     scoring = spec.use == "scoring"
     kind: Any = CrossEncoder if scoring else DualEncoder
-    inference = Inference(
-        kind, start / "model", precision=spec.options["precision"], batch_tokens=batch_tokens,
-        cuda=device.type == "cuda", threads=threads,
-    )  # fmt: skip
+    opened: Any = {"precision": spec.options["precision"], "batch_tokens": batch_tokens, "cuda": device.type == "cuda",
+                   "threads": threads}  # fmt: skip
+    products = TimedInference(kind, start / "model", **opened).rate
+    began = time.perf_counter()
+    inference = Inference(kind, start / "model", **opened)
+    fixed = time.perf_counter() - began
     store, limits = TokenStore(tokens, start / "model"), inference.config
     side: list[str] = [] if scoring else [spec.options["side"]]
     reading: Any = (
@@ -136,7 +140,7 @@ def _ask(spec: Spec, place: Path, start: Path, *, threads: int, batch_tokens: in
         inference.ask(reading, rows[:count], *side)
         done += count
     took = time.perf_counter() - began
-    return Trial(took / done, own=_own(time.process_time() - own, took, threads))
+    return Trial(took / done, fixed, _own(time.process_time() - own, took, threads), products)
 
 
 def _own(computed: float, took: float, threads: int) -> float:
@@ -144,15 +148,12 @@ def _own(computed: float, took: float, threads: int) -> float:
     return min(1.0, max(0.01, computed / (took * threads)))
 
 
-class _Enough(Exception):
-    """The updates that were asked for are done."""
-
-
 def _train(
     spec: Spec, place: Path, start: Path, *, own: dict[str, Path], threads: int, batch_tokens: int, device: Any
 ) -> Trial:
-    """Seconds of an update, of as many rows of a batch as are quick, and of what comes before the first; `own` are the
-    objective's other models."""
+    """Seconds of an update, of as many rows of a batch as are quick, and of what comes before and after them; `own` are
+    the objective's other models."""
+    from components.training.gradients import products
     from components.training.loop import train
     from components.training.objective import ObjectiveInputs, make_objective
 
@@ -174,24 +175,25 @@ def _train(
     def on_update(update: int, note: str) -> None:
         shown.append(time.perf_counter())
         computed.append(time.process_time())
-        if update >= UPDATES or (update >= 2 and shown[-1] - shown[0] > 4 * SECONDS):
-            raise _Enough
 
-    began = time.perf_counter()
     inputs = ObjectiveInputs(
         model=start / "model", rows=table, data=data, tokens=tokens, losses=config.losses, max_tokens=batch_tokens,
         recompute=spec.options["recompute"],
     )  # fmt: skip
-    few = config.model_copy(update={"batch": rows, "updates": 1000, "validate_on_dev": None, "carry": "weights",
+    few = config.model_copy(update={"batch": rows, "updates": UPDATES, "validate_on_dev": None, "carry": "weights",
                                     "schedule_updates": None})  # fmt: skip
     (place / "out").mkdir()
+    began = time.perf_counter()
     made = make_objective(spec.options["objective"], inputs, seed=1, **own, **spec.options["own"])
-    with suppress(_Enough):
-        train(made, few, out=place / "out", seed=1, start=start, device=device, dev=None, save_seconds=math.inf,
-              on_update=on_update)  # fmt: skip
-    each = np.diff(shown)
+    making = time.perf_counter() - began
+    rate = made.rate(device=device.type, precision=products(config, device))  # measured once in a process
+    began = time.perf_counter()
+    train(made, few, out=place / "out", seed=1, start=start, device=device, dev=None, save_seconds=math.inf,
+          on_update=on_update)  # fmt: skip
+    took = making + time.perf_counter() - began
+    update = statistics.median(np.diff(shown)[1:])
     share = _own(computed[-1] - computed[0], shown[-1] - shown[0], threads) if device.type == "cpu" else 1.0
-    return Trial(statistics.median(each[1:]) * whole / rows, shown[0] - began, share)
+    return Trial(update * whole / rows, max(0.0, took - UPDATES * update), share, rate or 0.0)
 
 
 def _tokens(folder: Path, spec: Spec, start: Path, *, documents: int, queries: int) -> Path:
