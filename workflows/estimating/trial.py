@@ -7,6 +7,7 @@ the model that it writes, with a few updates. Everything lies in a temporary fol
 from __future__ import annotations
 
 import math
+import shutil
 import statistics
 import tempfile
 import time
@@ -191,6 +192,7 @@ def _train(
     train(made, few, out=place / "out", seed=1, start=start, device=device, dev=None, save_seconds=math.inf,
           on_update=on_update)  # fmt: skip
     took = making + time.perf_counter() - began
+    shutil.rmtree(place / "out")  # as large as the model, and others are tried after it
     update = statistics.median(np.diff(shown)[1:])
     share = _own(computed[-1] - computed[0], shown[-1] - shown[0], threads) if device.type == "cpu" else 1.0
     return Trial(update * whole / rows, max(0.0, took - UPDATES * update), share, rate or 0.0)
