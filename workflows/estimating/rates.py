@@ -46,7 +46,7 @@ LOOP = 2.7e-3
 LOOPS = 40
 IMPORT = 2.2
 """Seconds in which it imports torch and transformers."""
-RAY, MODELS, JAVA, WORKER, GROUP, MAP, LATER = 1.5, 2.5, 0.2, 3.0, 6.0, 0.5, 0.6
+RAY, MODELS, JAVA, WORKER, GROUP, MAP, LATER = 1.5, 2.3, 0.2, 3.0, 6.0, 0.5, 0.6
 """Seconds of starting Ray; in imports of torch, all that a process imports for a model (transformers imports torch's
 compiler with the first one), the first map without a model, that with one, and the first training; seconds of every
 later map and training beside its work."""
@@ -243,6 +243,7 @@ def _tried(site: Site, specs: list[Spec], *, workers: int, threads: int) -> list
 def slowness() -> tuple[float, float]:
     """How many times longer this machine takes, as busy as it is, than the core that `UNITS` were measured on; and the
     share of that time that this process had."""
+    _loop()  # takes as long as six others: NumPy imports what it draws with
     began, own = time.perf_counter(), time.thread_time()
     for _ in range(LOOPS):
         _loop()

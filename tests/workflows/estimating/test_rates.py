@@ -44,7 +44,7 @@ def test_one_process_imports_and_measures_its_products_once() -> None:
     roofline = 2 * 2 * 4096 * weights / 2e11 + 8e-9 * weights
     assert known.roofline(encoding) == pytest.approx(roofline)
     starts = Starts(known)
-    assert starts.seconds(cost) == pytest.approx(rates.STEP + 2.5 * 3.0 + roofline + 0.5)
+    assert starts.seconds(cost) == pytest.approx(rates.STEP + rates.MODELS * 3.0 + roofline + 0.5)
     assert starts.seconds(cost) == pytest.approx(rates.STEP + 0.5)
 
 
@@ -75,6 +75,12 @@ def test_a_rough_guess_knows_whether_the_processor_has_amx(monkeypatch: pytest.M
         monkeypatch.setattr(rates, "machine", lambda name=name: {"processor": name, "cores": 2})
         reached.append(rates.quick(here).products)
     assert reached == [4.6e11, 1.4e11]
+
+
+def test_the_first_loop_in_a_process_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = [0.5]
+    monkeypatch.setattr(rates, "_loop", lambda: time.sleep(waits.pop() if waits else 0.0))
+    assert rates.slowness()[0] == 0.2  # the least that is believed
 
 
 def test_a_trial_of_a_training_counts_all_that_is_no_update(
