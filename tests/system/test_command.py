@@ -79,6 +79,7 @@ def test_configs_of_the_repository_are_found_from_anywhere(folder: Folder) -> No
 def test_profiles_of_the_repository_are_found_from_anywhere(folder: Folder) -> None:
     done = folder("plan", "configs/dpr/cranfield.yaml", "--cluster", "cluster/inline.yaml")
     assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "cluster/inline.yaml: this machine has what it asks for"
     assert folder("plan", "configs/demo.yaml", "--cluster", "x.yaml").stderr == "error: x.yaml: there is no such file\n"
 
 

@@ -77,6 +77,8 @@ def call(arguments: argparse.Namespace) -> None:
         print(f"source missing: {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""))
     for model in _models_elsewhere(waiting):
         print(f"model missing: {model}: neither a folder nor in this machine's cache, and the hub does not give it")
+    if profile is not None:
+        print(f"{arguments.cluster}: {'the cluster' if profile.address else 'this machine'} has what it asks for")
     _say_changes(experiment, store)
     if tuned is not None:
         print(_tuning(tuned))
