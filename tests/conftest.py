@@ -22,23 +22,28 @@ from workflows.distributed.session import ray_session, stop_ray
 # A shell starts what it runs in the background with SIGINT ignored, and what tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-OF_RAY = re.compile(r'usefixtures\("ray"|\bray: Cluster')
-"""How a file of tests names the fixture `ray`."""
+TOGETHER = {
+    "ray": re.compile(r'usefixtures\("ray"|\bray: Cluster'),
+    "plans": re.compile(r"from tests\.support\.planned import"),
+}
+"""How files of tests name what takes long and is made once in a process: the Ray session, the plans of all configs."""
 
 pytest.register_assert_rewrite("tests.support.trainings")  # so that what it compares is shown where it differs
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Files of tests go to whichever process is free, but all that share the Ray session to one."""
+    """Files of tests go to whichever process is free, but all that share the Ray session to one, and likewise those
+    that share the plans."""
     from xdist.scheduler import LoadFileScheduling
 
-    class ByFileAndRay(LoadFileScheduling):
+    class ByFileAndShared(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            return "ray" if OF_RAY.search((config.rootpath / file).read_text()) else file
+            text = (config.rootpath / file).read_text()
+            return next((name for name, words in TOGETHER.items() if words.search(text)), file)
 
-    return ByFileAndRay(config, log)
+    return ByFileAndShared(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -26,6 +26,8 @@ class Planned(NamedTuple):
     text: str
     functions: frozenset[Callable[..., Any]]
     """Those of its steps."""
+    parts: frozenset[tuple[str, str]]
+    """Its steps' labels, each with the part of a run that the step belongs to."""
 
 
 SMALL = [path for path in CONFIGS if KEY in (tree := read_based(path)) and tree[KEY] and why_not(tree) is None]
@@ -42,5 +44,6 @@ def planned(config: Path, *sets: str) -> Planned:
     )
     nowhere = Path("nowhere")
     wanted = experiments.read(config, [*assignments, *sets], nowhere / "runs").wanted
-    functions = frozenset(node.function for node in graph(wanted))
-    return Planned(plan_text(wanted, Store(nowhere / "store")) + "\n", functions)
+    nodes = graph(wanted)
+    functions, parts = frozenset(node.function for node in nodes), frozenset((node.label, node.part) for node in nodes)
+    return Planned(plan_text(wanted, Store(nowhere / "store")) + "\n", functions, parts)

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import fnmatch
-import functools
 import inspect
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.planned import CONFIGS, planned
 from workflows import ROOT
 from workflows.stages import experiments
-from workflows.store.dag import Step, graph
+from workflows.store.dag import Description, Step, description, graph
 
-CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 MODELS = {
     "train": "training", "encode_documents": "encoding", "encode_queries": "encoding", "score_groups": "scoring",
     "rerank": "scoring", "predict": "predicting",
 }  # fmt: skip
 
 
-@functools.cache
-def nodes(config: str = "") -> list[Step]:
-    """The steps of a config of `configs`, or of all."""
-    paths = [ROOT / "configs" / config] if config else CONFIGS
-    return [node for path in paths for node in graph(experiments.read(path, [], Path("runs")).wanted)]
+def functions() -> frozenset[Callable[..., Any]]:
+    """Those of all steps."""
+    return frozenset[Any]().union(*(planned(path).functions for path in CONFIGS))
+
+
+def descriptions() -> dict[str, Description]:
+    """What the functions of all steps say of themselves, by name."""
+    return {function.__name__: description(function) for function in functions()}
+
+
+def nodes(config: str) -> list[Step]:
+    """The steps of a config of `configs`."""
+    return graph(experiments.read(ROOT / "configs" / config, [], Path("runs")).wanted)
 
 
 def test_every_step_of_our_recipes_has_a_part_of_its_own() -> None:
-    assert {node.label for node in nodes() if node.part in ("other", "training")} == set()
+    assert {label for path in CONFIGS for label, part in planned(path).parts if part in ("other", "training")} == set()
 
 
 @pytest.mark.parametrize(
@@ -62,21 +71,19 @@ def test_a_step_belongs_to_the_part_that_it_is_for(config: str, parts: dict[str,
 
 
 def test_what_models_do_is_said_where_models_are_at_work() -> None:
-    work = {node.function.__name__: node.description.models for node in nodes() if node.description.models}
-    assert work == MODELS
+    assert {name: of.models for name, of in descriptions().items() if of.models} == MODELS
 
 
 def test_what_may_be_dropped_are_vectors_indexes_and_the_state_that_a_training_carried_on() -> None:
-    droppable = {node.function.__name__: node.description.droppable for node in nodes() if node.description.droppable}
+    droppable = {name: of.droppable for name, of in descriptions().items() if of.droppable}
     assert droppable.keys() <= {"encode_documents", "encode_queries", "faiss_index", "smaller_vectors"}
     assert any(fnmatch.fnmatch("documents-00000.npy", one) for one in droppable["encode_documents"])
     assert any(fnmatch.fnmatch("queries.npy", one) for one in droppable["encode_queries"])
     assert not any(fnmatch.fnmatch("queries.json", one) for one in droppable["encode_queries"])
-    carried = {node.function.__name__: (node.description.carried, *node.description.carries) for node in nodes()
-               if node.description.carried or node.description.carries}  # fmt: skip
+    carried = {name: (of.carried, *of.carries) for name, of in descriptions().items() if of.carried or of.carries}
     assert carried == {"train": (("state",), "start")}
 
 
 def test_what_a_step_carries_on_is_of_one_of_its_inputs() -> None:
-    for node in nodes():
-        assert node.description.carries.keys() <= inspect.signature(node.function).parameters.keys()
+    for function in functions():
+        assert description(function).carries.keys() <= inspect.signature(function).parameters.keys()
