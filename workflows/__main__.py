@@ -195,9 +195,8 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         found, others = super().parse_known_args(args, namespace)
-        for (
-            action
-        ) in self._get_positional_actions():  # argparse gives one that may be left out no word behind an option
+        # argparse gives no word behind an option to a positional argument that may be left out.
+        for action in self._get_positional_actions():
             if action.nargs == "?" and getattr(found, action.dest) is None and others and others[0][:1] != "-":
                 setattr(found, action.dest, self._get_value(action, others.pop(0)))
         if others:

@@ -7,6 +7,7 @@ the same process, for a while.
 import atexit
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -21,6 +22,9 @@ from components.retrieval import lucene
 
 IDLE_SECONDS = 30.0
 """After so long without work a child ends, with Java's memory."""
+
+INHERITED = re.compile("_?JAVA|JDK|CLASSPATH|LD_|PATH|PYTHON")
+"""How variables begin that Java, Python or the linker heed; libraries set others while a run goes on."""
 
 
 class InChild:
@@ -62,7 +66,7 @@ class _Child:
     """A process that does one work after another."""
 
     def __init__(self, threads: int) -> None:
-        self.made_for = surroundings(threads)
+        self.threads, self.surroundings = threads, surroundings()
         self._pipe, theirs = multiprocessing.Pipe()
         # A fork would carry over Ray's and torch's threads; multiprocessing's own fresh start would run this process's
         # main module again, which in one of Ray's workers imports Ray.
@@ -99,11 +103,12 @@ class _Child:
         return status
 
 
-def surroundings(threads: int) -> tuple[Any, ...]:
-    """What a child has from its start on: Java's threads, and what processes inherit."""
+def surroundings() -> tuple[Any, ...]:
+    """What a process inherits that Java or Python heeds."""
+    inherited = {name: value for name, value in os.environ.items() if INHERITED.match(name)}
     with suppress(FileNotFoundError):  # of a folder that was deleted meanwhile
-        return threads, list(sys.path), dict(os.environ), os.getcwd()
-    return threads, list(sys.path), dict(os.environ)
+        return list(sys.path), inherited, os.getcwd()
+    return list(sys.path), inherited
 
 
 class _Idle:
@@ -114,9 +119,11 @@ class _Idle:
         self._child: _Child | None = None
 
     def taken(self, threads: int) -> _Child | None:
-        """The child, if it is the same that would start now."""
+        """The child, if one that started now would be no other; it may have more threads than are asked for."""
         child = self._swapped(None)
-        if child is None or (child.made_for == surroundings(threads) and child.freed()):
+        if child is None:
+            return None
+        if child.threads >= threads and child.surroundings == surroundings() and child.freed():
             return child
         child.end()
         return None
