@@ -21,8 +21,7 @@ def code_version() -> dict[str, Any]:
         done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     except FileNotFoundError:  # git is not installed
         return {}
-    about, files = (
-        [line for line in done.stdout.splitlines() if line.startswith("#") is comment] for comment in (True, False)
-    )
-    commits = [line.split()[-1] for line in about if line.startswith("# branch.oid ")]
-    return {"commit": commits[0], "changed": bool(files)} if commits and commits[0] != "(initial)" else {}
+    lines = done.stdout.splitlines()
+    commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "(initial)")
+    changed = any(not line.startswith("#") for line in lines)
+    return {} if commit == "(initial)" else {"commit": commit, "changed": changed}
