@@ -154,6 +154,16 @@ def id_order(ids: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     return by_id, positions
 
 
+class DocumentIds:
+    """The ids of a collection's documents."""
+
+    def __init__(self, data: Path) -> None:
+        self.ids = ids_of(data / "documents.parquet", "doc_id")
+        """In the collection's order."""
+        self.places = id_order(self.ids)[1]
+        """(D,) each document's position in the order of ids, by which ties are broken."""
+
+
 def positives(data: Path) -> dict[int, np.ndarray]:
     """For each query with a judgement above 0, in any split, the rows of its relevant documents."""
     qrels = read(data / "qrels.parquet", QRELS, filters=[("relevance", ">", 0)])

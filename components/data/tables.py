@@ -4,10 +4,11 @@ Column names follow ir_datasets.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -164,6 +165,43 @@ def by_query(path: Path, schema: pa.Schema, *, rows: int = 1_000_000) -> Iterato
             yield done
     if len(rest):
         yield rest
+
+
+def side_by_side(
+    paths: Sequence[Path], schema: pa.Schema, queries: pa.Array, *, rows: int = 1_000_000
+) -> Iterator[list[pa.Table]]:
+    """Read some queries' rows in several tables with adjacent rows for each query, in blocks of about `rows` rows: a
+    query's rows in every table are in one block. Queries are in order of their first row: those of the first table,
+    then those that only the second has, and so on."""
+    tables, told = [_Placed(path, schema, queries) for path in paths], np.zeros(len(queries), bool)
+    for number, path in enumerate(paths):
+        for piece in by_query(path, schema, rows=max(1, rows // len(paths))):
+            at = pc.index_in(piece["query_id"], value_set=queries)
+            own, places = piece.filter(pc.is_valid(at)), at.drop_null().to_numpy()
+            new = ~told[places]
+            own, places = own.filter(pa.array(new)), np.unique(places[new])
+            if len(places):
+                told[places] = True
+                yield [schema.empty_table()] * number + [own] + [table.rows(places) for table in tables[number + 1 :]]
+
+
+class _Placed:
+    """A table and where in it which of some queries are, by their places among these."""
+
+    def __init__(self, path: Path, schema: pa.Schema, queries: pa.Array) -> None:
+        self._path, self._schema, self._queries = path, schema, queries
+        with timed("files"), pq.ParquetFile(path) as file:
+            groups = [file.read_row_group(at, columns=["query_id"]) for at in range(file.num_row_groups)]
+            spans = [pc.min_max(pc.index_in(ids["query_id"].cast(TEXT), value_set=queries)) for ids in groups]
+        self._spans = [(span["min"].as_py(), span["max"].as_py()) for span in spans]
+
+    def rows(self, places: np.ndarray) -> pa.Table:
+        """The rows of the queries at some places, in order. Row groups without one of them are not read."""
+        first, last = places[0], places[-1]
+        groups = [at for at, (low, high) in enumerate(self._spans) if low is not None and low <= last and first <= high]
+        with timed("files"), pq.ParquetFile(self._path) as file:
+            read = check(file.read_row_groups(groups, columns=self._schema.names), self._schema, what=str(self._path))
+        return read.filter(pc.is_in(read["query_id"], value_set=self._queries.take(pa.array(places))))
 
 
 def counts(ranking: Path) -> dict[str, int]:

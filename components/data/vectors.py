@@ -3,7 +3,7 @@
 (`encode_queries`)."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -149,6 +149,17 @@ class Lists(NamedTuple):
     """All lists, one after another, as rows of the documents' vectors."""
     offsets: Rows
     """(Q + 1,) where each list starts in `documents`, and the end of the last."""
+
+    @classmethod
+    def joined(cls, parts: Iterable[Self]) -> Self:
+        """The lists of several, one after another."""
+        nothing = np.empty(0, np.int64)
+        queries, documents, lengths = [nothing], [nothing], [nothing]
+        for part in parts:
+            queries.append(part.queries)
+            documents.append(part.documents)
+            lengths.append(np.diff(part.offsets))
+        return cls(np.concatenate(queries), np.concatenate(documents), np.r_[0, np.cumsum(np.concatenate(lengths))])
 
     def save(self, folder: Path) -> None:
         """Write them as `lists.<field>.npy`."""

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pydantic import Field
 
-from components.data.groups import id_order, ids_of, rows_of
-from components.data.tables import RANKING, check
+from components.data.groups import DocumentIds, rows_of
+from components.data.tables import RANKING, by_query, check
 from components.data.vectors import DocumentVectors, Lists, QueryVectors, context_vectors
+from components.files import replacing
 from components.neighbours.reciprocal import NeighboursConfig, contexts_per_batch
 
 TRIALS = "trials.json"
 """The file that says which numbers were tried, and what each did for queries: the mean of a measure, their `value`."""
+
+
+ALL = np.iinfo(np.int32).max
+"""As many documents as a list has."""
 
 
 class NeighboursRerankConfig(NeighboursConfig):
@@ -45,25 +53,19 @@ def best(folder: Path) -> NeighboursRerankConfig:
 class Ranked:
     """A ranking with the rows at which its queries' and documents' vectors are stored.
 
-    `table` is a ranking, `data` a collection's folder and `queries` the vectors of the ranking's queries.
+    `table` is a ranking, `documents` are the collection's and `queries` the vectors of the ranking's queries.
     """
 
-    def __init__(self, table: pa.Table, data: Path, queries: QueryVectors) -> None:
+    def __init__(self, table: pa.Table, documents: DocumentIds, queries: QueryVectors) -> None:
         self._table = table
-        doc_ids = ids_of(data / "documents.parquet", "doc_id")
-        self._rows = rows_of(table["doc_id"], doc_ids, what="ranking")
-        self._places = id_order(doc_ids)[1][self._rows]
+        self._rows = rows_of(table["doc_id"], documents.ids, what="ranking")
+        self._places = documents.places[self._rows]
         self._ranks = table["rank"].to_numpy()
         self._begins, self._number = np.flatnonzero(self._ranks == 1), np.cumsum(self._ranks == 1) - 1
         self._queries = queries.rows(table["query_id"].take(self._begins))
 
     def __len__(self) -> int:
         return len(self._begins)
-
-    @property
-    def longest(self) -> int:
-        """Documents of the longest list."""
-        return int(self._ranks.max(initial=0))
 
     def lists(self, context: int) -> Lists:
         """The first `context` documents of each query."""
@@ -89,6 +91,38 @@ class Ranked:
         table = self._table
         columns = [table["query_id"], table["doc_id"].take(order), table["rank"], pa.array(all_scores[order])]
         return check(pa.table(columns, names=RANKING.names), RANKING, what="ranking"), changed
+
+
+class Reranking:
+    """A ranking whose first documents get new scores. It is read in pieces: once for the lists that are scored, and
+    again to be written in its new order.
+
+    `ranking` and `data` are folders, `queries` that of the vectors of the ranking's queries.
+    """
+
+    def __init__(self, ranking: Path, data: Path, queries: Path, context: int = ALL) -> None:
+        self._path, self._context = ranking / "ranking.parquet", context
+        self._documents, self._queries = DocumentIds(data), QueryVectors(queries)
+
+    def lists(self) -> Lists:
+        """The first `context` documents of each query."""
+        return Lists.joined(piece.lists(self._context) for piece in self._pieces())
+
+    def write(self, scores: npt.NDArray, to: Path, k: int = ALL) -> tuple[int, int]:
+        """Write the ranking in its new order, of each query the first k documents; the number of its rows, and of
+        queries whose first document changed. `scores` are those of `lists`, one list after another."""
+        start = rows = changed = 0
+        with replacing(to) as path, pq.ParquetWriter(path, RANKING) as writer:
+            for piece in self._pieces():
+                count = len(piece.lists(self._context).documents)
+                table, others = piece.reordered(scores[start : start + count], self._context)
+                kept = table.filter(pc.less_equal(table["rank"], k))
+                writer.write_table(kept)
+                start, rows, changed = start + count, rows + len(kept), changed + others
+        return rows, changed
+
+    def _pieces(self) -> Iterator[Ranked]:
+        return (Ranked(piece, self._documents, self._queries) for piece in by_query(self._path, RANKING))
 
 
 def list_scores(

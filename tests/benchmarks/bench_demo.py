@@ -24,7 +24,7 @@ def test_demo(tmp_path: Path) -> None:
     config = os.environ.get("SPARRING_BENCH_CONFIG", "configs/demo.yaml")
     store, runs = tmp_path / "store", tmp_path / "runs"
     command = [sys.executable, "-m", "workflows", "--store", str(store), "--runs", str(runs), "run", config]
-    wall, peak = watched(command, cwd=ROOT)
+    wall, memory = watched(command, cwd=ROOT)
     records = sorted(
         (json.loads(path.read_text()) for path in store.glob("*/artifact.json")), key=lambda r: r["started"]
     )
@@ -43,7 +43,7 @@ def test_demo(tmp_path: Path) -> None:
     lines = [
         f"Orchestration: {wall - busy:.0f} of {wall:.0f} s ({(wall - busy) / wall:.1%}); wanted: 10% at most; reached: "
         f"{'yes' if (wall - busy) / wall <= 0.1 else 'no'}. "
-        f"Peak memory: {peak / 2**30:.1f} GiB.",
+        f"Peak memory: {memory.peak() / 2**30:.1f} GiB.",
         machine(ROOT),
     ]
     write(

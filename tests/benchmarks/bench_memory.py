@@ -61,7 +61,8 @@ def test_memory(docstrings: Path, tmp_path: Path) -> None:
         tokens, vectors, queries, ranking = places
         tokenize(tokens, inline, data=data, model=retriever, config=TokenizeConfig())
         arguments = [DEVICE, *map(str, (data, tokens, retriever, vectors, queries, ranking))]
-        seconds, peak = watched([sys.executable, "-c", REFRESH, *arguments], cwd=ROOT)
+        seconds, memory = watched([sys.executable, "-c", REFRESH, *arguments], cwd=ROOT)
+        peak = memory.peak()
         peaks.append(peak)
         rows.append([f"{count:,}", f"{peak / 2**20:,.0f} MiB", f"{seconds:,.0f}"])
     ratio = peaks[1] / peaks[0]

@@ -130,7 +130,8 @@ def test_topk_peak(world: World) -> None:
     for count in (COUNT // 4 // SHARD * SHARD, COUNT):
         part, out = _first(place, count, world), world.place("searched")
         command = [sys.executable, "-c", SEARCH, str(part), str(out), str(cores()), str(K)]
-        _, peaks[count] = watched(command, cwd=ROOT)
+        _, memory = watched(command, cwd=ROOT)
+        peaks[count] = memory.peak()
     few, many = peaks.values()
     size = sum(path.stat().st_size for path in place.glob("documents-*.npy"))
     rows = [[f"{count:,}", f"{peak / 2**20:,.0f} MiB"] for count, peak in peaks.items()]

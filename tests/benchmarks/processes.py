@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import threading
 import time
@@ -10,23 +11,29 @@ from types import TracebackType
 from typing import Any, Self
 
 
-def watched(command: list[str], **options: Any) -> tuple[float, int]:
-    """Run a command: its seconds, and the most memory of it and all processes below it, in bytes."""
+def watched(command: list[str], *, mapped: bool = True, **options: Any) -> tuple[float, Memory]:
+    """Run a command: its seconds, and the memory of it and of all processes below it, with or without the pages of
+    mapped files, which the system takes back when it needs them."""
     began = time.monotonic()
-    with subprocess.Popen(command, **options) as process, Peak(process.pid) as peak:
+    with subprocess.Popen(command, **options) as process, Memory(process.pid, mapped=mapped) as memory:
         assert process.wait() == 0
-    return time.monotonic() - began, peak.bytes
+    return time.monotonic() - began, memory
 
 
-class Peak:
-    """The largest memory of a process and its descendants, looked at twice a second.
+class Memory:
+    """The memory of a process and its descendants, looked at twice a second.
 
     It is the proportional set size: what processes share is counted once.
     """
 
-    def __init__(self, pid: int) -> None:
-        self.bytes, self._pid, self._stop = 0, pid, threading.Event()
+    def __init__(self, pid: int, *, mapped: bool = True) -> None:
+        self._pid, self._stop, self._looks = pid, threading.Event(), list[tuple[float, int]]()
+        self._kinds = ("Pss:",) if mapped else ("Pss_Anon:", "Pss_Shmem:")
         self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def peak(self, began: float = 0.0, ended: float = math.inf) -> int:
+        """The most at any look between two times of the clock, in bytes; 0 without a look."""
+        return max((size for at, size in self._looks if began <= at <= ended), default=0)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -38,7 +45,14 @@ class Peak:
 
     def _watch(self) -> None:
         while not self._stop.wait(0.5):
-            self.bytes = max(self.bytes, sum(map(_pss, _tree(self._pid))))
+            self._looks.append((time.time(), sum(self._size(pid) for pid in _tree(self._pid))))
+
+    def _size(self, pid: int) -> int:
+        try:
+            lines = (Path("/proc") / str(pid) / "smaps_rollup").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            return 0
+        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(self._kinds))
 
 
 def _tree(root: int) -> list[int]:
@@ -57,11 +71,3 @@ def _tree(root: int) -> list[int]:
         found.append(pid)
         front += parents.get(pid, [])
     return found
-
-
-def _pss(pid: int) -> int:
-    try:
-        lines = (Path("/proc") / str(pid) / "smaps_rollup").read_text().splitlines()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)

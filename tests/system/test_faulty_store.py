@@ -110,4 +110,9 @@ def test_a_run_whose_requests_meet_faults_loses_nothing(
     proxy.share = 0.0
     print(f"seed {seed}: {attempt + 1} attempts; {dict(proxy.met)}")
     assert set(proxy.met) == set(FAULTS)
-    bucket.assert_same(place, disk)
+    bucket.assert_same(place, disk, late=True)
+    shutil.rmtree(tmp_path / "cache")
+    said()
+    assert place("run") == 0  # on another machine, from what is in the store
+    assert "nothing to run" in "".join(said())
+    bucket.assert_same(place, disk, late=True)

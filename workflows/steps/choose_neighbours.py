@@ -4,21 +4,23 @@ Trials share the vectors, and each takes a moment. The numbers are chosen on a s
 none, by cross-validation: each fold of the queries is reranked with what was best for the others.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pydantic import Field, field_validator, model_validator
 
 from components.compute.processor import configure_process
 from components.config import Config, UserError
-from components.data.groups import measured_queries, queries_of
-from components.data.tables import QRELS, RANKING, TEXT, of_queries, read, write
+from components.data.groups import DocumentIds, measured_queries, queries_of
+from components.data.tables import QRELS, RANKING, TEXT, by_query, of_queries, read, write
 from components.data.vectors import DocumentVectors, QueryVectors
 from components.evaluation.measures import canonical, needs_answers, per_query
-from components.files import remove, save_array, write_json
+from components.files import remove, replacing, save_array, write_json
 from components.neighbours.reciprocal import NeighboursConfig, Normalise, Weight
 from components.neighbours.reranking import TRIALS, Ranked, list_scores
 from components.rng import keyed_int, keyed_rng
@@ -207,12 +209,15 @@ class _TrialWorker:
         self._split, self._config = split, config
         self._judged = _judged(data, config, split)
         self._queries, self._documents = QueryVectors(*queries), DocumentVectors(vectors)
-        self._table = pa.concat_tables([read(ranking / "ranking.parquet", RANKING) for ranking in rankings])
+        self._rankings, self._ids = [ranking / "ranking.parquet" for ranking in rankings], DocumentIds(data)
 
-    def ranked(self, queries: list[str]) -> Ranked:
+    def ranked(self, queries: list[str]) -> Iterator[Ranked]:
+        """Some queries' ranking, in pieces."""
         wanted = pa.array(queries, TEXT)
-        table = self._table.filter(pc.is_in(self._table["query_id"], value_set=wanted))
-        return Ranked(table, self._data, self._queries)
+        for path in self._rankings:
+            for piece in by_query(path, RANKING):
+                table = piece.filter(pc.is_in(piece["query_id"], value_set=wanted))
+                yield Ranked(table, self._ids, self._queries)
 
     def reranked(self, ranked: Ranked, trial: Trial) -> pa.Table:
         lists = ranked.lists(trial["context"])
@@ -226,14 +231,14 @@ class TrialMeasurer(_TrialWorker):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._ranked, self._measure = self.ranked(self._judged), canonical(self._config.measure)
+        self._ranked, self._measure = list(self.ranked(self._judged)), canonical(self._config.measure)
         by = self._config.split or self._split
         qrels = read(self._data / "qrels.parquet", QRELS, filters=[("split", "=", by)])
         self._qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=pa.array(self._judged, TEXT)))
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         """Write a trial's measure of each judged query, in order of id."""
-        table = self.reranked(self._ranked, task["trial"])
+        table = pa.concat_tables([self.reranked(piece, task["trial"]) for piece in self._ranked])
         save_array(path, per_query(table, self._qrels, [self._measure])["value"].to_numpy())
 
 
@@ -247,4 +252,6 @@ class TrialApplier(_TrialWorker):
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         """Write the fold's ranking."""
         queries, _ = self._folds[task["fold"]]
-        write(path, self.reranked(self.ranked(queries), task["trial"]), RANKING)
+        with replacing(path) as to, pq.ParquetWriter(to, RANKING) as writer:
+            for piece in self.ranked(queries):
+                writer.write_table(self.reranked(piece, task["trial"]))

@@ -10,12 +10,14 @@ import pyarrow.parquet as pq
 
 from components.config import Config, UserError, listing
 from components.data.groups import measured_queries
-from components.data.tables import ANSWERED, QRELS, QUERIES, RANKING, TEXT, of_queries, read
+from components.data.tables import ANSWERED, QRELS, QUERIES, RANKING, TEXT, by_query, read
 from components.evaluation.averages import Measured, averages_of, comparisons_of, means_of
 from components.evaluation.measures import (
+    PER_QUERY,
     PER_QUERY_FILE,
     answer_hits_per_query,
     by_measure,
+    canonical,
     mean_entropy,
     means,
     needs_answers,
@@ -26,6 +28,9 @@ from components.evaluation.significance import compare, corrected
 from components.files import replacing, write_json
 from workflows.store.cost import Cost, Ranking, Sizes, Work
 from workflows.store.dag import Description
+
+ROWS = 200_000
+"""Of a ranking, measured at once; changes no result."""
 
 
 class EntropyConfig(Config):
@@ -78,28 +83,45 @@ def evaluate(
 
     judgements = asked_for(_judgements(data, split) if judged else QRELS.empty_table())
     answerable = asked_for(_with_answers(data, split) if by_answer else QUERIES.empty_table())["query_id"]
-    wanted = pa.chunked_array([*judgements["query_id"].chunks, *answerable.chunks], TEXT)
-    documents = of_queries(ranking / "ranking.parquet", schema, pc.unique(wanted))
-    tables = []
-    if judged:
-        tables.append(per_query(documents, judgements, judged))
-    if by_answer:
-        tables.append(answer_hits_per_query(documents, answerable.to_pylist(), by_answer))
-    values = pa.concat_tables(tables)
+
+    def measured(documents: pa.Table, queries: pa.ChunkedArray) -> pa.Table:
+        """The values of some queries, of which the table has all rows."""
+        tables = [PER_QUERY.empty_table()]
+        if len(own := judgements.filter(pc.is_in(judgements["query_id"], value_set=queries))):
+            tables.append(per_query(documents, own, judged))
+        if len(asked := answerable.filter(pc.is_in(answerable, value_set=queries))):
+            tables.append(answer_hits_per_query(documents, asked.to_pylist(), by_answer))
+        return pa.concat_tables(tables)
+
+    wanted = pc.unique(pa.chunked_array([*judgements["query_id"].chunks, *answerable.chunks], TEXT))
+    tables, first, found = [], [schema.empty_table()], list[pa.Array]()
+    for piece in by_query(ranking / "ranking.parquet", schema, rows=ROWS):
+        documents = piece.filter(pc.is_in(piece["query_id"], value_set=wanted))
+        found.append(pc.unique(documents["query_id"]))
+        tables.append(measured(documents, found[-1]))
+        if entropy is not None:
+            first.append(documents.filter(pc.less_equal(documents["rank"], entropy.documents)))
+    ranked = pa.chunked_array(found, TEXT)
+    lost = wanted.filter(pc.invert(pc.is_in(wanted, value_set=ranked)))
+    values = pa.concat_tables([*tables, measured(schema.empty_table(), lost)])
+    names = pa.array(dict.fromkeys(map(canonical, [*judged, *by_answer])), TEXT)
+    place = pc.index_in(values["measure"], value_set=names)
+    values = values.append_column("place", place).sort_by([("place", "ascending"), ("query_id", "ascending")])
+    values = values.select(PER_QUERY.names)
     with replacing(out / PER_QUERY_FILE) as path:
         pq.write_table(values, path)
 
     asked = pc.unique(values["query_id"])
-    ranked = documents.filter(pc.is_in(documents["query_id"], asked))
     summary: dict[str, Any] = {
         "measures": means(values),
         "queries": len(asked),
-        "without_results": len(asked) - len(pc.unique(ranked["query_id"])),
+        "without_results": pc.sum(pc.invert(pc.is_in(asked, value_set=ranked))).as_py() or 0,
     }
     if entropy is not None:
-        first, temperature = entropy.documents, entropy.temperature
-        summary["entropy"] = mean_entropy(ranked, documents=first, temperature=temperature)
-        summary["entropy_documents"] = first
+        best = pa.concat_tables(first)
+        best = best.filter(pc.is_in(best["query_id"], value_set=asked))
+        summary["entropy"] = mean_entropy(best, documents=entropy.documents, temperature=entropy.temperature)
+        summary["entropy_documents"] = entropy.documents
     return summary
 
 

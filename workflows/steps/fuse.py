@@ -1,5 +1,6 @@
 """Fuse several rankings of the same queries."""
 
+from collections import Counter
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from components.data.groups import queries_of
-from components.data.tables import EXPANSIONS, RANKING, of_queries, pieces, read, write
+from components.data.tables import EXPANSIONS, RANKING, TEXT, pieces, read, side_by_side
 from components.expansion.expansions import FILE
+from components.files import replacing
 from components.retrieval import fusion
 from components.retrieval.fusion import FusionConfig
 from workflows.distributed.cluster import Cluster
@@ -35,10 +38,14 @@ def fuse(
     `config` may be the artifact of `fit_fusion`, which chose one.
     """
     wanted = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
-    tables = [of_queries(path / "ranking.parquet", RANKING, wanted) for path in rankings]
-    fused = fusion.fuse(tables, config if isinstance(config, FusionConfig) else fusion.fitted(config))
-    write(out / "ranking.parquet", fused, RANKING)
-    return {"queries": len(pc.unique(fused["query_id"])), "rows": len(fused)}
+    paths = [path / "ranking.parquet" for path in rankings]
+    how, found = config if isinstance(config, FusionConfig) else fusion.fitted(config), Counter[str]()
+    with replacing(out / "ranking.parquet") as to, pq.ParquetWriter(to, RANKING) as writer:
+        for tables in side_by_side(paths, RANKING, wanted):
+            fused = fusion.fuse(tables, how)
+            writer.write_table(fused)
+            found.update(queries=len(pc.unique(fused["query_id"])), rows=len(fused))
+    return {"queries": found["queries"], "rows": found["rows"]}
 
 
 def _expansions_cost(
@@ -58,27 +65,30 @@ def fuse_expansions(
     """Write `ranking.parquet`: for each query, the fusion of its expansions' rankings, in the order of generation.
     Queries without an expansion keep the ranking of `otherwise`.
 
-    The ranking is read a piece at a time, cut where a query's expansions end.
+    The rankings are read a piece at a time, that of expansions cut where a query's end.
     """
     wanted = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
     expansions = read(expanded / FILE, EXPANSIONS, columns=["doc_id", "query_id", "number"])
     expansions = expansions.filter(pc.is_in(expansions["query_id"], value_set=wanted))
     names = expansions["doc_id"].combine_chunks()
-    fused, rest = [], RANKING.append(pa.field("number", pa.int32())).empty_table()
-    for piece in chain(pieces(ranking / "ranking.parquet", RANKING), [None]):
-        last = pa.array(np.zeros(len(rest), bool))
-        if piece is not None:
-            at = pc.index_in(piece["query_id"], value_set=names)
-            own, at = piece.filter(pc.is_valid(at)), at.drop_null()
-            own = own.set_column(0, "query_id", expansions["query_id"].take(at))
-            rest = pa.concat_tables([rest, own.append_column("number", expansions["number"].take(at))])
-            if not len(rest):
-                continue
-            last = pc.equal(rest["query_id"], rest["query_id"][-1])  # it may continue in the next piece
-        done, rest = rest.filter(pc.invert(last)), rest.filter(last)
-        fused.append(fusion.fuse_lists(done.select(RANKING.names), done["number"].to_numpy(), config))
-    plain = of_queries(otherwise / "ranking.parquet", RANKING, wanted)
-    table = pa.concat_tables([RANKING.empty_table(), *fused])
-    lacking = pc.invert(pc.is_in(plain["query_id"], value_set=pc.unique(table["query_id"])))
-    write(out / "ranking.parquet", pa.concat_tables([table, plain.filter(lacking)]), RANKING)
-    return {"queries": len(pc.unique(table["query_id"])), "rows": len(table)}
+    rest, rows = RANKING.append(pa.field("number", pa.int32())).empty_table(), 0
+    fused = pa.chunked_array([], TEXT)
+    with replacing(out / "ranking.parquet") as to, pq.ParquetWriter(to, RANKING) as writer:
+        for piece in chain(pieces(ranking / "ranking.parquet", RANKING), [None]):
+            last = pa.array(np.zeros(len(rest), bool))
+            if piece is not None:
+                at = pc.index_in(piece["query_id"], value_set=names)
+                own, at = piece.filter(pc.is_valid(at)), at.drop_null()
+                own = own.set_column(0, "query_id", expansions["query_id"].take(at))
+                rest = pa.concat_tables([rest, own.append_column("number", expansions["number"].take(at))])
+                if not len(rest):
+                    continue
+                last = pc.equal(rest["query_id"], rest["query_id"][-1])  # it may continue in the next piece
+            done, rest = rest.filter(pc.invert(last)), rest.filter(last)
+            table = fusion.fuse_lists(done.select(RANKING.names), done["number"].to_numpy(), config)
+            writer.write_table(table)
+            fused, rows = pa.chunked_array([*fused.chunks, pc.unique(table["query_id"])], TEXT), rows + len(table)
+        lacking = wanted.filter(pc.invert(pc.is_in(wanted, value_set=fused)))
+        for piece in pieces(otherwise / "ranking.parquet", RANKING):
+            writer.write_table(piece.filter(pc.is_in(piece["query_id"], value_set=lacking)))
+    return {"queries": len(fused), "rows": rows}

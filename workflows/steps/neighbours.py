@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from components.compute.processor import configure_process
-from components.data.tables import RANKING, read, write
 from components.data.vectors import DocumentVectors, Lists, QueryVectors
 from components.files import remove, save_array
 from components.neighbours.reciprocal import NeighboursConfig
-from components.neighbours.reranking import NeighboursRerankConfig, Ranked, best, list_scores
+from components.neighbours.reranking import NeighboursRerankConfig, Reranking, best, list_scores
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import map_rows
 from workflows.store.cost import Cost, Ranking, Sizes, Work
@@ -35,17 +34,16 @@ def rerank_by_neighbours(
     whose best numbers are taken.
     """
     numbers = config if isinstance(config, NeighboursRerankConfig) else best(config)
-    ranked = Ranked(read(ranking / "ranking.parquet", RANKING), data, QueryVectors(queries))
-    lists = ranked.lists(numbers.context)
+    reranking = Reranking(ranking, data, queries, numbers.context)
+    lists = reranking.lists()
     lists.save(out)
     scores, _ = map_rows(
-        Reranker, len(ranked), QUERIES, out=out, cluster=cluster, pool=cluster.map, unit="queries",
+        Reranker, len(lists.queries), QUERIES, out=out, cluster=cluster, pool=cluster.map, unit="queries",
         lists=out, vectors=vectors, queries=queries, config=numbers,
     )  # fmt: skip
-    table, changed = ranked.reordered(scores, numbers.context)
-    write(out / "ranking.parquet", table, RANKING)
+    _, changed = reranking.write(scores, out / "ranking.parquet")
     remove(out, "lists.*.npy", "part-*.npy")
-    return {"queries": len(ranked), "documents": len(lists.documents), "first_changed": changed}
+    return {"queries": len(lists.queries), "documents": len(lists.documents), "first_changed": changed}
 
 
 class Reranker:

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from components.compute.processor import configure_process
-from components.data.tables import RANKING, read, write
 from components.data.tokenizers import MODEL_CONFIG
 from components.data.vectors import SHARDS, DocumentVectors, Lists, QueryVectors, document_shards
 from components.files import read_json, remove, save_array, write_json
-from components.neighbours.reranking import Ranked
+from components.neighbours.reranking import Reranking
 from components.retrieval import smaller
 from components.retrieval.smaller import Kind, Smaller
 from workflows.distributed.cluster import Cluster
@@ -70,18 +69,16 @@ def rescore(
 ) -> dict[str, Any]:  # fmt: skip
     """Write `ranking.parquet`: each query's k best of the candidates in `ranking`, by their products with other
     vectors of the documents than those that found them. Ties are in order of id."""
-    ranked = Ranked(read(ranking / "ranking.parquet", RANKING), data, QueryVectors(queries))
-    lists = ranked.lists(ranked.longest)
+    reranking = Reranking(ranking, data, queries)
+    lists = reranking.lists()
     lists.save(out)
     scores, _ = map_rows(
-        _Rescoring, len(ranked), QUERIES, out=out, cluster=cluster, pool=cluster.map, unit="queries",
+        _Rescoring, len(lists.queries), QUERIES, out=out, cluster=cluster, pool=cluster.map, unit="queries",
         lists=out, vectors=vectors, queries=queries,
     )  # fmt: skip
-    table, _ = ranked.reordered(scores, ranked.longest)
-    kept = table.filter(table["rank"].to_numpy() <= k)
-    write(out / "ranking.parquet", kept, RANKING)
+    rows, _ = reranking.write(scores, out / "ranking.parquet", k)
     remove(out, "lists.*.npy", "part-*.npy")
-    return {"queries": len(ranked), "candidates": len(lists.documents), "rows": len(kept)}
+    return {"queries": len(lists.queries), "candidates": len(lists.documents), "rows": rows}
 
 
 class _Shrinking:

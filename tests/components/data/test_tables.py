@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from components.data.tables import (
@@ -20,6 +22,7 @@ from components.data.tables import (
     first,
     of_queries,
     pieces,
+    side_by_side,
     write,
 )  # fmt: skip
 
@@ -122,6 +125,40 @@ def test_the_rows_of_some_queries(tmp_path: Path) -> None:
     found = of_queries(tmp_path / "ranking.parquet", RANKING, pa.array(["a", "x", "c"]))
     assert found["score"].to_pylist() == [0.0, 3.0, 4.0]
     assert not len(of_queries(tmp_path / "ranking.parquet", RANKING, pa.array([], pa.string())))
+
+
+@pytest.mark.parametrize("rows", [1, 4, 7, 1_000])
+@pytest.mark.parametrize("group", [1, 3, 100])
+def test_tables_side_by_side_have_a_query_in_one_block(tmp_path: Path, rows: int, group: int) -> None:
+    """Each has its queries in another order, and lacks some; one has some that nobody asks for."""
+    draw, names = np.random.default_rng(rows), [f"q{at}" for at in range(12)]
+    wholes, paths = [], []
+    for number in range(3):
+        queries = np.repeat(draw.permutation(names)[:9], draw.integers(1, 4, 9)).tolist()
+        columns = {
+            "query_id": queries,
+            "doc_id": queries,
+            "rank": [1] * len(queries),
+            "score": draw.random(len(queries)),
+        }
+        wholes.append(pa.table(columns, schema=RANKING))
+        paths.append(tmp_path / f"{number}.parquet")
+        pq.write_table(wholes[-1], paths[-1], row_group_size=group)
+    asked = pa.array(names[:10], pa.large_string())
+    blocks = list(side_by_side(paths, RANKING, asked, rows=rows))
+    order = [
+        query for block in blocks for query in dict.fromkeys(q for one in block for q in one["query_id"].to_pylist())
+    ]
+    first = dict.fromkeys(query for whole in wholes for query in whole["query_id"].to_pylist())
+    assert order == [query for query in first if query in names[:10]]
+    place = {query: at for at, query in enumerate(order)}
+    for number, whole in enumerate(wholes):
+        found = pa.concat_tables([block[number] for block in blocks]).to_pylist()
+        wanted = [row for row in whole.to_pylist() if row["query_id"] in names[:10]]
+        mine, theirs = (sorted(rows, key=lambda row: place[row["query_id"]]) for rows in (found, wanted))
+        assert mine == theirs
+    seen = [query for block in blocks for query in {q for one in block for q in one["query_id"].to_pylist()}]
+    assert len(seen) == len(order)
 
 
 def test_a_document_reads_as_title_and_text() -> None:

@@ -78,9 +78,12 @@ def measured(data: Path, table: Any, split: str) -> dict[str, float]:
     return dict(zip(queries, values.tolist(), strict=True))
 
 
+@pytest.mark.parametrize("rows", [3, 1_000_000])
 def test_on_a_split_the_best_of_what_was_tried_is_applied_to_another(
-    choose: Any, tmp_path: Path, data: Path, vectors: Path, ranking: Path
+    choose: Any, tmp_path: Path, data: Path, vectors: Path, ranking: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
+    """Whatever pieces the ranking is read in."""
+    monkeypatch.setattr("components.data.tables.by_query.__kwdefaults__", {"rows": rows})
     out = choose()
     trials, (choice,) = json.loads((out / "trials.json").read_text()), json.loads((out / "chosen.json").read_text())
     assert len(trials) == 6

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ import pytest
 
 from components.config import UserError
 from components.data.tables import ANSWERED, QRELS, QUERIES, RANKING
+from components.evaluation.measures import answer_hits_per_query, mean_entropy, per_query
 from components.evaluation.significance import THE_METHOD, THIS_TRAINING, compare
 from workflows.steps.evaluate import EntropyConfig, evaluate, results
 
@@ -50,6 +52,53 @@ def test_a_ranking_is_measured_on_the_queries_of_its_split(tmp_path: Path, data:
     assert table.schema.names == ["query_id", "measure", "value"]
     assert table["query_id"].to_pylist() == ["q1", "q2", "q3"] * 2
     assert evaluate(tmp_path, None, **asked) == summary  # called again on the same place
+
+
+@pytest.mark.parametrize("rows", [1, 7, 1_000])
+def test_a_ranking_in_pieces_is_measured_as_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Queries in no order, some without results, some without a relevant document."""
+    monkeypatch.setattr("workflows.steps.evaluate.ROWS", rows)
+    draw, queries = np.random.default_rng(0), [f"q{at}" for at in range(30)]
+    judged = [
+        {"query_id": query, "doc_id": f"d{document}", "relevance": int(draw.integers(0, 3)), "split": "test"}
+        for query in queries for document in draw.permutation(8)[:3]
+    ]  # fmt: skip
+    found = [
+        {"query_id": query, "doc_id": f"d{document}", "rank": rank, "score": 9.0 - rank, "hit": draw.random() < 0.3}
+        for query in draw.permutation(queries)[:26].tolist() for rank, document in enumerate(draw.permutation(8)[:5], 1)
+    ]  # fmt: skip
+    asked = [
+        {"query_id": q, "text": q, "answers": [["a"], []][at % 2], "split": "test"} for at, q in enumerate(queries)
+    ]
+    qrels, ranking = pa.Table.from_pylist(judged, schema=QRELS), pa.Table.from_pylist(found, schema=ANSWERED)
+    for name, table in {
+        "qrels": qrels,
+        "queries": pa.Table.from_pylist(asked, schema=QUERIES),
+        "ranking": ranking,
+    }.items():
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    measures = ["RR@10", "nDCG@5", "Answer@2"]
+    summary = evaluate(
+        tmp_path,
+        None,
+        data=tmp_path,
+        ranking=tmp_path,
+        split="test",
+        measures=measures,
+        entropy=EntropyConfig(documents=3),
+    )
+    whole = [
+        per_query(ranking, qrels, measures[:2]), answer_hits_per_query(ranking, queries[::2], measures[2:]),
+    ]  # fmt: skip
+    assert pq.read_table(tmp_path / "per_query.parquet") == pa.concat_tables(whole)
+    measured = {row["query_id"] for table in whole for row in table.to_pylist()}
+    ranked = {row["query_id"] for row in found}
+    assert summary["queries"] == len(measured) > len(measured & ranked)
+    assert summary["without_results"] == len(measured - ranked)
+    of_measured = ranking.filter(pc.is_in(ranking["query_id"], value_set=pa.array(sorted(measured), pa.large_string())))
+    assert summary["entropy"] == mean_entropy(of_measured, documents=3)
 
 
 def test_entropy_is_measured_where_asked(tmp_path: Path, data: Path, ranking: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -14,7 +15,29 @@ from components.data.tables import RANKING as RANKED
 from components.retrieval.fusion import FusionConfig, fuse
 from tests.support import toy
 from tests.support.expanded import place
+from workflows.steps.fuse import fuse as fuse_step
 from workflows.steps.fuse import fuse_expansions
+
+
+@pytest.mark.parametrize("how", ["interleave", "reciprocal", "interpolate"])
+def test_rankings_in_pieces_are_fused_as_whole_ones(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Any
+) -> None:
+    draw, documents = np.random.default_rng(0), pq.read_table(data / "documents.parquet")["doc_id"].to_pylist()
+    queries = pq.read_table(data / "queries.parquet", filters=[("split", "==", "train")])["query_id"].to_pylist()
+    found = [
+        {query: draw.permutation(documents)[:6].tolist() for query in draw.permutation(queries)[: len(queries) - 2]}
+        for _ in range(2)
+    ]
+    rankings = [toy.write_ranking(tmp_path / f"ranking-{at}", one) for at, one in enumerate(found)]
+    config = FusionConfig(how=how, depth=9, weight=0.5 if how == "interleave" else 0.3)
+    wanted = fuse([pq.read_table(one / "ranking.parquet") for one in rankings], config)
+    for rows in (1, 20, 1_000):
+        monkeypatch.setattr("components.data.tables.side_by_side.__kwdefaults__", {"rows": rows})
+        out = place(tmp_path / f"out-{rows}")
+        summary = fuse_step(out, toy.INLINE, data=data, rankings=rankings, split="train", config=config)
+        assert pq.read_table(out / "ranking.parquet") == wanted
+        assert summary == {"queries": len(set(wanted["query_id"].to_pylist())), "rows": len(wanted)}
 
 
 @pytest.mark.parametrize("how", ["interleave", "reciprocal"])

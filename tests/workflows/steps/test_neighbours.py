@@ -130,6 +130,16 @@ def test_each_list_is_that_of_a_plain_loop(
     assert 0 < changed < len(lists)
 
 
+@pytest.mark.parametrize("rows", [1, 25, 1_000])
+def test_a_ranking_in_pieces_is_reranked_as_a_whole_one(
+    reranked: Any, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    whole, summary = reranked("whole"), reranked.summary
+    monkeypatch.setattr("components.data.tables.by_query.__kwdefaults__", {"rows": rows})
+    assert reranked("pieces") == whole
+    assert reranked.summary == summary
+
+
 def test_equal_scores_stand_in_order_of_their_ids(tmp_path: Path, reranked: Any) -> None:
     """Of texts that are found twice, both copies have the same score."""
     rows = reranked(context=20)
