@@ -29,7 +29,6 @@ from tests.benchmarks.conftest import MODEL
 from tests.benchmarks.processes import Memory, watched
 from tests.benchmarks.table import machine, write
 from tests.support import tiny, toy
-from tests.system.test_coder import coder
 
 ROOT = Path(__file__).parents[2]
 LARGE = int(os.environ.get("SPARRING_BENCH_LARGE", "10000000"))
@@ -99,7 +98,7 @@ def documents_tree(folder: Path, encoder: Path) -> dict[str, Any]:
 
 
 def queries_tree(folder: Path, encoder: Path) -> dict[str, Any]:
-    tree = usual(coder(folder, encoder, context={"size": CANDIDATES}))
+    tree = usual(tiny.coder(folder, encoder, context={"size": CANDIDATES}))
     tree["smooth"] |= {"context": CANDIDATES}
     tree["rerank"] |= {"context": CANDIDATES}
     tree["rerank_chosen"] |= {"k": [2, 5], "context": [60, CANDIDATES]}

@@ -166,6 +166,28 @@ def ear(beir: Path, encoder: Path) -> dict[str, Any]:
     }
 
 
+def coder(beir: Path, encoder: Path, **more: Any) -> dict[str, Any]:
+    """A base model that learned in batches, its contexts of 12, labels of both kinds of similarity."""
+    small = dpr(beir, encoder)
+    return {
+        "recipe": "coder",
+        **{key: small[key] for key in ("data", "k", "encode", "retriever")},
+        "warm": {"mine": {"negatives": 0}, "train": training(over="batch")},
+        "context": {"size": 12},
+        "smooth": {"similarity": {"k": 4, "k_exp": 2, "geometric": "max-min"}, "n_max": 4, "context": 8},
+        "train": {
+            **training("components.losses.listwise.divergence", updates=6, batch=4),
+            "validate_on_dev": {"every": 2, "from_start": True, "measure": "loss", "queries": 3, "negatives": 9},
+        },
+        "temperature": {"start": 0.1, "pace": 10},
+        "rerank": {"k": 4, "k_exp": 2, "geometric": "max-min", "context": 9},
+        "rerank_chosen": {"split": "dev", "trials": 3, "k": [2, 5], "k_exp": [1, 3], "context": [5, 9]},
+        "interpolate": {"weight": 0.5},
+        "analyse": {"map": 0},
+        **more,
+    }  # fmt: skip
+
+
 def adapt(beir: Path, encoder: Path) -> dict[str, Any]:
     """A collection of one's own, with trainings of a moment."""
     small = dpr(beir, encoder)

@@ -20,35 +20,11 @@ from tests.system.test_end_to_end import UNTRAINED, copy_of_beginning, systems
 from workflows.stages import experiments
 from workflows.store.dag import graph
 
-DIVERGENCE = "components.losses.listwise.divergence"
-
-
-def coder(beir: Path, encoder: Path, **more: Any) -> dict[str, Any]:
-    """A base model that learned in batches, its contexts of 12, labels of both kinds of similarity."""
-    small = tiny.dpr(beir, encoder)
-    return {
-        "recipe": "coder",
-        **{key: small[key] for key in ("data", "k", "encode", "retriever")},
-        "warm": {"mine": {"negatives": 0}, "train": tiny.training(over="batch")},
-        "context": {"size": 12},
-        "smooth": {"similarity": {"k": 4, "k_exp": 2, "geometric": "max-min"}, "n_max": 4, "context": 8},
-        "train": {
-            **tiny.training(DIVERGENCE, updates=6, batch=4),
-            "validate_on_dev": {"every": 2, "from_start": True, "measure": "loss", "queries": 3, "negatives": 9},
-        },
-        "temperature": {"start": 0.1, "pace": 10},
-        "rerank": {"k": 4, "k_exp": 2, "geometric": "max-min", "context": 9},
-        "rerank_chosen": {"split": "dev", "trials": 3, "k": [2, 5], "k_exp": [1, 3], "context": [5, 9]},
-        "interpolate": {"weight": 0.5},
-        "analyse": {"map": 0},
-        **more,
-    }  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def trained(played: Place, beir: Path, encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
     """A finished run."""
-    place = tiny.place(tmp_path_factory.mktemp("coder"), coder(beir, encoder))
+    place = tiny.place(tmp_path_factory.mktemp("coder"), tiny.coder(beir, encoder))
     copy_of_beginning(played, place)
     assert place("run") == 0
     return place
@@ -156,7 +132,7 @@ def test_labels_are_made_anew_at_every_refresh(
     trained: Place, beir: Path, encoder: Path, tmp_path: Path, documents: str
 ) -> None:
     own = {"rounds": 2, "rerank_chosen": None, "interpolate": None, "context": {"size": 5}}
-    tree = coder(beir, encoder, documents=documents, **own)
+    tree = tiny.coder(beir, encoder, documents=documents, **own)
     tree["train"]["validate_on_dev"] = None  # which could keep the model that a training begins from
     place = tiny.place(tmp_path / "again", tree)
     copy_of_beginning(trained, place)
@@ -182,7 +158,7 @@ def test_through_ray_it_is_the_same(
     """Smoothing and reranking cut among two workers, one training worker: the same bits."""
     monkeypatch.setattr("workflows.commands.opening.leave", lambda: None)
     ray = {"mode": "ray", "retries": 0, "map": {"workers": 2, "threads": 1}}
-    place = tiny.place(tmp_path, coder(beir, encoder), **ray)
+    place = tiny.place(tmp_path, tiny.coder(beir, encoder), **ray)
     copy_of_beginning(trained, place, "start retriever", "tokens", "warm retriever groups", "warm retriever",
                       "warm retriever vectors", "warm retriever queries (train)",
                       "warm retriever ranking (train)")  # fmt: skip
@@ -199,7 +175,7 @@ def test_one_ranking_under_several_judgements(trained: Place, beir: Path, encode
     shutil.copytree(beir, other)
     lines = (other / "qrels/test.tsv").read_text().splitlines()
     (other / "qrels/test.tsv").write_text("\n".join(line for line in lines if not line.endswith("\t1")) + "\n")
-    tree = coder(beir, encoder, train=None, smooth=None, interpolate=None, rerank_chosen=None)
+    tree = tiny.coder(beir, encoder, train=None, smooth=None, interpolate=None, rerank_chosen=None)
     tree["evaluate"] = {
         "measures": ["RR@10", "nDCG@10"], "relevant_from": 2, "other_qrels": {"graded": {"format": "beir",
         "path": str(other)}}
@@ -231,6 +207,6 @@ def test_one_ranking_under_several_judgements(trained: Place, beir: Path, encode
 def test_what_does_not_fit_together_is_said_at_once(
     beir: Path, encoder: Path, tmp_path: Path, said: tiny.Said, more: dict[str, Any], said_of: str
 ) -> None:
-    place = tiny.place(tmp_path, coder(beir, encoder, **more))
+    place = tiny.place(tmp_path, tiny.coder(beir, encoder, **more))
     assert place("plan") == 2
     assert said_of in said()[1]

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
@@ -19,8 +19,8 @@ from components.rng import keyed_rng
 from tests.support import crashes, tiny
 from tests.support.crashes import Survives
 from tests.support.power_cut import PowerCut
+from tests.support.recipes import RECIPES
 from tests.support.tiny import Place
-from tests.system.test_coder import coder
 from workflows.distributed.cluster import Cluster
 from workflows.running.executor import execute
 from workflows.stages import experiments
@@ -104,17 +104,16 @@ def test_a_step_survives_a_power_cut(kind: str, played: Place, tmp_path: Path) -
     assert stage.cut(count) == len(get_args(Survives))
 
 
-RECIPES: dict[str, Any] = {"ar2": tiny.ar2, "ear": tiny.ear, "coder": coder, "adapt": tiny.adapt}
-"""Between them 36 kinds of steps."""
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_every_step_survives_a_power_cut_at_every_point(recipe: str, beir: Path, encoder: Path, tmp_path: Path) -> None:
+def test_every_step_survives_a_power_cut_at_every_point(recipe: str, encoder: Path, tmp_path: Path) -> None:
     """Of steps of a kind that no recipe before has."""
-    places = {name: tiny.place(tmp_path / f"{name}-run", tree(beir, encoder)) for name, tree in RECIPES.items()}
     before = list(RECIPES)[: list(RECIPES).index(recipe)]
+    places = {}
+    for name in (*before, recipe):
+        (folder := tmp_path / name).mkdir()
+        places[name] = tiny.place(folder / "run", RECIPES[name](folder, encoder))
     known = frozenset().union(*(kinds(places[name]) for name in before))
     place, tried = places[recipe], Counter[str]()
     assert place("run") == 0

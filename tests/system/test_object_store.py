@@ -22,7 +22,6 @@ from components.files import replacing
 from tests.support import bucket, killing, tiny
 from tests.support.bucket import Remote, assert_same, own
 from tests.support.tiny import ROOT, Place, Said
-from tests.system.test_coder import coder
 from workflows.distributed.shard_worker import Filler
 from workflows.stages import systems
 from workflows.store import leases, object_store, s3, transfer
@@ -134,7 +133,7 @@ def test_nodes_that_share_nothing_keep_the_best_model_and_choose_numbers(
     cache: Path, beir: Path, encoder: Path, tmp_path: Path
 ) -> None:
     """The first worker alone has the best weights, and shards are told what was chosen."""
-    tree = coder(beir, encoder)
+    tree = tiny.coder(beir, encoder)
     place = Remote(tiny.place(tmp_path / "chosen", tree, **APART).folder)
     on_nodes(place)
     records = {record["label"]: record for record in tiny.records(place.store)}

@@ -171,7 +171,7 @@ def test_a_java_that_does_not_start_says_why(monkeypatch, collection, tmp_path):
         lucene_index(tmp_path, INLINE, data=collection, config=LuceneIndexConfig())
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_feedback_by_rm3_is_pyserinis(collection, ranking, tmp_path):
     for name in ("index", "ranking"):
         (tmp_path / name).mkdir()

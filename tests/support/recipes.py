@@ -1,0 +1,91 @@
+"""An experiment of every recipe on toy data, which takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from tests.support import tiny, toy
+from tests.support.sentence_sets import sentence_sets
+
+
+def diffcse(folder: Path, encoder: Path) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    (folder / "texts.txt").write_text("".join(toy.some_text(rng, 6) + "\n" for _ in range(40)))
+    small = tiny.dpr(folder, encoder)
+    return {
+        "recipe": "diffcse", "data": {"format": "lines", "path": str(folder / "texts.txt")},
+        "retriever": {**small["retriever"], "dropout": 0.1}, "encode": small["encode"],
+        "pretrain": {
+            "objective": "diffcse",
+            "generator": {"model": {"model": str(encoder), "layers": 1, "document_tokens": 24, "dropout": 0.0}},
+            "train": {
+                **tiny.training(updates=2, batch=8),
+                "losses": [
+                    {"function": tiny.CROSS_ENTROPY, "over": "batch"},
+                    {"function": "components.losses.likelihood.negative_log_likelihood", "over": "discriminator",
+                     "weight": 0.005},
+                ],
+            },
+        },
+        **sentence_sets(folder),
+    }  # fmt: skip
+
+
+def sentences(folder: Path, encoder: Path) -> dict[str, Any]:
+    small = tiny.dpr(folder, encoder)
+    return {"recipe": "sentences", "retriever": small["retriever"], "encode": small["encode"], **sentence_sets(folder)}
+
+
+def zeroshot(folder: Path, encoder: Path) -> dict[str, Any]:
+    small = tiny.dpr(tiny.write_beir(folder / "toy", toy.write_data(folder / "data")), encoder)
+    kept = {key: small[key] for key in ("k", "encode", "retriever")}
+    return {"recipe": "zeroshot", **kept, "collections": {"toy": {"data": small["data"]}}, "analyse": {"map": 0}}
+
+
+def adapt(beir: Path, encoder: Path) -> dict[str, Any]:
+    """With pseudo-relevance feedback."""
+    return {key: value for key, value in tiny.adapt(beir, encoder).items() if key != "rm3"}
+
+
+def dpr(beir: Path, encoder: Path) -> dict[str, Any]:
+    """With smaller vectors, an index, and screened negatives that bear no answer."""
+    return {
+        **tiny.dpr(beir, encoder), "screen": {"answering": True},
+        "sizes": {
+            "int8": {"vectors": "int8"}, "bits": {"vectors": "binary", "rescore": 2, "rescore_by": "int8"},
+            "graph": {"index": "HNSW8"},
+        },
+        "evaluate": {"measures": ["RR@10", "Answer@5"]},
+    }  # fmt: skip
+
+
+def over(name: str, **more: Any) -> Callable[[Path, Path], dict[str, Any]]:
+    """A recipe over other experiments: here over DPR on the toy collection."""
+
+    def tree(folder: Path, encoder: Path) -> dict[str, Any]:
+        data = toy.write_data(folder / "data")
+        inner = tiny.write(folder / "inner.yaml", tiny.dpr(tiny.write_beir(folder / "toy", data), encoder))
+        return {"recipe": name, **yaml.safe_load(yaml.safe_dump(more).replace("INNER", str(inner)))}
+
+    return tree
+
+
+def on_the_toy(tree: Callable[..., dict[str, Any]]) -> Callable[[Path, Path], dict[str, Any]]:
+    """A recipe of one collection."""
+    return lambda folder, encoder: tree(tiny.write_beir(folder / "toy", toy.write_data(folder / "data")), encoder)
+
+
+RECIPES: dict[str, Callable[[Path, Path], dict[str, Any]]] = {
+    "ar2": on_the_toy(tiny.ar2), "ear": on_the_toy(tiny.ear), "coder": on_the_toy(tiny.coder),
+    "adapt": on_the_toy(adapt), "simlm": on_the_toy(tiny.simlm), "diffcse": diffcse, "sentences": sentences,
+    "zeroshot": zeroshot, "dpr": on_the_toy(dpr),
+    "compare": over("compare", experiments={"one": "INNER", "other": {"file": "INNER", "sets": ["k=11"]}},
+                    baseline="one", systems=["retriever"]),
+    "folds": over("folds", experiment="INNER", folds=3),
+}  # fmt: skip
+"""Each writes the files that it reads into a folder, and returns the config."""
