@@ -28,7 +28,7 @@ class Memory:
 
     def __init__(self, pid: int, *, mapped: bool = True) -> None:
         self._pid, self._stop, self._looks = pid, threading.Event(), list[tuple[float, int]]()
-        self._kinds = ("Pss:",) if mapped else ("Pss_Anon:", "Pss_Shmem:")
+        self._mapped = mapped
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def peak(self, began: float = 0.0, ended: float = math.inf) -> int:
@@ -45,17 +45,20 @@ class Memory:
 
     def _watch(self) -> None:
         while not self._stop.wait(0.5):
-            self._looks.append((time.time(), sum(self._size(pid) for pid in _tree(self._pid))))
-
-    def _size(self, pid: int) -> int:
-        try:
-            lines = (Path("/proc") / str(pid) / "smaps_rollup").read_text().splitlines()
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            return 0
-        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(self._kinds))
+            self._looks.append((time.time(), sum(size_of(pid, mapped=self._mapped) for pid in below(self._pid))))
 
 
-def _tree(root: int) -> list[int]:
+def size_of(pid: int, *, mapped: bool = True) -> int:
+    """The memory of a process in bytes, with or without the pages of mapped files; 0 where it has ended."""
+    kinds = ("Pss:",) if mapped else ("Pss_Anon:", "Pss_Shmem:")
+    try:
+        lines = (Path("/proc") / str(pid) / "smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(kinds))
+
+
+def below(root: int) -> list[int]:
     """A process and everything below it."""
     parents: dict[int, list[int]] = {}
     for folder in Path("/proc").iterdir():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,6 @@ def dpr(beir: Path, encoder: Path) -> dict[str, Any]:
             "int8": {"vectors": "int8"}, "bits": {"vectors": "binary", "rescore": 2, "rescore_by": "int8"},
             "graph": {"index": "HNSW8"},
         },
-        "evaluate": {"measures": ["RR@10", "Answer@5"]},
     }  # fmt: skip
 
 
@@ -75,6 +75,22 @@ def over(name: str, **more: Any) -> Callable[[Path, Path], dict[str, Any]]:
     return tree
 
 
+def in_one_split(folder: Path) -> Path:
+    """A collection in BEIR's layout, whose judgements are now all of the split test."""
+    lines = [line for split in ("train", "dev", "test") if (own := folder / "qrels" / f"{split}.tsv").exists()
+             for line in own.read_text().splitlines()[1:]]  # fmt: skip
+    shutil.rmtree(folder / "qrels")
+    (folder / "qrels").mkdir()
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    return folder
+
+
+def folds(folder: Path, encoder: Path) -> dict[str, Any]:
+    tree = over("folds", experiment="INNER", folds=3)(folder, encoder)
+    in_one_split(folder / "toy")
+    return tree
+
+
 def on_the_toy(tree: Callable[..., dict[str, Any]]) -> Callable[[Path, Path], dict[str, Any]]:
     """A recipe of one collection."""
     return lambda folder, encoder: tree(tiny.write_beir(folder / "toy", toy.write_data(folder / "data")), encoder)
@@ -86,6 +102,6 @@ RECIPES: dict[str, Callable[[Path, Path], dict[str, Any]]] = {
     "zeroshot": zeroshot, "dpr": on_the_toy(dpr),
     "compare": over("compare", experiments={"one": "INNER", "other": {"file": "INNER", "sets": ["k=11"]}},
                     baseline="one", systems=["retriever"]),
-    "folds": over("folds", experiment="INNER", folds=3),
+    "folds": folds,
 }  # fmt: skip
 """Each writes the files that it reads into a folder, and returns the config."""

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
-from tests.support import tiny
+from tests.support import recipes, tiny
 from tests.support.tiny import Place
 from workflows.stages import experiments
 from workflows.store.dag import graph
@@ -21,13 +21,7 @@ from workflows.store.store import Store
 @pytest.fixture(scope="module")
 def judged(toys: Path, beir: Path) -> Path:
     """The toy collection with all of its judgements in one split."""
-    folder = shutil.copytree(beir, toys / "judged")
-    lines = [line for split in ("train", "dev", "test") if (own := folder / "qrels" / f"{split}.tsv").exists()
-             for line in own.read_text().splitlines()[1:]]  # fmt: skip
-    shutil.rmtree(folder / "qrels")
-    (folder / "qrels").mkdir()
-    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
-    return folder
+    return recipes.in_one_split(shutil.copytree(beir, toys / "judged"))
 
 
 def tree_of(folder: Path, inner: dict[str, Any], **keys: Any) -> dict[str, Any]:
