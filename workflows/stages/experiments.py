@@ -25,7 +25,7 @@ from workflows.stages.config import CollectionConfig, Default
 from workflows.stages.expected import KEY, Expected
 from workflows.stages.results import Outcome
 from workflows.stages.scale import KEYS, SCALE, NoSmallScale, at_scale_of, rescaled
-from workflows.store.dag import Step
+from workflows.store.dag import Step, counted
 from workflows.store.object_store import open_store
 
 CONFIG = "config.yaml"
@@ -218,7 +218,8 @@ def _built(recipe: ModuleType, config: Any, path: Path) -> Outcome:
     token = _being_built.set((*above, path))
     try:
         several = not isinstance(config, CollectionConfig)  # collections or experiments, of which no system leads
-        outcome: Outcome = recipe.build(config) if several else selection.built(recipe.build, config)
+        with counted():
+            outcome: Outcome = recipe.build(config) if several else selection.built(recipe.build, config)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from None
     finally:

@@ -109,8 +109,8 @@ def _cost(
     config: ChooseConfig,
 ) -> Cost:  # fmt: skip
     """Each trial reranks the queries that numbers are chosen on."""
-    trials, rows = len(config.drawn()), rankings[-1].rows
-    return Cost(work=(Work("rows", 20.0 * trials * rows, "map"),), makes=rankings[0], kept=rankings[0].bytes)
+    rows = 20.0 * config.trials * rankings[-1].rows
+    return Cost(work=(Work("rows", rows, "map"),), makes=rankings[0], kept=rankings[0].bytes)
 
 
 @Description(part="reranking by neighbours", cost=_cost)

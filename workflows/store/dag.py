@@ -8,8 +8,11 @@ and that lie outside this repository. The cluster is not part of it.
 
 import hashlib
 import inspect
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from types import NoneType
@@ -26,6 +29,9 @@ Function = Callable[..., dict[str, Any] | None]
 F = TypeVar("F", bound=Function)
 
 _signature = cache(inspect.signature)  # a graph has hundreds of steps of a few functions
+
+MOST_STEPS = 100_000
+"""Of one experiment."""
 
 PLAIN = (str, bool, int, float, NoneType)
 """Values that are their own form, and hold nothing."""
@@ -119,13 +125,32 @@ def description(function: Function) -> Description:
     return getattr(function, "description", UNDESCRIBED)
 
 
+@contextmanager
+def counted() -> Iterator[None]:
+    """ValueError where this block makes more than `MOST_STEPS` steps, as a number that is absurd would."""
+    if _made.get() is not None:  # what is around this block counts already
+        yield
+        return
+    token = _made.set(itertools.count(1))
+    try:
+        yield
+    finally:
+        _made.reset(token)
+
+
+_made: ContextVar[Iterator[int] | None] = ContextVar("made", default=None)
+
+
 def step(label: str, function: Function, *, part: str | None = None, **inputs: Any) -> Step:
     """Bind a step function to its inputs. UserError for inputs that are missing or unknown, which names them all;
-    TypeError for one without a stable form.
+    TypeError for one without a stable form; ValueError for too many steps where they are `counted`.
 
     `part` is neither an input nor identity: the part of a run that this step belongs to, where its function serves
     several, as `train` does.
     """
+    made = _made.get()
+    if made is not None and next(made) > MOST_STEPS:
+        raise ValueError(f"it makes more than {MOST_STEPS:,} steps; accepted: fewer (rounds, seeds, folds)")
     try:
         bound = _signature(function).bind(None, None, **inputs)
     except TypeError:

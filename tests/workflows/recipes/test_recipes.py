@@ -536,6 +536,20 @@ def test_an_experiment_does_not_build_on_itself(tmp_path: Path, ar2: dict[str, A
         experiments.read(own, [], Path("runs"))
 
 
+@pytest.mark.parametrize("by_way", [False, True])
+def test_an_absurd_number_of_rounds_is_refused(
+    tmp_path: Path, ar2: dict[str, Any], monkeypatch: pytest.MonkeyPatch, by_way: bool
+) -> None:
+    """Steps of the experiments that one compares count as its own."""
+    monkeypatch.setattr("workflows.store.dag.MOST_STEPS", 400)
+    if by_way:
+        config = tiny.write(tmp_path / "many.yaml", side_by_side(tmp_path, {**ar2, "rounds": 8}))
+    else:
+        config = tiny.write(tmp_path / "many.yaml", {**ar2, "rounds": 10**400})
+    with pytest.raises(UserError, match=r"many\.yaml: (.*: )?it makes more than 400 steps; accepted: fewer"):
+        experiments.read(config, [], Path("runs"))
+
+
 def test_masking_copies_is_all_that_two_of_the_samtone_experiments_differ_in() -> None:
     masked, counted = (
         experiments.read(ROOT / f"configs/samtone/{name}.yaml", [], Path("runs")).config.model_dump()
