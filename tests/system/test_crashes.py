@@ -56,8 +56,8 @@ class Stage:
         self.node, self._whole, self._folder = node, finished / node.name, folder
         self.store = Store(folder / "store")
         self.store.root.mkdir(parents=True)
-        for before in node.upstream:
-            (self.store.root / before.name).symlink_to(finished / before.name)
+        for name in {before.name for before in node.upstream}:
+            (self.store.root / name).symlink_to(finished / name)
         self.out = self.store.path(node)
 
     def empty(self) -> None:
