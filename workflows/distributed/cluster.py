@@ -256,4 +256,7 @@ def read_cluster(path: Path) -> Cluster:
     tree = read_yaml(path)
     if "recipe" in tree:
         raise UserError(f"{path}: an experiment; accepted: a cluster profile, such as cluster/laptop.yaml")
+    for place in ("store", "runs"):
+        if place in tree:
+            raise UserError(f"{path}: {place}: no key of a profile; accepted: `--{place} FOLDER` before the command")
     return parse(Cluster, tree, where=str(path))

@@ -36,6 +36,12 @@ def test_an_experiment_is_no_profile() -> None:
         clusters.read_cluster(ROOT / "configs/demo.yaml")
 
 
+def test_a_place_is_no_key_of_a_profile(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("mode: inline\nstore: s3://bucket/team\n")
+    with pytest.raises(UserError, match=r"mine\.yaml: store: no key of a profile; accepted: `--store FOLDER` before"):
+        clusters.read_cluster(tmp_path / "mine.yaml")
+
+
 def test_training_workers_divide_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "cores", lambda: 8)
     assert Cluster(train=TrainPool(workers=2, threads=3)).train_threads() == 3
