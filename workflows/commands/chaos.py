@@ -109,8 +109,7 @@ def _try(folder: Path, cluster: Cluster, count: int, seed: int, kills: list[Kill
             return f"{run.store}/{found}"
         shutil.rmtree(run.folder)
     seconds = time.monotonic() - began
-    print(f"\n{runs} runs, {starts} starts of the command, {seconds:.0f} s: {seconds - runs * alone:.0f} s more than "
-          "undisturbed runs, for starting and for work done twice")  # fmt: skip
+    print(f"\n{runs} runs, {starts} starts of the command, {seconds:.0f} s; undisturbed about {runs * alone:.0f} s")
     return ""
 
 
