@@ -26,6 +26,16 @@ def test_one_estimate_that_was_far_off_says_little_about_others() -> None:
     assert forecast.over
 
 
+def test_what_every_step_takes_beyond_its_estimate_is_expected_of_the_others() -> None:
+    """Two seconds each on a slow store, of steps that were to take 0.1 s; a few of them say nothing yet."""
+    forecast = Forecast({str(number): 0.1 for number in range(20)})
+    for number in range(10):
+        forecast.finish(str(number), 2.3)
+        assert forecast.each == pytest.approx([0.0, 0.0, 1.0, 2.0][min(number, 3)])
+    assert forecast.left({}) == pytest.approx(10 * (0.1 * forecast.factor + 2.0))
+    assert forecast.left({"10": (1.0, None)}) == pytest.approx(10 * (0.1 * forecast.factor + 2.0) - 1.0)
+
+
 def test_a_running_step_ends_by_its_rate_or_by_its_estimate() -> None:
     forecast = Forecast({"a": 40.0, "b": 60.0})
     progress = {"done": 30, "first": 10, "total": 100, "seconds": 10.0}
