@@ -173,7 +173,7 @@ def side_by_side(
     """Read some queries' rows in several tables with adjacent rows for each query, in blocks of about `rows` rows: a
     query's rows in every table are in one block. Queries are in order of their first row: those of the first table,
     then those that only the second has, and so on."""
-    tables, told = [_Placed(path, schema, queries) for path in paths], np.zeros(len(queries), bool)
+    tables, told = [Placed(path, schema, queries) for path in paths], np.zeros(len(queries), bool)
     for number, path in enumerate(paths):
         for piece in by_query(path, schema, rows=max(1, rows // len(paths))):
             at = pc.index_in(piece["query_id"], value_set=queries)
@@ -185,8 +185,9 @@ def side_by_side(
                 yield [schema.empty_table()] * number + [own] + [table.rows(places) for table in tables[number + 1 :]]
 
 
-class _Placed:
-    """A table and where in it which of some queries are, by their places among these."""
+class Placed:
+    """A table with rows of some queries, of which a few queries' are read at a time. Where it has its queries in the
+    order of these, and each query's rows together, little is read twice."""
 
     def __init__(self, path: Path, schema: pa.Schema, queries: pa.Array) -> None:
         self._path, self._schema, self._queries = path, schema, queries

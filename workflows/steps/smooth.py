@@ -13,8 +13,6 @@ from components.compute.processor import configure_process
 from components.config import Config, UserError
 from components.data import row_runs
 from components.data.groups import (
-    CANDIDATES,
-    NOTHING,
     Groups,
     ids_of,
     measured_queries,
@@ -22,7 +20,7 @@ from components.data.groups import (
     rows_of,
     write_lists,
 )
-from components.data.tables import GROUPS, QUERIES, RANKING, TEXT, pieces, read
+from components.data.tables import GROUPS, QUERIES, RANKING, TEXT, Placed, read
 from components.data.vectors import DocumentVectors, Lists, QueryVectors, context_vectors
 from components.files import remove, replacing, save_array, write_array
 from components.neighbours.reciprocal import contexts_per_batch
@@ -33,8 +31,8 @@ from workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work, id_memory
 from workflows.store.dag import Description
 from workflows.store.progress import Progress
 
-GROUPS_AT_ONCE = 512
-"""In one shard; changes no result."""
+GROUPS_AT_ONCE, QUERIES_AT_ONCE = 512, 10_000
+"""In one shard; whose contexts are made together. Both change no result."""
 
 
 class ContextConfig(Config):
@@ -83,24 +81,28 @@ def contexts(
     """
     document_ids = ids_of(data / "documents.parquet", "doc_id")
     query_ids, same = ids_of(data / "queries.parquet", "query_id"), np.load(tokens / "documents.same.npy")
-    relevant, ranked = positives(data), _ranked(ranking, data, config.size)
+    relevant = positives(data)
     splits = read(data / "queries.parquet", QUERIES, columns=["split"])["split"]
     wanted = np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)).tolist()
     if config.queries is not None:
         sample = pa.array(measured_queries(data, split, config.queries), TEXT)
         wanted = rows_of(sample, query_ids, what=split).tolist()
-    queries = [row for row in wanted if row in relevant and row in ranked]
-    if not queries:
-        raise UserError(f"no query of the split {split!r} has a relevant document and a ranking")
-    candidates = 0
+    found = Placed(ranking / "ranking.parquet", RANKING, query_ids.take(pa.array(wanted, pa.int64())))
+    groups = candidates = 0
     with (
         replacing(out / "groups.parquet") as path,
         pq.ParquetWriter(path, GROUPS) as writer,
-        Progress(out, len(queries), "groups") as progress,
+        Progress(out, len(wanted), "queries") as progress,
     ):
-        for start in range(0, len(queries), 5_000):
+        for start in range(0, len(wanted), QUERIES_AT_ONCE):
+            some = wanted[start : start + QUERIES_AT_ONCE]
+            table = found.rows(np.arange(start, start + len(some)))
+            near = table.filter(pc.less_equal(table["rank"], 2 * config.size))  # further ones too, as texts repeat
+            ranked = _ranked(near, query_ids, document_ids)
             rows = []
-            for query in queries[start : start + 5_000]:
+            for query in some:
+                if query not in relevant or query not in ranked:
+                    continue
                 known = relevant[query]
                 documents = np.concatenate([known, ranked[query]])
                 first = np.sort(np.unique(same[documents], return_index=True)[1])
@@ -114,21 +116,21 @@ def contexts(
                 )  # fmt: skip
                 candidates += len(chosen)
             writer.write_table(pa.Table.from_pylist(rows, schema=GROUPS))
-            progress.add(len(rows))
-    return {"groups": len(queries), "of": len(wanted), "candidates": candidates}
+            groups += len(rows)
+            progress.add(len(some))
+        if not groups:
+            raise UserError(f"no query of the split {split!r} has a relevant document and a ranking")
+    return {"groups": groups, "of": len(wanted), "candidates": candidates}
 
 
-def _ranked(ranking: Path, data: Path, size: int) -> dict[int, np.ndarray]:
-    """Document rows of each query row, best first, to twice the depth that is wanted, as texts repeat."""
-    query_ids, document_ids = ids_of(data / "queries.parquet", "query_id"), ids_of(data / "documents.parquet", "doc_id")
-    parts = [(NOTHING, NOTHING)]
-    for piece in pieces(ranking / "ranking.parquet", RANKING, rows=CANDIDATES):
-        first = piece.filter(pc.less_equal(piece["rank"], 2 * size))
-        asked = rows_of(first["query_id"], query_ids, what=str(ranking))
-        parts.append((asked, rows_of(first["doc_id"], document_ids, what=str(ranking))))
-    queries, documents = map(np.concatenate, zip(*parts, strict=True))
+def _ranked(table: pa.Table, query_ids: pa.Array, document_ids: pa.Array) -> dict[int, np.ndarray]:
+    """Document rows of each query row, best first."""
+    if not len(table):
+        return {}
+    queries = rows_of(table["query_id"], query_ids, what="ranking")
+    documents = rows_of(table["doc_id"], document_ids, what="ranking")
     starts = row_runs.starts(queries)
-    return dict(zip(queries[starts].tolist(), np.split(documents, starts[1:]), strict=True)) if len(queries) else {}
+    return dict(zip(queries[starts].tolist(), np.split(documents, starts[1:]), strict=True))
 
 
 @Description(part="soft labels", cost=_smooth_cost)

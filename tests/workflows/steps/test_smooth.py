@@ -216,6 +216,16 @@ def test_contexts_of_a_sample_are_those_of_all(drawn: Any) -> None:
     assert drawn(size=6, queries=1000) == every
 
 
+def test_contexts_are_the_same_however_few_queries_are_read_at_once(
+    drawn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, summary = drawn(size=6), drawn.summary
+    monkeypatch.setattr("workflows.steps.smooth.QUERIES_AT_ONCE", 2)
+    assert drawn(size=6) == whole
+    assert list(drawn(size=6)) == list(whole)
+    assert drawn.summary == summary
+
+
 def test_a_split_without_ground_truth_is_an_error(tmp_path: Path, data: Path, tokens: Path, ranking: Path) -> None:
     with pytest.raises(UserError, match="no query of the split 'none' has a relevant document and a ranking"):
         contexts(tmp_path, toy.INLINE, data=data, tokens=tokens, ranking=ranking, split="none", config=ContextConfig())
