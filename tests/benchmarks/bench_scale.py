@@ -109,7 +109,7 @@ def queries_tree(folder: Path, encoder: Path) -> dict[str, Any]:
 
 
 def expansions_tree(folder: Path, encoder: Path) -> dict[str, Any]:
-    return {**usual(tiny.ear(folder, encoder)), "k": CANDIDATES, "encode": {"precision": "fp32"}}
+    return {**usual(tiny.ear(folder, encoder)), "k": CANDIDATES // 2, "encode": {"precision": "fp32"}}
 
 
 SHAPES = {"DPR": documents_tree, "CODER": queries_tree, "EAR": expansions_tree}
