@@ -48,12 +48,18 @@ def relevant_of(qrels: pa.Table) -> dict[str, set[str]]:
     return relevant
 
 
+def telling(ranking: pa.Table, documents: pa.Array) -> pa.Table:
+    """The rows that `changes` looks at: those at rank 1, and of documents that are relevant to some query."""
+    return ranking.filter(pc.or_(pc.equal(ranking["rank"], 1), pc.is_in(ranking["doc_id"], value_set=documents)))
+
+
 def first_relevant(
     ranking: pa.Table, relevant: dict[str, set[str]]
 ) -> dict[str, tuple[int | None, str | None, str | None]]:
     """query -> rank and id of its first relevant document, and the id of the document at rank 1."""
     firsts: dict[str, tuple[int | None, str | None, str | None]] = dict.fromkeys(relevant, (None, None, None))
     kept = ranking.filter(pc.is_in(ranking["query_id"], pa.array(list(relevant), TEXT)))
+    kept = telling(kept, pa.array(sorted(set().union(*relevant.values())), TEXT))
     columns = (kept[name].to_pylist() for name in ("query_id", "doc_id", "rank"))
     for query, document, rank in zip(*columns, strict=True):
         best, first, top = firsts[query]

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow.parquet as pq
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from components.data.tables import records
-from components.evaluation.rank_changes import Change, changes
+from components.data.tables import QRELS, RANKING, pieces, read, records
+from components.evaluation.rank_changes import Change, changes, telling
 from workflows.report.finished import Json
 from workflows.stages.results import System
 from workflows.store.store import Store
 
-RANKING = "ranking.parquet"
+FILE = "ranking.parquet"
 TABLES = ("documents.parquet", "queries.parquet", "qrels.parquet")
 EXAMPLES = 4
 """Won queries shown, and lost ones."""
@@ -23,11 +24,16 @@ def examples(systems: Sequence[System], store: Store, pair: tuple[str, str]) -> 
     if system is None or baseline is None or system.ranking is None or baseline.ranking is None:
         return None
     try:
-        store.fetch([system.ranking, baseline.ranking], RANKING)
+        store.fetch([system.ranking, baseline.ranking], FILE)
         store.fetch([system.data], *TABLES)
-        before, after = (pq.read_table(store.path(one) / RANKING) for one in (baseline.ranking, system.ranking))
         data = store.path(system.data)
-        changed = changes(before, after, pq.read_table(data / "qrels.parquet", filters=[("split", "=", system.split)]))
+        qrels = read(data / "qrels.parquet", QRELS, filters=[("split", "=", system.split), ("relevance", ">", 0)])
+        documents = pc.unique(qrels["doc_id"])
+        before, after = (
+            pa.concat_tables([RANKING.empty_table(), *(telling(piece, documents) for piece in pieces(path, RANKING))])
+            for path in (store.path(one) / FILE for one in (baseline.ranking, system.ranking))
+        )
+        changed = changes(before, after, qrels)
         won = [change for change in changed if change.gain > 0]
         lost = [change for change in reversed(changed) if change.gain < 0]
         cases = {"won": _texts(won[:EXAMPLES], data), "lost": _texts(lost[:EXAMPLES], data)}
