@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -130,13 +131,19 @@ def told(found: Differences, first: str, second: str) -> str:
     """The differences in plain text."""
     lines = [f"{first} against {second}", ""]
     if found.config:
-        wide = min(48, max(len(key) for key, _, _ in found.config))
-        lines += ["The configs differ in", *_told(found.config, wide), ""]
+        alone = {first: [key for key, _, two in found.config if two is ABSENT],
+                 second: [key for key, one, _ in found.config if one is ABSENT]}  # fmt: skip
+        many = {name: keys for name, keys in alone.items() if len(keys) > SHOWN}  # as of another recipe
+        shown = [change for change in found.config if not any(change[0] in keys for keys in many.values())]
+        shown.sort(key=lambda change: change[0] != "recipe")
+        wide = min(48, max((len(key) for key, _, _ in shown), default=0))
+        lines += ["The configs differ in", *_told(shown, wide)]
+        lines += [f"  only in {name}: {_by_part(keys)}" for name, keys in many.items()] + [""]
     else:
         lines += ["The configs are the same.", ""]
     others = len(found.began) + len(found.followed)
-    lines.append(f"Of {len(found.same) + others} steps of {second}, {len(found.same)} are the same"
-                 + (f"; {len(found.gone)} of {first} have no counterpart." if found.gone else "."))  # fmt: skip
+    lines.append(f"Of {len(found.same) + others} steps of {second}, {_are(len(found.same))} the same"
+                 + (f"; {first} has {len(found.gone)} without a counterpart." if found.gone else "."))  # fmt: skip
     if found.began:
         lines.append("It began at")
         for node, inputs in found.began[:SHOWN]:
@@ -152,6 +159,20 @@ def told(found: Differences, first: str, second: str) -> str:
     elif found.shared:
         lines.append(f"{found.shared} of the same steps are finished, each one artifact that both runs share.")
     return "\n".join(lines)
+
+
+def _are(count: int) -> str:
+    return f"{count} {'is' if count == 1 else 'are'}"
+
+
+def _by_part(keys: list[str]) -> str:
+    """Keys by the part of a config that they are in.
+
+    >>> _by_part(["rounds", "game.mine.depth", "game.train.updates"])
+    'rounds, game (2 keys)'
+    """
+    parts = Counter(key.partition(".")[0] for key in keys)
+    return ", ".join(f"{part} ({count} keys)" if count > 1 else part for part, count in parts.items())
 
 
 def _told(changed: list[Change], wide: int, indent: str = "  ") -> list[str]:

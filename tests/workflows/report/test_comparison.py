@@ -11,6 +11,7 @@ import pytest
 
 from components.evaluation.significance import compare
 from tests.support.tiny import Place, Said
+from workflows.__main__ import main
 from workflows.report.differences import changes, differences
 from workflows.report.runs import read_runs
 
@@ -63,6 +64,14 @@ def test_show_diff_says_so(both: tuple[Place, Path, Path], said: Said) -> None:
     assert re.search(r"It began at\n  retriever 1 groups\n    groups  12  ->  8\n", text)
     assert call(place, "show", "--diff", str(first), str(first)) == 0
     assert "The configs are the same." in said()[0]
+
+
+def test_keys_that_only_one_recipe_has_are_counted(said: Said) -> None:
+    assert main(["show", "--diff", "configs/demo.yaml", "configs/dpr/docstrings.yaml"]) == 0
+    lines = said()[0].splitlines()
+    assert re.fullmatch(r"  recipe +ar2  ->  dpr", lines[3])
+    assert any(re.fullmatch(r"  only in demo: rounds, order, retriever \(\d+ keys\), .*", line) for line in lines)
+    assert not any("not set" in line for line in lines[:20])
 
 
 def test_the_same_steps_with_other_results_are_found(
