@@ -22,6 +22,9 @@ TEXT = pa.large_string()
 DEV = "dev"
 """The split that numbers are chosen on. A collection may have no queries in it."""
 
+AT_ONCE = 5_000_000
+"""Rows whose ids are in memory at once; changes no result."""
+
 DOCUMENTS = pa.schema([("doc_id", TEXT), ("title", TEXT), ("text", TEXT)])
 """A document. `title` may be empty; `text` does not repeat it."""
 
@@ -191,10 +194,17 @@ class Placed:
 
     def __init__(self, path: Path, schema: pa.Schema, queries: pa.Array) -> None:
         self._path, self._schema, self._queries = path, schema, queries
+        self._spans: list[tuple[int | None, int | None]] = []
         with timed("files"), pq.ParquetFile(path) as file:
-            groups = [file.read_row_group(at, columns=["query_id"]) for at in range(file.num_row_groups)]
-            spans = [pc.min_max(pc.index_in(ids["query_id"].cast(TEXT), value_set=queries)) for ids in groups]
-        self._spans = [(span["min"].as_py(), span["max"].as_py()) for span in spans]
+            ends = np.cumsum([file.metadata.row_group(at).num_rows for at in range(file.num_row_groups)])
+            many = np.split(np.arange(len(ends)), np.flatnonzero(np.diff(ends // AT_ONCE)) + 1) if len(ends) else []
+            for groups in many:  # few searches for places: each begins with a table of all queries
+                ids = file.read_row_groups(groups.tolist(), columns=["query_id"])["query_id"].cast(TEXT)
+                places, start = pc.index_in(ids, value_set=queries), 0
+                for at in groups:
+                    span = pc.min_max(places.slice(start, file.metadata.row_group(at).num_rows))
+                    self._spans.append((span["min"].as_py(), span["max"].as_py()))
+                    start += file.metadata.row_group(at).num_rows
 
     def rows(self, places: np.ndarray) -> pa.Table:
         """The rows of the queries at some places, in order. Row groups without one of them are not read."""

@@ -129,8 +129,11 @@ def test_the_rows_of_some_queries(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", [1, 4, 7, 1_000])
 @pytest.mark.parametrize("group", [1, 3, 100])
-def test_tables_side_by_side_have_a_query_in_one_block(tmp_path: Path, rows: int, group: int) -> None:
+def test_tables_side_by_side_have_a_query_in_one_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, group: int
+) -> None:
     """Each has its queries in another order, and lacks some; one has some that nobody asks for."""
+    monkeypatch.setattr("components.data.tables.AT_ONCE", 4)
     draw, names = np.random.default_rng(rows), [f"q{at}" for at in range(12)]
     wholes, paths = [], []
     for number in range(3):
