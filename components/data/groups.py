@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from components.config import UserError, listing
-from components.data.tables import DEV, GROUPS, QRELS, QUERIES, TEXT, pieces, read
+from components.data.tables import DEV, GROUPS, QRELS, QUERIES, TEXT, elements, pieces, read
 from components.files import replacing
 from components.rng import keyed_sample
 from components.timing import timed
@@ -35,25 +35,31 @@ class Groups:
     def __init__(self, path: Path, data: Path) -> None:
         query_ids = ids_of(data / "queries.parquet", "query_id")
         document_ids = ids_of(data / "documents.parquet", "doc_id")
-        queries, lengths, documents, targets, teacher = [NOTHING], [NOTHING], [NOTHING], [NO_NUMBERS], [NO_NUMBERS]
-        taught = True
+        with pq.ParquetFile(path) as file:
+            most = elements(file.metadata)
+        # Filled as they are read: one array after another beside its parts would be twice as much. What is not filled
+        # takes no memory.
+        documents, targets, teacher = np.empty(most, np.int64), np.empty(most, np.float32), np.empty(most, np.float32)
+        queries, lengths, taught, end = [NOTHING], [NOTHING], True, 0
         for piece in pieces(path, GROUPS, rows=CANDIDATES):
             queries.append(rows_of(piece["query_id"], query_ids, what=str(path)))
             lists = piece["doc_ids"].combine_chunks()
             lengths.append(lists.value_lengths().to_numpy())
-            documents.append(rows_of(lists.flatten(), document_ids, what=str(path)))
-            targets.append(flat(piece["targets"]))
+            start, end = end, end + int(lengths[-1].sum())
+            documents[start:end] = rows_of(lists.flatten(), document_ids, what=str(path))
+            targets[start:end] = flat(piece["targets"])
             taught = taught and not piece["teacher"].null_count
-            teacher.append(flat(piece["teacher"]) if taught else NO_NUMBERS)
+            if taught:
+                teacher[start:end] = flat(piece["teacher"])
         self.queries = np.concatenate(queries)
         """(G,) rows of the queries."""
         self.offsets = np.r_[0, np.cumsum(np.concatenate(lengths))]
         """(G + 1,) where each group's candidates begin among those of all groups."""
-        self.documents = np.concatenate(documents)
+        self.documents = documents[:end]
         """(C,) rows of all candidates, one group after another."""
-        self.targets = np.concatenate(targets)
+        self.targets = targets[:end]
         """(C,) their targets."""
-        self.teacher = np.concatenate(teacher) if taught else None
+        self.teacher = teacher[:end] if taught else None
         """(C,) a teacher's scores of them."""
 
     def __len__(self) -> int:

@@ -131,7 +131,7 @@ def pieces(
     wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     with pq.ParquetFile(path) as file:
         check(file.schema_arrow.empty_table(), wanted, what=str(path))
-        each = max(1, _elements(file.metadata) // max(1, file.metadata.num_rows))
+        each = max(1, elements(file.metadata) // max(1, file.metadata.num_rows))
         batches = file.iter_batches(batch_size=max(1, rows // each), columns=wanted.names)
         while True:
             with timed("files"):
@@ -243,7 +243,7 @@ def _has(table: pa.Table, key: str, wanted: pa.Array) -> pa.ChunkedArray:
     return pc.is_in(table[key].cast(TEXT), value_set=wanted)
 
 
-def _elements(metadata: pq.FileMetaData) -> int:
+def elements(metadata: pq.FileMetaData) -> int:
     """Elements of the longest column: its rows, or where these are lists, what is in them."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     columns = range(metadata.num_columns)
