@@ -73,41 +73,17 @@ def evaluate(
 
     `Answer@k` needs a ranking that `answering` wrote. `queries` measures on a sample of so many, as `rerank` does.
     """
-    by_answer = [name for name in measures if needs_answers(name)]
-    judged = [name for name in measures if name not in by_answer]
-    schema = ANSWERED if by_answer else RANKING
-    sample = None if queries is None else pa.array(measured_queries(data, split, queries), TEXT)
-
-    def asked_for(table: pa.Table) -> pa.Table:
-        return table if sample is None else table.filter(pc.is_in(table["query_id"], value_set=sample))
-
-    judgements = asked_for(_judgements(data, split) if judged else QRELS.empty_table())
-    answerable = asked_for(_with_answers(data, split) if by_answer else QUERIES.empty_table())["query_id"]
-
-    def measured(documents: pa.Table, queries: pa.ChunkedArray) -> pa.Table:
-        """The values of some queries, of which the table has all rows."""
-        tables = [PER_QUERY.empty_table()]
-        if len(own := judgements.filter(pc.is_in(judgements["query_id"], value_set=queries))):
-            tables.append(per_query(documents, own, judged))
-        if len(asked := answerable.filter(pc.is_in(answerable, value_set=queries))):
-            tables.append(answer_hits_per_query(documents, asked.to_pylist(), by_answer))
-        return pa.concat_tables(tables)
-
-    wanted = pc.unique(pa.chunked_array([*judgements["query_id"].chunks, *answerable.chunks], TEXT))
-    tables, first, found = [], [schema.empty_table()], list[pa.Array]()
-    for piece in by_query(ranking / "ranking.parquet", schema, rows=ROWS):
-        documents = piece.filter(pc.is_in(piece["query_id"], value_set=wanted))
+    asking = _Asking(data, split, measures, queries)
+    tables, first, found = [], [asking.schema.empty_table()], list[pa.Array]()
+    for piece in by_query(ranking / "ranking.parquet", asking.schema, rows=ROWS):
+        documents = piece.filter(pc.is_in(piece["query_id"], value_set=asking.queries))
         found.append(pc.unique(documents["query_id"]))
-        tables.append(measured(documents, found[-1]))
+        tables.append(asking.measured(documents, found[-1]))
         if entropy is not None:
             first.append(documents.filter(pc.less_equal(documents["rank"], entropy.documents)))
     ranked = pa.chunked_array(found, TEXT)
-    lost = wanted.filter(pc.invert(pc.is_in(wanted, value_set=ranked)))
-    values = pa.concat_tables([*tables, measured(schema.empty_table(), lost)])
-    names = pa.array(dict.fromkeys(map(canonical, [*judged, *by_answer])), TEXT)
-    place = pc.index_in(values["measure"], value_set=names)
-    values = values.append_column("place", place).sort_by([("place", "ascending"), ("query_id", "ascending")])
-    values = values.select(PER_QUERY.names)
+    lost = asking.queries.filter(pc.invert(pc.is_in(asking.queries, value_set=ranked)))
+    values = asking.in_order(pa.concat_tables([*tables, asking.measured(asking.schema.empty_table(), lost)]))
     with replacing(out / PER_QUERY_FILE) as path:
         pq.write_table(values, path)
 
@@ -123,6 +99,42 @@ def evaluate(
         summary["entropy"] = mean_entropy(best, documents=entropy.documents, temperature=entropy.temperature)
         summary["entropy_documents"] = entropy.documents
     return summary
+
+
+class _Asking:
+    """What is measured, on which queries of a split."""
+
+    def __init__(self, data: Path, split: str, measures: list[str], count: int | None) -> None:
+        self._by_answer = [name for name in measures if needs_answers(name)]
+        self._judged = [name for name in measures if name not in self._by_answer]
+        self.schema = ANSWERED if self._by_answer else RANKING
+        sample = None if count is None else pa.array(measured_queries(data, split, count), TEXT)
+
+        def sampled(table: pa.Table) -> pa.Table:
+            return table if sample is None else table.filter(pc.is_in(table["query_id"], value_set=sample))
+
+        self._judgements = sampled(_judgements(data, split) if self._judged else QRELS.empty_table())
+        answerable = _with_answers(data, split) if self._by_answer else QUERIES.empty_table()
+        self._answerable = sampled(answerable)["query_id"]
+        self.queries = pc.unique(
+            pa.chunked_array([*self._judgements["query_id"].chunks, *self._answerable.chunks], TEXT)
+        )
+
+    def measured(self, documents: pa.Table, queries: pa.Array) -> pa.Table:
+        """The values of some queries, of which the table has all rows."""
+        tables = [PER_QUERY.empty_table()]
+        if len(own := self._judgements.filter(pc.is_in(self._judgements["query_id"], value_set=queries))):
+            tables.append(per_query(documents, own, self._judged))
+        if len(asked := self._answerable.filter(pc.is_in(self._answerable, value_set=queries))):
+            tables.append(answer_hits_per_query(documents, asked.to_pylist(), self._by_answer))
+        return pa.concat_tables(tables)
+
+    def in_order(self, values: pa.Table) -> pa.Table:
+        """By measure, then by query."""
+        names = pa.array(dict.fromkeys(map(canonical, [*self._judged, *self._by_answer])), TEXT)
+        place = pc.index_in(values["measure"], value_set=names)
+        ordered = values.append_column("place", place).sort_by([("place", "ascending"), ("query_id", "ascending")])
+        return ordered.select(PER_QUERY.names)
 
 
 def _judgements(data: Path, split: str) -> pa.Table:
