@@ -13,9 +13,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
@@ -46,7 +48,7 @@ Look = dict[str, float]
 class Soak:
     """What a process and those below it hold, looked at again and again while a block lasts."""
 
-    def __init__(self, pid: int, *folders: Path) -> None:
+    def __init__(self, pid: int, **folders: Path) -> None:
         self._pid, self._folders, self._stop = pid, folders, threading.Event()
         self._looks: list[Look] = []
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -73,10 +75,10 @@ class Soak:
                 look[f"{kind}: MiB"] += size_of(pid, mapped=False) / 2**20
                 look[f"{kind}: handles"] += handles
                 look[f"{kind}: threads"] += threads
-            for place in self._folders:
+            for name, place in self._folders.items():
                 files = [file for file in place.rglob("*") if file.is_file() and not file.is_symlink()]
-                look[f"{place.name}: files"] = len(files)
-                look[f"{place.name}: MiB"] = sum(file.stat().st_size for file in files if file.exists()) / 2**20
+                look[f"{name}: files"] = len(files)
+                look[f"{name}: MiB"] = sum(file.stat().st_size for file in files if file.exists()) / 2**20
             self._looks.append(look)
 
     def rows(self) -> list[list[str]]:
@@ -101,21 +103,24 @@ def told(title: str, soak: Soak, *lines: str) -> None:
 def test_soak_rounds(tmp_path: Path) -> None:
     beir = tiny.write_beir(tmp_path / "beir", toy.write_data(tmp_path / "data"))
     tree = {**tiny.ar2(beir, toy.write_encoder(tmp_path / "encoder")), "seeds": list(range(1, 101))}
-    place = tiny.place(tmp_path / "run", tree, mode="ray", train={"workers": 1, "threads": 1, "gpus": 0})
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
+    place = tiny.place(tmp_path / "run", tree, mode="ray", train={"workers": 1, "threads": 1})
+    # a name of its own: Ray's sockets lie in it, and the name of a socket has at most 107 bytes
+    temporary = Path(tempfile.mkdtemp(prefix="soak"))
     environment = {**os.environ, "TMPDIR": str(temporary), "RAY_TMPDIR": str(temporary)}
     command = [sys.executable, "-m", "workflows", *place.words("run", "--no-estimate")]
     with (tmp_path / "said").open("w") as said:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said)
-        with Soak(process.pid, temporary) as soak:
+        with Soak(process.pid, temporary=temporary) as soak:
             until = time.monotonic() + 60 * MINUTES
             while process.poll() is None and time.monotonic() < until:
                 time.sleep(1)
             done = Counter(record["function"].rpartition(".")[2] for record in tiny.records(place.store))
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
+        elif process.returncode:
+            raise RuntimeError((tmp_path / "said").read_text()[-2000:])
         process.wait(120)
+    shutil.rmtree(temporary)
     lines = f"{done.total()} steps in {MINUTES:g} minutes, {done['train']} of them trainings."
     told(
         "rounds of AR2 through Ray", soak, lines, f"What the driver said: {(tmp_path / 'said').stat().st_size:,} bytes."
