@@ -102,7 +102,7 @@ def told(title: str, soak: Soak, *lines: str) -> None:
 
 def test_soak_rounds(tmp_path: Path) -> None:
     beir = tiny.write_beir(tmp_path / "beir", toy.write_data(tmp_path / "data"))
-    tree = {**tiny.ar2(beir, toy.write_encoder(tmp_path / "encoder")), "seeds": list(range(1, 101))}
+    tree = {**tiny.ar2(beir, toy.write_encoder(tmp_path / "encoder")), "seeds": list(range(1, 401))}
     place = tiny.place(tmp_path / "run", tree, mode="ray", train={"workers": 1, "threads": 1})
     # a name of its own: Ray's sockets lie in it, and the name of a socket has at most 107 bytes
     temporary = Path(tempfile.mkdtemp(prefix="soak"))
