@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,9 @@ import yaml
 
 from tests.support import tiny, toy
 from tests.support.sentence_sets import sentence_sets
+from tests.support.writers import write_generator
+
+LIKELIHOOD = "components.losses.likelihood.negative_log_likelihood"
 
 
 def diffcse(folder: Path, encoder: Path) -> dict[str, Any]:
@@ -28,7 +32,7 @@ def diffcse(folder: Path, encoder: Path) -> dict[str, Any]:
                 **tiny.training(updates=2, batch=8),
                 "losses": [
                     {"function": tiny.CROSS_ENTROPY, "over": "batch"},
-                    {"function": "components.losses.likelihood.negative_log_likelihood", "over": "discriminator",
+                    {"function": LIKELIHOOD, "over": "discriminator",
                      "weight": 0.005},
                 ],
             },
@@ -45,7 +49,12 @@ def sentences(folder: Path, encoder: Path) -> dict[str, Any]:
 def zeroshot(folder: Path, encoder: Path) -> dict[str, Any]:
     small = tiny.dpr(tiny.write_beir(folder / "toy", toy.write_data(folder / "data")), encoder)
     kept = {key: small[key] for key in ("k", "encode", "retriever")}
-    return {"recipe": "zeroshot", **kept, "collections": {"toy": {"data": small["data"]}}, "analyse": {"map": 0}}
+    return {
+        "recipe": "zeroshot",
+        **kept,
+        "collections": {"toy": {"data": small["data"], "same_id": "drop"}},
+        "analyse": {"map": 0},
+    }
 
 
 def adapt(beir: Path, encoder: Path) -> dict[str, Any]:
@@ -62,6 +71,63 @@ def dpr(beir: Path, encoder: Path) -> dict[str, Any]:
             "graph": {"index": "HNSW8"},
         },
     }  # fmt: skip
+
+
+def ear_of_words(folder: Path, encoder: Path) -> dict[str, Any]:
+    """With every option, on a collection with answers; its generators need no language model."""
+    data = toy.with_answers(folder / "with answers", toy.write_data(folder / "data"), rare=True)
+    tree = tiny.ear(tiny.write_beir(folder / "answered", data), encoder)
+    model = {"model": str(write_generator(folder / "t5", seed=1, words=True)), "passage_tokens": 24}
+    tree["rerankers"]["rd"]["template"] = "released"
+    tree["rerankers"]["ri"]["train"]["validate_on_dev"] = {"every": 2, "measure": "accuracy", "queries": 4}
+    tree["generators"]["terms"]["learn_from"] = "sentence"
+    return tree | {
+        "relevant_by": "answers", "include_question": True, "fewer_expansions": [], "passages": None,
+        "hnsw": "HNSW4", "to_dense": True, "rm3": {"terms": 3, "documents": 3}, "all_expansions": {"how": "reciprocal"},
+        "reader": {
+            "model": model, "passages": 3, "depths": [2, 4], "read": {"precision": "fp32", "new_tokens": 4},
+            "train": tiny.training(LIKELIHOOD, updates=2),
+        },
+        "evaluate": {"measures": ["Answer@5", "RR@10"]},
+    }  # fmt: skip
+
+
+def ear_of_models(folder: Path, encoder: Path) -> dict[str, Any]:
+    """The same with a language model that learns, another that is asked, and expansions and a ranking from files."""
+    tree = ear_of_words(folder, encoder)
+    model = {"model": str(folder / "t5"), "query_tokens": 32, "target_tokens": 16}
+    generate = {"number": 4, "new_tokens": 12, "precision": "fp32"}
+    learn = {
+        "targets": {"kind": "sentence", "documents": "judged"}, "folds": 2,
+        "train": tiny.training(LIKELIHOOD, updates=2),
+    }  # fmt: skip
+    queries = [json.loads(line) for line in (folder / "answered" / "queries.jsonl").read_text().splitlines()]
+    words = [query["text"].split() for query in queries]
+    given = [
+        {"_id": query["_id"], "expansions": {"titles": [own[0], own[-1]]}}
+        for query, own in zip(queries, words, strict=True)
+    ]
+    (folder / "titles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in given))
+    run = [f"{query} Q0 d{rank} {rank} {9 - rank} other\n" for query in ("q0", "q6") for rank in range(1, 6)]
+    (folder / "other.run").write_text("".join(run))
+    tree["evaluate"]["other_rankings"] = {"other": {"path": str(folder / "other.run")}}
+    return tree | {
+        "generators": {
+            "taught": {"writer": {"model": model, "generate": generate, "learn": learn}},
+            "asked": {"writer": {"model": model, "generate": {**generate, "prompt": "{query} ? We need"}},
+                      "learn_from": "taught"},
+            "given": {"file": {"path": str(folder / "titles.jsonl"), "field": "titles"}},
+        },
+    }  # fmt: skip
+
+
+def unjudged(folder: Path, encoder: Path) -> dict[str, Any]:
+    """A collection without judgements, whose documents alone are learnt from."""
+    beir = tiny.write_beir(folder / "toy", toy.write_data(folder / "data"))
+    shutil.rmtree(beir / "qrels")
+    (beir / "queries.jsonl").write_text("")
+    moment = {"updates": 3, "batch": 4}
+    return {**adapt(beir, encoder), "pretrain": {"pairs": "sentences", "learning_rate": 1e-4, **moment}}
 
 
 def over(name: str, **more: Any) -> Callable[[Path, Path], dict[str, Any]]:
@@ -101,7 +167,7 @@ RECIPES: dict[str, Callable[[Path, Path], dict[str, Any]]] = {
     "adapt": on_the_toy(adapt), "simlm": on_the_toy(tiny.simlm), "diffcse": diffcse, "sentences": sentences,
     "zeroshot": zeroshot, "dpr": on_the_toy(dpr),
     "compare": over("compare", experiments={"one": "INNER", "other": {"file": "INNER", "sets": ["k=11"]}},
-                    baseline="one", systems=["retriever"]),
-    "folds": folds,
+                    baseline="one", systems=["retriever"], curves={"k": {10: "one", 11: "other"}}),
+    "folds": folds, "ear-of-models": ear_of_models, "unjudged": unjudged,
 }  # fmt: skip
 """Each writes the files that it reads into a folder, and returns the config."""

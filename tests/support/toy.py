@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,20 @@ def write_data(folder: Path, *, documents: int = 40, queries: int = 24, row_grou
         ),
         folder / "qrels.parquet",
     )  # fmt: skip
+    return folder
+
+
+def with_answers(folder: Path, data: Path, *, rare: bool = False) -> Path:
+    """The toy collection whose queries have answers, the first words of their document, or its last three, which few
+    documents have; every sixth has none."""
+    shutil.copytree(data, folder)
+    rows = pq.read_table(data / "queries.parquet").to_pylist()
+    texts = pq.read_table(data / "documents.parquet")["text"].to_pylist()
+    for i, row in enumerate(rows):
+        words = texts[i].split()
+        own = [" ".join(words[-3:])] if rare else [" ".join(words[:2]), words[0]]
+        row["answers"] = [] if i % 6 == 5 else own
+    pq.write_table(pa.Table.from_pylist(rows, schema=QUERIES), folder / "queries.parquet")
     return folder
 
 

@@ -12,12 +12,11 @@ import pytest
 import yaml
 
 from components.training.schedule import noam_peak
-from tests.support import tiny
+from tests.support import recipes, tiny
 from tests.support.asking import asked
 from tests.support.tiny import Place
 from tests.support.writers import write_generator
 from tests.system.test_end_to_end import UNTRAINED
-from tests.workflows.steps.test_read import with_answers
 from workflows.__main__ import main
 from workflows.report.sections.costs import costs
 from workflows.stages import experiments
@@ -379,25 +378,10 @@ def test_through_ray_it_is_the_same(
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, data: Path, encoder: Path) -> Place:
+def whole(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> Place:
     """A finished run with every option, on a collection with answers."""
     folder = tmp_path_factory.mktemp("whole")
-    source = tiny.write_beir(folder / "answered", with_answers(folder / "data", data, rare=True))
-    tree: dict[str, Any] = tiny.ear(source, encoder)
-    model = {"model": str(write_generator(folder / "t5", seed=1, words=True)), "passage_tokens": 24}
-    tree["rerankers"]["rd"]["template"] = "released"
-    tree["rerankers"]["ri"]["train"]["validate_on_dev"] = {"every": 2, "measure": "accuracy", "queries": 4}
-    tree["generators"]["terms"]["learn_from"] = "sentence"
-    tree |= {
-        "relevant_by": "answers", "include_question": True, "fewer_expansions": [], "passages": None,
-        "hnsw": "HNSW4", "to_dense": True, "rm3": {"terms": 3, "documents": 3}, "all_expansions": {"how": "reciprocal"},
-        "reader": {
-            "model": model, "passages": 3, "depths": [2, 4], "read": {"precision": "fp32", "new_tokens": 4},
-            "train": tiny.training("components.losses.likelihood.negative_log_likelihood", updates=2),
-        },
-        "evaluate": {"measures": ["Answer@5", "RR@10"]},
-    }  # fmt: skip
-    place = tiny.place(folder / "place", tree)
+    place = tiny.place(folder / "place", recipes.ear_of_words(folder, encoder))
     assert place("run") == 0
     return place
 

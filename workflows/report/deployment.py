@@ -80,8 +80,16 @@ def sentence(made: Json, *, anything_trained: bool) -> str:
     )
     if made.get("of_documents"):
         on += f", over {made['documents']:,} of {made['of_documents']:,} documents, which is easier than over all"
-    parts = [f"Deploy {name}, chosen on {made['chosen_on']}{chosen}: {value} on {on}"]
-    if (against := made["against"]) is not None:
+    against, outcome = made["against"], _outcome(made)
+    how = f"chosen on {made['chosen_on']}{chosen}"
+    if outcome in (None, "better"):
+        first = f"Deploy {name}, {how}:"
+    elif outcome == "worse":
+        first = f"Deploy {against['baseline']}: {name}, {how}, has"
+    else:
+        first = f"Deploy {name} or {against['baseline']}, of which {name} was {how}: it has"
+    parts = [f"{first} {value} on {on}"]
+    if against is not None:
         parts.append(_compared(made, against, anything_trained=anything_trained))
     if BM25 not in (name, *((against or {}).get(key) for key in ("system", "baseline"))) and made["bm25"] is not None:
         parts.append(f"{BM25} alone has {unsigned(made['bm25'])}")
@@ -93,18 +101,19 @@ def sentence(made: Json, *, anything_trained: bool) -> str:
     names = {"indexes": "indexes and vectors", "models": "models"}
     if size:
         parts.append("it needs " + " and ".join(f"{size[name]} {of}" for name, of in names.items() if name in size))
-    return "; ".join(parts) + "." + (HELP if anything_trained and not _pays(made) else "")
+    return "; ".join(parts) + "." + (HELP if anything_trained and outcome != "better" else "")
 
 
-def _pays(made: Json) -> bool:
-    """Whether what was trained is deployed, and shown to be better."""
+def _outcome(made: Json) -> str | None:
+    """What its comparison says of the chosen system; None where there is none of it."""
     against = made["against"]
-    chosen = against is not None and against["system"] == made["system"]
-    return chosen and verdict(against["difference"], against["p_holm"]) == "better"
+    if against is None or against["system"] != made["system"]:
+        return None
+    return verdict(against["difference"], against["p_holm"])
 
 
 def _compared(made: Json, against: Json, *, anything_trained: bool) -> str:
-    """The leading comparison, and what follows where the chosen system is not shown to be better."""
+    """The leading comparison, and how the other system is had where the chosen one is not shown to be better."""
     baseline, counted = against["baseline"], "the method" if against["test"] == THE_METHOD else "this training"
     about = ["the best untrained system"] if anything_trained else []
     about += [f"{unsigned(made['there'][baseline])} on {made['by']}"] if baseline in made["there"] else []
@@ -112,12 +121,10 @@ def _compared(made: Json, against: Json, *, anything_trained: bool) -> str:
         f"{signed(against['difference'])} against {', '.join([baseline, *about])} ({p_text(against['p'])}, corrected "
         f"{p_number(against['p_holm'])}, {counted})"
     )
-    if against["system"] != made["system"]:  # the best trained one, which is not worth what it costs
+    outcome = _outcome(made)
+    if outcome is None:  # the best trained one, which is not worth what it costs
         pays = "these trainings are not shown to pay" if anything_trained else "what costs more is not shown to pay"
         return f"{pays}: {against['system']} has {told}"
-    word = verdict(against["difference"], against["p_holm"])
-    if word == "better":
+    if outcome == "better":
         return told
-    other = f"{baseline}{', without training,' if anything_trained else ''}"
-    follows = f"worse: {other} is better" if word == "worse" else f"not shown to be better: {other} would do as well"
-    return f'{told}, {follows} (`--system "{baseline}"` with export and search)'
+    return f'{told}, {outcome} (`--system "{baseline}"` with export and search takes {baseline})'

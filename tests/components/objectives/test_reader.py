@@ -18,7 +18,6 @@ from components.training.self_check import SelfCheckError
 from tests.support import toy
 from tests.support.trainings import assert_close, break_gradients, checked, lines, visits
 from tests.support.writers import write_generator
-from tests.workflows.steps.test_read import with_answers
 from workflows.distributed.cluster import Cluster
 from workflows.steps.read import reading_groups
 from workflows.steps.tokenize import TokenizeConfig, tokenize
@@ -35,7 +34,7 @@ def learning(tmp_path_factory: pytest.TempPathFactory, data: Path) -> dict[str, 
     start = toy.started(
         folder / "start", ReaderConfig(model=str(folder / "pretrained"), passage_tokens=24, answer_tokens=8)
     )
-    asked = with_answers(folder / "data", data)
+    asked = toy.with_answers(folder / "data", data)
     ranking = toy.write_ranking(
         folder / "ranking", {f"q{i}": [f"d{(i + 3 * k) % 40}" for k in range(1 + i % 4)] for i in range(24)}
     )

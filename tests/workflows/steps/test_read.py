@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
-from components.data.tables import QUERIES
 from components.models.reader_configs import ReadConfig, ReaderConfig
 from tests.support import tiny, toy
 from tests.support.power_cut import PowerCut, cut_power
@@ -21,26 +19,12 @@ from workflows.steps.read import ANSWERS, WRITTEN, Answerer, evaluate_answers, r
 from workflows.steps.tokenize import TokenizeConfig, tokenize
 
 
-def with_answers(folder: Path, data: Path, *, rare: bool = False) -> Path:
-    """The toy collection whose queries have answers, the first words of their document, or its last three, which few
-    documents have; every sixth has none."""
-    shutil.copytree(data, folder)
-    rows = pq.read_table(data / "queries.parquet").to_pylist()
-    texts = pq.read_table(data / "documents.parquet")["text"].to_pylist()
-    for i, row in enumerate(rows):
-        words = texts[i].split()
-        own = [" ".join(words[-3:])] if rare else [" ".join(words[:2]), words[0]]
-        row["answers"] = [] if i % 6 == 5 else own
-    pq.write_table(pa.Table.from_pylist(rows, schema=QUERIES), folder / "queries.parquet")
-    return folder
-
-
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory, data: Path) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("read")
     write_generator(folder / "pretrained", seed=1, words=True)
     start = toy.started(folder / "start", ReaderConfig(model=str(folder / "pretrained"), passage_tokens=24))
-    asked = with_answers(folder / "data", data)
+    asked = toy.with_answers(folder / "data", data)
     ranking = toy.write_ranking(
         folder / "ranking", {f"q{i}": [f"d{(i + 3 * k) % 40}" for k in range(6)] for i in range(24) if i != 6}
     )
