@@ -95,18 +95,18 @@ def ear_of_words(folder: Path, encoder: Path) -> dict[str, Any]:
 def ear_of_models(folder: Path, encoder: Path) -> dict[str, Any]:
     """The same with a language model that learns, another that is asked, and expansions and a ranking from files."""
     tree = ear_of_words(folder, encoder)
+    del tree["rerankers"]["ri"]["train"]["validate_on_dev"]  # what such models write may find nothing on dev
     model = {"model": str(folder / "t5"), "query_tokens": 32, "target_tokens": 16}
     generate = {"number": 4, "new_tokens": 12, "precision": "fp32"}
     learn = {
         "targets": {"kind": "sentence", "documents": "judged"}, "folds": 2,
         "train": tiny.training(LIKELIHOOD, updates=2),
     }  # fmt: skip
-    queries = [json.loads(line) for line in (folder / "answered" / "queries.jsonl").read_text().splitlines()]
-    words = [query["text"].split() for query in queries]
+    queries = map(json.loads, (folder / "answered" / "queries.jsonl").read_text().splitlines())
     given = [
-        {"_id": query["_id"], "expansions": {"titles": [own[0], own[-1]]}}
-        for query, own in zip(queries, words, strict=True)
-    ]
+        {"_id": query["_id"], "expansions": {"titles": [query["text"].split()[0], *query["metadata"]["answers"]]}}
+        for query in queries if "metadata" in query
+    ]  # fmt: skip
     (folder / "titles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in given))
     run = [f"{query} Q0 d{rank} {rank} {9 - rank} other\n" for query in ("q0", "q6") for rank in range(1, 6)]
     (folder / "other.run").write_text("".join(run))

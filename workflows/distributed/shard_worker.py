@@ -32,7 +32,10 @@ class Worker(Protocol):
     def __init__(self, *, threads: int, **constructor: Any) -> None: ...
 
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float] | None:
-        """Do the task and write its file (or directory) at `path`; may return numbers to add up over the shards."""
+        """Do the task and write its file (or directory) at `path`; may return seconds to add up over the shards.
+
+        A killed attempt's last seconds can be lost. What is a result belongs in the file.
+        """
 
 
 class Filler:

@@ -5,6 +5,8 @@ Each step writes the expansions, and a collection in which each expanded query i
 (`components.expansion.expansions`), for BM25 or a retriever to retrieve for as usual.
 """
 
+import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -58,6 +60,8 @@ ADDED = {"terms": 1.4, "sentence": 25.0, "title": 6.0}
 """Tokens of a term, a sentence and a title in the mean, as an estimate takes them."""
 IN_FILE = 15.0
 """The same of an expansion in a file."""
+COUNTED = b"counted"
+"""The key of a shard's metadata with what was counted while it was made, which a later attempt counts too."""
 
 
 def _collection_cost(made: Expanded, *work: Work, **more: Any) -> Cost:
@@ -194,10 +198,14 @@ def _mapped(
         for start in range(0, len(rows), QUERIES_A_SHARD)
         if (part := rows[start : start + QUERIES_A_SHARD])
     ]
-    counted = map_shards(
+    map_shards(
         worker, shards, out=out, cluster=cluster, pool=cluster.map, unit="queries", gpu=gpu, data=data, **constructor
     )
-    table = pa.concat_tables([EXPANSIONS.empty_table(), *(pq.read_table(out / shard.file) for shard in shards)])
+    parts = [pq.read_table(out / shard.file) for shard in shards]
+    counted = Counter[str]()
+    for part in parts:
+        counted.update(json.loads((part.schema.metadata or {}).get(COUNTED, "{}")))
+    table = pa.concat_tables([EXPANSIONS.empty_table(), *parts])
     queries = sum(map(len, folds))
     if queries and not len(table):
         raise UserError(f"none of {queries} queries has an expansion")
@@ -228,16 +236,17 @@ class Writer:
             self._fold, self._generator = fold, Generator.load(self._models[fold]).eval().to(self._device)
         return self._generator
 
-    def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
-        """Write the expansions of some queries; how many tokens were generated for them."""
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        """Write the expansions of some queries, with how many tokens were generated for them."""
         asked = self._queries.take(task["rows"])
         ids, texts = asked["query_id"].to_pylist(), asked["text"].to_pylist()
         written = self._of(task["fold"]).expansions(
             texts, self._config, keys=[(*self._seed, "expand", one) for one in ids], batch_tokens=self._batch_tokens
         )
         rows = [row for one, own in zip(ids, written.texts, strict=True) for row in expansions.rows(one, own)]
-        pq.write_table(pa.Table.from_pylist(rows, schema=EXPANSIONS), path)
-        return {"tokens": float(written.tokens), "generated": float(sum(map(len, written.texts)))}
+        counted = {"tokens": written.tokens, "generated": sum(map(len, written.texts))}
+        schema = EXPANSIONS.with_metadata({COUNTED: json.dumps(counted)})
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
 
 
 @Description(part="expansions", cost=_concatenated_cost)

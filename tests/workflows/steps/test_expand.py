@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +22,7 @@ from workflows.distributed.cluster import Cluster
 from workflows.steps import choose, expand
 from workflows.steps.expand import FileConfig, expand_by_model, expand_from_file
 from workflows.steps.tokenize import TokenizeConfig, tokenize, tokenize_queries
+from workflows.store import attempts
 
 
 @pytest.fixture
@@ -123,6 +125,25 @@ def test_several_models_write_for_what_each_has_not_seen(
         assert texts == (first, second)[expansions.fold_of(query, 2)][query]
     monkeypatch.setattr(expand, "QUERIES_A_SHARD", 5)
     assert write("ray", ray, starts) == both
+
+
+def test_a_killed_attempts_tokens_are_counted(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it said nothing before it was killed: its shards do."""
+    start = toy.started(tmp_path / "start", GeneratorConfig(model=str(write_generator(tmp_path / "pretrained"))))
+    monkeypatch.setattr(expand, "QUERIES_A_SHARD", 5)
+    monkeypatch.setattr(attempts, "keep", lambda *_, **__: None)
+
+    def write(out: Path) -> dict[str, Any]:
+        config = GenerateConfig(number=3, new_tokens=5, precision="fp32")
+        return expand_by_model(out, toy.INLINE, data=data, models=[start], splits=["train"], seed=[1], config=config)
+
+    wanted = write(place(tmp_path / "wanted"))
+    out = place(tmp_path / "out")
+    with monkeypatch.context() as power:
+        cut_power(power, expand.Writer, "__call__", after=1)
+        with pytest.raises(PowerCut):
+            write(out)
+    assert write(out) == wanted
 
 
 def test_all_expansions_in_a_row(chain: dict[str, Path], data: Path, tmp_path: Path) -> None:
