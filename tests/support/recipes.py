@@ -95,7 +95,6 @@ def ear_of_words(folder: Path, encoder: Path) -> dict[str, Any]:
 def ear_of_models(folder: Path, encoder: Path) -> dict[str, Any]:
     """The same with a language model that learns, another that is asked, and expansions and a ranking from files."""
     tree = ear_of_words(folder, encoder)
-    del tree["rerankers"]["ri"]["train"]["validate_on_dev"]  # what such models write may find nothing on dev
     model = {"model": str(folder / "t5"), "query_tokens": 32, "target_tokens": 16}
     generate = {"number": 4, "new_tokens": 12, "precision": "fp32"}
     learn = {
