@@ -25,7 +25,8 @@ def selected(
     either kind nothing is selected, and `why` says so.
 
     With the systems' costs, of which only the order counts, one is chosen to `deploy`, and a trained one that is stands
-    in for the best trained one. Where nothing was trained, it is compared with the cheapest one.
+    in for the best trained one. Where nothing was trained, it is compared with the cheapest one, and if it is that one
+    itself, the best of the others with it.
 
     >>> values = {"BM25": [np.array([0.0, 1.0])], "retriever": [np.array([1.0, 1.0]), np.array([0.0, 1.0])]}
     >>> made = selected(values, {"BM25": False, "retriever": True})
@@ -45,8 +46,10 @@ def selected(
     best = {kind: max(of, key=lambda one: one["value"])["system"] for kind, of in kinds.items() if of}
     if deploy and trained[deploy["deploy"]]:
         best[True] = deploy["deploy"]
-    elif deploy and not kinds[True] and deploy["deploy"] != cheapest:
-        best = {True: deploy["deploy"], False: cheapest}
+    elif deploy and not kinds[True] and len(costs) > 1:
+        others = [name for name in costs if name != deploy["deploy"]]
+        dearer = max(others, key=lambda name: means[name].mean())
+        best = {True: deploy["deploy"] if cheapest in others else dearer, False: cheapest}
     if len(best) == 2:
         return {"system": best[True], "baseline": best[False], "why": "", "candidates": candidates, **deploy}
     why = "no system was trained" if not kinds[True] else "every system was trained"

@@ -122,9 +122,11 @@ def _compared(made: Json, against: Json, *, anything_trained: bool) -> str:
         f"{p_number(against['p_holm'])}, {counted})"
     )
     outcome = _outcome(made)
-    if outcome is None:  # the best trained one, which is not worth what it costs
-        pays = "these trainings are not shown to pay" if anything_trained else "what costs more is not shown to pay"
-        return f"{pays}: {against['system']} has {told}"
+    if outcome is None:  # the best trained one, or of untrained ones the best other
+        what = "these trainings" if anything_trained else "what costs more"
+        if verdict(against["difference"], against["p_holm"]) == "better":
+            return f"{against['system']}, which costs more, has {told}"
+        return f"{what} {'are' if anything_trained else 'is'} not shown to pay: {against['system']} has {told}"
     if outcome == "better":
         return told
     return f'{told}, {outcome} (`--system "{baseline}"` with export and search takes {baseline})'

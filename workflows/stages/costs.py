@@ -1,11 +1,12 @@
 """What a system's queries cost, read off the steps that made its ranking."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from workflows.stages.results import Cost, System, TimeSpent
 from workflows.steps.choose_neighbours import chosen
 from workflows.steps.encode import encode_queries
 from workflows.steps.fuse import fuse
+from workflows.steps.given import rank_from_file
 from workflows.steps.lucene import lucene_feedback, lucene_search
 from workflows.steps.neighbours import rerank_by_neighbours
 from workflows.steps.prior import add_prior, fit_prior
@@ -34,8 +35,14 @@ FOR_QUERIES = (
 """Steps that every query needs."""
 
 
+def of_ours(systems: Iterable[System]) -> list[System]:
+    """The systems that are played here; what the others take, whose rankings are read from files, nobody has said."""
+    return [one for one in systems if one.ranking is not None and one.ranking.function is not rank_from_file]
+
+
 def levels(systems: list[System]) -> dict[str, int]:
-    """How dear systems are by their names: first what needs no training, then by what they end with."""
+    """How dear systems are by their names: first what needs no training, then by what they end with. Those whose
+    rankings are read from files have no place."""
 
     def level(system: System) -> int:
         assert system.ranking is not None
@@ -43,7 +50,7 @@ def levels(systems: list[System]) -> dict[str, int]:
         ends = next(at for at, kind in enumerate(FROM_CHEAP_TO_DEAR) if function in kind)
         return system.trained * len(FROM_CHEAP_TO_DEAR) + ends
 
-    return {system.name: level(system) for system in systems}
+    return {system.name: level(system) for system in of_ours(systems)}
 
 
 def cost_of(system: System) -> Cost:

@@ -333,7 +333,17 @@ def test_the_cheaper_of_two_within_one_standard_error_is_chosen() -> None:
     made = selected(values, dict.fromkeys(values, False), {"far": 0, "near": 1, "best": 2})  # nothing was trained
     assert (made["deploy"], made["system"], made["baseline"]) == ("near", "near", "far")
     made = selected(values, dict.fromkeys(values, False), {"near": 0, "far": 1, "best": 2})
-    assert (made["deploy"], made["system"], made["why"]) == ("near", None, "no system was trained")
+    assert (made["deploy"], made["system"], made["baseline"]) == ("near", "best", "near")
+
+
+def test_another_systems_ranking_is_measured_but_never_chosen(tmp_path: Path, tree: dict[str, Any]) -> None:
+    """What it would take to deploy it, its file does not say."""
+    (tmp_path / "other.trec").write_text("q0 Q0 d0 1 1.0 other\n")
+    of_others = f"{{other_rankings: {{other: {{path: {tmp_path / 'other.trec'}}}}}}}"
+    outcome = read(tmp_path, tree, f"evaluate={of_others}").outcome
+    assert "other" in {one.name for one in outcome.systems}
+    assert "other" not in outcome.levels
+    assert "other" not in {one.system for one in outcome.costs}
 
 
 def test_no_system_is_chosen_that_a_cheaper_one_is_better_than() -> None:

@@ -47,6 +47,7 @@ def test_it_says_what_was_chosen_by_and_that_more_is_not_shown() -> None:
         ),
         ({"difference": -0.05, "p_holm": 0.01}, 'this training), worse (`--system "start fusion"` with'),
         ({"system": "ranker", "difference": 0.05}, "; these trainings are not shown to pay: ranker has +.050 against"),
+        ({"system": "ranker", "difference": 0.05, "p_holm": 0.01}, "; ranker, which costs more, has +.050 against"),
     ],
 )
 def test_what_follows_depends_on_the_difference(against: dict[str, Any], says: str) -> None:

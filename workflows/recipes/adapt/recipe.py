@@ -10,7 +10,7 @@ from workflows.recipes.adapt.config import TEMPERATURE, Config, Pairs, Training,
 from workflows.stages import experiments
 from workflows.stages.collection import Collection
 from workflows.stages.config import CollectionConfig, seeded
-from workflows.stages.costs import cost_of, levels
+from workflows.stages.costs import cost_of, levels, of_ours
 from workflows.stages.pretraining import PretrainingPhase, pretrained
 from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import Retrieval, by_neighbours, fused, refresh
@@ -55,7 +55,7 @@ def build(config: Config) -> Outcome:
                 )
                 results.add(name, rankings(split), seed=seed)
     trained = [(f"ranker over retriever {config.rounds}", f"retriever {config.rounds}"), (WARM, "start model")]
-    latest = {system.name: system for system in results.systems}
+    latest = {system.name: system for system in of_ours(results.systems)}
     return replace(
         base, results=results.gather([*(trained if config.train else []), ("start model", "BM25")]), examples=None,
         systems=results.systems, costs=tuple(cost_of(system) for system in latest.values()),
