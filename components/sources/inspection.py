@@ -46,19 +46,24 @@ class Texts:
 
     def __init__(self) -> None:
         self.count = 0
-        self.ids, self.texts = Column(), Column()
+        self.ids, self.texts, self._records = Column(), Column(), Column()
         self.samples: list[tuple[str, str]] = []
         self._words: list[int] = []
 
-    def add(self, name: str, text: str) -> None:
+    def add(self, name: str, text: str, split: str = "") -> None:
         """Count a record."""
         self.count += 1
         self.ids.add(name)
         self.texts.add(text)
-        if len(self.samples) < SAMPLES:
+        self._records.add(name, text, split)
+        if len(self.samples) < SAMPLES and (name, text) not in self.samples:
             self.samples.append((name, text))
         if len(self._words) < LENGTHS:
             self._words.append(len(text.split()))
+
+    def again(self) -> int:
+        """How many records are the same as an earlier one."""
+        return self._records.repeated()
 
     def lengths(self) -> str:
         """Words of a text, for people."""
@@ -76,14 +81,16 @@ class Inspection:
 
     def __init__(self, source: Source) -> None:
         self.documents, self.queries = Texts(), Texts()
-        self.by_split, self.judged_by_split = Counter[str](), Counter[str]()
+        self.judged_by_split = Counter[str]()
         self.judgements, self.grades = Counter[str](), Counter[int]()
         self.bad, self.examples = Counter[str](), dict[str, str]()
         for document in self._good(source.read_documents()):
             self.documents.add(document.doc_id, f"{document.title} {document.text}".strip())
+        by_split = dict[str, Column]()
         for query in self._good(source.read_queries()):
-            self.queries.add(query.query_id, query.text)
-            self.by_split[query.split] += 1
+            self.queries.add(query.query_id, query.text, query.split)
+            by_split.setdefault(query.split, Column()).add(query.query_id)
+        self.by_split = {split: len(ids.distinct()) for split, ids in by_split.items()}
         self._judgements(source)
         if (again := self.documents.ids.repeated()) > 0:
             self.bad["duplicate document id"] += again

@@ -1,10 +1,16 @@
 """Print the measures of any TREC run file, with their intervals, and perhaps against another's."""
 
+from __future__ import annotations
+
 import argparse
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from components.config import UserError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,17 +30,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def call(arguments: argparse.Namespace) -> None:
     """Print a line a measure: its mean over the queries, the ends of the mean's 95 % interval and, with `--against`,
     the difference, the ends of its interval, and p."""
+    import pyarrow.compute as pc
+
     from components.data import trec
     from components.evaluation import measures
     from components.evaluation.significance import compare, ends, estimate, layouts
 
     qrels = trec.read_qrels(arguments.qrels)
-    of_each = [
-        measures.per_query(trec.read_ranking(path), qrels, arguments.measures)
-        for path in (arguments.ranking, arguments.against) if path is not None
-    ]  # fmt: skip
-    if not len(of_each[0]):
+    relevant = qrels.filter(pc.greater(qrels["relevance"], 0))
+    if not len(relevant):
         raise UserError(f"{arguments.qrels}: no query has a relevant document")
+    of_each = []
+    for path in (arguments.ranking, arguments.against):
+        if path is not None:
+            ranking = trec.read_ranking(path)
+            _match(path, ranking, arguments.qrels, relevant)
+            of_each.append(measures.per_query(ranking, qrels, arguments.measures))
     head = ["measure", "mean", "low", "high"]
     compared: dict[str, dict[str, Any]] = {}
     if arguments.against is not None:
@@ -47,3 +58,20 @@ def call(arguments: argparse.Namespace) -> None:
         if name in compared:
             numbers += [compared[name][key] for key in ("difference", "low", "high", "p")]
         print("\t".join([name, *("" if number is None else f"{number:.4f}" for number in numbers)]))
+
+
+def _match(path: Path, ranking: pa.Table, judged: Path, relevant: pa.Table) -> None:
+    """Say what counts 0 as the ranking lacks it. UserError where it has none of the queries: they have other names."""
+    import pyarrow.compute as pc
+
+    queries = pc.unique(relevant["query_id"])
+    own = ranking.filter(pc.is_in(ranking["query_id"], queries))
+    if not len(own):
+        names = [repr(column[0].as_py()) if len(column) else "none" for column in (ranking["query_id"], queries)]
+        raise UserError(f"{path}: has no query of {judged}: its queries are such as {names[0]}, there {names[1]}")
+    if lacking := len(queries) - len(pc.unique(own["query_id"])):
+        print(f"{path}: {lacking:,} of {len(queries):,} queries have no results, and count 0", file=sys.stderr)
+    if not pc.any(pc.is_in(own["doc_id"], relevant["doc_id"].combine_chunks())).as_py():
+        names = [repr(column[0].as_py()) for column in (own["doc_id"], relevant["doc_id"])]
+        print(f"{path}: has no relevant document of any query: its documents are such as {names[0]}, in {judged} "
+              f"{names[1]}", file=sys.stderr)  # fmt: skip

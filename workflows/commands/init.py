@@ -70,11 +70,15 @@ def summary(found: Inspection) -> list[str]:
     lines = [f"{documents.count:,} documents: {documents.lengths()}", *_samples(documents.samples)]
     if same := documents.texts.repeated():
         lines.append(f"  {_have(same)} the text of an earlier one")
-    lines.append(f"{queries.count:,} queries" + (f": {queries.lengths()}" if queries.count else ""))
+    again = queries.again()
+    lines.append(f"{queries.count - again:,} queries" + (f": {queries.lengths()}" if queries.count else ""))
     lines += _samples(queries.samples)
-    if same := queries.ids.repeated():
-        lines.append(f"  {_have(same)} the id of an earlier one: a mistake, unless all of them is the same")
-    if same := queries.texts.repeated():
+    if again:
+        lines.append(f"  {again:,} more row{'' if again == 1 else 's'} of the same queries, as where each judgement or "
+                     "answer has a row")  # fmt: skip
+    if same := queries.ids.repeated() - again:
+        lines.append(f"  {_have(same)} the id of an earlier one with another text or split: a mistake")
+    if same := queries.texts.repeated() - again:
         lines.append(f"  {_have(same)} the text of an earlier one")
     for split, count in found.by_split.items():
         judged = found.judged_by_split[split]

@@ -119,11 +119,14 @@ def _read(source: Source, model: Any, most: float) -> Sizes:
     seconds, read = time.monotonic() - (began if exact else first), documents
     if not exact:
         documents = max(documents, int(size * documents / max(1, characters + 20 * documents)))
-    counts, asked = Counter[str](), list[str]()
+    counts, asked, ids = Counter[str](), list[str](), set[int]()
     began = first = time.monotonic()
     for query in source.read_queries():
         if isinstance(query, Query):
             first = time.monotonic() if not asked else first
+            if (key := hash((query.query_id, query.split))) in ids:  # another row of the same query
+                continue
+            ids.add(key)
             counts[query.split] += 1
             if len(asked) < TEXTS:
                 asked.append(query.text)

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from components.config import Config, UserError
 from components.data.groups import ids_of, queries_of, rows_of
-from components.data.tables import RANKING, write
+from components.data.tables import QUERIES, RANKING, read, write
 from components.data.trec import read_ranking
 from components.sources.base import locate
 from components.sources.reading import Item, plain_or_gz, read_array
@@ -47,19 +48,22 @@ def rank_from_file(
 ) -> dict[str, Any]:
     """Write `ranking.parquet`: a file's ranking of the split's queries, cut to `k` documents.
 
-    UserError where it has a query or a document that the collection has not. A query that it lacks has no results.
+    Queries of other splits are left out. UserError where the file has a query or a document that the collection has
+    not, or no query of the split. A query that it lacks has no results.
     """
     path = config.files()[config.path]
     if not path.exists():
         raise UserError(f"{path}: there is no such file")
-    asked = queries_of(data, [split], ["query_id", "text"])
-    if ".json" in path.suffixes:
-        table = _of_dpr(path, dict(zip(asked["text"].to_pylist(), asked["query_id"].to_pylist(), strict=True)))
-    else:
-        table = read_ranking(path)
-    unknown = set(table["query_id"].to_pylist()) - set(asked["query_id"].to_pylist())
-    if unknown:
-        raise UserError(f"{path}: query {min(unknown)} is none of the split {split!r}")
+    asked = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
+    everything = read(data / "queries.parquet", QUERIES, columns=["query_id", "text"])
+    ids, texts = (everything[name].to_pylist() for name in ("query_id", "text"))
+    table = _of_dpr(path, dict(zip(texts, ids, strict=True))) if ".json" in path.suffixes else read_ranking(path)
+    there = set(table["query_id"].to_pylist())
+    if unknown := there - set(ids):
+        raise UserError(f"{path}: query {min(unknown)} is none of the collection's")
+    table = table.filter(pc.is_in(table["query_id"], asked))
+    if not len(table):
+        raise UserError(f"{path}: no query is of the split {split!r}")
     try:
         rows_of(table["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what=str(path))
     except ValueError as error:
@@ -67,7 +71,8 @@ def rank_from_file(
     table = table.filter(pa.array(table["rank"].to_numpy() <= k))
     write(out / "ranking.parquet", table, RANKING)
     found = len(set(table["query_id"].to_pylist()))
-    return {"queries": len(asked), "without_results": len(asked) - found}
+    others = len(there) - found
+    return {"queries": len(asked), "without_results": len(asked) - found, "of_other_splits": others}
 
 
 def _of_dpr(path: Path, by_text: dict[str, str]) -> pa.Table:
@@ -78,7 +83,7 @@ def _of_dpr(path: Path, by_text: dict[str, str]) -> pa.Table:
             raise UserError(f"{item.place}: expected an object with question and ctxs")
         question = str(item.value.get("question", "")).replace("\u2019", "'")
         if question not in by_text:
-            raise UserError(f"{item.place}: {question!r:.80} is no question of the split")
+            raise UserError(f"{item.place}: {question!r:.80} is no question of the collection")
         documents = dict.fromkeys(_document(context, item.place) for context in item.value["ctxs"])
         for rank, document in enumerate(documents, 1):
             row = {"query_id": by_text[question], "doc_id": document, "rank": rank, "score": -float(rank)}

@@ -85,6 +85,22 @@ def test_evaluate_compares_two_files_as_the_run_does(played: Place, tmp_path: Pa
     assert said()[0].splitlines()[1].split("\t")[-4:] == ["0.0000", "0.0000", "0.0000", "1.0000"]
 
 
+def test_evaluate_says_what_has_another_name(played: Place, tmp_path: Path, said: Said) -> None:
+    """A ranking of other queries had measures of 0.0000, and exit status 0."""
+    (tmp_path / "qrels.trec").write_text("q1 0 d1 1\nq2 0 d2 1\n")
+    ranking = tmp_path / "a.trec"
+    command = ("evaluate", str(ranking), str(tmp_path / "qrels.trec"))
+    ranking.write_text("1 Q0 d1 1 2.0 x\n")
+    assert played(*command) == 2
+    assert said()[1].endswith("has no query of " + command[2] + ": its queries are such as '1', there 'q1'\n")
+    ranking.write_text("q1 Q0 1 1 2.0 x\n")
+    assert played(*command) == 0
+    assert said()[1] == (
+        f"{ranking}: 1 of 2 queries have no results, and count 0\n"
+        f"{ranking}: has no relevant document of any query: its documents are such as '1', in {command[2]} 'd1'\n"
+    )
+
+
 def test_export_overwrites_nothing(played: Place, tmp_path: Path, said: Said) -> None:
     (tmp_path / "mine").write_text("precious")
     for to in (tmp_path, tmp_path / "mine"):

@@ -336,7 +336,10 @@ def test_questions_with_several_rows_are_one_query_each(
     write(tmp_path / "own/calls.jsonl", *map(json.dumps, calls))
     assert main(["init", "own"]) == 0
     out = said()[0]
-    assert "4 have the id of an earlier one" in out
+    assert "\n4 queries: " in out
+    assert "4 more rows of the same queries" in out
+    assert "a mistake" not in out
+    assert "split train: 4 queries, 4 with a relevant document, 8 judgements" in out
     assert "2.0 relevant documents a query" in out
     columns = yaml.safe_load(Path("own.yaml").read_text())["data"]["columns"]
     assert columns["queries"] == {"query_id": "call", "text": "said"}
@@ -361,7 +364,7 @@ def test_an_id_that_stands_twice_does_not_hide_the_ids(
     Path("own.yaml").unlink()
     assert main(["init", "own"]) == 0
     assert yaml.safe_load(Path("own.yaml").read_text())["data"]["columns"]["queries"]["query_id"] == "call"
-    assert "1 has the id of an earlier one: a mistake, unless all of them is the same" in said()[0]
+    assert "1 has the id of an earlier one with another text or split: a mistake" in said()[0]
 
 
 def test_a_row_without_its_id_does_not_hide_the_ids(

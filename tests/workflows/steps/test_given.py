@@ -44,12 +44,21 @@ def test_a_file_of_dprs_is_ranked_as_it_stands(data: Path, tmp_path: Path) -> No
     assert given(data, tmp_path / "out", path) == [(two, "d4", 1), (one, "d4", 1), (one, "d1", 2)]
 
 
+def test_queries_of_other_splits_are_left_out(data: Path, tmp_path: Path) -> None:
+    """Who ranks all of a collection's queries need not know which are held out."""
+    query = asked(data)[0][0]
+    path = tmp_path / "other.run"
+    path.write_text(f"q1 Q0 d1 1 0.5 x\n{query} Q0 d2 1 0.7 x\n")
+    assert given(data, tmp_path / "out", path) == [(query, "d2", 1)]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.run", "nobody Q0 d1 1 0.5 x\n", "query nobody is none of the split 'test'"),
+        ("a.run", "nobody Q0 d1 1 0.5 x\n", "query nobody is none of the collection's"),
+        ("a.run", "q1 Q0 d1 1 0.5 x\n", "no query is of the split 'test'"),
         ("a.run", "{query} Q0 d999 1 0.5 x\n", "d999"),
-        ("a.json", '[{"question": "what is it", "ctxs": []}]', "'what is it' is no question of the split"),
+        ("a.json", '[{"question": "what is it", "ctxs": []}]', "'what is it' is no question of the collection"),
         ("a.json", '[{"question": "what is it"}]', "expected an object with question and ctxs"),
         ("a.json", '[{"question": "{text}", "ctxs": [{"title": "x"}]}]', "none of id, passage_id, psg_id"),
         ("gone.run", None, "there is no such file"),
