@@ -1,4 +1,4 @@
-"""A run's folder: config.yaml, plan.txt, links to the artifacts, metrics.json and report.html."""
+"""A run's folder: config.yaml and where it is from, plan.txt, links to the artifacts, metrics.json and report.html."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from workflows.report.finished import finished_steps
 from workflows.report.metrics import METRICS, metrics_of
 from workflows.report.page import REPORT
 from workflows.running.plan import plan_text
-from workflows.stages.experiments import CONFIG, Experiment
+from workflows.stages.experiments import CONFIG, FROM, Experiment
 from workflows.stages.scale import SCALE
 from workflows.store.dag import Step, graph
 from workflows.store.store import Store
@@ -37,6 +37,8 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         config = yaml_text(self._config())
         (self.path / CONFIG).write_text(config)
+        if self._experiment.file is not None:
+            (self.path / FROM).write_text(f"{self._experiment.file.resolve()}\n")
         (self.path / PLAN).write_text(plan_text(self._experiment.wanted, self._store) + "\n")
 
     def link(self) -> None:

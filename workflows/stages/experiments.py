@@ -30,6 +30,8 @@ from workflows.store.object_store import open_store
 
 CONFIG = "config.yaml"
 """The resolved config in a run's folder."""
+FROM = "from.txt"
+"""In a run's folder, where the file is whose config that was: what it names may lie beside it."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Experiment:
     """What a paper has where this has its results."""
     scale: str | None = None
     """`small` where its file's key `small` has changed it."""
+    file: Path | None = None
+    """Its config's file."""
 
     @property
     def wanted(self) -> list[Step]:
@@ -76,7 +80,7 @@ def read(path: Path, assignments: list[str], runs: Path, store: str | None = Non
         if assignments:
             meant = _meant(path, [place.name, place.name.rpartition("-")[0]])
             raise UserError(f"{path}: the folder of a run, as it was run; accepted with --set: its config{meant}")
-        return replace(made(tree_of(path, []), place / CONFIG, place), name=place.name)
+        return replace(made(tree_of(path, []), place / CONFIG, place), name=place.name, file=_origin(place / CONFIG))
     path, suffix = _file(path), ""
     if assignments:
         digest = hashlib.sha256(json.dumps(sorted(assignments)).encode()).hexdigest()
@@ -108,7 +112,7 @@ def _file(path: Path) -> Path:
     """A config's file; a run's is in its folder, and what another experiment names may lie beside it. UserError, with
     what may be meant, where it is not there."""
     above = _above()
-    place = located(path, above)
+    place = located(path, above and _origin(above))
     if is_run(place):
         return place / CONFIG
     if (place / SYSTEM).is_file():
@@ -125,6 +129,12 @@ def _file(path: Path) -> Path:
     made = f"`{program()} init FOLDER` writes one"
     other = made if path.suffix in (".yaml", ".yml") else f"accepted: a config ({made}), or the folder of a run"
     raise UserError(f"{path}: there is no such file{meant or f'; {other}'}")
+
+
+def _origin(path: Path) -> Path:
+    """The file whose config a run's is; any other config's own file."""
+    note = path.with_name(FROM)
+    return Path(note.read_text().strip()) if path.name == CONFIG and note.is_file() else path
 
 
 def _meant(path: Path, names: list[str]) -> str:
@@ -148,7 +158,7 @@ def made(tree: dict[str, Any], path: Path, run: Path, store: str | None = None) 
     expected = parse(Expected, tree[KEY], where=f"{path}: {KEY}") if tree.get(KEY) is not None else None
     return Experiment(
         name=name_of(path), config=config, outcome=outcome, run=run, defaults=defaults, expected=expected,
-        scale=tree.get(SCALE),
+        scale=tree.get(SCALE), file=path,
     )  # fmt: skip
 
 

@@ -26,15 +26,19 @@ def _cost(
     site: Site, *, objective: str, rows: Any, dev: Any, data: Sizes, tokens: Sizes, start: Made, seed: list[Any],
     config: TrainConfig, **own: Any,
 ) -> Cost:  # fmt: skip
-    """Updates: forward and backward through each row's texts or pairs, three times the arithmetic of encoding them.
+    """Updates: forward and backward through each row's texts or pairs, three times the arithmetic of encoding them, and
+    four times with `recompute`.
 
     In memory: of a weight that is trained 16 bytes (itself, its gradient, Adam's two moments; 18 with `weights: bf16`),
     of another 4, of each token 34 numbers a layer for the backward pass (Korthikanti et al., 2023, section 4.1), of a
     batch or, with `recompute`, of one pass; and the scores of tokens that are predicted together, with their gradient.
     """
-    task = _task(objective, rows, data, start, config, own)
+    again = site.cluster.recompute
+    task = _task(objective, rows, data, start, config, own, again=again)
     batch = config.batch // config.accumulate // site.workers("train")
-    at_once = site.cluster.batch_tokens(cuda=site.cuda) if site.cluster.recompute else task.tokens * max(1, batch)
+    at_once = task.tokens * max(1, batch)
+    if again:
+        at_once = min(at_once, site.cluster.batch_tokens(cuda=site.cuda))
     trained = _trained_weights(start)
     held = 4.0 * (start.shape.parameters - trained) + (18.0 if config.weights == "bf16" else 16.0) * trained
     states = 34.0 * at_once * start.shape.width * start.shape.layers
@@ -42,7 +46,7 @@ def _cost(
         states += 12.0 * PREDICTED_AT_ONCE * start.shape.vocabulary
     advice = (
         "in the profile (--cluster), "
-        + ("a lower max_tokens_per_pass" if site.cluster.recompute else "recompute: true")
+        + ("a lower max_tokens_per_pass" if again else "recompute: true")
         + "; or, for another result, a smaller batch"
     )
     looks = config.updates // config.validate_on_dev.every if config.validate_on_dev is not None else 0
@@ -81,9 +85,12 @@ def _trained_weights(start: Made) -> float:
     return float(adapter.rank * shape.layers * (10 * shape.width + 2 * shape.middle))
 
 
-def _task(objective: str, rows: Any, data: Sizes, start: Made, config: TrainConfig, own: dict[str, Any]) -> ModelTask:
+def _task(
+    objective: str, rows: Any, data: Sizes, start: Made, config: TrainConfig, own: dict[str, Any], *, again: bool
+) -> ModelTask:  # fmt: skip
     """One update. A ranker reads a pair for each candidate; a retriever a query and each candidate; what learns from
-    documents alone, a document, as often as the objective `reads` it, with the tokens that it `predicts`."""
+    documents alone, a document, as often as the objective `reads` it, with the tokens that it `predicts`. `again` is
+    whether each pass is run once more, for its gradient."""
     if isinstance(rows, Unknown):
         raise UnknownSize("rows")
     documents, queries = data.document_lengths, np.resize(data.query_lengths, len(data.document_lengths))
@@ -101,7 +108,7 @@ def _task(objective: str, rows: Any, data: Sizes, start: Made, config: TrainConf
     tokens = sum(float(one.sum()) for one in read)
     forward = passes * sum(map(start.shape.operations, read))
     forward += 2 * predicted * tokens * start.shape.width * start.shape.vocabulary
-    work = 3 * forward
+    work = (4 if again else 3) * forward
     if getattr(start.config, "adapter", None) is not None:  # a frozen weight has no gradient
         work -= passes * tokens * 2 * start.shape.layers * start.shape.weights_per_layer
     models = {key: one.config for key, one in own.items() if isinstance(one, Made)}

@@ -19,6 +19,7 @@ SCHEME = "s3:"
 MAX_REQUESTS = 8
 """Requests for files that are sent at once."""
 ACCEPTED = "accepted: a directory, or s3://BUCKET/PREFIX"
+BUCKET, CALLED = r"[a-z0-9][a-z0-9.-]{2,62}", "3 to 63 of a to z, 0 to 9, dots and dashes"
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -37,8 +38,9 @@ def local_path(where: str | Path) -> Path:
         parts = urlsplit(where)
         if "@" in parts.netloc or parts.query or parts.fragment:
             raise UserError(f"--store: has more in it than a bucket and a prefix, and would end in logs; {ACCEPTED}")
-        if parts.scheme != "s3" or not re.fullmatch(r"[a-z0-9][a-z0-9.-]+", parts.netloc):
-            raise UserError(f"--store {where}: {ACCEPTED}")
+        if parts.scheme != "s3" or not re.fullmatch(BUCKET, parts.netloc):
+            asked = f"; a bucket is {CALLED}" if parts.scheme == "s3" else ""
+            raise UserError(f"--store {where}: {ACCEPTED}{asked}")
         return cache.joinpath(SCHEME, parts.netloc, *(part for part in parts.path.split("/") if part))
     path = Path(where).absolute()
     return cache.joinpath(SCHEME, object_path(path)) if is_cached(path) else path

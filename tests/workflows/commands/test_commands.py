@@ -91,7 +91,8 @@ def test_plan_into_a_pipe_that_closes(played: Place) -> None:
 def test_a_run_leaves_what_people_look_at(played: Place) -> None:
     run = played.runs / "tiny"
     assert {path.name for path in run.iterdir() if not path.is_symlink()} == {
-        "config.yaml", "plan.txt", "estimate.json", "metrics.json", "report.html", "tensorboard", "tracked.json",
+        "config.yaml", "from.txt", "plan.txt", "estimate.json", "metrics.json", "report.html", "tensorboard",
+        "tracked.json",
     }  # fmt: skip
     assert yaml.safe_load((run / "config.yaml").read_text())["rerank"] == {
         "precision": "fp32", "shard": 16, "depth": 10, "queries": None,

@@ -194,6 +194,25 @@ def test_an_adapter_has_gradients_of_its_own_weights_alone(encoder: Path) -> Non
     assert whole.work[0].task.operations > adapted.work[0].task.operations
 
 
+def test_gradient_caching_takes_time_and_never_more_memory(encoder: Path) -> None:
+    """A batch that is smaller than a pass is held whole, with it or without; each forward pass is run twice."""
+    config = toy.retriever_config(encoder)
+
+    def cost(batch: int, **profile: Any) -> Any:
+        training = TrainConfig.model_validate({**tiny.training(), "batch": batch})
+        return train.description.cost(  # type: ignore[attr-defined]
+            site(Cluster(mode="inline", max_tokens_per_pass=1024, **profile), Path()), objective="retriever",
+            rows=Grouped(40, 2), dev=None, data=SIZES, tokens=SIZES, seed=[], start=Made(config, shape_of(config)),
+            config=training,
+        )  # fmt: skip
+
+    for batch in (1, 4096):
+        plain, cached = cost(batch), cost(batch, recompute=True)
+        assert 3 * cached.work[0].task.operations == pytest.approx(4 * plain.work[0].task.operations)
+        assert (cached.needs[0].bytes < plain.needs[0].bytes) is (batch > 1)
+        assert cached.needs[0].bytes <= plain.needs[0].bytes
+
+
 def test_memory_holds_the_scores_of_what_is_predicted_together(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """1,024 tokens' scores of the vocabulary, their gradient, and this where it is a product's."""
     here, config = site(Cluster(mode="inline"), Path()), toy.retriever_config(encoder)

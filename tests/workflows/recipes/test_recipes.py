@@ -12,9 +12,11 @@ import pytest
 from components.config import UserError
 from tests.support import tiny
 from tests.support.tiny import ROOT
+from workflows.report.run_folder import RunFolder
 from workflows.stages import experiments
 from workflows.stages.results import gathered
 from workflows.store.dag import Step, graph
+from workflows.store.store import Store
 
 BEIR, ENCODER = Path("data/toy"), Path("models/toy")
 
@@ -480,6 +482,10 @@ def test_an_experiment_is_found_beside_the_config_that_names_it(
     monkeypatch.chdir(tmp_path / "elsewhere")
     beside = experiments.read(Path("../story/both.yaml"), [], Path("runs"))
     assert [node.fingerprint for node in beside.wanted] == there
+    RunFolder(beside, Store(tmp_path / "store")).write_plan()
+    run = experiments.read(Path("runs/both"), [], Path("runs"))
+    assert [node.fingerprint for node in run.wanted] == there
+    assert (run.name, run.file) == ("both", file)
     tiny.write(Path("other.yaml"), {"recipe": "here"})
     with pytest.raises(UserError, match=r"^../story/both\.yaml: experiments\.fewer: other\.yaml: recipe: 'here'"):
         experiments.read(Path("../story/both.yaml"), [], Path("runs"))

@@ -230,7 +230,7 @@ def test_a_run_without_sinks_writes_no_files_for_them(beir: Path, encoder: Path,
     place = tiny.place(tmp_path, tiny.dpr(beir, encoder), track=[])
     assert place("run", "--until", "tokens") == 0
     assert {path.name for path in (place.runs / "tiny").iterdir() if not path.is_symlink()} == {
-        "config.yaml", "plan.txt", "estimate.json",
+        "config.yaml", "from.txt", "plan.txt", "estimate.json",
     }  # fmt: skip
 
 
