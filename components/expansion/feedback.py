@@ -5,37 +5,59 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from components.compute.processor import configure_process
 from components.data.groups import queries_of
-from components.data.tables import EXPANSIONS, RANKING, read
+from components.data.tables import EXPANSIONS, TEXT
 from components.expansion import expansions, relevance_model
 from components.expansion.relevance_model import Document, Frequencies, RelevanceConfig
-from components.files import replacing, write_json
+from components.files import replacing, write_array, write_json
 from components.rng import keyed_rng
 
 SAMPLED = 100_000
 """How many documents terms are counted in, spread over the collection: enough to know the common terms."""
-TEXTS, COUNTS = "feedback.arrow", "frequencies.json"
+TEXTS, ROWS, OFFSETS, COUNTS = "feedback.arrow", "feedback-rows.arrow", "feedback-offsets.npy", "frequencies.json"
+FILES = (TEXTS, ROWS, OFFSETS, COUNTS)
+"""What workers read, which is made once for all of them."""
 
 
-def gather(path: Path, data: Path, ranking: pa.Table) -> None:
-    """The documents of a ranking in one file that workers read without holding it: one pass over the collection."""
-    if path.exists():
+def gather(out: Path, data: Path, ranking: pa.Table, queries: pa.Array) -> None:
+    """Write what workers read of a ranking without holding it: the documents' texts, by one pass over the collection,
+    and for each query, in the order of these, the rows of its documents among them and their scores."""
+    if (out / OFFSETS).exists():
         return
-    wanted = pc.unique(ranking["doc_id"])
-    with replacing(path) as temporary, pa.OSFile(str(temporary), "wb") as file:
-        schema = pq.read_schema(data / "documents.parquet").empty_table().select(["doc_id", "title", "text"]).schema
-        with pa.ipc.new_file(file, schema) as writer:
-            for batch in pq.ParquetFile(data / "documents.parquet").iter_batches(columns=schema.names):
-                writer.write_batch(batch.filter(pc.is_in(batch["doc_id"], value_set=wanted)))
+    wanted, ids = pc.unique(ranking["doc_id"]), [pa.array([], TEXT)]
+    schema = pa.schema([("title", TEXT), ("text", TEXT)])
+    with _arrow_file(out / TEXTS, schema) as writer:
+        columns = ["doc_id", *schema.names]
+        for batch in pq.ParquetFile(data / "documents.parquet").iter_batches(columns=columns):
+            part = pa.Table.from_batches([batch.filter(pc.is_in(batch["doc_id"], value_set=wanted))])
+            ids += part["doc_id"].cast(TEXT).chunks
+            writer.write_table(part.select(schema.names).cast(schema))
+    places = pc.index_in(ranking["query_id"].combine_chunks(), value_set=queries).to_numpy(zero_copy_only=False)
+    order = np.argsort(places, kind="stable")
+    rows = pc.index_in(ranking["doc_id"].combine_chunks(), value_set=pa.concat_arrays(ids))
+    found = pa.table({"row": rows, "score": ranking["score"]}).take(pa.array(order))
+    with _arrow_file(out / ROWS, found.schema) as writer:
+        writer.write_table(found)
+    write_array(out / OFFSETS, np.searchsorted(places[order], np.arange(len(queries) + 1)))
+
+
+@contextmanager
+def _arrow_file(path: Path, schema: pa.Schema) -> Iterator[Any]:
+    """A file of batches, which appears whole or not at all."""
+    with replacing(path) as temporary, pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        yield writer
 
 
 def count(path: Path, data: Path) -> None:
@@ -60,36 +82,31 @@ class Sampler:
     """Samples the expansions of some queries from what they retrieve."""
 
     def __init__(
-        self, *, work: Path, data: Path, splits: list[str], ranking: Path, seed: list[Any], config: RelevanceConfig,
-        threads: int,
-    ) -> None:  # fmt: skip
+        self, *, work: Path, data: Path, splits: list[str], seed: list[Any], config: RelevanceConfig, threads: int
+    ) -> None:
         configure_process(threads)
-        self._config, self._seed, self._ranking = config, seed, ranking / "ranking.parquet"
+        self._config, self._seed = config, seed
         self._queries = queries_of(data, splits, ["query_id", "text"])
-        self._texts = pa.ipc.open_file(pa.memory_map(str(work / TEXTS))).read_all()
-        self._ids = self._texts["doc_id"].combine_chunks()
+        self._texts, self._rows = (pa.ipc.open_file(pa.memory_map(str(work / of))).read_all() for of in (TEXTS, ROWS))
+        self._offsets = np.load(work / OFFSETS)
         self._frequencies = Frequencies(**json.loads((work / COUNTS).read_text()))
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         """Write the expansions of some queries."""
-        asked = self._queries.take(task["rows"]).to_pylist()
-        feedback = self._feedback([one["query_id"] for one in asked])
-        rows = []
-        for one in asked:
+        asked, rows = self._queries.take(task["rows"]).to_pylist(), []
+        for one, documents in zip(asked, self._feedback(task["rows"]), strict=True):
             drawn = relevance_model.expansions(
-                one["text"], feedback.get(one["query_id"], []), self._frequencies, self._config,
+                one["text"], documents, self._frequencies, self._config,
                 partial(keyed_rng, *self._seed, "expand", one["query_id"]),
             )  # fmt: skip
             rows += expansions.rows(one["query_id"], drawn)
         pq.write_table(pa.Table.from_pylist(rows, schema=EXPANSIONS), path)
 
-    def _feedback(self, queries: list[str]) -> dict[str, list[Document]]:
-        """The feedback documents of some queries."""
-        wanted = [("query_id", "in", queries), ("rank", "<=", self._config.documents)]
-        table = read(self._ranking, RANKING, columns=["query_id", "doc_id", "score"], filters=wanted)
-        texts = self._texts.take(pc.index_in(table["doc_id"].combine_chunks(), value_set=self._ids))
-        feedback: dict[str, list[Document]] = {}
-        columns = (table["query_id"], texts["title"], texts["text"], table["score"])
-        for query, title, text, score in zip(*(column.to_pylist() for column in columns), strict=True):
-            feedback.setdefault(query, []).append(Document(title, text, score))
-        return feedback
+    def _feedback(self, places: list[int]) -> Iterator[list[Document]]:
+        """The feedback documents of some queries, each query's by themselves."""
+        spans = [self._offsets[at : at + 2].tolist() for at in places]
+        found = pa.concat_tables([self._rows.slice(start, stop - start) for start, stop in spans])
+        texts = self._texts.take(found["row"].combine_chunks())
+        columns = (texts["title"], texts["text"], found["score"])
+        documents = (Document(*one) for one in zip(*(column.to_pylist() for column in columns), strict=True))
+        return (list(islice(documents, stop - start)) for start, stop in spans)

@@ -157,14 +157,15 @@ def expand_by_relevance(
     """
     asked = queries_of(data, splits, ["query_id", "text"])
     table = read(ranking / "ranking.parquet", RANKING, filters=[("rank", "<=", config.documents)])
-    table = table.filter(pc.is_in(table["query_id"], value_set=asked["query_id"].combine_chunks()))
-    feedback.gather(out / feedback.TEXTS, data, table)
+    queries = asked["query_id"].combine_chunks()
+    table = table.filter(pc.is_in(table["query_id"], value_set=queries))
+    feedback.gather(out, data, table, queries)
     feedback.count(out / feedback.COUNTS, data)
     summary = _mapped(
         out, data, [list(range(len(asked)))], cluster, worker=feedback.Sampler, gpu=False, work=out, splits=splits,
-        ranking=ranking, seed=seed, config=config,
+        seed=seed, config=config,
     )  # fmt: skip
-    remove(out, feedback.TEXTS, feedback.COUNTS)
+    remove(out, *feedback.FILES)
     return summary
 
 
