@@ -29,6 +29,14 @@ def leftovers() -> dict[int, list[psutil.Process]]:
     return found
 
 
+def driver_of(process: psutil.Process) -> int | None:
+    """The driver that has itself started a process; None for any other process."""
+    with suppress(psutil.Error, ValueError):
+        driver = int(process.environ().get(DRIVER, ""))
+        return driver if process.ppid() == driver else None
+    return None
+
+
 def _drives(driver: int, process: psutil.Process) -> bool:
     """Whether a driver of that id still lives; a younger process has the id of one that is gone."""
     try:

@@ -20,6 +20,7 @@ import psutil
 
 from components.config import UserError
 from components.timing import timed
+from workflows.distributed.leftovers import driver_of
 
 if TYPE_CHECKING:
     from workflows.distributed.cluster import Cluster
@@ -136,8 +137,11 @@ ANSWER_SECONDS = 10.0
 def _reach(address: str) -> None:
     """ConnectionError where nothing listens at an address: Ray itself would try for minutes."""
     place = os.environ.get("RAY_ADDRESS") or address  # as Ray does
-    heads = (process for process in psutil.process_iter(["name"]) if process.info["name"] == "gcs_server")
-    left = place == "auto" and CURRENT.is_file() and next(heads, None) is None
+    heads = [process for process in psutil.process_iter(["name"]) if process.info["name"] == "gcs_server"]
+    drivers = [driver for driver in map(driver_of, heads) if driver is not None]
+    if place == "auto" and heads and len(drivers) == len(heads):
+        raise ConnectionError(f"the only one on this machine is of the run of process {drivers[0]}, and ends with it")
+    left = place == "auto" and CURRENT.is_file() and not heads
     host, _, port = (CURRENT.read_text().strip() if left else place).rpartition(":")
     if not port.isdecimal():  # Ray looks for it in other ways, or it is none
         return

@@ -4,14 +4,18 @@ import os
 import re
 import subprocess
 import sys
+import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from workflows import ROOT
 from workflows.distributed import session
 from workflows.distributed.cluster import Cluster
+from workflows.distributed.leftovers import DRIVER
 
 
 def test_leaving_ray_does_not_import_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +103,7 @@ def test_joining_a_cluster_prints_its_dashboard(
     page: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(session, "CURRENT", tmp_path / "none")
+    monkeypatch.setattr(psutil, "process_iter", lambda _: iter([]))
 
     class Ray:
         @staticmethod
@@ -107,6 +112,30 @@ def test_joining_a_cluster_prints_its_dashboard(
 
     session._start(Ray, Cluster(address="auto"))
     assert capsys.readouterr().err == ("Ray's dashboard: http://127.0.0.1:8265\n" if page else "")
+
+
+@pytest.mark.parametrize("started_by_the_run", [True, False])
+def test_the_ray_of_another_run_is_no_cluster(
+    started_by_the_run: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It ends with that run; one that was started by itself is joined."""
+    monkeypatch.setattr(session, "CURRENT", tmp_path / "none")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    (tmp_path / "gcs_server").symlink_to("/bin/sleep")
+    driver = os.getpid() if started_by_the_run else os.getppid()
+    head = subprocess.Popen([tmp_path / "gcs_server", "60"], env={**os.environ, DRIVER: str(driver)})
+    try:
+        there = psutil.Process(head.pid)
+        there.info = {"name": "gcs_server"}
+        while DRIVER not in there.environ():  # it is still a copy of this process
+            time.sleep(0.01)
+        monkeypatch.setattr(psutil, "process_iter", lambda _: iter([there]))
+        refused = pytest.raises(ConnectionError, match=f"is of the run of process {driver}, and ends with it")
+        with refused if started_by_the_run else nullcontext():
+            session._reach("auto")
+    finally:
+        head.kill()
+        head.wait()
 
 
 def test_ray_does_not_say_which_level_its_log_has(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
