@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from components.sources.base import Source
-from components.sources.records import Bad
+from components.sources.records import LISTED, Bad, Judgement, is_list
 from components.sources.survey import percentile
 
 SAMPLES = 2
@@ -96,28 +96,31 @@ class Inspection:
             self.bad["duplicate document id"] += again
 
     def _judgements(self, source: Source) -> None:
-        asked, judged, places = Column(), Column(), list[str]()
+        asked, judged, records = Column(), Column(), list[Judgement]()
         relevant = set[str]()
         for one in self._good(source.read_qrels()):
             asked.add(one.query_id)
             judged.add(one.doc_id)
             self.judgements[one.split] += 1
             self.grades[one.relevance] += 1
-            places.append(one.place)
+            records.append(one)
             if one.relevance > 0 and one.query_id not in relevant:
                 relevant.add(one.query_id)
                 self.judged_by_split[one.split] += 1
         lacking_ids = asked.lacking(self.queries.ids), judged.lacking(self.documents.ids)
         for reason, lacking in zip(MISSING, lacking_ids, strict=True):
             if len(lacking):
+                first = records[lacking[0]]
+                name = first.query_id if reason == MISSING[0] else first.doc_id
                 self.bad[reason] += len(lacking)
-                self.examples.setdefault(reason, places[lacking[0]])
+                shown = Bad(reason, first.place, LISTED if is_list(name) else "", name)
+                self.examples.setdefault(reason, shown.example())
 
     def _good(self, records: Iterable[Any]) -> Iterable[Any]:
         for record in records:
             if isinstance(record, Bad):
                 self.bad[record.reason] += 1
-                self.examples.setdefault(record.reason, record.place)
+                self.examples.setdefault(record.reason, record.example())
             else:
                 yield record
 

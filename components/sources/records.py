@@ -3,6 +3,7 @@
 Each has its `place`, the file and line or row that it was read from, for error messages.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -22,6 +23,11 @@ class Bad(NamedTuple):
     def __str__(self) -> str:
         named = f" {self.id!r}" if self.id else ""
         return f"{self.place}: {self.reason}{named}" + (f" ({self.detail})" if self.detail else "")
+
+    def example(self) -> str:
+        """Where it is and what is wrong with it, beside its reason."""
+        named = f" {self.id!r:.60}" if self.id else ""
+        return f"{self.place}{named}" + (f" ({self.detail})" if self.detail else "")
 
 
 def refused(bad: Bad) -> UserError:
@@ -167,12 +173,26 @@ def _id(value: Any, kind: str, place: str, column: str | None) -> str | Bad:
     if not value.strip():
         return Bad(f"empty {kind} id", place)
     if len(value.split()) != 1 or value != value.strip():
-        return Bad(f"{kind} id with white space", place, "an id has none; is this the column of ids?", value)
+        how = LISTED if is_list(value) else "an id has none; is this the column of ids?"
+        return Bad(f"{kind} id with white space", place, how, value)
     if not _is_utf8(value):
         return Bad(NOT_UTF8, place)
     if not value.isprintable() and any(unicodedata.category(one) == "Cc" for one in value):
         return Bad(f"{kind} id with a control character", place, id=value)
     return value
+
+
+LISTED = "a list? each id needs a row of its own, with the rest of its row again"
+"""What to do about what looks like several ids."""
+
+
+def is_list(name: str) -> bool:
+    """Whether what stands in an id's place looks like several ids.
+
+    >>> is_list("A-1, A-2"), is_list("A-1|A-2"), is_list("A-1"), is_list("A,")
+    (True, True, False, False)
+    """
+    return bool(re.fullmatch(r"\s*[^\s,;|]+(\s*[,;|]\s*[^\s,;|]+)+\s*", name))
 
 
 def is_split(name: Any) -> bool:

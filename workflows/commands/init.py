@@ -13,6 +13,7 @@ from components.sources.base import AnySource
 from components.sources.inspection import MISSING, Inspection
 from components.sources.parquet import patterns
 from components.sources.recognise import Keys, numbered, recognise, remarks, unused
+from components.sources.records import NOT_UTF8
 from components.sources.survey import relevant_documents
 from components.yaml_files import yaml_line
 from workflows.commands.opening import check_output
@@ -95,7 +96,8 @@ def summary(found: Inspection) -> list[str]:
         for reason, count in found.bad.items():
             where = f", first at {found.examples[reason]}" if reason in found.examples else ""
             lines.append(f"  {reason}: {count:,}{where}")
-        lines.append("  A run stops at the first of them. Repair them, or let `on_bad: drop` leave them out.")
+        convert = ", convert the file (iconv -f CP1252 -t UTF-8)" if NOT_UTF8 in found.bad else ""
+        lines.append(f"  A run stops at the first of them. Repair them{convert}, or let `on_bad: drop` leave them out.")
     return lines
 
 

@@ -346,6 +346,20 @@ def test_questions_with_several_rows_are_one_query_each(
     assert columns["qrels"] == {"query_id": "call", "doc_id": "solved_with"}
 
 
+@pytest.mark.parametrize("separator", [", ", ",", "; ", "|"])
+def test_several_ids_in_one_cell_are_called_a_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, separator: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    write(tmp_path / "own/notes.csv", "ref,wording", *(f"n-{at},{NOTE} {at}" for at in range(40)))
+    ids = [f"n-{at}" for at in range(29)] + [f"n-29{separator}n-30"]
+    calls = ({"said": f"what is wrong with {at}?", "solved_with": own} for at, own in enumerate(ids))
+    write(tmp_path / "own/calls.jsonl", *map(json.dumps, calls))
+    assert main(["init", "own"]) == 0
+    assert f"1, first at own/calls.jsonl:30 {ids[-1]!r} (a list? each id needs a row of its own" in said()[0]
+
+
 def test_an_id_that_stands_twice_does_not_hide_the_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
@@ -382,8 +396,8 @@ def test_a_row_without_its_id_does_not_hide_the_ids(
     assert main(["init", "own"]) == 0
     out = said()[0]
     assert "no column of ids is known" not in out
-    assert "  no query id: 1, first at own/calls.jsonl:5\n" in out
-    assert "  no document id: 1, first at own/notes.jsonl:36\n" in out
+    assert "  no query id: 1, first at own/calls.jsonl:5 (it has no 'call')\n" in out
+    assert "  no document id: 1, first at own/notes.jsonl:36 (it has no 'ref')\n" in out
     columns = yaml.safe_load(Path("own.yaml").read_text())["data"]["columns"]
     assert columns["queries"] == {"query_id": "call", "text": "said"}
     assert columns["documents"] == {"doc_id": "ref", "text": "wording"}
@@ -461,10 +475,10 @@ def test_what_is_wrong_is_counted_with_its_place(tmp_path: Path, monkeypatch: py
         "  1 has the text of an earlier one",
         "  1 relevant document a query; judgements by grade: 0: 1, 1: 3, 2: 1",
         "4 records cannot be used:",
-        "  document with neither title nor text: 1, first at mine/corpus.jsonl:5",
+        "  document with neither title nor text: 1, first at mine/corpus.jsonl:5 'e'",
         "  duplicate document id: 1",
-        "  judgement of a missing query: 1, first at mine/qrels/dev.tsv:3",
-        "  judgement of a missing document: 1, first at mine/qrels/dev.tsv:2",
+        "  judgement of a missing query: 1, first at mine/qrels/dev.tsv:3 'nobody'",
+        "  judgement of a missing document: 1, first at mine/qrels/dev.tsv:2 'nowhere'",
         "  d1: One first",
     ):
         assert line in out.splitlines(), out
