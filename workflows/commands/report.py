@@ -2,6 +2,7 @@
 
 import argparse
 
+from components.config import UserError
 from workflows.commands.opening import (
     ANOTHER_RUNS,
     add_config,
@@ -13,6 +14,7 @@ from workflows.commands.opening import (
 )
 from workflows.report.comparison import write_comparison
 from workflows.report.run_folder import RunFolder
+from workflows.program import program
 from workflows.store.needed import finished
 
 COMPARE = "--compare"
@@ -28,8 +30,9 @@ def call(arguments: argparse.Namespace) -> None:
     """Write the whole folder of the run, or the page of two, and print where the page lies."""
     if (pair := opened_pair(arguments, COMPARE)) is not None:
         first, second = pair
-        for run in pair:
-            finished(run.store, run.experiment.outcome.results)
+        for run, path in zip(pair, arguments.pair, strict=True):
+            if run.store.record(run.experiment.outcome.results) is None:
+                raise UserError(f"{path}: the run is not finished; finish it first: {program()} run {path}")
         page = arguments.runs / f"{second.experiment.run.name}-against-{first.experiment.run.name}.html"
         check_output(page, ANOTHER_RUNS)
         write_comparison(page, first, second)
