@@ -12,9 +12,9 @@ from workflows.commands.opening import (
     opened,
     opened_pair,
 )
+from workflows.program import program
 from workflows.report.comparison import write_comparison
 from workflows.report.run_folder import RunFolder
-from workflows.program import program
 from workflows.store.needed import finished
 
 COMPARE = "--compare"
