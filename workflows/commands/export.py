@@ -78,8 +78,8 @@ def call(arguments: argparse.Namespace) -> None:
     options = {key: getattr(arguments, key) for key in ("system", "groups", "onnx", "adapters")}
     command = run_command(arguments, here=False)
     with _disk_full_named(arguments.directory):
-        for line in Export(experiment, store, arguments.directory, command, **options).write():
-            print(line)
+        made = list(Export(experiment, store, arguments.directory, command, **options).write())
+    print("\n".join(made))  # now that all of it is there
 
 
 @dataclass(frozen=True)
