@@ -288,6 +288,7 @@ def test_a_profile_that_cannot_be_met_changes_nothing(
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("ray.init", nobody)
+    monkeypatch.setattr("psutil.process_iter", lambda _: iter([]))
     monkeypatch.setattr("workflows.distributed.session.CURRENT", tmp_path / "none")
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     place = tiny.place(tmp_path / "place", tiny.dpr(beir, encoder), **profile)
