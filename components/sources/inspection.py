@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -96,21 +97,21 @@ class Inspection:
             self.bad["duplicate document id"] += again
 
     def _judgements(self, source: Source) -> None:
-        asked, judged, records = Column(), Column(), list[Judgement]()
+        asked, judged = Column(), Column()
         relevant = set[str]()
         for one in self._good(source.read_qrels()):
             asked.add(one.query_id)
             judged.add(one.doc_id)
             self.judgements[one.split] += 1
             self.grades[one.relevance] += 1
-            records.append(one)
             if one.relevance > 0 and one.query_id not in relevant:
                 relevant.add(one.query_id)
                 self.judged_by_split[one.split] += 1
         lacking_ids = asked.lacking(self.queries.ids), judged.lacking(self.documents.ids)
         for reason, lacking in zip(MISSING, lacking_ids, strict=True):
             if len(lacking):
-                first = records[lacking[0]]
+                good = (one for one in source.read_qrels() if isinstance(one, Judgement))
+                first = next(islice(good, int(lacking[0]), None))
                 name = first.query_id if reason == MISSING[0] else first.doc_id
                 self.bad[reason] += len(lacking)
                 shown = Bad(reason, first.place, LISTED if is_list(name) else "", name)
