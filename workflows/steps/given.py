@@ -18,6 +18,8 @@ from workflows.distributed.site import Site
 from workflows.store.cost import Cost, Ranking, Sizes, Work, id_memory
 from workflows.store.dag import Description
 
+NAMED = ["query_id", "text"]
+
 
 class RankingFile(Config):
     """A file with another system's ranking of a split."""
@@ -54,12 +56,15 @@ def rank_from_file(
     path = config.files()[config.path]
     if not path.exists():
         raise UserError(f"{path}: there is no such file")
-    asked = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
-    everything = read(data / "queries.parquet", QUERIES, columns=["query_id", "text"])
-    ids, texts = (everything[name].to_pylist() for name in ("query_id", "text"))
-    table = _of_dpr(path, dict(zip(texts, ids, strict=True))) if ".json" in path.suffixes else read_ranking(path)
+    own, everything = queries_of(data, [split], NAMED), read(data / "queries.parquet", QUERIES, columns=NAMED)
+    asked, known = own["query_id"].combine_chunks(), everything["query_id"].to_pylist()
+    if ".json" in path.suffixes:  # of two queries with one text, that of the split
+        texts = [(text, name) for of in (everything, own) for name, text in zip(*of.to_pydict().values(), strict=True)]
+        table = _of_dpr(path, dict(texts))
+    else:
+        table = read_ranking(path)
     there = set(table["query_id"].to_pylist())
-    if unknown := there - set(ids):
+    if unknown := there - set(known):
         raise UserError(f"{path}: query {min(unknown)} is none of the collection's")
     table = table.filter(pc.is_in(table["query_id"], asked))
     if not len(table):

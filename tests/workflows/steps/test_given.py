@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
+from components.data.tables import QUERIES
 from tests.support import tiny, toy
 from workflows.stages import experiments
 from workflows.steps.given import RankingFile, rank_from_file
@@ -50,6 +53,19 @@ def test_queries_of_other_splits_are_left_out(data: Path, tmp_path: Path) -> Non
     path = tmp_path / "other.run"
     path.write_text(f"q1 Q0 d1 1 0.5 x\n{query} Q0 d2 1 0.7 x\n")
     assert given(data, tmp_path / "out", path) == [(query, "d2", 1)]
+
+
+def test_of_two_queries_with_one_text_the_splits_is_meant(data: Path, tmp_path: Path) -> None:
+    """A file of DPR's has texts alone, and the same question may be in two splits."""
+    rows = pq.read_table(data / "queries.parquet").to_pylist()
+    query, question = asked(data)[0]
+    for row in rows:
+        row["text"] = question if row["split"] != "test" else row["text"]
+    other = shutil.copytree(data, tmp_path / "data")
+    pq.write_table(pa.Table.from_pylist(rows, schema=QUERIES), other / "queries.parquet")
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps([{"question": question, "ctxs": [{"id": "d4"}]}]))
+    assert given(other, tmp_path / "out", path) == [(query, "d4", 1)]
 
 
 @pytest.mark.parametrize(
