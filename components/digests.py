@@ -1,4 +1,4 @@
-"""SHA-256 digests of files, cached by path, size and modification time, so that a large file is read once."""
+"""SHA-256 digests of files."""
 
 import contextlib
 import hashlib
@@ -9,14 +9,19 @@ from pathlib import Path
 from components.files import write_json
 
 
+def digest(path: Path) -> str:
+    """The SHA-256 of a file in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file in hexadecimal, from the cache if the file has not changed."""
+    """The same, from a cache by path, size and time of change: a large file is read once for as long as these stay."""
     status = path.stat()
     key = f"{path.resolve()}:{status.st_size}:{status.st_mtime_ns}"
     known = _read()
     if key not in known:
-        with path.open("rb") as file:
-            known[key] = hashlib.file_digest(file, "sha256").hexdigest()
+        known[key] = digest(path)
         _write(_read() | {key: known[key]})
     return known[key]
 

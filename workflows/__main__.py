@@ -68,14 +68,15 @@ from workflows.commands import (
     show,
     submit,
     tune,
+    verify,
 )
 from workflows.program import program, without_passwords
 from workflows.store.dag import StepFailed
 from workflows.store.needed import NotMade, remade
 
 COMMANDS = (
-    init, plan, run, submit, tune, show, report, record, search, serve, marks, export, push, convert, clean, evaluate,
-    doctor, chaos, completion,
+    init, plan, run, submit, tune, show, report, record, search, serve, marks, export, push, convert, evaluate,
+    verify, clean, doctor, chaos, completion,
 )  # fmt: skip
 """A module each, named as the command: its docstring is the help, `add_arguments` takes a parser, `call` what it
 read."""

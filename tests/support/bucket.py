@@ -15,6 +15,7 @@ import yaml
 
 from tests.support import tiny
 from tests.support.tiny import Place
+from workflows.store.store import DIGESTS, ETAGS
 from workflows.store.transfer import UPLOADED
 
 BUCKET = "bucket"
@@ -116,5 +117,6 @@ def assert_same(place: Place, other: Place, *, late: bool = False) -> None:
 
 
 def own(name: str) -> bool:
-    """Whether a file is needed by a driver only, and no part of an artifact."""
-    return name.endswith("/lock") or "/ray/" in name
+    """Whether a file is needed by a driver only, or says which versions the others have, and is no part of an
+    artifact."""
+    return name.endswith(("/lock", f"/{DIGESTS}", f"/{ETAGS}")) or "/ray/" in name

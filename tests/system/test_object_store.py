@@ -208,6 +208,31 @@ def test_clean_deletes_parts_on_s3_too(
     assert {name.partition("-")[0] for name in back} >= {"encode_documents"}
 
 
+def test_objects_that_were_replaced_or_lost_are_found(place: Remote, cache: Path, said: Said) -> None:
+    """Their artifacts are removed and made again."""
+    assert place("run") == 0
+    assert place("clean") == 0
+    assert place("verify") == 0
+    replaced, lost = (
+        min(f"{place.where}/{name}" for name in place.names() if re.fullmatch(pattern, name))
+        for pattern in (r"encode_documents-\w+/documents\.json", r"train-\w+/model/config\.json")
+    )
+    there = bucket.files()
+    there.pipe_file(replaced, there.cat_file(replaced) + b" ")
+    there.rm_file(lost)
+    shutil.rmtree(cache)
+    said()
+    assert place("verify", "--remove") == 0
+    *lines, last = said()[0].splitlines()
+    labels, found = zip(*(line.strip().split(": ", 1) for line in lines), strict=True)
+    assert sorted(found) == [f"{replaced} has changed", f"{lost} is not there"]
+    assert "2 of 32 artifacts" in last
+    for label in labels:
+        assert place("run", "--until", label) == 0
+    assert place("verify") == 0
+    assert said()[0].splitlines()[-1].startswith("32 artifacts")
+
+
 @pytest.mark.kill
 def test_a_driver_that_vanished_with_its_machine(
     place: Remote, disk: Place, cache: Path, monkeypatch: pytest.MonkeyPatch

@@ -5,12 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from workflows.store.store import LOCK, RECORD
+from workflows.store.store import DIGESTS, LOCK, RECORD
 
 VARYING = {"started", "time", "host", "machine", "nodes", "cluster", "code"}
 """What records say of when and where a run went, which no two have in common; nor have they keys with `second`."""
-UNLIKE = {LOCK, "ray"}
-"""Entries of an artifact that are of its driver: the lock's file, and Ray Train's notes."""
+UNLIKE = {LOCK, DIGESTS, "ray"}
+"""Entries of an artifact that are of its driver: the lock's file, digests of files with times in them, and Ray Train's
+notes."""
 DIFFERS = "differs"
 LUCENE = "lucene_index-"
 """Lucene draws an id for each index, and writes a segment for each thread; rankings show whether it is the same."""

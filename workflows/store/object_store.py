@@ -1,8 +1,7 @@
 """A store on S3 (`s3://bucket/prefix`): each node caches the artifacts that it works with; the records are on S3."""
 
-import fnmatch
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from components.config import UserError
 from components.files import nearest
 from workflows.store import leases, s3, transfer
 from workflows.store.dag import Step
-from workflows.store.store import RECORD, Store
+from workflows.store.store import ETAGS, RECORD, Store, among, is_made
 
 
 def open_store(root: str | Path) -> Store:
@@ -82,6 +81,7 @@ class ObjectStore(Store):
         def finish(record: dict[str, Any]) -> bool:
             lease.check()
             transfer.sync(out, delete=True)
+            self._keep_digests(node)
             lease.check()
             ours = s3.put_json(out / RECORD, record, IfNoneMatch="*") is not None
             self.prefetch_records([node], refresh=True)
@@ -90,6 +90,18 @@ class ObjectStore(Store):
         # The file lock lets one driver of this machine through; the lease, one of all machines.
         with super().locked(node, on_wait), leases.hold_lease(out, on_wait) as lease:
             yield finish
+
+    def _digests(self, node: Step, on_read: Callable[[int], object]) -> Mapping[str, str]:
+        """The version (ETag) of each object; none is read, as S3 itself checks the bytes that it keeps."""
+        return {
+            name: str(about["ETag"]) for name, about in s3.listing(self.path(node)).items() if is_made(name)
+        }  # fmt: skip
+
+    def _keep_digests(self, node: Step) -> None:
+        s3.put_json(self.path(node) / ETAGS, self._digests(node, lambda size: None))
+
+    def _kept_digests(self, node: Step) -> dict[str, str] | None:
+        return next(iter(s3.read_json([self.path(node) / ETAGS]).values()), None)
 
     def _write(self, node: Step, record: dict[str, Any]) -> None:
         s3.put_json(self.path(node) / RECORD, record)
@@ -109,5 +121,5 @@ class ObjectStore(Store):
         """Sizes of an artifact's files on S3, or of those of some parts (glob patterns of its entries)."""
         return {
             name: about["size"] for name, about in s3.listing(self.path(node)).items()
-            if any(fnmatch.fnmatch(Path(name).parts[0], part) for part in parts or ["*"])
+            if among(name, parts or ["*"])
         }  # fmt: skip

@@ -8,21 +8,40 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from components.config import Damaged, UserError
-from components.files import write_json
+from components.digests import digest
+from components.files import replacing, write_json
 from workflows.store.dag import Step
-from workflows.store.progress import read_progress
+from workflows.store.progress import PROGRESS, read_progress
 
 RECORD = "artifact.json"
 WRITTEN = {"label", "function", "inputs", "seconds", "summary", "dropped"}
 """What each record has, among others."""
 FAILURE = "failure.txt"
 LOCK = "lock"
+DIGESTS, ETAGS = "SHA256SUMS", "etags.json"
+"""The digests of an artifact's files, as `sha256sum --check` takes them; on S3, the versions of its objects."""
+UNREADABLE = "cannot be read"
+NOT_MADE = {RECORD, FAILURE, LOCK, PROGRESS, DIGESTS, ETAGS, "ray"}
+"""Entries of an artifact's directory that are not what its step has made."""
+
+
+def is_made(name: str) -> bool:
+    """Whether a file of an artifact is part of what its step made: not a temporary or hidden one, nor its driver's."""
+    parts = Path(name).parts
+    return parts[0] not in NOT_MADE and not any(part.startswith(".") for part in parts)
+
+
+def among(name: str, parts: Iterable[str]) -> bool:
+    """Whether a file belongs to some parts of an artifact: glob patterns of its entries."""
+    return any(fnmatch(Path(name).parts[0], part) for part in parts)
 
 
 class Store:
@@ -124,6 +143,7 @@ class Store:
         out.mkdir(parents=True, exist_ok=True)
 
         def finish(record: dict[str, Any]) -> bool:
+            self._keep_digests(node)
             self._write(node, record)
             return True
 
@@ -147,6 +167,54 @@ class Store:
         freed = self._delete(node, ["*"])
         shutil.rmtree(self.path(node), ignore_errors=True)
         return freed
+
+    def changes(self, node: Step, on_read: Callable[[int], object] = lambda size: None) -> dict[str, str] | None:
+        """The files of a finished artifact that are not as its step left them, and how they differ, in words.
+
+        None where no digests were kept when it was finished. `on_read` is told of the bytes that are read.
+        """
+        kept, record = self._kept_digests(node), self.record(node)
+        if kept is None or record is None:
+            return None
+        kept = {name: one for name, one in kept.items() if not among(name, record["dropped"])}
+        now = self._digests(node, on_read)
+        changed = {
+            name: one for name, one in now.items() if one != kept.get(name, one) or one.startswith(UNREADABLE)
+        }  # fmt: skip
+        return {
+            **dict.fromkeys(sorted(kept.keys() - now), "is not there"),
+            **{name: one if one.startswith(UNREADABLE) else "has changed" for name, one in sorted(changed.items())},
+            **dict.fromkeys(sorted(now.keys() - kept), "was not there"),
+        }
+
+    def _digests(self, node: Step, on_read: Callable[[int], object]) -> Mapping[str, str]:
+        """A digest of each file that a step has made, or why it cannot be read."""
+
+        def found(file: Path) -> str:
+            try:
+                return digest(file)
+            except OSError as error:
+                return f"{UNREADABLE}: {error.strerror}"
+            finally:
+                on_read(file.stat().st_size)
+
+        files = {str(file.relative_to(self.path(node))): file for file in self._files(node, ["*"])}
+        files = {name: file for name, file in files.items() if is_made(name)}
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            return dict(zip(files, pool.map(found, files.values()), strict=True))
+
+    def _keep_digests(self, node: Step) -> None:
+        with replacing(self.path(node) / DIGESTS) as temporary:
+            found = self._digests(node, lambda size: None)
+            temporary.write_text("".join(f"{one}  {name}\n" for name, one in sorted(found.items())))
+
+    def _kept_digests(self, node: Step) -> dict[str, str] | None:
+        """What `_keep_digests` has kept; None where an artifact was finished before there were any."""
+        try:
+            lines = (self.path(node) / DIGESTS).read_text().splitlines()
+        except FileNotFoundError:
+            return None
+        return {name: one for one, _, name in (line.partition("  ") for line in lines)}
 
     def _write(self, node: Step, record: dict[str, Any]) -> None:
         write_json(self.path(node) / RECORD, record)

@@ -18,12 +18,9 @@ from typing import Any
 from components.files import replacing, write_json
 from components.timing import timed
 from workflows.store import s3
-from workflows.store.progress import PROGRESS
-from workflows.store.store import FAILURE, LOCK, RECORD
+from workflows.store.store import NOT_MADE, is_made
 
 UPLOADED, VERSIONS = ".uploaded", ".versions"
-EXCLUDED = {RECORD, FAILURE, LOCK, PROGRESS, "ray"}
-"""Entries of an artifact's directory that are neither downloaded nor uploaded with it."""
 
 
 def localize(value: Any) -> Any:
@@ -89,11 +86,11 @@ def sync(folder: Path, *, delete: bool = False) -> None:
         artifact = _artifact_of(folder)
         remote = s3.listing(artifact)
         for child in sorted(folder.iterdir()):
-            if _is_content(child.name):
+            if is_made(child.name):
                 upload(child, remote)
         gone = [
             name for name in remote
-            if delete and (artifact / name).is_relative_to(folder) and Path(name).parts[0] not in EXCLUDED
+            if delete and (artifact / name).is_relative_to(folder) and Path(name).parts[0] not in NOT_MADE
             and not (artifact / name.removesuffix(f"/{UPLOADED}")).exists()
         ]  # fmt: skip
         s3.delete(artifact, gone)
@@ -111,7 +108,7 @@ def _complete_files(remote: s3.Listing) -> s3.Listing:
     directories = {name.removesuffix(f"/{UPLOADED}") for name in remote if name.endswith(f"/{UPLOADED}")}
     return {
         name: about for name, about in remote.items()
-        if _is_content(name) and ("/" not in name or any(str(part) in directories for part in Path(name).parents))
+        if is_made(name) and ("/" not in name or any(str(part) in directories for part in Path(name).parents))
     }  # fmt: skip
 
 
@@ -119,13 +116,7 @@ def _local_files(artifact: Path, path: Path) -> set[str]:
     """The files of an artifact at or below a path of the cache, relative to the artifact."""
     files = [path] if path.is_file() else path.rglob("*")
     names = (str(file.relative_to(artifact)) for file in files if file.is_file())
-    return {name for name in names if _is_content(name)}
-
-
-def _is_content(name: str) -> bool:
-    """Whether a file is part of the artifact: not a temporary or hidden one, nor one that only the driver needs."""
-    parts = Path(name).parts
-    return parts[0] not in EXCLUDED and not any(part.startswith(".") for part in parts)
+    return {name for name in names if is_made(name)}
 
 
 def _is_current(artifact: Path, name: str, about: Mapping[str, Any]) -> bool:

@@ -29,7 +29,7 @@ from workflows.steps.expand import FileConfig
 from workflows.store import store as stores
 from workflows.store.dag import Step, StepFailed, step
 from workflows.store.planner import states
-from workflows.store.store import FAILURE, LOCK, RECORD, Store
+from workflows.store.store import DIGESTS, FAILURE, LOCK, RECORD, Store
 
 
 @pytest.fixture
@@ -306,7 +306,7 @@ def test_a_driver_killed_in_a_step_leaves_no_half_written_file(store: Store, tmp
     assert not store.is_done(node)
     assert not (store.path(node) / "whole").exists()
     assert run([node], store) == ["it"]
-    assert {path.name for path in store.path(node).iterdir()} == {"calls", LOCK, RECORD}
+    assert {path.name for path in store.path(node).iterdir()} == {"calls", DIGESTS, LOCK, RECORD}
 
 
 def test_a_step_whose_driver_was_killed_before_the_record_is_not_done(store: Store) -> None:

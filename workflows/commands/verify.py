@@ -1,0 +1,56 @@
+"""Read every file of what a run has finished, and say which are no longer as their steps left them: changed, lost, or
+not to be read. On S3, which checks its bytes itself, objects that were replaced or lost are found, and nothing is
+read."""
+
+import argparse
+
+from tqdm import tqdm
+
+from components.config import UserError, listing
+from workflows.commands.opening import opened, run_command
+from workflows.commands.several import add_configs, one_by_one
+from workflows.store.dag import graph
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_configs(parser)
+    parser.add_argument("--remove", action="store_true", help="remove what is not as it was, so that it is made again")
+
+
+def call(arguments: argparse.Namespace) -> None:
+    """Verify the experiments that the arguments name."""
+    one_by_one(arguments, verify)
+
+
+def verify(arguments: argparse.Namespace) -> None:
+    """Print a line for each file that is not as it was; UserError where there is one, unless it is removed."""
+    experiment, store = opened(arguments)
+    nodes = [node for node in graph(experiment.wanted) if store.is_done(node)]
+    if not nodes:
+        raise UserError("nothing of it has been run")
+    sizes = store.sizes(nodes)
+    damaged, unknown = [], []
+    with tqdm(total=sum(sizes), unit="B", unit_scale=True, disable=None, leave=False) as bar:
+        for node in nodes:
+            bar.set_description(node.label)
+            found = store.changes(node, bar.update)
+            if found is None:
+                unknown.append(node.label)
+            elif found:
+                damaged.append(node)
+                lines = [f"  {node.label}: {store.location(node)}/{name} {how}" for name, how in found.items()]
+                bar.write("\n".join(lines))
+    if unknown:
+        print(f"not verified, as no digests were kept when they were finished: {listing(unknown)}")
+    count = len(nodes) - len(unknown)
+    if not damaged:
+        print(f"{count} artifacts, {sum(sizes) / 2**20:,.1f} MB: every file is as its step left it")
+        return
+    again = " && ".join(f"{run_command(arguments)} --until {node.label!r}" for node in damaged)
+    said = f"{len(damaged)} of {count} artifacts are not as their steps left them"
+    if not arguments.remove:
+        raise UserError(f"{said}, above; `--remove` removes them, and then this makes them again: {again}")
+    for node in damaged:
+        store.remove(node)
+    print(f"{said}, and were removed; make them again: {again}")
