@@ -228,6 +228,10 @@ def test_the_page_by_keyboard_and_on_a_phone(service: Served, tmp_path: Path) ->
         page.open("about:blank")
         page.open(address)
         page.wait("document.querySelectorAll('section').length === 2")
+        page.open(f"{service.url}/?q=comi&k=5")
+        page.wait("document.querySelectorAll('li').length === 5")
+        page.run("location.hash = '#q=barami'")
+        page.wait("document.title.startsWith('barami')")
 
 
 @pytest.mark.slow
