@@ -15,7 +15,7 @@ from workflows.store import s3
 from workflows.store.dag import Step, graph
 from workflows.store.forecast import Forecast, about
 from workflows.store.planner import pending
-from workflows.store.progress import bar
+from workflows.store.progress import bar, describe
 from workflows.store.store import FAILURE, Store
 from workflows.tuning.report import format_table
 from workflows.tuning.trials import TrialTable
@@ -75,6 +75,12 @@ def view(experiment: Experiment, store: Store, waiting: list[Step], again: str) 
         lines.append("  other runs of this config, which `show` takes too:")
         lines += [f"    {folder}{_set(experiment, folder)}" for folder in found]
     lines += [f"  failed: {node.label}: {why}" for node in waiting if node not in busy and (why := _why(node, store))]
+    stopped = {node.label: describe(store.path(node)) for node in waiting if node not in busy}
+    lines += [
+        f"  stopped: {label} at {how_far}; what was saved of it is kept"
+        for label, how_far in stopped.items()
+        if how_far
+    ]
     later = [node.label for node in waiting if node not in busy]
     if later:
         more = f" and {len(later) - NEXT} more" if len(later) > NEXT else ""

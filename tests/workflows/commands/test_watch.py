@@ -76,6 +76,9 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
         "  failed: bm25 index: OSError: the disk is full",
         f"  then: bm25 index, bm25 ranking (test), BM25 measures, start retriever and {whole - 5} more",
     ]  # fmt: skip
+    monkeypatch.setattr(store, "holders", lambda nodes: {})  # the driver was killed
+    lines = watch.view(experiment, store, waiting, "do it again").splitlines()
+    assert "  stopped: data at 50/200 texts loss 0.5; what was saved of it is kept" in lines
 
 
 def test_it_says_that_it_waits_where_nothing_runs(
