@@ -5,9 +5,11 @@ from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import InitErrorDetails
 
 LINE = 1_200
 """Most characters of a line of a message."""
@@ -52,7 +54,20 @@ def printable(line: str) -> str:
 class Config(BaseModel):
     """Base of every config: unknown keys are errors, and the docstring below a field is its help text."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_numbers(cls, tree: Any) -> Any:
+        """Refuse true and false where a number is meant: Python takes them for 1 and 0."""
+        for name, value in tree.items() if isinstance(tree, dict) else ():
+            if isinstance(value, bool) and name in cls.model_fields:
+                kinds = _kinds(cls.model_fields[name].annotation)
+                if kinds & {int, float} and bool not in kinds and value not in kinds:
+                    kind = "float_type" if float in kinds else "int_type"
+                    wrong = InitErrorDetails(type=kind, loc=(name,), input=value)
+                    raise ValidationError.from_exception_data(cls.__name__, [wrong])
+        return tree
 
     def files(self) -> dict[str, Path]:
         """The files outside the store that a step with this config reads, by name, whether or not they exist."""
@@ -66,6 +81,15 @@ class Config(BaseModel):
     def installed(self) -> dict[str, str]:
         """The versions of the installed packages whose files a step with this config reads, by name."""
         return {}
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The types of a field that takes one of several, and literal values."""
+    if get_origin(annotation) is Literal:
+        return set(get_args(annotation))
+    if get_origin(annotation) in (Union, UnionType):
+        return {kind for argument in get_args(annotation) for kind in _kinds(argument)}
+    return {annotation}
 
 
 C = TypeVar("C", bound=BaseModel)
@@ -141,13 +165,46 @@ def unknown(key: Any, accepted: list[str], *elsewhere: dict[str, list[str]]) -> 
 def mistake(found: Mapping[str, Any], place: tuple[Any, ...], *, off: bool = False) -> str:
     """A mistake that pydantic has found at a place, in words: the key, what is wrong, and what was got. `off` says that
     false may stand there too."""
-    message = found["msg"].removeprefix("Value error, ")
-    if found["type"] in ("model_type", "dict_type"):
-        message = "expected keys and values" + (", or false" if off else "")
-    elif found["type"] == "missing":
+    kind, about = found["type"], found.get("ctx", {})
+    if kind.startswith("union_tag"):
+        place = (*place, about["discriminator"].strip("'"))
+    if kind in ("missing", "union_tag_not_found"):
         message = "it is needed, and is not there"
-    got = "" if found["type"] in ("missing", "value_error") else f", got {found['input']!r}"
-    return f"{'.'.join(map(str, place))}: {message}{got}" if place else f"{message}{got}"
+    elif kind == "value_error":  # our own
+        message = found["msg"].removeprefix("Value error, ")
+    else:
+        value = about.get("actual_length", about.get("tag", found["input"]))
+        got = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+        accepted = next((what for beginning, what in ACCEPTED.items() if kind.startswith(beginning)), None)
+        if accepted is None:
+            message = f"{found['msg']}, got {got}"
+        else:
+            message = f"got {got}; accepted: {accepted.format(**about)}{', or false' if off else ''}"
+    return f"{'.'.join(map(str, place))}: {message}" if place else message
+
+
+ACCEPTED = {
+    "int_": "a whole number",
+    "float_": "a number",
+    "finite_number": "a finite number",
+    "bool_": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "model_type": "keys and values",
+    "dict_type": "keys and values",
+    "literal_error": "{expected}",
+    "union_tag_invalid": "{expected_tags}",
+    "greater_than_equal": "{ge:g} or more",
+    "greater_than": "more than {gt:g}",
+    "less_than_equal": "{le:g} or less",
+    "less_than": "less than {lt:g}",
+    "too_short": "at least {min_length} of them",
+    "too_long": "at most {max_length} of them",
+    "string_too_short": "at least {min_length} characters",
+    "string_too_long": "at most {max_length} characters",
+}
+"""What is accepted, by the beginning of pydantic's name of the mistake."""
 
 
 def without_classes(cls: Any, location: tuple[Any, ...]) -> tuple[Any, ...]:

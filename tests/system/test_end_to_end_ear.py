@@ -266,7 +266,7 @@ def test_what_does_not_fit_together_is_named(
         ("by_generator.terms.ri.train.batch", "0", "rerankers.by_generator.terms.ri.train.batch: "),
         ("by_generator.terms.ri.maxrank", "1", "rerankers.by_generator.terms.ri.maxrank: unknown key; accepted: model"),
         ("ri.train.validate_on_dev", "{every: 1, measure: RR}",
-         "rerankers.ri.train.validate_on_dev.measure: Input should be 'rank' or 'accuracy', got 'RR'"),
+         "rerankers.ri.train.validate_on_dev.measure: got 'RR'; accepted: 'rank' or 'accuracy'"),
     ],
 )  # fmt: skip
 def test_what_a_reranker_cannot_be_is_named(

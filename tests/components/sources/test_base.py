@@ -50,7 +50,7 @@ def test_a_format_is_a_file() -> None:
             "c.yaml: data.pth: unknown key; accepted: format, on_bad, sha256, ",
         ),
         ({"format": "beir"}, "c.yaml: data.path: it is needed, and is not there"),
-        ({"format": "beir", "path": "x", "on_bad": "skip"}, "c.yaml: data.on_bad: Input should be 'fail' or 'drop'"),
+        ({"format": "beir", "path": "x", "on_bad": "skip"}, "c.yaml: data.on_bad: got 'skip'; accepted: 'fail' or 'drop'"),
         ({"format": "beir", "path": "x", "sha256": {"a": "b"}}, "c.yaml: data.sha256.a: String should match pattern"),
         (
             {"format": "parquet", "path": "x", "columns": {"docs": {}}},
@@ -64,7 +64,7 @@ def test_a_format_is_a_file() -> None:
             {"format": "huggingface", "documents": {"path": "x", "dataset": "y"}, "queries": {"path": "z"}},
             "c.yaml: data.documents: give either dataset (on the hub) or path (a folder)",
         ),
-        (3, "c.yaml: data: expected keys and values, got 3"),
+        (3, "c.yaml: data: got 3; accepted: keys and values"),
     ],
 )
 def test_a_wrong_declaration_is_one_clear_line(tree: Any, message: str) -> None:

@@ -208,7 +208,7 @@ def test_the_card_says_what_it_is(run: Place, exported: Callable[[str], Path]) -
     ("name", "says"),
     [
         ("no such", "no system is called 'no such'; accepted: retriever, BM25, fusion, "),
-        (deployed.WEIGHED, f"'{deployed.WEIGHED}' cannot be exported: neighbours: weight: Input should be 'linear', g"),
+        (deployed.WEIGHED, f"'{deployed.WEIGHED}' cannot be exported: neighbours: weight: got '"),
         ("BM25 by neighbours", "'BM25 by neighbours' cannot be exported: 'BM25 by neighbours' reranks by neighbours; "),
         ("ranker over neighbours", "'ranker over neighbours' cannot be exported: 'retriever by neighbours' reranks by"),
         ("two of one", "'two of one' cannot be exported: 'two of one' fuses 'retriever ranking (test)', 'retriever r"),

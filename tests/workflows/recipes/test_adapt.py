@@ -265,12 +265,12 @@ def test_measures_are_those_of_the_judgements(tree: dict[str, Any]) -> None:
         ("evaluate.split=tset", r"own\.yaml: evaluate\.split: no query of 'tset' has a relevant document; splits that"),
         ("evaluate.select=validation", r"own\.yaml: evaluate\.select: no query of 'validation'"),
         ("evaluate.select=null", r"own\.yaml: .*evaluate: a system is chosen by queries that are neither"),
-        ("train.game.updates=0", r"own\.yaml: train\..*game\.updates: Input should be greater than or equal to 1"),
+        ("train.game.updates=0", r"own\.yaml: train\..*game\.updates: got 0; accepted: 1 or more"),
         (
             "train.wram={updates: 3}",
             r"own\.yaml: train\.wram: unknown key; accepted: warm, ranker, game; did you mean warm\?",
         ),
-        ("train=much", r"own\.yaml: train: expected keys and values, or false, got 'much'"),
+        ("train=much", r"own\.yaml: train: got 'much'; accepted: keys and values, or false"),
         ("model=/nowhere", r"own\.yaml: model: /nowhere: there is no such directory"),
     ],
 )

@@ -178,12 +178,12 @@ def test_more_dimensions_than_there_are(places, tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"vectors": "int4"}, "vectors: Input should be 'encoded', 'int8' or 'binary', got 'int4'"),
+        ({"vectors": "int4"}, "vectors: got 'int4'; accepted: 'encoded', 'int8' or 'binary'"),
         ({"index": "Flat", "vectors": "int8"}, "vectors: int8: an index says itself what it keeps"),
         ({"rescore_by": "int8"}, "rescore_by: nothing is rescored; accepted: with `rescore`"),
         ({"rescore": 4}, "rescore_by: encoded: the candidates are found by these vectors"),
         ({"rescore": 4, "vectors": "int8", "rescore_by": "int8"}, "rescore_by: int8: the candidates are found by"),
-        ({"dimensions": 0}, "dimensions: Input should be greater than or equal to 1"),
+        ({"dimensions": 0}, "dimensions: got 0; accepted: 1 or more"),
     ],
 )
 def test_mistakes_are_named(options, says):
