@@ -189,6 +189,7 @@ ACCEPTED = {
     "finite_number": "a finite number",
     "bool_": "true or false",
     "string_type": "text",
+    "string_pattern_mismatch": "text that matches {pattern}",
     "list_type": "a list",
     "tuple_type": "a list",
     "model_type": "keys and values",

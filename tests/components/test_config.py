@@ -75,7 +75,7 @@ def test_a_tree_becomes_a_frozen_config() -> None:
         ({"name": "x", "depth": 1}, "; did you mean index.depth or maybe.depth?"),
         ({"name": "x", "index": {"kind": "round"}}, "index.kind: got 'round'; accepted: 'flat', 'deep'"),
         ({"name": "x", "index": {"width": 1}}, "index.kind: it is needed, and is not there"),
-        ({"name": "x", "index": {"kind": "flat", "width": True}}, "index.flat.width: got true; accepted: a whole number"),
+        ({"name": "x", "index": {"kind": "flat", "width": True}}, "flat.width: got true; accepted: a whole number"),
         ({"name": "x", "maybe": {"depth": float("inf")}}, "maybe.depth: got inf; accepted: a finite number"),
         ({"name": "x", "index": {"kind": "deep"}}, "index.deep.depth: it is needed, and is not there"),
         (
