@@ -125,8 +125,11 @@ class Results:
         self.systems.append(System(name, None, self._collection, split, seed, measures, data))
 
     def gather(self, comparisons: list[tuple[str, str]]) -> Step:
-        """The step that gathers all measures, and makes the comparisons asked for."""
-        return gathered(self.systems, comparisons)
+        """The step that gathers all measures, and makes the comparisons asked for, the first of which is of what a run
+        is for: that is compared with the rankings of files too."""
+        given = self.config.evaluate.other_rankings.keys() & system_names(self.systems)
+        beside = [(comparisons[0][0], name) for name in sorted(given)] if comparisons else []
+        return gathered(self.systems, list(dict.fromkeys(comparisons + beside)))
 
     @property
     def _collection(self) -> str:
