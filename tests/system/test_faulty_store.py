@@ -116,3 +116,5 @@ def test_a_run_whose_requests_meet_faults_loses_nothing(
     assert place("run") == 0  # on another machine, from what is in the store
     assert "nothing to run" in "".join(said())
     bucket.assert_same(place, disk, late=True)
+    if place("verify"):  # a file that came after its deletion stays
+        assert all(line.endswith(" was not there") for line in said()[0].splitlines())

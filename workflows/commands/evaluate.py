@@ -28,13 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Print a line a measure: its mean over the queries, the ends of the mean's 95 % interval and, with `--against`,
-    the difference, the ends of its interval, and p."""
+    """Print a line a measure, in columns on a terminal, else with tabs: its mean over the queries, the ends of the
+    mean's 95 % interval and, with `--against`, the difference, the ends of its interval, and p."""
     import pyarrow.compute as pc
 
     from components.data import trec
     from components.evaluation import measures
-    from components.evaluation.significance import compare, ends, estimate, layouts
+    from components.evaluation.significance import compare, estimate, layouts
 
     qrels = trec.read_qrels(arguments.qrels)
     relevant = qrels.filter(pc.greater(qrels["relevance"], 0))
@@ -51,13 +51,18 @@ def call(arguments: argparse.Namespace) -> None:
     if arguments.against is not None:
         head += ["difference", "difference_low", "difference_high", "p"]
         compared = {one["measure"]: one for one in compare(of_each[:1], of_each[1:], seed=0)}
-    print("\t".join(head))
+    rows = [head]
     for name, (_, values) in layouts(of_each[:1]).items():
         found = estimate([values])
-        numbers = [found.mean, *ends(found).values()]
+        interval = found.interval()
+        numbers = [found.mean, *((None, None) if interval is None else measures.within(name, *interval))]
         if name in compared:
             numbers += [compared[name][key] for key in ("difference", "low", "high", "p")]
-        print("\t".join([name, *("" if number is None else f"{number:.4f}" for number in numbers)]))
+        rows.append([name, *("" if number is None else f"{number:.4f}" for number in numbers)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(padded).rstrip() if sys.stdout.isatty() else "\t".join(row))
 
 
 def _match(path: Path, ranking: pa.Table, judged: Path, relevant: pa.Table) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import ir_measures
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from components.config import UserError
+from components.evaluation.measures import within
 from tests.support import tiny, toy
 from tests.support.tiny import Place, Said
 from tests.support.trainings import lines
@@ -49,7 +51,8 @@ def test_export_and_evaluate_agree_with_the_run(played: Place, tmp_path: Path, s
         head, *lines = [line.split("\t") for line in said()[0].splitlines()]
         assert head == ["measure", "mean", "low", "high"]
         means = {one["measure"]: one for one in played.metrics()["means"] if one["system"] == system}
-        assert lines == [[name, *(f"{means[name][key]:.4f}" for key in ("value", "low", "high"))]
+        ends = {name: within(name, one["low"], one["high"]) for name, one in means.items()}
+        assert lines == [[name, *(f"{number:.4f}" for number in (means[name]["value"], *ends[name]))]
                          for name in ("RR@10", "R@100")]  # fmt: skip
         theirs = ir_measures.calc_aggregate(
             [ir_measures.parse_measure("RR@10")],
@@ -83,6 +86,17 @@ def test_evaluate_compares_two_files_as_the_run_does(played: Place, tmp_path: Pa
     assert float(line[-1]) == pytest.approx(found["p"], abs=0.02)  # by random signs of another seed
     assert played("evaluate", system, qrels, "--against", system, "--measures", "RR@10") == 0
     assert said()[0].splitlines()[1].split("\t")[-4:] == ["0.0000", "0.0000", "0.0000", "1.0000"]
+
+
+def test_evaluate_prints_columns_on_a_terminal(
+    played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "qrels.trec").write_text("q1 0 d1 1\nq2 0 d2 1\n")
+    (tmp_path / "a.trec").write_text("q1 Q0 d1 1 2.0 x\nq2 Q0 d2 1 2.0 x\n")
+    said()
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert played("evaluate", str(tmp_path / "a.trec"), str(tmp_path / "qrels.trec"), "--measures", "nDCG@10") == 0
+    assert said()[0] == "measure  mean    low     high\nnDCG@10  1.0000  1.0000  1.0000\n"
 
 
 def test_evaluate_says_what_has_another_name(played: Place, tmp_path: Path, said: Said) -> None:
