@@ -10,6 +10,7 @@ from components.config import UserError, listing
 from workflows.commands.opening import opened, run_command
 from workflows.commands.several import add_configs, one_by_one
 from workflows.store.dag import graph
+from workflows.store.forecast import about
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +51,8 @@ def verify(arguments: argparse.Namespace) -> None:
     again = " && ".join(f"{run_command(arguments)} --until {node.label!r}" for node in damaged)
     said = f"{len(damaged)} of {count} artifacts are not as their steps left them"
     if not arguments.remove:
-        raise UserError(f"{said}, above; `--remove` removes them, and then this makes them again: {again}")
+        took = about(sum(record["seconds"] for node in damaged if (record := store.record(node)) is not None))
+        raise UserError(f"{said}, above; `--remove` removes them, which took {took}; this makes them again: {again}")
     for node in damaged:
         store.remove(node)
     print(f"{said}, and were removed; make them again: {again}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import subprocess
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def test_each_way_to_differ_is_named_and_mended(place: Place, said: Said) -> Non
         f"  warm retriever: {lost} is not there",
     ]
     assert "2 of" in error
+    assert re.search(r"which took about \d+ s; this makes them again: ", error)
     assert "--until 'start vectors'" in error
     assert "--until 'warm retriever'" in error
     assert tiny.contents(place.store) == before
