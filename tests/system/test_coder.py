@@ -19,6 +19,7 @@ from tests.support.tiny import Place
 from tests.system.test_end_to_end import UNTRAINED, copy_of_beginning, systems
 from workflows.stages import experiments
 from workflows.store.dag import graph
+from workflows.store.store import DIGESTS, LOCK, RECORD
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def test_every_system_of_the_paper_is_measured_and_compared(trained: Place) -> N
     wanted = experiments.read(trained.config, [], trained.runs).wanted
     assert {path.name for path in trained.store.iterdir()} == {node.name for node in graph(wanted)}
     for label in ("CODER by neighbours", "CODER by neighbours, chosen", "labels 1"):
-        left = {path.name for path in trained.artifact(label).iterdir()} - {"artifact.json", "lock"}
+        left = {path.name for path in trained.artifact(label).iterdir()} - {RECORD, DIGESTS, LOCK}
         assert left <= {"ranking.parquet", "groups.parquet", "chosen.json", "trials.json"}
 
 

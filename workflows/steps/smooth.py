@@ -13,6 +13,7 @@ from components.compute.processor import configure_process
 from components.config import Config, UserError
 from components.data import row_runs
 from components.data.groups import (
+    CANDIDATES,
     Groups,
     ids_of,
     measured_queries,
@@ -144,31 +145,39 @@ def smooth(
     over the groups that have some: the entropy (natural logarithm), how many candidates have a share, and the ground
     truth's.
     """
-    read_groups = Groups(groups / "groups.parquet", data)
-    offsets, truth = read_groups.offsets, read_groups.targets > 0
-    query_ids = ids_of(data / "queries.parquet", "query_id").take(pa.array(read_groups.queries))
-    Lists(QueryVectors(queries).rows(query_ids), read_groups.documents, offsets).save(out)
-    write_array(out / "truth.npy", truth)
+    offsets, truth = _lists(out, data, queries, groups)
     targets, _ = map_rows(
-        Smoother, len(read_groups), GROUPS_AT_ONCE, out=out, cluster=cluster, pool=cluster.map, unit="groups",
+        Smoother, len(offsets) - 1, GROUPS_AT_ONCE, out=out, cluster=cluster, pool=cluster.map, unit="groups",
         work=out, vectors=vectors, queries=queries, config=config,
     )  # fmt: skip
     write_lists(groups / "groups.parquet", "targets", targets, out / "groups.parquet")
     remove(out, "lists.*.npy", "part-*.npy", "truth.npy")
-    return {"groups": len(read_groups), "candidates": len(targets), **_spread(targets, truth, offsets)}
+    return {"groups": len(offsets) - 1, "candidates": len(targets), **_spread(targets, truth, offsets)}
+
+
+def _lists(out: Path, data: Path, queries: Path, groups: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Write what the workers read of all groups. Returns (G + 1,) where each group begins among the candidates, and
+    (C,) which of these are ground truth: no more of them stays in memory."""
+    found = Groups(groups / "groups.parquet", data)
+    truth = found.targets > 0
+    query_ids = ids_of(data / "queries.parquet", "query_id").take(pa.array(found.queries))
+    Lists(QueryVectors(queries).rows(query_ids), found.documents, found.offsets).save(out)
+    write_array(out / "truth.npy", truth)
+    return found.offsets, truth
 
 
 def _spread(targets: np.ndarray, truth: np.ndarray, offsets: np.ndarray) -> dict[str, float]:
     """How targets are spread, in means over the groups that have some."""
-    group = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    some = max(1, len(np.unique(group[truth])))
-    shares = targets[targets > 0].astype(np.float64)
-    return {
-        "labelled": len(np.unique(group[truth])),
-        "entropy": float(-(shares * np.log(shares)).sum()) / some,
-        "with_a_share": len(shares) / some,
-        "ground_truth": float(targets[truth].astype(np.float64).sum()) / some,
-    }
+    labelled = len(np.unique(np.searchsorted(offsets, np.flatnonzero(truth), side="right")))
+    entropy, with_a_share, ground_truth = 0.0, 0, 0.0
+    for start in range(0, len(targets), CANDIDATES):
+        some = targets[start : start + CANDIDATES].astype(np.float64)
+        shares = some[some > 0]
+        entropy -= float((shares * np.log(shares)).sum())
+        with_a_share += len(shares)
+        ground_truth += float(some[truth[start : start + CANDIDATES]].sum())
+    sums = {"entropy": entropy, "with_a_share": with_a_share, "ground_truth": ground_truth}
+    return {"labelled": labelled, **{name: value / max(1, labelled) for name, value in sums.items()}}
 
 
 class Smoother:
