@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+UMASK = os.umask(0)
+os.umask(UMASK)  # it can only be read by being set
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside `path`, which is renamed to it when the block succeeds and removed when it fails.
@@ -34,6 +38,7 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         with timed("files"):
             yield temporary
+            _share(temporary)
             _sync(temporary)
             try:
                 os.replace(temporary, path)
@@ -105,7 +110,9 @@ def check_whole(path: Path) -> None:
         except Exception as error:  # each library's own; Arrow's may be an OSError, but of no system call
             if isinstance(error, OSError) and error.errno is not None:
                 raise
-            raise Damaged(f"{file}: {what}: {str(error).splitlines()[0].rstrip('.')}", file) from None
+            reason = str(error).splitlines()[0].rstrip(".")
+            why = "" if "pickle" in reason else f": {reason}"  # NumPy's advice, to load it unsafely
+            raise Damaged(f"{file}: {what}{why}", file) from None
 
 
 def _open_safetensors(file: Path) -> None:
@@ -178,6 +185,13 @@ def unwritable(folder: Path) -> str | None:
     except OSError as error:
         return f"{place} cannot be written to ({error.strerror})"
     return None
+
+
+def _share(path: Path) -> None:
+    """Let others read what this process's umask lets them: safetensors' files are their owner's alone."""
+    for file in [path, *path.rglob("*")] if path.is_dir() else [path]:
+        if file.is_file() and file.stat().st_mode & 0o777 == 0o600:
+            file.chmod(0o666 & ~UMASK)
 
 
 def _sync(path: Path) -> None:

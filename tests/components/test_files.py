@@ -13,7 +13,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from components.files import append, remove, remove_leftovers, replacing, unwritable, write_json
 from workflows import ROOT
@@ -230,3 +232,13 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     assert unwritable(file) == unwritable(file / "a") == f"{file} is a file"
     assert (unwritable(Path("/sys/a/b")) or "").startswith("/sys cannot be written to (")
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_others_may_read_what_the_umask_lets_them(tmp_path: Path) -> None:
+    """safetensors makes files that their owner alone may read."""
+    with replacing(tmp_path / "model") as folder:
+        folder.mkdir()
+        save_file({"a": np.zeros(2)}, folder / "model.safetensors")
+        (folder / "config.json").touch()
+    modes = {path.name: path.stat().st_mode for path in (tmp_path / "model").iterdir()}
+    assert modes["model.safetensors"] == modes["config.json"]

@@ -30,7 +30,7 @@ from workflows.stages import systems
 from workflows.stages.experiments import Experiment
 from workflows.steps.search import INDEX
 from workflows.store.dag import Step
-from workflows.store.needed import finished
+from workflows.store.needed import finished, unchanged
 from workflows.store.store import Store
 
 TEXTS = ["a", "What is it?", "one two three", "B-25, c. 1940"]
@@ -112,6 +112,7 @@ class Export:
         if outcome.unmeasured:
             finished(store, outcome.retrieval.retriever)
             store.fetch([outcome.retrieval.retriever], "model")
+            unchanged(store, [outcome.retrieval.retriever])
             with replacing(to) as folder:
                 folder.mkdir(parents=True)
                 yield from self._retriever(folder)
@@ -120,10 +121,11 @@ class Export:
         deployed = systems.chosen(outcome, self.system or systems.recommended(outcome, store))
         stages = systems.stages(deployed)
         config = system_folder.fetch(deployed, stages, store)
-        for step in (outcome.data, outcome.retrieval.retriever, outcome.ranker, *outcome.rankings.values()):
-            if step is not None:
-                finished(store, step)
-        store.fetch([step for step in (outcome.retrieval.retriever, outcome.ranker) if step is not None], "model")
+        models = [step for step in (outcome.retrieval.retriever, outcome.ranker) if step is not None]
+        for step in (outcome.data, *models, *outcome.rankings.values()):
+            finished(store, step)
+        store.fetch(models, "model")
+        unchanged(store, [outcome.data, *models, *outcome.rankings.values()])
         with replacing(to) as folder:
             folder.mkdir(parents=True)
             yield from self._retriever(folder, systems.retriever_of(stages["dense"]) if "dense" in stages else None)

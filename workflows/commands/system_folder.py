@@ -21,7 +21,7 @@ from workflows.stages.systems import Stages, described, retriever_of, searched, 
 from workflows.steps import lucene
 from workflows.steps.search import INDEX
 from workflows.store.dag import Step
-from workflows.store.needed import finished, not_dropped
+from workflows.store.needed import finished, not_dropped, unchanged
 from workflows.store.store import Store
 
 
@@ -40,6 +40,7 @@ def fetch(system: System, steps: Stages, store: Store) -> SystemConfig:
     store.fetch([system.data], "documents.parquet")
     store.fetch(models, "model")
     store.fetch([*indexes, *weights])
+    unchanged(store, [system.data, *models, *indexes, *weights])
     return described(system, steps, store)
 
 

@@ -3,14 +3,17 @@ not to be read. On S3, which checks its bytes itself, objects that were replaced
 read."""
 
 import argparse
+from collections.abc import Sequence
+from contextlib import suppress
 
 from tqdm import tqdm
 
-from components.config import UserError, listing
+from components.config import Damaged, UserError, listing
 from workflows.commands.opening import opened, run_command
 from workflows.commands.several import add_configs, one_by_one
-from workflows.store.dag import graph
+from workflows.store.dag import Step, graph
 from workflows.store.forecast import about
+from workflows.store.store import Store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +30,7 @@ def call(arguments: argparse.Namespace) -> None:
 def verify(arguments: argparse.Namespace) -> None:
     """Print a line for each file that is not as it was; UserError where there is one, unless it is removed."""
     experiment, store = opened(arguments)
-    nodes = [node for node in graph(experiment.wanted) if store.is_done(node)]
+    nodes = [node for node in graph(experiment.wanted) if _has_record(node, store)]
     if not nodes:
         raise UserError("nothing of it has been run")
     sizes = store.sizes(nodes)
@@ -51,8 +54,25 @@ def verify(arguments: argparse.Namespace) -> None:
     again = " && ".join(f"{run_command(arguments)} --until {node.label!r}" for node in damaged)
     said = f"{len(damaged)} of {count} artifacts are not as their steps left them"
     if not arguments.remove:
-        took = about(sum(record["seconds"] for node in damaged if (record := store.record(node)) is not None))
-        raise UserError(f"{said}, above; `--remove` removes them, which took {took}; this makes them again: {again}")
+        took = _took(damaged, store)
+        raise UserError(f"{said}, above; `--remove` removes them, and this makes them again, in {took}: {again}")
     for node in damaged:
         store.remove(node)
     print(f"{said}, and were removed; make them again: {again}")
+
+
+def _has_record(node: Step, store: Store) -> bool:
+    """Whether an artifact is finished, or was before its record was damaged."""
+    try:
+        return store.is_done(node)
+    except Damaged:
+        return True
+
+
+def _took(nodes: Sequence[Step], store: Store) -> str:
+    """What artifacts took to make, in words; one whose record is damaged counts nothing."""
+    seconds = 0.0
+    for node in nodes:
+        with suppress(Damaged):
+            seconds += (store.record(node) or {"seconds": 0.0})["seconds"]
+    return about(seconds)

@@ -7,7 +7,7 @@ from typing import Any
 
 from workflows.store.store import DIGESTS, LOCK, RECORD
 
-VARYING = {"started", "time", "host", "machine", "nodes", "cluster", "code"}
+VARYING = {"started", "time", "host", "machine", "nodes", "cluster", "code", "digests"}
 """What records say of when and where a run went, which no two have in common; nor have they keys with `second`."""
 UNLIKE = {LOCK, DIGESTS, "ray"}
 """Entries of an artifact that are of its driver: the lock's file, digests of files with times in them, and Ray Train's

@@ -57,6 +57,14 @@ def finished(store: Store, node: Step) -> dict[str, Any]:
     return record
 
 
+def unchanged(store: Store, nodes: Iterable[Step]) -> None:
+    """NotMade where a file of some finished artifacts is not as its step left it: it is not to be given to others."""
+    for node in nodes:
+        for name, how in (store.changes(node) or {}).items():
+            place = store.location(node)
+            raise NotMade(f"{place}/{name} {how}; remove {place} and make it again", node.label)
+
+
 def not_dropped(store: Store, node: Step) -> None:
     """NotMade where files of a finished step were dropped."""
     if not store.is_complete(node):

@@ -33,6 +33,8 @@ def open_store(root: str | Path) -> Store:
 class ObjectStore(Store):
     """A store on S3. It keeps the promises of a store in a directory, by conditional PUTs in place of file locks."""
 
+    digests = ETAGS
+
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self._records: dict[Path, dict[str, Any] | None] = {}
@@ -81,7 +83,7 @@ class ObjectStore(Store):
         def finish(record: dict[str, Any]) -> bool:
             lease.check()
             transfer.sync(out, delete=True)
-            self._keep_digests(node)
+            record = {**record, "digests": self._keep_digests(node)}
             lease.check()
             ours = s3.put_json(out / RECORD, record, IfNoneMatch="*") is not None
             self.prefetch_records([node], refresh=True)
@@ -97,11 +99,11 @@ class ObjectStore(Store):
             name: str(about["ETag"]) for name, about in s3.listing(self.path(node)).items() if is_made(name)
         }  # fmt: skip
 
-    def _keep_digests(self, node: Step) -> None:
-        s3.put_json(self.path(node) / ETAGS, self._digests(node, lambda size: None))
+    def _keep_digests(self, node: Step) -> str:
+        return str(s3.put_json(self.path(node) / ETAGS, dict(self._digests(node, lambda size: None))))
 
-    def _kept_digests(self, node: Step) -> dict[str, str] | None:
-        return next(iter(s3.read_json([self.path(node) / ETAGS]).values()), None)
+    def _kept_digests(self, node: Step) -> tuple[str | None, dict[str, str]]:
+        return s3.read_version(self.path(node) / ETAGS) or (None, {})
 
     def _write(self, node: Step, record: dict[str, Any]) -> None:
         s3.put_json(self.path(node) / RECORD, record)

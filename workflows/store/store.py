@@ -47,6 +47,9 @@ def among(name: str, parts: Iterable[str]) -> bool:
 class Store:
     """A store in a directory: `root/<function>-<12 hex>/` for each artifact, with its record."""
 
+    digests = DIGESTS
+    """The file that has the digests of an artifact's others."""
+
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).absolute()
 
@@ -143,8 +146,7 @@ class Store:
         out.mkdir(parents=True, exist_ok=True)
 
         def finish(record: dict[str, Any]) -> bool:
-            self._keep_digests(node)
-            self._write(node, record)
+            self._write(node, {**record, "digests": self._keep_digests(node)})
             return True
 
         with _file_lock(out / LOCK, on_wait):
@@ -162,8 +164,7 @@ class Store:
 
     def remove(self, node: Step) -> int:
         """Delete an artifact, its record first; the bytes freed."""
-        if self.is_done(node):
-            self._delete_record(node)
+        self._delete_record(node)
         freed = self._delete(node, ["*"])
         shutil.rmtree(self.path(node), ignore_errors=True)
         return freed
@@ -173,9 +174,15 @@ class Store:
 
         None where no digests were kept when it was finished. `on_read` is told of the bytes that are read.
         """
-        kept, record = self._kept_digests(node), self.record(node)
-        if kept is None or record is None:
+        try:
+            record = self.record(node)
+        except Damaged:
+            return {RECORD: "has changed"}
+        if record is None or "digests" not in record:
             return None
+        of_them, kept = self._kept_digests(node)
+        if of_them != record["digests"]:
+            return {self.digests: "is not there" if of_them is None else "has changed"}
         kept = {name: one for name, one in kept.items() if not among(name, record["dropped"])}
         now = self._digests(node, on_read)
         changed = {
@@ -203,24 +210,27 @@ class Store:
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             return dict(zip(files, pool.map(found, files.values()), strict=True))
 
-    def _keep_digests(self, node: Step) -> None:
-        with replacing(self.path(node) / DIGESTS) as temporary:
+    def _keep_digests(self, node: Step) -> str:
+        """Write the digests of all files; the digest of that."""
+        path = self.path(node) / DIGESTS
+        with replacing(path) as temporary:
             found = self._digests(node, lambda size: None)
             temporary.write_text("".join(f"{one}  {name}\n" for name, one in sorted(found.items())))
+        return digest(path)
 
-    def _kept_digests(self, node: Step) -> dict[str, str] | None:
-        """What `_keep_digests` has kept; None where an artifact was finished before there were any."""
-        try:
-            lines = (self.path(node) / DIGESTS).read_text().splitlines()
-        except FileNotFoundError:
-            return None
-        return {name: one for one, _, name in (line.partition("  ") for line in lines)}
+    def _kept_digests(self, node: Step) -> tuple[str | None, dict[str, str]]:
+        """What `_keep_digests` returned, as it is now, or None where it is lost; and what it wrote."""
+        path = self.path(node) / DIGESTS
+        if not path.is_file():
+            return None, {}
+        lines = path.read_text(errors="replace").splitlines()
+        return digest(path), {name: one for one, _, name in (line.partition("  ") for line in lines)}
 
     def _write(self, node: Step, record: dict[str, Any]) -> None:
         write_json(self.path(node) / RECORD, record)
 
     def _delete_record(self, node: Step) -> None:
-        (self.path(node) / RECORD).unlink()
+        (self.path(node) / RECORD).unlink(missing_ok=True)
 
     def _delete(self, node: Step, parts: list[str]) -> int:
         """Delete the files of some parts; their bytes."""

@@ -85,3 +85,16 @@ def test_a_step_of_a_finished_run_that_is_gone(copy: Place, said: Said) -> None:
         r"error: the step 'retriever 1 vectors' is not done; run it first: .* --until 'retriever 1 vectors'",
         error(said),
     )
+
+
+def test_what_has_changed_is_not_exported(copy: Place, tmp_path: Path, said: Said) -> None:
+    """A byte of weights that can still be read: nothing else would notice."""
+    weights = copy.artifact("retriever 1") / "model" / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-3] ^= 1
+    weights.write_bytes(data)
+    said()
+    assert copy("export", str(tmp_path / "out")) == 2
+    wanted = rf"error: {weights} has changed; remove {weights.parents[1]} and make it again: .* --until 'retriever 1'"
+    assert re.fullmatch(wanted, error(said))
+    assert not (tmp_path / "out").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from tests.support import tiny
 from tests.support.tiny import Place, Said
 from workflows.store import store as stores
-from workflows.store.store import DIGESTS
+from workflows.store.store import DIGESTS, RECORD
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_each_way_to_differ_is_named_and_mended(place: Place, said: Said) -> Non
         f"  warm retriever: {lost} is not there",
     ]
     assert "2 of" in error
-    assert re.search(r"which took about \d+ s; this makes them again: ", error)
+    assert re.search(r"this makes them again, in about \d+ s: ", error)
     assert "--until 'start vectors'" in error
     assert "--until 'warm retriever'" in error
     assert tiny.contents(place.store) == before
@@ -86,9 +87,26 @@ def test_a_file_that_cannot_be_read_is_named(place: Place, said: Said, monkeypat
     assert said()[0] == f"  start vectors: {vectors}/documents-00001.npy cannot be read: Input/output error\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "how"),
+    [(DIGESTS, None, "is not there"), (DIGESTS, "", "has changed"), (RECORD, "x", "has changed")],
+)
+def test_digests_and_records_are_verified_too(place: Place, said: Said, name: str, text: str | None, how: str) -> None:
+    vectors = place.artifact("start vectors")
+    (vectors / name).unlink()
+    if text is not None:
+        (vectors / name).write_text(text)
+    assert place("verify", "--remove") == 0
+    assert said()[0].splitlines()[0] == f"  start vectors: {vectors}/{name} {how}"
+    assert not vectors.exists()
+
+
 def test_artifacts_without_digests_are_named(place: Place, said: Said) -> None:
     """As an older store has them."""
-    (place.artifact("start vectors") / DIGESTS).unlink()
+    vectors = place.artifact("start vectors")
+    record = json.loads((vectors / RECORD).read_text())
+    del record["digests"]
+    (vectors / RECORD).write_text(json.dumps(record))
     assert place("verify") == 0
     first, last = said()[0].splitlines()
     assert first.endswith("no digests were kept when they were finished: start vectors")
