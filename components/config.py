@@ -15,6 +15,8 @@ LINE = 1_200
 """Most characters of a line of a message."""
 MEANT = 3
 """Most places of a key that may be meant."""
+SHOWN = 6
+"""Most keys that are named where keys were expected."""
 VERY_NEAR = 0.8
 """How like a misspelt key one of its own place is that comes before the same one in another place: seed and seeds."""
 
@@ -142,6 +144,9 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
             below = [_keys_below(one, place[:-1]) for one in _classes(cls, first["loc"][:-1])[:1]]
             said = unknown(place[-1], accepted, *below, _keys_below(cls))
             raise UserError(f"{where}: {'.'.join(map(str, place))}: {said}") from None
+        if first["type"] == "model_type":
+            keys = fields_at(cls, first["loc"])
+            first = {**first, "ctx": {"keys": f": {listing(keys[:SHOWN])}{', ...' * (len(keys) > SHOWN)}"}}
         off = any(one["loc"][:-1] == first["loc"][:-1] and one["msg"] == "Input should be False" for one in mistakes)
         raise UserError(f"{where}: {mistake(first, place, off=off)}") from None
 
@@ -170,16 +175,22 @@ def mistake(found: Mapping[str, Any], place: tuple[Any, ...], *, off: bool = Fal
         place = (*place, about["discriminator"].strip("'"))
     if kind in ("missing", "union_tag_not_found"):
         message = "it is needed, and is not there"
+    elif kind == "extra_forbidden":
+        message = "unknown key"
     elif kind == "value_error":  # our own
         message = found["msg"].removeprefix("Value error, ")
     else:
         value = about.get("actual_length", about.get("tag", found["input"]))
         got = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+        got = "none" if kind == "too_short" and not value else got
         accepted = next((what for beginning, what in ACCEPTED.items() if kind.startswith(beginning)), None)
         if accepted is None:
             message = f"{found['msg']}, got {got}"
         else:
-            message = f"got {got}; accepted: {accepted.format(**about)}{', or false' if off else ''}"
+            form = f", such as [{got}]" if kind == "list_type" and isinstance(value, (int, float, str)) else ""
+            message = (
+                f"got {got}; accepted: {accepted.format(**{'keys': '', **about})}{form}{', or false' if off else ''}"
+            )
     return f"{'.'.join(map(str, place))}: {message}" if place else message
 
 
@@ -192,7 +203,7 @@ ACCEPTED = {
     "string_pattern_mismatch": "text that matches {pattern}",
     "list_type": "a list",
     "tuple_type": "a list",
-    "model_type": "keys and values",
+    "model_type": "keys and values{keys}",
     "dict_type": "keys and values",
     "literal_error": "{expected}",
     "union_tag_invalid": "{expected_tags}",
@@ -209,9 +220,10 @@ ACCEPTED = {
 
 
 def without_classes(cls: Any, location: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A location as a config has it: without the classes that pydantic names where a key takes several kinds."""
+    """A location as a config has it: without the classes and the validators that pydantic names where a key takes
+    several kinds."""
     named = [part for at, part in enumerate(location) if part in {one.__name__ for one in _classes(cls, location[:at])}]
-    return tuple(part for part in location if part not in named)
+    return tuple(part for part in location if part not in named and "[" not in str(part))
 
 
 def fields_at(cls: Any, location: tuple[Any, ...]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -96,7 +97,7 @@ def _function(path: str) -> ast.FunctionDef:
     """The source of the function at a dotted path."""
     module, _, name = path.rpartition(".")
     if not module:
-        raise ValueError(f"{path!r} names no module; accepted: MODULE.FUNCTION, such as my_package.losses.{path}")
+        raise ValueError(f"{path!r} names no module; accepted: MODULE.FUNCTION, such as {_such_as(path)}")
     file = modules.file_of(module)
     if file is None:
         raise ValueError(f"no module {module!r} for the function {path!r}; {modules.LOOKED_IN}")
@@ -108,6 +109,14 @@ def _function(path: str) -> ast.FunctionDef:
         public = sorted(function for function in functions if not function.startswith("_"))
         raise ValueError(f"{module} has no function {name!r}; accepted: {listing(public)}")
     return functions[name]
+
+
+def _such_as(name: str) -> str:
+    """The dotted path of a loss of ours with this name, or else of one that a user may write."""
+    for file in sorted((Path(__file__).parent / "losses").glob("*.py")):
+        if any(isinstance(node, ast.FunctionDef) and node.name == name for node in modules.syntax(file).body):
+            return f"components.losses.{file.stem}.{name}"
+    return f"my_package.losses.{name}"
 
 
 def _literal(node: ast.expr) -> Any:

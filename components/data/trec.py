@@ -49,11 +49,12 @@ def read_ranking(path: Path) -> pa.Table:
 
 
 def read_qrels(path: Path) -> pa.Table:
-    """Read a qrels file: TREC's `query 0 document relevance`, or BEIR's three columns under a header."""
+    """Read a qrels file: TREC's `query 0 document relevance`, or three columns, perhaps under a header, as BEIR has
+    it."""
     found: dict[tuple[str, str], int] = {}
     for number, words in _lines(path):
-        if number == 1 and words[:2] == ["query-id", "corpus-id"]:
-            continue
+        if number == 1 and len(words) == 3 and words[-1].isalpha():
+            continue  # a header
         if len(words) not in (3, 4):
             raise UserError(f"{path}:{number}: expected 4 columns (query 0 document relevance), got {len(words)}")
         relevance = as_relevance(words[-1])

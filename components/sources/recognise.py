@@ -42,9 +42,21 @@ ACCEPTED = [
     "docs/pages/guides/own-collection.md of Sparring",
     "one table of pairs, with a column question and a column text (or answer, passage, ...), or one a split, such as "
     "faq.csv and test.csv; for other names `paired: true` and `columns`, as in that guide",
+    "training data of Tevatron, FlagEmbedding or sentence-transformers (with negatives): files whose names tell their "
+    "splits, such as train.jsonl, and the corpus that Tevatron's may name",
     "two .txt files of as many lines, such as questions.txt and texts.txt; or one, of texts alone",
 ]
 """What a folder may hold."""
+GIVEN: list[tuple[str, set[str]]] = [
+    ("tevatron", {"query_id", "query", "positive_passages"}),
+    ("tevatron", {"query_id", "query_text", "positive_document_ids"}),
+    ("flagembedding", {"query", "pos", "neg"}),
+    ("sentence_transformers", {"anchor", "positive", "negative"}),
+    ("sentence_transformers", {"anchor", "positive", "negative_1"}),
+    ("sentence_transformers", {"query", "positive", "negative"}),
+    ("sentence_transformers", {"query", "positive", "negative_1"}),
+]
+"""Training data of other projects, by columns that they have."""
 MEND = "mend the file, or move it away"
 
 
@@ -59,7 +71,12 @@ def recognise(place: Path) -> Keys:
         if (keys := layout(folder, names)) is not None:
             return keys
     seen = dict(_seen(folder, names))
+    if (keys := _training(folder, [one for one in seen.values() if isinstance(one, Table)])) is not None:
+        return keys
     tables = _together(folder, [one for one in seen.values() if isinstance(one, Table)])
+    others = [table for table in tables if _given(table) is None]
+    if len(others) < len(tables) and {"documents", "queries", "qrels"} <= {_role(table) for table in others}:
+        tables = others  # training data lies beside a whole collection
     for arranged in (_three_tables, _pairs, _texts):
         if (keys := arranged(folder, tables)) is not None:
             _check_left_out(folder, seen, keys)
@@ -111,7 +128,10 @@ def remarks(place: Path, keys: Keys) -> list[str]:
     """What a declaration of tables leaves out of a folder, and that documents have no ids of their own."""
     others = unused(place, keys)
     lines = [f"not used: {table.name}: {_about(table)}" for table in others]
-    if lines:
+    if keys["format"] in {kind for kind, _ in GIVEN}:
+        lines.append("the negatives in it: `adapt` mines its own; `recipe: dpr` with `negatives: {given: negatives}` "
+                     "takes these, as in docs/pages/guides/own-collection.md of Sparring")  # fmt: skip
+    if others:
         lines.append("to use a table, name it and its columns in the config, such as "
                      "`queries: FILE` and `columns: {queries: {query_id: THEIRS, text: THEIRS}}`")  # fmt: skip
     folder = place if place.is_dir() else place.parent
@@ -212,6 +232,24 @@ def _dpr(folder: Path, names: list[str]) -> Keys | None:
     keys = {"format": "dpr", "path": str(folder), "documents": documents, "retriever": retriever}
     both = {split: name for split, name in questions.items() if split not in retriever}
     return {**keys, "questions": both} if both else keys
+
+
+def _given(table: Table) -> str | None:
+    """The project whose training data a table has."""
+    return next((kind for kind, needed in GIVEN if needed <= set(table.columns)), None)
+
+
+def _training(folder: Path, tables: list[Table]) -> Keys | None:
+    """Training data of one project, a file a split, where nothing else is there but the corpus that it may name."""
+    found = [(table, kind) for table in tables if (kind := _given(table)) is not None]
+    groups = {_told(table.name) or "train": table.name for table, _ in found}
+    kinds = {kind for _, kind in found}
+    others = [table for table in tables if _given(table) is None]
+    by_ids = any("positive_document_ids" in table.columns for table, _ in found)
+    if len(kinds) != 1 or len(groups) < len(found) or len(others) != by_ids:
+        return None
+    keys: Keys = {"format": kinds.pop(), "path": str(folder), "groups": groups}
+    return {**keys, "corpus": others[0].name} if others else keys
 
 
 def _head(path: Path) -> str:
@@ -469,4 +507,6 @@ def _about(table: Table) -> str:
     """A table for people."""
     columns = f"columns {listing(table.columns)}" if kind_of(table.name) != ".txt" else "lines of text"
     role = _role(table)
+    if given := _given(table):
+        return f"{columns}: a collection of its own, `format: {given}`"
     return f"{columns}" + (f": {role}" if role else ": none that is known")

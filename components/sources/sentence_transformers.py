@@ -21,6 +21,8 @@ from components.sources.training_groups import Given, divided, passages, scores,
 
 LABELS = ("label", "labels", "score", "scores")
 NO_TEXT = ("dataset_name",)
+PLACES = {"anchor": 0, "query": 0, "question": 0, "positive": 1, "negative": 2}
+"""Where a column of this name stands."""
 ROWS = 10_000
 """Rows in memory at once when a table is written."""
 
@@ -45,6 +47,11 @@ class Source(training_groups.GroupSource):
         if len(columns) < 2 or any(name not in row for name in columns):
             return Bad("wrong columns", place, f"expected {listing(self.columns or ['two columns of text'])}; it has "
                        f"{', '.join(row)}")  # fmt: skip
+        if not self.columns and (why := _misplaced(columns)):
+            detail = (
+                f"{why}; `columns` names those with texts in their order: the query's, the positive's, the negatives'"
+            )
+            return Bad("wrong columns", place, detail)
         asked, *others = (row[name] for name in columns)
         pair = len(others) == 1 and not isinstance(others[0], list)
         texts = others[0] if len(others) == 1 and not pair else others
@@ -65,6 +72,16 @@ class Source(training_groups.GroupSource):
         if pair or not taught:
             targets = [float(value >= self.positive) for value in values]
         return without_ids(asked, texts, targets, values if taught else None, split, place)
+
+
+def _misplaced(columns: list[str]) -> str:
+    """What speaks against taking columns by their order; empty where nothing does."""
+    for at, name in enumerate(columns):
+        if name == "id" or name.endswith("_id"):
+            return f"{name!r} has no texts, but ids"
+        if PLACES.get(name, min(at, 2)) != min(at, 2):
+            return f"{name!r} is column {at + 1} of the texts"
+    return ""
 
 
 def write_groups(records: Iterable[Given], folder: Path, name: str) -> Path:

@@ -139,7 +139,8 @@ COMMENTS = {
 }
 LAYOUTS = {
     "beir": "BEIR's layout", "msmarco": "MS MARCO's layout", "dpr": "DPR's files", "parquet": "Parquet tables",
-    "lines": "a text file, a document a line",
+    "lines": "a text file, a document a line", "tevatron": "Tevatron's training data",
+    "flagembedding": "FlagEmbedding's training data", "sentence_transformers": "training data of sentence-transformers",
 }  # fmt: skip
 
 

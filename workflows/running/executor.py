@@ -106,7 +106,8 @@ def check_present(nodes: Iterable[Step]) -> None:
     """UserError if a file outside the store, or a package, is not there that a step to be run reads."""
     for node in nodes:
         if missing := missing_for(node):
-            raise UserError(f"{node.label}: source missing: {listing(missing[:3])} ($SPARRING_DATA moves data/)")
+            home = "; write out what ~ stands for" if any(name.startswith("~") for name in missing) else ""
+            raise UserError(f"{node.label}: source missing: {listing(missing[:3])} ($SPARRING_DATA moves data/{home})")
 
 
 def missing_for(node: Step) -> list[str]:

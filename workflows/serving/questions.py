@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 
 from components.systems.system import Hit, Seconds
 
@@ -108,7 +108,7 @@ class Mark(Strict):
 
     query: Query
     doc_id: Identifier
-    relevant: bool | None
+    relevant: StrictBool | None
     """Right, wrong, or (null) no longer marked."""
 
 

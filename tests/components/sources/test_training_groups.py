@@ -222,6 +222,8 @@ def test_groups_of_several_sizes_make_no_table(tmp_path: Path) -> None:
         ("sentence_transformers", {"a": "x", "b": None}, "a query without a text after it"),
         ("sentence_transformers", {"a": "x", "b": []}, "a query without a text after it"),
         ("sentence_transformers", {"a": "x", "b": "y", "c": "z", "label": 0.4}, "one for each text after the query"),
+        ("sentence_transformers", {"positive": "x", "query": "y"}, "'positive' is column 1 of the texts; `columns`"),
+        ("sentence_transformers", {"query_id": "x", "text": "y"}, "'query_id' has no texts, but ids; `columns` names"),
     ],
 )  # fmt: skip
 def test_a_bad_row_is_named_once(tmp_path: Path, kind: str, row: dict[str, Any], reason: str) -> None:

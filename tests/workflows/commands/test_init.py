@@ -159,6 +159,42 @@ def lines(folder: Path) -> None:
     write(folder / "texts.txt", *(text for _, text in DOCUMENTS))
 
 
+def tevatron(folder: Path) -> None:
+    """Rows with ids of a corpus."""
+    jsonl(folder / "corpus.jsonl", *({"docid": d, "title": "", "text": text} for d, text in DOCUMENTS))
+    for split in ("train", "test"):
+        rows = ({"query_id": q, "query_text": text, "positive_document_ids": [f"d{q[1:]}"],
+                 "negative_document_ids": ["d0"]} for q, text, own in QUERIES if own == split)  # fmt: skip
+        jsonl(folder / f"{split}.jsonl", *rows)
+
+
+def passages(folder: Path) -> None:
+    """Tevatron's older rows."""
+    listed = [{"docid": d, "title": "", "text": text} for d, text in DOCUMENTS]
+    rows = ({"query_id": q, "query": text, "positive_passages": [listed[at]], "negative_passages": [listed[at - 1]]}
+            for at, (q, text, _) in enumerate(QUERIES))  # fmt: skip
+    jsonl(folder / "train.jsonl", *rows)
+
+
+def flagembedding(folder: Path) -> None:
+    texts = [text for _, text in DOCUMENTS]
+    rows = ({"query": text, "pos": [texts[at]], "neg": [texts[at - 1]]} for at, (_, text, _) in enumerate(QUERIES))
+    jsonl(folder / "groups.jsonl", *rows)
+
+
+def triplets(folder: Path) -> None:
+    texts = [text for _, text in DOCUMENTS]
+    rows = ({"anchor": text, "positive": texts[at], "negative": texts[at - 1]}
+            for at, (_, text, _) in enumerate(QUERIES))  # fmt: skip
+    jsonl(folder / "triplets.jsonl", *rows)
+
+
+def beside_triplets(folder: Path) -> None:
+    """A whole collection is read, whatever training data lies beside it."""
+    objects(folder)
+    triplets(folder)
+
+
 FORMATS: list[tuple[Callable[[Path], None], str, dict[str, int]]] = [
     (beir, "beir", {"train": 8, "test": 4}), (msmarco, "msmarco", {"train": 8, "dev": 4}),
     (dpr, "dpr", {"train": 8, "dev": 4, "test": 3}), (csv, "tables", {"train": 8, "test": 4}),
@@ -170,6 +206,9 @@ FORMATS: list[tuple[Callable[[Path], None], str, dict[str, int]]] = [
     (objects, "tables", {"train": 8, "test": 4}),
     (parquet, "parquet", {"train": 8, "test": 4}), (pairs, "tables", {"train": 12}),
     (pairs_in_parquet, "tables", {"train": 8, "test": 4}), (lines, "tables", {"train": 12}),
+    (tevatron, "tevatron", {"train": 8, "test": 4}), (passages, "tevatron", {"train": 12}),
+    (flagembedding, "flagembedding", {"train": 12}), (triplets, "sentence_transformers", {"train": 12}),
+    (beside_triplets, "tables", {"train": 8, "test": 4}),
 ]  # fmt: skip
 
 
@@ -523,7 +562,7 @@ def test_what_makes_no_sense_is_named_line_by_line(tmp_path: Path, monkeypatch: 
     assert said_lines[3].startswith("  c.parquet: not a Parquet file")
     assert said_lines[4] == "  scifact/: a collection of its own; accepted: odd/scifact"
     assert said_lines[5] == "accepted:"
-    assert len(said_lines) == 12
+    assert len(said_lines) == 13
     assert main(["init", "odd/c.parquet"]) == 2
     assert re.fullmatch(r"error: odd/c\.parquet: not a Parquet file: .*[^.]; mend the file, .*\n", said()[1])
     write(tmp_path / "told" / "told.csv", "statement,abstract", "a,b")

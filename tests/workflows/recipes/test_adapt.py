@@ -270,7 +270,7 @@ def test_measures_are_those_of_the_judgements(tree: dict[str, Any]) -> None:
             "train.wram={updates: 3}",
             r"own\.yaml: train\.wram: unknown key; accepted: warm, ranker, game; did you mean warm\?",
         ),
-        ("train=much", r"own\.yaml: train: got 'much'; accepted: keys and values, or false"),
+        ("train=much", r"own\.yaml: train: got 'much'; accepted: keys and values: warm, ranker, game, or false"),
         ("model=/nowhere", r"own\.yaml: model: /nowhere: there is no such directory"),
     ],
 )

@@ -8,6 +8,12 @@ const EACH = 8, HEIGHT = 230, LEFT = 44, TOP = 8;
 const count = (value) => value.toLocaleString("en");
 const three = (value) => (value / 1000).toFixed(3);
 const signed = (value) => (value < 0 ? "−" : "+") + three(Math.abs(value));
+// Student's t at .975, as 26.7.5 of Abramowitz and Stegun has it: within .02 from 3 degrees of freedom on.
+const quantile = (df) => {
+  const z = 1.959964;
+  return z + (z ** 3 + z) / (4 * df) + (5 * z ** 5 + 16 * z ** 3 + 3 * z) / (96 * df ** 2) +
+    (3 * z ** 7 + 19 * z ** 5 + 17 * z ** 3 - 15 * z) / (384 * df ** 3);
+};
 const rankText = (value) => value === null ? "not found" : `rank ${count(value)}`;
 
 function pick(name, options, chosen) {
@@ -56,7 +62,7 @@ function show(keep = false) {
   const [won, lost] = [tally((d) => d > 0), tally((d) => d < 0)];
   const mean = rows.length ? rows.reduce((sum, row) => sum + row.difference, 0) / rows.length : 0;
   const spread = rows.reduce((sum, row) => sum + (row.difference - mean) ** 2, 0) / Math.max(1, rows.length - 1);
-  const half = rows.length > 1 ? ` ± ${three(1.96 * Math.sqrt(spread / rows.length))} (95 % interval over these queries)` : "";
+  const half = rows.length > 1 ? ` ± ${three(quantile(rows.length - 1) * Math.sqrt(spread / rows.length))} (95 % interval over these queries)` : "";
   about.textContent = `${one} is above ${two} on ${count(won)} queries, below on ${count(lost)}, and equal on ` +
     `${count(rows.length - won - lost)}: ${measure} ${signed(mean)}${half} on average.` +
     (place.queries.length < place.measured ? ` These are ${count(place.queries.length)} of the ${count(place.measured)} measured queries, drawn at random.` : "") +
