@@ -125,18 +125,20 @@ class Results:
         self.systems.append(System(name, None, self._collection, split, seed, measures, data))
 
     def gather(self, comparisons: list[tuple[str, str]]) -> Step:
-        """The step that gathers all measures, and makes the comparisons asked for, the first of which is of what a run
-        is for: that is compared with the rankings of files too."""
+        """The step that gathers all measures, and makes the comparisons asked for, and those with rankings of files:
+        of the leading system, and of the one to deploy."""
         given = self.config.evaluate.other_rankings.keys() & system_names(self.systems)
-        beside = [(comparisons[0][0], name) for name in sorted(given)] if comparisons else []
-        return gathered(self.systems, list(dict.fromkeys(comparisons + beside)))
+        beside = [(None, name) for name in sorted(given)] if comparisons else []
+        return gathered(self.systems, [*comparisons, *beside])
 
     @property
     def _collection(self) -> str:
         return self.name or name_of(self.config.data)
 
 
-def gathered(systems: Sequence[System], comparisons: list[tuple[str, str]], *, parts: Parts | None = None) -> Step:
+def gathered(
+    systems: Sequence[System], comparisons: Sequence[tuple[str | None, str]], *, parts: Parts | None = None
+) -> Step:
     """Measures, and comparisons of a system with its baseline, as `metrics.json` has them.
 
     With `parts` each system's averages over the collections too, as if that were one more collection
@@ -147,9 +149,9 @@ def gathered(systems: Sequence[System], comparisons: list[tuple[str, str]], *, p
         if of.count((name, collection, split, seed)) > 1:
             raise ValueError(f"two systems are called {name!r} on {collection} ({split}, seed {seed}); rename one")
     names = system_names(systems)
-    for name in (name for pair in comparisons for name in pair):
-        if name not in names:
-            raise ValueError(f"a comparison names {name!r}; the systems are {listing(names)}")
+    for compared in (one for pair in comparisons for one in pair):
+        if compared is not None and compared not in names:
+            raise ValueError(f"a comparison names {compared!r}; the systems are {listing(names)}")
     averaged: dict[str, Any] = {} if parts is None else {"parts": dict(parts)}
     return step(
         "results", results if parts is None else averages, systems=[system.inputs() for system in systems],

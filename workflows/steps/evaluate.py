@@ -159,7 +159,7 @@ def _with_answers(data: Path, split: str) -> pa.Table:
 
 @Description(part="evaluation", version=3, cost=_results_cost)
 def results(
-    out: Path, cluster: Any, *, systems: list[dict[str, Any]], comparisons: list[dict[str, str]], seed: int = 0,
+    out: Path, cluster: Any, *, systems: list[dict[str, Any]], comparisons: list[dict[str, Any]], seed: int = 0,
     rounds: int = 10_000, selection: Path | str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Gather the measures of all systems and compare those asked for: `metrics.json` with rows, means, comparisons.
@@ -167,13 +167,19 @@ def results(
     A system is {system, round, collection, split, seed, metrics, answers}, where metrics is any artifact with per-query
     values and answers says how answers were looked for, if they were, and perhaps an analysis of its vectors, which is
     for the report; a comparison is {system, baseline}, made on every collection and split that both were measured on.
+    Where its system is None, it is the leading one's, and that of the one to deploy where such was chosen.
     `selection` is the artifact of `select`, whose pair is compared first, or says why nothing was selected; `leading`
     in the metrics tells of it.
     """
     lead = leading(selection, comparisons)
-    if lead["system"] is not None:
-        pair = {name: lead[name] for name in ("system", "baseline")}
-        comparisons = [pair, *(asked for asked in comparisons if asked != pair)]
+    first = [{name: lead[name] for name in ("system", "baseline")}] if lead["system"] is not None else []
+    ours = [name for name in dict.fromkeys([lead.get("deploy"), lead["system"]]) if name is not None]
+    comparisons = [
+        {"system": name, "baseline": asked["baseline"]}
+        for asked in [*first, *comparisons]
+        for name in ([asked["system"]] if asked["system"] is not None else ours)
+    ]
+    comparisons = [asked for at, asked in enumerate(comparisons) if asked not in comparisons[:at]]
     measured = _by_system(systems)
     rows = [row for entry in systems for row in _rows(entry, measured[_place(entry)][entry["seed"]])]
     compared = [row for asked in comparisons for row in _comparisons(asked, measured, seed=seed, rounds=rounds)]

@@ -191,6 +191,30 @@ def test_a_comparison_goes_over_all_seeds_that_both_have(tmp_path: Path) -> None
         assert one["difference"] == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        ({}, [("new", "old"), ("new", "theirs")]),
+        ({"system": "new", "baseline": "BM25", "measure": "RR@10"},
+         [("new", "BM25"), ("new", "old"), ("new", "theirs")]),
+        ({"system": "new", "baseline": "BM25", "measure": "RR@10", "deploy": "BM25"},
+         [("new", "BM25"), ("new", "old"), ("BM25", "theirs"), ("new", "theirs")]),
+        ({"system": None, "deploy": "old", "why": "x"}, [("new", "old"), ("old", "theirs"), ("new", "theirs")]),
+    ],
+)  # fmt: skip
+def test_others_rankings_are_compared_with_what_a_run_is_for(
+    tmp_path: Path, selection: dict[str, Any], expected: list[tuple[str, str]]
+) -> None:
+    """The leading system, which a selection may name, and what is to be deployed."""
+    values = {"BM25": 0.2, "old": 0.1, "new": 0.3, "theirs": 0.4}
+    systems = [system(name, 1, measured(tmp_path / name, [value, 0.5])) for name, value in values.items()]
+    (tmp_path / "selection.json").write_text(json.dumps({"split": "dev", **selection}))
+    asked = [{"system": "new", "baseline": "old"}, {"system": None, "baseline": "theirs"}]
+    results(tmp_path, None, systems=systems, comparisons=asked, selection=tmp_path if selection else None, rounds=100)
+    found = json.loads((tmp_path / "metrics.json").read_text())["comparisons"]
+    assert [(one["system"], one["baseline"]) for one in found] == expected
+
+
 def test_p_is_corrected_within_a_table(tmp_path: Path) -> None:
     """Two comparisons on one collection are a family; the one on another is alone."""
     values = {"old": [0.1, 0.5, 0.3, 0.2, 0.4], "new": [0.3, 0.6, 0.4, 0.5, 0.4], "last": [0.2, 0.4, 0.6, 0.2, 0.4]}
