@@ -28,6 +28,17 @@ class Cell(NamedTuple):
     """The standard deviation over the seeds; None of one seed."""
 
 
+WORDS = {
+    "whole start model": "the start model with all its layers",
+    "reciprocal": "fused by ranks, reciprocal rank fusion",
+    "interpolated": "fused by a weighted sum of scores",
+    "RM3": "BM25 once more, with words of the first documents that it found",
+    "by neighbours": "in another order, by nearest neighbours that documents and query share",
+    "warm": "as trained before the first round",
+}
+"""What words in the names of systems mean."""
+
+
 def by_collection(metrics: Json) -> list[Json]:
     """For each collection and split: systems by measures, means over the seeds, and the comparisons."""
     places = list(dict.fromkeys((row["collection"], row["split"]) for row in metrics["rows"]))
@@ -57,7 +68,11 @@ def _result(collection: str, split: str, metrics: Json) -> Json:
     return {
         "collection": collection,
         "split": split,
-        "measures": [{"name": name, "meaning": _meaning(name, here["rows"])} for name in names],
+        "measures": names,
+        "terms": [(name, meaning) for name in names if (meaning := _meaning(name, here["rows"]))]
+        + [
+            (word, meaning) for word, meaning in WORDS.items() if any(re.search(rf"\b{word}\b", name) for name in cells)
+        ],
         "systems": systems,
         "best": best,
         "queries": most,
@@ -99,7 +114,7 @@ def averages_compared(metrics: Json) -> Json:
     """The comparisons of the averages over collections, and what their tests count; of no wholes but the last."""
     comparisons = _comparisons([one for one in metrics["comparisons"] if one["collection"] == AVERAGE])
     names = dict.fromkeys(one["name"] for entry in comparisons for one in entry["measures"])
-    return {"comparisons": comparisons, "measures": [{"name": name} for name in names],
+    return {"comparisons": comparisons, "measures": list(names),
             "about_tests": _about_tests(comparisons)}  # fmt: skip
 
 
@@ -295,7 +310,7 @@ def _across_lines(one: Json) -> list[str]:
 
 def _result_lines(result: Json) -> list[str]:
     """A collection's table of systems by measures, and its comparisons."""
-    names, seeds = [measure["name"] for measure in result["measures"]], len(result["seeds"])
+    names, seeds = result["measures"], len(result["seeds"])
     lines = []
     for entry in result["systems"]:
         whole = entry["queries"] == result["queries"]
@@ -306,7 +321,7 @@ def _result_lines(result: Json) -> list[str]:
         f"{result['collection']}, {result['split']} split: {result['queries']:,} queries{over}", "",
         *_grid("system", names, lines),
         *_about_cells("column", seeds > 1, seeds if seeds > 1 else None),
-        *(f"  {measure['name']}: {measure['meaning']}." for measure in result["measures"] if measure["meaning"]),
+        *(f"  {name}: {meaning}." for name, meaning in result["terms"]),
         *_comparison_lines(result),
     ]  # fmt: skip
 

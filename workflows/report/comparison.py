@@ -107,7 +107,7 @@ def _results(after: Json, before: Json, compared: list[Json]) -> list[Json]:
     made = []
     for result in by_collection({**after, "comparisons": compared}):
         place = result["collection"], result["split"]
-        names = [measure["name"] for measure in result["measures"]]
+        names = list(result["measures"])
         new = {entry["system"]: dict(zip(names, entry["cells"], strict=True)) for entry in result["systems"]}
         lines = [
             {"system": entry["system"], "seeds": entry["seeds"],

@@ -57,7 +57,7 @@ def _notes(steps: Finished) -> list[str]:
     said = []
     for (label, note), *more in alike.values():
         also = f", and {len(more)} more with other numbers" if more else ""
-        said.append(f"{label}{also}: {note}")
+        said.append(f"{label.removesuffix(' weights')}{also}: {note}")
     return said
 
 
