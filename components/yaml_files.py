@@ -37,7 +37,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         tree = _loaded(read_text(path))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
-        raise UserError(f"{path}:{line}: not YAML: {error.problem}") from None
+        spaces = "; YAML is indented by spaces" if "\\t" in str(error.problem) else ""
+        raise UserError(f"{path}:{line}: not YAML: {error.problem}{spaces}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if tree is None:

@@ -34,7 +34,7 @@ class Config(RetrievalConfig):
 
 
 def build(config: Config) -> Outcome:
-    """Lists, both fusions of them, a ranker over these; neighbours, and fusions of what cannot be exported."""
+    """Lists, both fusions of them, a ranker over these; neighbours, and fusions of what cannot be deployed."""
     collection, split = Collection(config), config.evaluate.split
     results, data = Results(collection, config), collection.data
     retriever = collection.initial_model("start retriever", config.retriever)

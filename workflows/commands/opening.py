@@ -42,6 +42,8 @@ class Assign(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
+        if "=" not in values:
+            raise argparse.ArgumentError(self, f"got {values!r}; accepted: KEY=VALUE, as one word")
         try:
             setattr(namespace, self.dest, set_once([*getattr(namespace, self.dest), values]))
         except ValueError as error:

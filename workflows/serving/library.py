@@ -222,7 +222,7 @@ def of_run(outcome: Outcome, store: Store) -> tuple[dict[str, Plan], dict[str, s
         try:
             plans[name] = measured(one, store)
         except UserError as error:
-            reasons[name] = str(error).rpartition("cannot be exported: ")[2]
+            reasons[name] = str(error).rpartition("cannot be deployed: ")[2]
     if not plans:
         plans["the last retriever"] = last(outcome, store, None)
     return plans, reasons

@@ -88,7 +88,7 @@ def chosen(outcome: Outcome, name: str | None) -> System:
 
 
 def stages(system: System) -> Stages:
-    """The stages of a system; UserError where it has one that cannot be exported."""
+    """The stages of a system; UserError where it has one that cannot be deployed."""
     assert system.ranking is not None
     with _named(system):
         made = _stages(system.ranking, system.data)
@@ -104,7 +104,7 @@ def _named(system: System) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(f"--system: {system.name!r} cannot be exported: {error}") from None
+        raise UserError(f"--system: {system.name!r} cannot be deployed: {error}") from None
 
 
 def _stages(node: Step, data: Step) -> dict[str, Step]:
@@ -171,7 +171,7 @@ def weights_of(steps: Stages) -> list[Step]:
 
 def described(system: System, steps: Stages, store: Store) -> SystemConfig:
     """What `system.json` says of a system. The documents' table, the retriever, its index and the weights must have
-    been fetched. UserError where the system reranks by neighbours in a way that cannot be exported."""
+    been fetched. UserError where the system reranks by neighbours in a way that cannot be deployed."""
     with _named(system):
         neighbours = _neighbours(steps, store) if "neighbours" in steps else None
     return SystemConfig(

@@ -208,11 +208,11 @@ def test_the_card_says_what_it_is(run: Place, exported: Callable[[str], Path]) -
     ("name", "says"),
     [
         ("no such", "no system is called 'no such'; accepted: retriever, BM25, fusion, "),
-        (deployed.WEIGHED, f"'{deployed.WEIGHED}' cannot be exported: neighbours: weight: got '"),
-        ("BM25 by neighbours", "'BM25 by neighbours' cannot be exported: 'BM25 by neighbours' reranks by neighbours; "),
-        ("ranker over neighbours", "'ranker over neighbours' cannot be exported: 'retriever by neighbours' reranks by"),
-        ("two of one", "'two of one' cannot be exported: 'two of one' fuses 'retriever ranking (test)', 'retriever r"),
-        ("ranker again", "'ranker again' cannot be exported: 'ranker again' reranks what a ranker has reordered alre"),
+        (deployed.WEIGHED, f"'{deployed.WEIGHED}' cannot be deployed: neighbours: weight: got '"),
+        ("BM25 by neighbours", "'BM25 by neighbours' cannot be deployed: 'BM25 by neighbours' reranks by neighbours; "),
+        ("ranker over neighbours", "'ranker over neighbours' cannot be deployed: 'retriever by neighbours' reranks by"),
+        ("two of one", "'two of one' cannot be deployed: 'two of one' fuses 'retriever ranking (test)', 'retriever r"),
+        ("ranker again", "'ranker again' cannot be deployed: 'ranker again' reranks what a ranker has reordered alre"),
     ],
 )
 def test_a_system_that_cannot_be_exported(run: Place, tmp_path: Path, said: Said, name: str, says: str) -> None:
