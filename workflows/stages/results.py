@@ -139,7 +139,8 @@ class Results:
 def gathered(
     systems: Sequence[System], comparisons: Sequence[tuple[str | None, str]], *, parts: Parts | None = None
 ) -> Step:
-    """Measures, and comparisons of a system with its baseline, as `metrics.json` has them.
+    """Measures, and comparisons of a system with its baseline, as `metrics.json` has them. None is the leading system,
+    and the one to deploy.
 
     With `parts` each system's averages over the collections too, as if that were one more collection
     (`Outcome.parts`). ValueError where two systems have one name, or a comparison names none.
