@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PositiveInt, SerializeAsAny, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from components.config import Config, UserError, fields_at, listing, unknown
+from components.config import Config, UserError, did_you_mean, fields_at, listing, unknown
 from components.rng import keyed_int
 from components.sources.records import Bad, Document, Judgement, Query
 
@@ -130,7 +130,8 @@ def declared(tree: Any) -> Any:
     if name not in accepted:
         got = "no format" if name is None else f"unknown format {name!r}"
         table = "; for .csv, .jsonl and .txt files: tables" if name in ("csv", "json", "jsonl", "txt") else ""
-        raise ValueError(f"{got}; accepted: {listing(accepted)}{table}")
+        meant = table or did_you_mean(str(name), accepted)
+        raise ValueError(f"{got}; accepted: {listing(accepted)}{meant}")
     for key, text in _texts(tree):
         if "\0" in text or any("\ud800" <= one <= "\udfff" for one in text):
             raise ValueError(f"{key}: got {text!r:.80}, which no file can hold or be called")
