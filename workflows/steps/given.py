@@ -65,14 +65,15 @@ def rank_from_file(
         table = read_ranking(path)
     there = set(table["query_id"].to_pylist())
     if unknown := there - set(known):
-        raise UserError(f"{path}: query {min(unknown)} is none of the collection's")
+        more = f", nor are {len(unknown) - 1:,} others" if len(unknown) > 1 else ""
+        raise UserError(f"{path}: query {min(unknown)} is none of the collection's{more}; leave their lines out")
     table = table.filter(pc.is_in(table["query_id"], asked))
     if not len(table):
         raise UserError(f"{path}: no query is of the split {split!r}")
     try:
         rows_of(table["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what=str(path))
     except ValueError as error:
-        raise UserError(str(error)) from None
+        raise UserError(f"{error}, of which it must be a ranking; leave other documents' lines out") from None
     table = table.filter(pa.array(table["rank"].to_numpy() <= k))
     write(out / "ranking.parquet", table, RANKING)
     found = len(set(table["query_id"].to_pylist()))
