@@ -1,6 +1,7 @@
 """Configs: frozen pydantic models, in which unknown keys are errors, and what is said of a mistake in one."""
 
 import os
+import re
 from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -140,6 +141,7 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
         first = next((one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0])
         place = without_classes(cls, first["loc"])
         if first["type"] == "extra_forbidden":
+            place = (*without_classes(cls, first["loc"][:-1]), first["loc"][-1])  # a key may have any name
             accepted = fields_at(cls, first["loc"][:-1])
             below = [_keys_below(one, place[:-1]) for one in _classes(cls, first["loc"][:-1])[:1]]
             said = unknown(place[-1], accepted, *below, _keys_below(cls))
@@ -223,7 +225,7 @@ def without_classes(cls: Any, location: tuple[Any, ...]) -> tuple[Any, ...]:
     """A location as a config has it: without the classes and the validators that pydantic names where a key takes
     several kinds."""
     named = [part for at, part in enumerate(location) if part in {one.__name__ for one in _classes(cls, location[:at])}]
-    return tuple(part for part in location if part not in named and "[" not in str(part))
+    return tuple(part for part in location if part not in named and not re.match(r"function-\w+\[", str(part)))
 
 
 def fields_at(cls: Any, location: tuple[Any, ...]) -> list[str]:

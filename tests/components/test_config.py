@@ -71,6 +71,8 @@ def test_a_tree_becomes_a_frozen_config() -> None:
             "more.1.flat.x: unknown key; accepted: kind, width",
         ),
         ({"name": "x", "maybe": {"depth": 1, "x": 1}}, "maybe.x: unknown key; accepted: kind, depth, inner"),
+        ({"name": "x", "[": 1}, "some.yaml: [: unknown key; accepted: name, index"),
+        ({"name": "x", "function-after[a]": 1}, "some.yaml: function-after[a]: unknown key; accepted: name, index"),
         ({"name": "x", "widht": 1}, "; did you mean index.width, index.inner.width or maybe.inner.width?"),
         ({"name": "x", "depth": 1}, "; did you mean index.depth or maybe.depth?"),
         ({"name": "x", "index": {"kind": "round"}}, "index.kind: got 'round'; accepted: 'flat', 'deep'"),
