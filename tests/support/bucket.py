@@ -15,6 +15,7 @@ import yaml
 
 from tests.support import tiny
 from tests.support.tiny import Place
+from workflows.store.comparison import LUCENE
 from workflows.store.store import DIGESTS, ETAGS
 from workflows.store.transfer import UPLOADED
 
@@ -117,6 +118,7 @@ def assert_same(place: Place, other: Place, *, late: bool = False) -> None:
 
 
 def own(name: str) -> bool:
-    """Whether a file is needed by a driver only, or says which versions the others have, and is no part of an
-    artifact."""
-    return name.endswith(("/lock", f"/{DIGESTS}", f"/{ETAGS}")) or "/ray/" in name
+    """Whether a store may have a file that another has not: a driver's own, versions of files, and Lucene's segments,
+    whose number follows the threads that came to write."""
+    segment = name.startswith(LUCENE) and "/index/_" in name
+    return segment or name.endswith(("/lock", f"/{DIGESTS}", f"/{ETAGS}")) or "/ray/" in name
