@@ -1,7 +1,8 @@
 """Whole recipes over a large collection, against one of a tenth: seconds, memory and files of each kind of step.
 
     make bench ARGS="-k scale"       (SPARRING_BENCH_LARGE: documents of the large collection;
-                                      SPARRING_BENCH_QUERIES: queries of the large set)
+                                      SPARRING_BENCH_QUERIES: queries of the large set;
+                                      SPARRING_BENCH_EXPANSIONS: of each query by each of EAR's two generators)
 
 Documents are the beginnings of docstrings, again and again under new ids, each with two words of its own; the model is
 one layer of random weights. DPR has the documents and few queries. CODER and EAR have the queries, a hundredth as many
@@ -34,6 +35,7 @@ from tests.support import recipes, tiny, toy
 ROOT = Path(__file__).parents[2]
 LARGE = int(os.environ.get("SPARRING_BENCH_LARGE", "10000000"))
 QUERIES = int(os.environ.get("SPARRING_BENCH_QUERIES", "1000000"))
+EXPANSIONS = int(os.environ.get("SPARRING_BENCH_EXPANSIONS", "4"))
 FEW, CANDIDATES, CONTEXT, CHARACTERS = 2_000, 200, 60, 60
 
 
@@ -109,7 +111,12 @@ def queries_tree(folder: Path, encoder: Path) -> dict[str, Any]:
 
 
 def expansions_tree(folder: Path, encoder: Path) -> dict[str, Any]:
-    return {**usual(tiny.ear(folder, encoder)), "k": CANDIDATES // 2, "encode": {"precision": "fp32"}}
+    tree = usual(tiny.ear(folder, encoder))
+    for generator in tree["generators"].values():
+        generator["relevance"]["number"] = EXPANSIONS
+    if max(tree["fewer_expansions"]) >= EXPANSIONS:
+        del tree["fewer_expansions"]
+    return {**tree, "k": CANDIDATES // 2, "encode": {"precision": "fp32"}}
 
 
 SHAPES = {"DPR": documents_tree, "CODER": queries_tree, "EAR": expansions_tree}
