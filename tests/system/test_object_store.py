@@ -233,6 +233,29 @@ def test_objects_that_were_replaced_or_lost_are_found(place: Remote, cache: Path
     assert said()[0].splitlines()[-1].startswith("32 artifacts")
 
 
+def test_a_record_that_is_no_json_is_one_line(place: Remote, cache: Path, said: Said) -> None:
+    """`verify` removes it, as it does digests that were damaged; a run makes them again."""
+    wanted = ("run", "--until", "bm25 ranking (test)", "--no-estimate")
+    assert place(*wanted) == 0
+    records = [name for name in sorted(place.names()) if name.endswith("/artifact.json")]
+    record, digests = records[0], records[1].replace("artifact.json", "etags.json")
+    for name in (record, digests):
+        bucket.files().pipe_file(f"{bucket.BUCKET}/{place.folder.name}/{name}", b"{\xff")
+    said()
+    for words in (["plan"], ["run"]):
+        assert place(*words) == 2
+        [line] = said()[1].splitlines()
+        where = f"{place.where}/{record}"
+        assert line.startswith(f"error: {where}: not JSON: ")
+        assert line.endswith(f"; remove {where.removesuffix('/artifact.json')}, and repeat the command")
+    assert place("verify", "--remove") == 0
+    found = said()[0]
+    assert f"{record} has changed" in found
+    assert f"{digests} has changed" in found
+    assert place(*wanted) == 0
+    assert place("verify") == 0
+
+
 @pytest.mark.kill
 def test_a_driver_that_vanished_with_its_machine(
     place: Remote, disk: Place, cache: Path, monkeypatch: pytest.MonkeyPatch

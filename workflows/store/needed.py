@@ -8,6 +8,7 @@ from typing import Any
 from components.config import Damaged, UserError
 from components.files import check_whole
 from workflows.program import program
+from workflows.store import s3
 from workflows.store.dag import Step
 from workflows.store.store import RECORD, Store
 
@@ -30,11 +31,12 @@ class NotMade(UserError):
 def remade(error: UserError) -> UserError:
     """NotMade, which says what to remove, for a damaged file of a finished step; any other error as it is."""
     place = error.path.resolve() if isinstance(error, Damaged) and error.path is not None else None
+    if place is not None and place.name == RECORD:
+        where = s3.url(place.parent) if s3.is_cached(place) else place.parent
+        return UserError(f"{error}; remove {where}, and repeat the command")
     artifact = next((one for one in place.parents if (one / RECORD).is_file()), None) if place is not None else None
     if artifact is None:
         return error
-    if place == artifact / RECORD:
-        return UserError(f"{error}; remove {artifact}, and repeat the command")
     label = json.loads((artifact / RECORD).read_text())["label"]
     return NotMade(f"{error}; remove {artifact} and make it again", label)
 

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from components.config import UserError
+from components.config import Damaged, UserError
 from components.files import nearest
 from workflows.store import leases, s3, transfer
 from workflows.store.dag import Step
-from workflows.store.store import ETAGS, RECORD, Store, among, is_made
+from workflows.store.store import ETAGS, RECORD, Store, among, is_made, read_record
 
 
 def open_store(root: str | Path) -> Store:
@@ -37,7 +37,7 @@ class ObjectStore(Store):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self._records: dict[Path, dict[str, Any] | None] = {}
+        self._records: dict[Path, bytes | None] = {}
         self._leases: dict[str, Any] = {}
 
     def location(self, node: Step) -> str:
@@ -47,12 +47,13 @@ class ObjectStore(Store):
         path = self.path(node) / RECORD
         if path not in self._records:
             self.prefetch_records([node])
-        return self._records[path]
+        body = self._records[path]
+        return None if body is None else read_record(path, body, s3.url(path))
 
     def prefetch_records(self, nodes: Iterable[Step], *, refresh: bool = False) -> None:
         paths = [self.path(node) / RECORD for node in nodes]
         unknown = [path for path in paths if refresh or self._records.get(path) is None]
-        self._records |= dict.fromkeys(unknown) | s3.read_json(unknown)
+        self._records |= dict.fromkeys(unknown) | s3.read_bodies(unknown)
 
     def fetch(self, nodes: Iterable[Step], *parts: str) -> None:
         s3.in_parallel(lambda node: transfer.download(*(self.path(node) / part for part in parts or ("",))), nodes)
@@ -74,7 +75,10 @@ class ObjectStore(Store):
         s3.put_json(self._config(run), tree)
 
     def kept_config(self, run: str) -> dict[str, Any] | None:
-        return next(iter(s3.read_json([self._config(run)]).values()), None)
+        try:
+            return next(iter(s3.read_json([self._config(run)]).values()), None)
+        except Damaged:
+            return None
 
     @contextmanager
     def locked(self, node: Step, on_wait: Callable[[str], None]) -> Iterator[Callable[[dict[str, Any]], bool]]:
@@ -103,11 +107,14 @@ class ObjectStore(Store):
         return str(s3.put_json(self.path(node) / ETAGS, dict(self._digests(node, lambda size: None))))
 
     def _kept_digests(self, node: Step) -> tuple[str | None, dict[str, str]]:
-        return s3.read_version(self.path(node) / ETAGS) or (None, {})
+        try:
+            return s3.read_version(self.path(node) / ETAGS) or (None, {})
+        except Damaged:
+            return "", {}
 
     def _write(self, node: Step, record: dict[str, Any]) -> None:
         s3.put_json(self.path(node) / RECORD, record)
-        self._records[self.path(node) / RECORD] = record
+        self.prefetch_records([node], refresh=True)
 
     def _delete(self, node: Step, parts: list[str]) -> int:
         super()._delete(node, parts)

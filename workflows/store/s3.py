@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from components.config import UserError
+from components.config import Damaged, UserError
 
 SCHEME = "s3:"
 MAX_REQUESTS = 8
@@ -134,20 +134,33 @@ def delete_if(path: Path, etag: str) -> None:
             raise
 
 
-def read_json(paths: list[Path]) -> dict[Path, Any]:
-    """The JSON objects at those of the paths where there is one, read by one batch of requests."""
+def read_bodies(paths: list[Path]) -> dict[Path, bytes]:
+    """The objects at those of the paths where there is one, read by one batch of requests."""
     bodies = file_system().cat([object_path(path) for path in paths], on_error="return") if paths else {}
     for body in bodies.values():
         if isinstance(body, BaseException) and not isinstance(body, FileNotFoundError):
             raise body
-    return {path: json.loads(body) for path in paths if isinstance(body := bodies[object_path(path)], bytes)}
+    return {path: body for path in paths if isinstance(body := bodies[object_path(path)], bytes)}
+
+
+def parsed(path: Path, body: bytes) -> Any:
+    """The JSON of an object's body; Damaged where it is none."""
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise Damaged(f"{url(path)}: not JSON: {error}", path) from None
+
+
+def read_json(paths: list[Path]) -> dict[Path, Any]:
+    """The same, of JSON objects; Damaged for one that is none."""
+    return {path: parsed(path, body) for path, body in read_bodies(paths).items()}
 
 
 def read_version(path: Path) -> tuple[str, Any] | None:
-    """The ETag and the JSON of an object, or None if there is none."""
+    """The ETag and the JSON of an object, or None if there is none; Damaged where it is no JSON."""
     try:
         etag = str(file_system().info(object_path(path))["ETag"])
-        return etag, json.loads(file_system().cat_file(object_path(path)))
+        return etag, parsed(path, file_system().cat_file(object_path(path)))
     except FileNotFoundError:
         return None
 

@@ -44,6 +44,17 @@ def among(name: str, parts: Iterable[str]) -> bool:
     return any(fnmatch(Path(name).parts[0], part) for part in parts)
 
 
+def read_record(path: Path, body: bytes, place: str) -> dict[str, Any]:
+    """The record in a file; Damaged where it is none. `place` says for people where it is."""
+    try:
+        record: dict[str, Any] = json.loads(body)
+    except ValueError as error:
+        raise Damaged(f"{place}: not JSON: {error}", path) from None
+    if not isinstance(record, dict) or not record.keys() >= WRITTEN:
+        raise Damaged(f"{place}: no record of a step", path)
+    return record
+
+
 class Store:
     """A store in a directory: `root/<function>-<12 hex>/` for each artifact, with its record."""
 
@@ -65,14 +76,9 @@ class Store:
         """The finished artifact's record, or None."""
         path = self.path(node) / RECORD
         try:
-            record: dict[str, Any] = json.loads(path.read_text())
+            return read_record(path, path.read_bytes(), str(path))
         except FileNotFoundError:
             return None
-        except ValueError as error:
-            raise Damaged(f"{path}: not JSON: {error}", path) from None
-        if not isinstance(record, dict) or not record.keys() >= WRITTEN:
-            raise Damaged(f"{path}: no record of a step", path)
-        return record
 
     def is_done(self, node: Step) -> bool:
         """Whether the artifact is finished, even if parts of it have been dropped since."""
