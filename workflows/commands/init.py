@@ -12,7 +12,9 @@ from components.files import replacing
 from components.sources.base import AnySource
 from components.sources.inspection import MISSING, Inspection
 from components.sources.parquet import patterns
-from components.sources.recognise import Keys, numbered, recognise, remarks, unused
+from components.sources.recognition.files import Keys
+from components.sources.recognition.recognise import recognise
+from components.sources.recognition.remarks import numbered, remarks, unused
 from components.sources.records import NOT_UTF8
 from components.sources.survey import relevant_documents
 from components.yaml_files import yaml_line

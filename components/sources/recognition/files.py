@@ -1,0 +1,60 @@
+"""What can be told of a file before it is read: its columns, its beginning, and the split that its name tells of."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from components.config import UserError
+from components.data.tables import DEV
+from components.sources.parquet import opened
+from components.sources.reading import Item, Line, read_array, read_csv, read_lines, read_objects
+from components.sources.tables import kind_of
+
+Keys = dict[str, Any]
+"""Of a source's declaration."""
+
+
+def names_in(folder: Path) -> list[str]:
+    """What a folder has; the names of folders in it end with `/`."""
+    inside = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    return sorted(path.name + ("/" if path.is_dir() else "") for path in inside)
+
+
+def head(path: Path) -> str:
+    """The first line of a file that is text; empty where there is none."""
+    return next((line.text for line in read_lines(path) if isinstance(line, Line)), "")
+
+
+def first_object(path: Path) -> Keys | None:
+    """The first object of a JSON array."""
+    try:
+        first = next(read_array(path), None)
+    except UserError:
+        return None
+    return first.value if isinstance(first, Item) else None
+
+
+def columns_of(path: Path) -> list[str]:
+    """The names of a file's columns."""
+    kind = kind_of(path.name)
+    if kind == ".txt":
+        return ["text"]
+    if kind == ".parquet":
+        with opened(path) as file:
+            return list(file.schema_arrow.names)
+    if kind == ".jsonl":
+        first = next(read_objects(path), None)
+        if not isinstance(first, Item):
+            raise UserError(str(first) if first else "empty")
+        return list(first.value)
+    if kind == ".csv":
+        row = next(read_csv(path), None)
+        return [] if row is None else [cell.strip() for cell in row.cells]
+    return head(path).split("\t")
+
+
+def split_told(name: str) -> str | None:
+    """The split that a file's name tells of, as we call it."""
+    parts = re.split(r"[-_./]", name.lower())
+    names = {"train": "train", "dev": DEV, "test": "test", "validation": DEV, "valid": DEV, "val": DEV}
+    return next((split for word, split in names.items() if word in parts), None)

@@ -1,0 +1,107 @@
+"""The tables of a folder, and what each is of."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from components.config import UserError, listing
+from components.data.tables import DEV
+from components.sources.reading import matching
+from components.sources.recognition.files import Keys, columns_of, names_in, split_told
+from components.sources.recognition.layouts import LAYOUTS, given_by
+from components.sources.recognition.links import Table
+from components.sources.tables import KINDS, kind_of
+
+ROLES = {"qrels": "qrel|judg|relevan", "queries": "quer|question|topic|asked", "documents": "corpus|doc|passage|text|"
+         "collection|article|page|answer|content"}  # fmt: skip
+"""What tables are called."""
+
+
+def contents_of(folder: Path, names: list[str]) -> Iterator[tuple[str, Table | str]]:
+    """Each file with its columns, or with what it is; a folder of Parquet or other parts is one table."""
+    for name in names:
+        path = folder / name
+        if name.endswith("/"):
+            yield name, _parts(path)
+        elif kind_of(name) not in KINDS:
+            yield name, f"no table ({kind_of(name) or 'no suffix'})"
+        else:
+            try:
+                yield name, Table(name, columns_of(path))
+            except UserError as error:
+                yield name, str(error)
+
+
+def _parts(folder: Path) -> Table | str:
+    """A folder whose files have one kind and the same columns, as one table."""
+    parts = sorted(folder.iterdir())
+    if any(layout(folder, names_in(folder)) for layout in LAYOUTS):
+        return f"a collection of its own; accepted: {folder}"
+    suffixes = {"".join(part.suffixes[-2:] if part.name.endswith(".gz") else part.suffixes[-1:]) for part in parts}
+    if len(suffixes) != 1 or not all(part.is_file() for part in parts) or kind_of(parts[0].name) not in KINDS:
+        return "a folder"
+    try:
+        columns = [columns_of(part) for part in parts]
+    except UserError as error:
+        return f"a folder; {error}"
+    same = all(one == columns[0] for one in columns)
+    return Table(f"{folder.name}/*{suffixes.pop()}", columns[0]) if same else "a folder of different tables"
+
+
+def together(folder: Path, tables: list[Table]) -> list[Table]:
+    """The tables, where those of one kind with the same columns are one: documents always, others if their names tell
+    different splits, or, of one of them, none: that is `train`."""
+    alike: dict[tuple[str | None, ...], list[Table]] = {}
+    for table in tables:
+        alone = kind_of(table.name) == ".txt"
+        alike.setdefault((table.name,) if alone else (role_of(table), *sorted(table.columns)), []).append(table)
+    return [table for group in alike.values() for table in _one_of(folder, group)]
+
+
+def _one_of(folder: Path, tables: list[Table]) -> list[Table]:
+    """Tables of one kind as one, if they can be."""
+    if len(tables) > 1 and role_of(tables[0]) == "documents":
+        files = [table.name for table in tables]
+        return [Table(listing(files), tables[0].columns, files)]
+    files = [path.relative_to(folder).as_posix() for table in tables for path in matching(folder, table.name)]
+    told = {split_told(file) or "train": file for file in files}
+    splits = {split: told[split] for split in ("train", DEV, "test") if split in told}
+    if len(files) == 1 or len(splits) < len(files):
+        return tables
+    return [Table(listing(table.name for table in tables), tables[0].columns, splits)]
+
+
+def role_of(table: Table) -> str | None:
+    """What a table is of, by its columns, and where these do not say, by its name."""
+    stem = table.name.lower()
+    judges = table.named("relevance") and table.named("query_id", "question") and table.named("doc_id", "text")
+    if judges and re.search(ROLES["qrels"], stem):  # columns such as `query` and `document` hold ids there
+        return "qrels"
+    if table.named("question") and table.named("text"):
+        return "pairs"
+    if table.named("query_id") and table.named("doc_id") and not table.named("question", "text"):
+        return "qrels"
+    if table.named("question"):
+        return "queries"
+    if table.named("text") is None:
+        return None
+    if table.named("query_id") and not table.named("doc_id"):
+        return "queries"
+    return next((role for role, pattern in ROLES.items() if role != "qrels" and re.search(pattern, stem)), "documents")
+
+
+def tables_of(place: Path, keys: Keys) -> list[Table]:
+    """The tables of a folder; none where its declaration is not of tables."""
+    if keys["format"] not in ("tables", "parquet"):
+        return []
+    folder, names = (place, names_in(place)) if place.is_dir() else (place.parent, [place.name])
+    return together(folder, [one for _, one in contents_of(folder, names) if isinstance(one, Table)])
+
+
+def about(table: Table) -> str:
+    """A table for people."""
+    columns = f"columns {listing(table.columns)}" if kind_of(table.name) != ".txt" else "lines of text"
+    role = role_of(table)
+    if given := given_by(table):
+        return f"{columns}: a collection of its own, `format: {given}`"
+    return f"{columns}" + (f": {role}" if role else ": none that is known")

@@ -1,0 +1,85 @@
+"""Layouts of other projects, known by their files' names and columns: whole collections, and training data."""
+
+import re
+from pathlib import Path
+
+from components.sources.reading import fields
+from components.sources.recognition.files import Keys, first_object, head, split_told
+from components.sources.recognition.links import Table
+from components.sources.tables import kind_of
+
+GIVEN: list[tuple[str, set[str]]] = [
+    ("tevatron", {"query_id", "query", "positive_passages"}),
+    ("tevatron", {"query_id", "query_text", "positive_document_ids"}),
+    ("flagembedding", {"query", "pos", "neg"}),
+    ("sentence_transformers", {"anchor", "positive", "negative"}),
+    ("sentence_transformers", {"anchor", "positive", "negative_1"}),
+    ("sentence_transformers", {"query", "positive", "negative"}),
+    ("sentence_transformers", {"query", "positive", "negative_1"}),
+]
+"""Training data of other projects, by columns that they have."""
+
+
+def beir(folder: Path, names: list[str]) -> Keys | None:
+    """BEIR's folder."""
+    plain = {name.removesuffix(".gz") for name in names}
+    judged = list((folder / "qrels").glob("*.tsv*"))
+    whole = {"corpus.jsonl", "queries.jsonl"} <= plain and judged
+    return {"format": "beir", "path": str(folder)} if whole else None
+
+
+def msmarco(folder: Path, names: list[str]) -> Keys | None:
+    """MS MARCO's folder, with three or four columns of documents, or an id and a text."""
+    file = next((name for name in names if name in ("collection.tsv", "collection.tsv.gz")), None)
+    if file is None or not any(re.fullmatch(r"queries\..+\.tsv(\.gz)?", name) for name in names):
+        return None
+    keys = {"format": "msmarco", "path": str(folder)}
+    cells = head(folder / file).count("\t") + 1
+    columns = {3: ["doc_id", "title", "text"], 4: ["doc_id", "url", "title", "text"]}.get(cells)
+    return {**keys, "columns": columns} if columns else keys
+
+
+def dpr(folder: Path, names: list[str]) -> Keys | None:
+    """A folder of DPR's passages, with its training data or with questions and answers."""
+    documents = None
+    retriever: dict[str, str] = {}
+    questions: dict[str, str] = {}
+    for name in names:
+        kind = kind_of(name)
+        if kind == ".json":
+            first = first_object(folder / name)
+            if first is not None and {"question", "positive_ctxs"} <= first.keys():
+                retriever[split_told(name) or "train"] = name.removesuffix(".gz")
+        elif kind in (".tsv", ".csv"):
+            cells = fields(head(folder / name))
+            if cells == ["id", "text", "title"]:
+                documents = name.removesuffix(".gz")
+            elif len(cells) == 2 and re.fullmatch(r"\s*\[.*\]\s*", cells[1]):
+                questions[split_told(name) or "train"] = name.removesuffix(".gz")
+    if documents is None or not (retriever or questions):
+        return None
+    keys = {"format": "dpr", "path": str(folder), "documents": documents, "retriever": retriever}
+    both = {split: name for split, name in questions.items() if split not in retriever}
+    return {**keys, "questions": both} if both else keys
+
+
+def given_by(table: Table) -> str | None:
+    """The project whose training data a table has."""
+    return next((kind for kind, needed in GIVEN if needed <= set(table.columns)), None)
+
+
+def training_data(folder: Path, tables: list[Table]) -> Keys | None:
+    """Training data of one project, a file a split, where nothing else is there but the corpus that it may name."""
+    found = [(table, kind) for table in tables if (kind := given_by(table)) is not None]
+    groups = {split_told(table.name) or "train": table.name for table, _ in found}
+    kinds = {kind for _, kind in found}
+    others = [table for table in tables if given_by(table) is None]
+    by_ids = any("positive_document_ids" in table.columns for table, _ in found)
+    if len(kinds) != 1 or len(groups) < len(found) or len(others) != by_ids:
+        return None
+    keys: Keys = {"format": kinds.pop(), "path": str(folder), "groups": groups}
+    return {**keys, "corpus": others[0].name} if others else keys
+
+
+LAYOUTS = (beir, msmarco, dpr)
+"""Those of whole collections. Each gives a folder's declaration, by the names in it, or None where it has another."""

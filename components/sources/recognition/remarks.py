@@ -1,0 +1,83 @@
+"""What a declaration of tables leaves out of a folder, in words for who declares it."""
+
+from pathlib import Path
+
+from components.config import listing
+from components.sources.parquet import patterns
+from components.sources.recognition.files import Keys
+from components.sources.recognition.folder import ROLES, about, tables_of
+from components.sources.recognition.layouts import GIVEN
+from components.sources.recognition.links import Table, differing_in_case, grading, unreadable
+from components.sources.tables import kind_of
+from components.yaml_files import yaml_line
+
+
+def unused(place: Path, keys: Keys) -> list[Table]:
+    """The tables of a folder that a declaration of tables leaves out."""
+    read = {pattern for role in ROLES for pattern in patterns(keys.get(role))}
+    return [table for table in tables_of(place, keys) if not patterns(table.files).keys() <= read]
+
+
+def remarks(place: Path, keys: Keys) -> list[str]:
+    """What a declaration of tables leaves out of a folder, and that documents have no ids of their own."""
+    others = unused(place, keys)
+    lines = [f"not used: {table.name}: {about(table)}" for table in others]
+    if keys["format"] in {kind for kind, _ in GIVEN}:
+        lines.append("the negatives in it: `adapt` mines its own; `recipe: dpr` with `negatives: {given: negatives}` "
+                     "takes these, as in docs/pages/guides/own-collection.md of Sparring")  # fmt: skip
+    if others:
+        lines.append("to use a table, name it and its columns in the config, such as "
+                     "`queries: FILE` and `columns: {queries: {query_id: THEIRS, text: THEIRS}}`")  # fmt: skip
+    folder = place if place.is_dir() else place.parent
+    lines += _unread(folder, [table for table in tables_of(place, keys) if table not in others], keys)
+    for role, name in numbered(place, keys).items():
+        files = listing(patterns(keys[role]))
+        once = ", those with the same text as one" if keys[role] == keys.get("qrels") else ""
+        lines.append(f"{files}: no column of ids is known, so {role} are numbered by row{once}; to name one: "
+                     f"`columns: {{{role}: {{{name}: THEIRS}}}}`")  # fmt: skip
+    readable = [table for table in tables_of(place, keys) if unreadable(place, table) is None]
+    if lines and (case := differing_in_case(place, readable)):
+        lines.append(case)
+    return lines
+
+
+def _unread(folder: Path, tables: list[Table], keys: Keys) -> list[str]:
+    """The columns that a declaration leaves out of the tables that it reads."""
+    if not tables:
+        return []
+    lines, known = [], ["doc_id", "title", "text", "query_id", "answers", "split", "relevance"]
+    known += [theirs for names in keys.get("columns", {}).values() for theirs in names.values()]
+    for table in tables:
+        left = [column for column in table.columns if column not in known]
+        judges = keys.get("qrels") is not None and patterns(table.files).keys() <= patterns(keys["qrels"]).keys()
+        words = _words(folder, table, [*left, *filter(None, [table.named("relevance")])]) if judges else []
+        if not left or kind_of(table.name) == ".txt":
+            lines += words
+            continue
+        asks = "; does one ask what the text answers? Then `paired: true`, `queries: FILE` and `columns: "
+        asks += "{queries: {text: THEIRS}}`"
+        lines.append(f"{table.name}: not read: {listing(left)}{'' if keys.get('queries') else asks}")
+        lines += words
+    return lines
+
+
+def _words(folder: Path, table: Table, columns: list[str]) -> list[str]:
+    """How to read the columns of judgements that may be grades in words."""
+    found = {column: words for column in dict.fromkeys(columns) if (words := grading(folder, table, column))}
+    return [f"  if {column} says how relevant a document is: `relevance: {column}` under `qrels` of `columns`, no "
+            f"`graded: false`, and `grades: {yaml_line(dict.fromkeys(words, 'N'))}`, with a number for each word"
+            for column, words in found.items()]  # fmt: skip
+
+
+def numbered(place: Path, keys: Keys) -> dict[str, str]:
+    """The ids that documents and judged queries lack in a declaration of tables: their rows are numbered."""
+    tables = tables_of(place, keys) if keys["format"] == "tables" else []
+    lacking = {}
+    for role, name in {"documents": "doc_id", **({"queries": "query_id"} if keys.get("qrels") else {})}.items():
+        files = patterns(keys.get(role)).keys()
+        table = next((one for one in tables if patterns(one.files).keys() <= files), None)
+        if table is None or kind_of(table.name) == ".txt" or table.named(name, "id"):
+            continue
+        if name not in keys.get("columns", {}).get(role, {}):
+            lacking[role] = name
+    return lacking
