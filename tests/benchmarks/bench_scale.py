@@ -2,13 +2,14 @@
 
     make bench ARGS="-k scale"       (SPARRING_BENCH_LARGE: documents of the large collection;
                                       SPARRING_BENCH_QUERIES: queries of the large set;
+                                      SPARRING_BENCH_CANDIDATES: of each query, of which EAR's have half;
                                       SPARRING_BENCH_EXPANSIONS: of each query by each of EAR's two generators)
 
 Documents are the beginnings of docstrings, again and again under new ids, each with two words of its own; the model is
 one layer of random weights. DPR has the documents and few queries. CODER and EAR have the queries, a hundredth as many
-documents as DPR, and 200 candidates a query, of which 60 are compared with each other. Memory is that of the driver and
-of Java, without the pages of mapped files: the system takes those back when it needs them. Measured once: an hour or
-more.
+documents as DPR, and 200 candidates a query, of which CODER compares 60 with each other. Memory is that of the driver
+and of Java, without the pages of mapped files: the system takes those back when it needs them. Measured once: an hour
+or more.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ ROOT = Path(__file__).parents[2]
 LARGE = int(os.environ.get("SPARRING_BENCH_LARGE", "10000000"))
 QUERIES = int(os.environ.get("SPARRING_BENCH_QUERIES", "1000000"))
 EXPANSIONS = int(os.environ.get("SPARRING_BENCH_EXPANSIONS", "4"))
-FEW, CANDIDATES, CONTEXT, CHARACTERS = 2_000, 200, 60, 60
+CANDIDATES = int(os.environ.get("SPARRING_BENCH_CANDIDATES", "200"))
+FEW, CONTEXT, CHARACTERS = 2_000, 60, 60
 
 
 class Texts:
