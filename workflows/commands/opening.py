@@ -23,6 +23,7 @@ from workflows.store.dag import Step, graph
 from workflows.store.needed import damage
 from workflows.store.store import Store
 
+LAPTOP = ROOT / "cluster" / "laptop.yaml"
 ANOTHER_STORE = "another place (--store PLACE, or $SPARRING_STORE)"
 ANOTHER_RUNS = "another folder (--runs FOLDER)"
 
@@ -58,11 +59,11 @@ def add_assignments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def add_cluster(parser: argparse.ArgumentParser, default: str = "laptop.yaml") -> None:
+def add_cluster(parser: argparse.ArgumentParser, default: Path = LAPTOP) -> None:
     """Add the argument that names a cluster profile."""
     parser.add_argument(
-        "--cluster", type=Path, default=ROOT / "cluster" / default, metavar="FILE",
-        help=f"what to run on; never changes a result (default: cluster/{default})",
+        "--cluster", type=Path, default=default, metavar="FILE",
+        help=f"what to run on; never changes a result (default: cluster/{default.name})",
     )  # fmt: skip
 
 
@@ -88,6 +89,8 @@ def run_command(arguments: argparse.Namespace, *, here: bool = True) -> str:
     words = [word for assignment in arguments.assignments for word in ("--set", assignment)]
     places = ["--store", str(arguments.store)] if here and arguments.store else []
     places += ["--runs", str(arguments.runs)] if here and arguments.runs != Path("runs") else []
+    cluster = getattr(arguments, "cluster", LAPTOP)
+    words += ["--cluster", str(cluster)] if here and cluster not in (None, LAPTOP) else []
     return shlex.join([*program().split(), *places, "run", str(arguments.config), *words])
 
 

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from components.config import Config, UserError
+from workflows import ROOT
 from workflows.commands.opening import add_cluster, add_config
 from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import Cluster
@@ -23,7 +24,7 @@ from workflows.store.dag import graph
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_config(parser)
-    add_cluster(parser, default="joined.yaml")
+    add_cluster(parser, default=ROOT / "cluster" / "joined.yaml")
     parser.add_argument("--address", required=True, metavar="URL", help="the job server, such as http://127.0.0.1:8265")
     parser.add_argument("--no-wait", action="store_true", help="do not follow the log")
     parser.add_argument("--tune", action="store_true", help="run the command `tune` there instead of `run`")

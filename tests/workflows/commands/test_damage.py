@@ -40,7 +40,7 @@ def test_a_table_that_is_cut(copy: Place, said: Said) -> None:
     named = rf"{table}: no Parquet file, or cut: .*; remove {table.parent} and make it again"
     said()
     assert copy("search", "barami") == 2
-    assert re.fullmatch(rf"error: {named}: .* run .* --until 'data'", error(said))
+    assert re.fullmatch(rf"error: {named}: .* run .* --cluster .* --until 'data'", error(said))
     (copy.artifact("bm25 index") / "artifact.json").unlink()
     assert copy("run", "--until", "bm25 index", "--no-estimate") == 2
     assert re.fullmatch(rf"error: bm25 index: {named}", error(said))

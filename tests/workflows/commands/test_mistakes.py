@@ -388,12 +388,12 @@ def test_a_part_of_the_store_that_is_anothers_is_named(
     place = tiny.place(tmp_path / "place", tiny.dpr(beir, encoder))
     assert place("run", "--until", "data", "--no-estimate") == 0
     (record,) = place.store.glob("ingest-*/artifact.json")
-    read = Path.read_text
+    read = Path.read_bytes
 
-    def unread(path: Path, *arguments: Any, **options: Any) -> str:
+    def unread(path: Path) -> bytes:
         if path == record:
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return read(path, *arguments, **options)
+        return read(path)
 
     def denied(dir: Path) -> Any:
         if dir == record.parent:
@@ -402,7 +402,7 @@ def test_a_part_of_the_store_that_is_anothers_is_named(
 
     said()
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_text", unread)
+        patch.setattr(Path, "read_bytes", unread)
         for command in ("plan", "run"):
             assert place(command) == 2
             assert said()[1].startswith(f"error: {record}: Permission denied; accepted: ")
