@@ -2,12 +2,14 @@
 3.2)."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import Field
 
 from components.config import Config, UserError
+from components.data import row_runs
 from components.data.groups import ids_of, queries_of, rows_of
 from components.data.tables import QUERIES, RANKING, read, write
 from components.data.trec import read_ranking
@@ -19,6 +21,7 @@ from workflows.store.cost import Cost, Ranking, Sizes, Work, id_memory
 from workflows.store.dag import Description
 
 NAMED = ["query_id", "text"]
+DROP = "`unknown: drop` leaves such out"
 
 
 class RankingFile(Config):
@@ -30,6 +33,9 @@ class RankingFile(Config):
     `data/` is replaced by `$SPARRING_DATA`, if that is set."""
     split: str = "test"
     """The split whose queries it has."""
+    unknown: Literal["refuse", "drop"] = Field("refuse", exclude_if=lambda unknown: unknown == "refuse")
+    """Queries and documents that the collection has not, as those that an old engine's index had: `drop` leaves them
+    out, and what a query's ranking has below them moves up."""
 
     def files(self) -> dict[str, Path]:
         """The file."""
@@ -50,52 +56,70 @@ def rank_from_file(
 ) -> dict[str, Any]:
     """Write `ranking.parquet`: a file's ranking of the split's queries, cut to `k` documents.
 
-    Queries of other splits are left out. UserError where the file has a query or a document that the collection has
-    not, or no query of the split. A query that it lacks has no results.
+    Queries of other splits are left out, and counted, as what is dropped. UserError where the file has no query of the
+    split, or a query or a document that the collection has not and that is not to be dropped. A query that it lacks has
+    no results.
     """
-    path = config.files()[config.path]
+    path, drop = config.files()[config.path], config.unknown == "drop"
     if not path.exists():
         raise UserError(f"{path}: there is no such file")
     own, everything = queries_of(data, [split], NAMED), read(data / "queries.parquet", QUERIES, columns=NAMED)
     asked, known = own["query_id"].combine_chunks(), everything["query_id"].to_pylist()
     if ".json" in path.suffixes:  # of two queries with one text, that of the split
         texts = [(text, name) for of in (everything, own) for name, text in zip(*of.to_pydict().values(), strict=True)]
-        table = _of_dpr(path, dict(texts))
+        table, without = _of_dpr(path, dict(texts), drop=drop)
     else:
-        table = read_ranking(path)
+        table, without = read_ranking(path), 0
     there = set(table["query_id"].to_pylist())
-    if unknown := there - set(known):
+    if (unknown := there - set(known)) and not drop:
         more = f", nor are {len(unknown) - 1:,} others" if len(unknown) > 1 else ""
-        raise UserError(f"{path}: query {min(unknown)} is none of the collection's{more}; leave their lines out")
+        raise UserError(f"{path}: query {min(unknown)} is none of the collection's{more}; {DROP}")
     table = table.filter(pc.is_in(table["query_id"], asked))
     if not len(table):
         raise UserError(f"{path}: no query is of the split {split!r}")
+    documents, queries = ids_of(data / "documents.parquet", "doc_id"), len(pc.unique(table["query_id"]))
+    gone = len(table)
+    if drop:
+        table = _moved_up(table.filter(pc.is_in(table["doc_id"], documents)))
+    gone -= len(table)
     try:
-        rows_of(table["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what=str(path))
+        rows_of(table["doc_id"], documents, what=str(path))
     except ValueError as error:
-        raise UserError(f"{error}, of which it must be a ranking; leave other documents' lines out") from None
+        raise UserError(f"{error}, of which it must be a ranking; {DROP}") from None
     table = table.filter(pa.array(table["rank"].to_numpy() <= k))
     write(out / "ranking.parquet", table, RANKING)
-    found = len(set(table["query_id"].to_pylist()))
-    others = len(there) - found
-    return {"queries": len(asked), "without_results": len(asked) - found, "of_other_splits": others}
+    found = len(pc.unique(table["query_id"]))
+    dropped = {"dropped_queries": len(unknown) + without, "dropped_documents": gone} if drop else {}
+    others = len(there) - len(unknown) - queries
+    return {"queries": len(asked), "without_results": len(asked) - found, "of_other_splits": others, **dropped}
 
 
-def _of_dpr(path: Path, by_text: dict[str, str]) -> pa.Table:
-    """The ranking in a file of DPR's, whose order counts; its scores are of many kinds."""
+def _moved_up(table: pa.Table) -> pa.Table:
+    """A ranking that lacks rows, ranked from 1 again."""
+    ranks = row_runs.ranks(table["query_id"].to_numpy()) + 1
+    return table.set_column(table.column_names.index("rank"), RANKING.field("rank"), pa.array(ranks, pa.int32()))
+
+
+def _of_dpr(path: Path, by_text: dict[str, str], *, drop: bool) -> tuple[pa.Table, int]:
+    """The ranking in a file of DPR's, whose order counts, as its scores are of many kinds; and how many of its
+    questions were dropped."""
     columns: dict[str, list[Any]] = {name: [] for name in RANKING.names}
+    dropped = 0
     for item in read_array(path):
         if not isinstance(item, Item) or not isinstance(item.value.get("ctxs"), list):
             raise UserError(f"{item.place}: expected an object with question and ctxs")
         question = str(item.value.get("question", "")).replace("\u2019", "'")
+        if question not in by_text and not drop:
+            raise UserError(f"{item.place}: {question!r:.80} is no question of the collection; {DROP}")
         if question not in by_text:
-            raise UserError(f"{item.place}: {question!r:.80} is no question of the collection")
+            dropped += 1
+            continue
         documents = dict.fromkeys(_document(context, item.place) for context in item.value["ctxs"])
         for rank, document in enumerate(documents, 1):
             row = {"query_id": by_text[question], "doc_id": document, "rank": rank, "score": -float(rank)}
             for name, value in row.items():
                 columns[name].append(value)
-    return pa.table(columns, schema=RANKING)
+    return pa.table(columns, schema=RANKING), dropped
 
 
 def _document(context: Any, place: str) -> str:

@@ -24,9 +24,10 @@ def asked(data: Path) -> list[tuple[str, str]]:
     return [(row["query_id"], row["text"]) for row in rows if row["split"] == "test"]
 
 
-def given(data: Path, out: Path, path: Path, k: int = 10) -> list[tuple[str, str, int]]:
+def given(data: Path, out: Path, path: Path, k: int = 10, **more: Any) -> list[tuple[str, str, int]]:
     out.mkdir(exist_ok=True)
-    rank_from_file(out, toy.INLINE, data=data, split="test", k=k, config=RankingFile(path=str(path)))
+    said = rank_from_file(out, toy.INLINE, data=data, split="test", k=k, config=RankingFile(path=str(path), **more))
+    (out / "said.json").write_text(json.dumps(said))
     rows = pq.read_table(out / "ranking.parquet").to_pylist()
     return [(row["query_id"], row["doc_id"], row["rank"]) for row in rows]
 
@@ -68,12 +69,35 @@ def test_of_two_queries_with_one_text_the_splits_is_meant(data: Path, tmp_path: 
     assert given(other, tmp_path / "out", path) == [(query, "d4", 1)]
 
 
+DROPPED = {
+    "a.run": "{query} Q0 gone 1 0.9 x\n{query} Q0 d2 2 0.7 x\n{query} Q0 lost 3 0.5 x\n{query} Q0 d1 4 0.3 x\n"
+    "{other} Q0 gone 1 0.5 x\nnobody Q0 d1 1 0.5 x\nq1 Q0 gone 1 0.5 x\n",
+    "a.json": '[{"question": "{text}", "ctxs": [{"id": "gone"}, {"id": "d2"}, {"id": "lost"}, {"id": "d1"}]},'
+    '{"question": "{more}", "ctxs": [{"id": "gone"}]}, {"question": "what is it", "ctxs": [{"id": "d1"}]}]',
+}
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_what_the_collection_has_not_can_be_dropped(data: Path, tmp_path: Path, name: str) -> None:
+    """The others move up, before the ranking is cut; a query of which nothing is left has no results."""
+    (query, question), (other, more) = asked(data)[:2]
+    text = DROPPED[name].replace("{query}", query).replace("{other}", other)
+    (tmp_path / name).write_text(text.replace("{text}", question).replace("{more}", more))
+    found = given(data, tmp_path / "out", tmp_path / name, k=2, unknown="drop")
+    assert found == [(query, "d2", 1), (query, "d1", 2)]
+    queries = len(asked(data))
+    assert json.loads((tmp_path / "out" / "said.json").read_text()) == {
+        "queries": queries, "without_results": queries - 1, "of_other_splits": int(name == "a.run"),
+        "dropped_queries": 1, "dropped_documents": 3,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.run", "nobody Q0 d1 1 0.5 x\n", "query nobody is none of the collection's"),
+        ("a.run", "nobody Q0 d1 1 0.5 x\n", "query nobody is none of the collection's; `unknown: drop`"),
         ("a.run", "q1 Q0 d1 1 0.5 x\n", "no query is of the split 'test'"),
-        ("a.run", "{query} Q0 d999 1 0.5 x\n", "d999"),
+        ("a.run", "{query} Q0 d999 1 0.5 x\n", "d999 .*; `unknown: drop` leaves such out"),
         ("a.json", '[{"question": "what is it", "ctxs": []}]', "'what is it' is no question of the collection"),
         ("a.json", '[{"question": "what is it"}]', "expected an object with question and ctxs"),
         ("a.json", '[{"question": "{text}", "ctxs": [{"title": "x"}]}]', "none of id, passage_id, psg_id"),
