@@ -58,7 +58,7 @@ def rank_from_file(
 
     Queries of other splits are left out, and counted, as what is dropped. UserError where the file has no query of the
     split, or a query or a document that the collection has not and that is not to be dropped. A query that it lacks has
-    no results.
+    no results, which the summary's note says.
     """
     path, drop = config.files()[config.path], config.unknown == "drop"
     if not path.exists():
@@ -90,8 +90,12 @@ def rank_from_file(
     write(out / "ranking.parquet", table, RANKING)
     found = len(pc.unique(table["query_id"]))
     dropped = {"dropped_queries": len(unknown) + without, "dropped_documents": gone} if drop else {}
-    others = len(there) - len(unknown) - queries
-    return {"queries": len(asked), "without_results": len(asked) - found, "of_other_splits": others, **dropped}
+    others, lost = len(there) - len(unknown) - queries, len(asked) - found
+    lacks = (
+        f"The file has no results for {lost:,} of the {len(asked):,} queries of {split}, which count 0 in its row and "
+    )
+    note = {"note": f"{lacks}wherever it is compared."} if lost else {}
+    return {"queries": len(asked), "without_results": lost, "of_other_splits": others, **dropped, **note}
 
 
 def _moved_up(table: pa.Table) -> pa.Table:
