@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from components.config import UserError
+from components.config import UserError, listing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,6 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against", type=Path, metavar="RANKING",
         help="another run file: print the difference to it and p (paired randomization over the queries)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--common", action="store_true",
+        help="measure on the queries that every ranking has results for, where else those without count 0",
     )  # fmt: skip
     parser.add_argument(
         "--measures", nargs="+", default=["RR@10", "nDCG@10", "R@100"], metavar="MEASURE",
@@ -40,12 +44,19 @@ def call(arguments: argparse.Namespace) -> None:
     relevant = qrels.filter(pc.greater(qrels["relevance"], 0))
     if not len(relevant):
         raise UserError(f"{arguments.qrels}: no query has a relevant document")
-    of_each = []
-    for path in (arguments.ranking, arguments.against):
-        if path is not None:
-            ranking = trec.read_ranking(path)
-            _match(path, ranking, arguments.qrels, relevant)
-            of_each.append(measures.per_query(ranking, qrels, arguments.measures))
+    files = [path for path in (arguments.ranking, arguments.against) if path is not None]
+    rankings = [trec.read_ranking(path) for path in files]
+    if arguments.common:
+        whole, asked = len(pc.unique(relevant["query_id"])), qrels["query_id"]
+        for ranking in rankings:
+            asked = pc.filter(asked, pc.is_in(asked, pc.unique(ranking["query_id"])))
+        qrels, relevant = (of.filter(pc.is_in(of["query_id"], asked)) for of in (qrels, relevant))
+        if not len(relevant):
+            raise UserError(f"--common: no query of {arguments.qrels} has results in {listing(files)}")
+        print(f"on {len(pc.unique(relevant['query_id'])):,} of {whole:,} queries", file=sys.stderr)
+    for path, ranking in zip(files, rankings, strict=True):
+        _match(path, ranking, arguments.qrels, relevant)
+    of_each = [measures.per_query(ranking, qrels, arguments.measures) for ranking in rankings]
     head = ["measure", "mean", "low", "high"]
     compared: dict[str, dict[str, Any]] = {}
     if arguments.against is not None:

@@ -14,13 +14,14 @@ from components.data.groups import ids_of, queries_of, rows_of
 from components.data.tables import QUERIES, RANKING, read, write
 from components.data.trec import read_ranking
 from components.sources.base import locate
-from components.sources.reading import Item, plain_or_gz, read_array
+from components.sources.reading import Item, plain_or_gz, read_array, read_objects
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.site import Site
 from workflows.store.cost import Cost, Ranking, Sizes, Work, id_memory
 from workflows.store.dag import Description
 
 NAMED = ["query_id", "text"]
+OBJECT = '{"question": TEXT, "ctxs": [{"id": DOCUMENT}, ...]}, or a run file of TREC\'s with another ending'
 DROP = "`unknown: drop` leaves such out"
 
 
@@ -29,8 +30,8 @@ class RankingFile(Config):
 
     path: str
     """TREC's run file, or in a file that ends in `.json` what DPR's code writes of its retrieval: an array of
-    `{"question": ..., "ctxs": [{"id": ...}]}`, whose questions are found by their text. Either may be .gz. A leading
-    `data/` is replaced by `$SPARRING_DATA`, if that is set."""
+    `{"question": ..., "ctxs": [{"id": ...}]}`, whose questions are found by their text; in `.jsonl` such an object a
+    line. Each may be .gz. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
     split: str = "test"
     """The split whose queries it has."""
     unknown: Literal["refuse", "drop"] = Field("refuse", exclude_if=lambda unknown: unknown == "refuse")
@@ -65,9 +66,10 @@ def rank_from_file(
         raise UserError(f"{path}: there is no such file")
     own, everything = queries_of(data, [split], NAMED), read(data / "queries.parquet", QUERIES, columns=NAMED)
     asked, known = own["query_id"].combine_chunks(), everything["query_id"].to_pylist()
-    if ".json" in path.suffixes:  # of two queries with one text, that of the split
-        texts = [(text, name) for of in (everything, own) for name, text in zip(*of.to_pydict().values(), strict=True)]
-        table, without = _of_dpr(path, dict(texts), drop=drop)
+    if {".json", ".jsonl"} & set(path.suffixes):
+        pairs = [pair for of in (everything, own) for pair in zip(*of.to_pydict().values(), strict=True)]
+        by_text = {_plain(text): name for name, text in pairs}  # of two queries with one text, that of the split
+        table, without = _of_dpr(path, by_text, drop=drop)
     else:
         table, without = read_ranking(path), 0
     there = set(table["query_id"].to_pylist())
@@ -91,10 +93,9 @@ def rank_from_file(
     found = len(pc.unique(table["query_id"]))
     dropped = {"dropped_queries": len(unknown) + without, "dropped_documents": gone} if drop else {}
     others, lost = len(there) - len(unknown) - queries, len(asked) - found
-    lacks = (
-        f"The file has no results for {lost:,} of the {len(asked):,} queries of {split}, which count 0 in its row and "
-    )
-    note = {"note": f"{lacks}wherever it is compared."} if lost else {}
+    lacks = f"The file has no results for {lost:,} of the {len(asked):,} queries of {split}, which count 0 in its row "
+    lacks += "and wherever it is compared (`evaluate --common`, on what `export` writes, compares on the others alone)."
+    note = {"note": lacks} if lost else {}
     return {"queries": len(asked), "without_results": lost, "of_other_splits": others, **dropped, **note}
 
 
@@ -104,15 +105,20 @@ def _moved_up(table: pa.Table) -> pa.Table:
     return table.set_column(table.column_names.index("rank"), RANKING.field("rank"), pa.array(ranks, pa.int32()))
 
 
+def _plain(question: str) -> str:
+    """A question as it is compared: DPR's files have straight apostrophes where the collection may have others."""
+    return question.replace("\u2019", "'")
+
+
 def _of_dpr(path: Path, by_text: dict[str, str], *, drop: bool) -> tuple[pa.Table, int]:
     """The ranking in a file of DPR's, whose order counts, as its scores are of many kinds; and how many of its
     questions were dropped."""
     columns: dict[str, list[Any]] = {name: [] for name in RANKING.names}
     dropped = 0
-    for item in read_array(path):
+    for item in read_objects(path) if ".jsonl" in path.suffixes else read_array(path):
         if not isinstance(item, Item) or not isinstance(item.value.get("ctxs"), list):
-            raise UserError(f"{item.place}: expected an object with question and ctxs")
-        question = str(item.value.get("question", "")).replace("\u2019", "'")
+            raise UserError(f"{item.place}: expected an object with question and ctxs; accepted: {OBJECT}")
+        question = _plain(str(item.value.get("question", "")))
         if question not in by_text and not drop:
             raise UserError(f"{item.place}: {question!r:.80} is no question of the collection; {DROP}")
         if question not in by_text:

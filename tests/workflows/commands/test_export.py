@@ -99,6 +99,26 @@ def test_evaluate_prints_columns_on_a_terminal(
     assert said()[0] == "measure  mean    low     high\nnDCG@10  1.0000  1.0000  1.0000\n"
 
 
+def test_evaluate_measures_on_common_queries_where_asked(played: Place, tmp_path: Path, said: Said) -> None:
+    """A ranking that lacks queries is compared on those that it has."""
+    (tmp_path / "qrels.trec").write_text("q1 0 d1 1\nq2 0 d2 1\nq3 0 d3 1\n")
+    one, other = tmp_path / "a.trec", tmp_path / "b.trec"
+    one.write_text("q1 Q0 d1 1 2.0 x\nq2 Q0 d1 1 2.0 x\nq2 Q0 d2 2 1.0 x\nq3 Q0 d1 1 2.0 x\n")
+    other.write_text("q1 Q0 d1 1 2.0 x\nq2 Q0 d2 1 2.0 x\nq9 Q0 d2 1 2.0 x\n")
+    command = ("evaluate", str(one), str(tmp_path / "qrels.trec"), "--measures", "RR@10", "--against", str(other))
+    said()
+    assert played(*command, "--common") == 0
+    out, err = said()
+    assert err == "on 2 of 3 queries\n"
+    assert out.splitlines()[1].split("\t")[1::3] == ["0.7500", "-0.2500", "1.0000"]
+    assert played(*command) == 0
+    assert said()[0].splitlines()[1].split("\t")[1::3] == ["0.5000", "-0.1667", "1.0000"]
+    other.write_text("q3 Q0 d1 1 2.0 x\n")
+    one.write_text("q1 Q0 d1 1 2.0 x\n")
+    assert played(*command, "--common") == 2
+    assert said()[1] == f"error: --common: no query of {command[2]} has results in {one}, {other}\n"
+
+
 def test_evaluate_says_what_has_another_name(played: Place, tmp_path: Path, said: Said) -> None:
     """A ranking of other queries had measures of 0.0000, and exit status 0."""
     (tmp_path / "qrels.trec").write_text("q1 0 d1 1\nq2 0 d2 1\n")

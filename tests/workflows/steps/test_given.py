@@ -48,6 +48,20 @@ def test_a_file_of_dprs_is_ranked_as_it_stands(data: Path, tmp_path: Path) -> No
     assert given(data, tmp_path / "out", path) == [(two, "d4", 1), (one, "d4", 1), (one, "d1", 2)]
 
 
+def test_apostrophes_of_either_kind_are_one(data: Path, tmp_path: Path) -> None:
+    """And the objects may be lines."""
+    rows = pq.read_table(data / "queries.parquet").to_pylist()
+    query = asked(data)[0][0]
+    for row in rows:
+        row["text"] = "the dog\u2019s" if row["query_id"] == query else row["text"]
+    other = shutil.copytree(data, tmp_path / "data")
+    pq.write_table(pa.Table.from_pylist(rows, schema=QUERIES), other / "queries.parquet")
+    for number, question in enumerate(["the dog\u2019s", "the dog's"]):
+        path = tmp_path / f"{number}.jsonl"
+        path.write_text(json.dumps({"question": question, "ctxs": [{"id": "d4"}]}) + "\n")
+        assert given(other, tmp_path / "out", path) == [(query, "d4", 1)]
+
+
 def test_queries_of_other_splits_are_left_out(data: Path, tmp_path: Path) -> None:
     """Who ranks all of a collection's queries need not know which are held out."""
     query = asked(data)[0][0]
