@@ -1,6 +1,7 @@
 """Measure a ranking, and gather a run's measures into `metrics.json`."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from components.evaluation.measures import (
     answer_hits_per_query,
     by_measure,
     canonical,
+    cutoff,
     mean_entropy,
     means,
     needs_answers,
@@ -71,13 +73,15 @@ def evaluate(
 ) -> dict[str, Any]:
     """Measure a ranking on every query of the split that has a relevant document or, for `Answer@k`, an answer.
 
-    `Answer@k` needs a ranking that `answering` wrote. `queries` measures on a sample of so many, as `rerank` does.
+    `Answer@k` needs a ranking that `answering` wrote. `queries` measures on a sample of so many, as `rerank` does. The
+    summary's note names measures that look further than the ranking goes, though the collection has more.
     """
     asking = _Asking(data, split, measures, queries)
-    tables, first, found = [], [asking.schema.empty_table()], list[pa.Array]()
+    tables, first, found, deepest = [], [asking.schema.empty_table()], list[pa.Array](), 0
     for piece in by_query(ranking / "ranking.parquet", asking.schema, rows=ROWS):
         documents = piece.filter(pc.is_in(piece["query_id"], value_set=asking.queries))
         found.append(pc.unique(documents["query_id"]))
+        deepest = max(deepest, pc.max(documents["rank"]).as_py() or 0)
         tables.append(asking.measured(documents, found[-1]))
         if entropy is not None:
             first.append(documents.filter(pc.less_equal(documents["rank"], entropy.documents)))
@@ -98,7 +102,16 @@ def evaluate(
         best = best.filter(pc.is_in(best["query_id"], value_set=asked))
         summary["entropy"] = mean_entropy(best, documents=entropy.documents, temperature=entropy.temperature)
         summary["entropy_documents"] = entropy.documents
-    return summary
+    return summary | _note(measures, deepest, pq.read_metadata(data / "documents.parquet").num_rows)
+
+
+def _note(measures: Sequence[str], deepest: int, documents: int) -> dict[str, str]:
+    """That measures look further than a ranking goes, if they do."""
+    short = [name for name in measures if min(cutoff(name) or 0, documents) > deepest > 0]
+    if not short:
+        return {}
+    looks = "looks" if len(short) == 1 else "look"
+    return {"note": f"{listing(short)} {looks} further than the ranking, which ends at rank {deepest:,}."}
 
 
 class _Asking:

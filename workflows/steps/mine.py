@@ -115,9 +115,12 @@ def mine(
                 rows.append(row)
             writer.write_table(pa.Table.from_pylist(rows, schema=GROUPS))
             progress.add(len(rows))
+    wanted = groups * config.negatives
+    few = f"{filled:,} of {wanted:,} negatives are random documents, as the ranking has too few candidates"
     return {
         "groups": groups, "queries": min(groups, len(pool.queries)), "of": len(pool.queries),
         "by_answer": len(pool.by_answer), "filled": filled,
+        **({"note": f"{few} (`depth`)."} if ranking is not None and 2 * filled > wanted else {}),
     }  # fmt: skip
 
 

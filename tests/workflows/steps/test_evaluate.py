@@ -1,6 +1,7 @@
 """The steps that measure a ranking and gather a run's measures."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
-from components.data.tables import ANSWERED, QRELS, QUERIES, RANKING
+from components.data.tables import ANSWERED, DOCUMENTS, QRELS, QUERIES, RANKING
 from components.evaluation.measures import answer_hits_per_query, mean_entropy, per_query
 from components.evaluation.significance import THE_METHOD, THIS_TRAINING, compare
 from workflows.steps.evaluate import EntropyConfig, evaluate, results
@@ -26,7 +27,13 @@ def data(tmp_path: Path) -> Path:
         "relevance": [1, 2, 1, 0, 1], "split": ["test", "test", "test", "test", "dev"],
     }  # fmt: skip
     pq.write_table(pa.table(judged, schema=QRELS), folder / "qrels.parquet")
+    pq.write_table(documents("ab"), folder / "documents.parquet")
     return folder
+
+
+def documents(names: Sequence[str]) -> pa.Table:
+    """Documents of a collection."""
+    return pa.Table.from_pylist([{"doc_id": name, "title": "", "text": name} for name in names], schema=DOCUMENTS)
 
 
 @pytest.fixture
@@ -77,6 +84,7 @@ def test_a_ranking_in_pieces_is_measured_as_a_whole_one(
         "qrels": qrels,
         "queries": pa.Table.from_pylist(asked, schema=QUERIES),
         "ranking": ranking,
+        "documents": documents("abcde"),
     }.items():
         pq.write_table(table, tmp_path / f"{name}.parquet")
     measures = ["RR@10", "nDCG@5", "Answer@2"]
@@ -99,6 +107,15 @@ def test_a_ranking_in_pieces_is_measured_as_a_whole_one(
     assert summary["without_results"] == len(measured - ranked)
     of_measured = ranking.filter(pc.is_in(ranking["query_id"], value_set=pa.array(sorted(measured), pa.large_string())))
     assert summary["entropy"] == mean_entropy(of_measured, documents=3)
+
+
+def test_a_measure_that_looks_further_than_the_ranking_is_named(tmp_path: Path, data: Path, ranking: Path) -> None:
+    """Where the collection has more documents."""
+    asked = {"data": data, "ranking": ranking, "split": "test", "measures": ["RR@10", "R@2", "R@100", "AP"]}
+    assert "note" not in evaluate(tmp_path, None, **asked)
+    pq.write_table(documents("abc"), data / "documents.parquet")
+    says = "RR@10, R@100 look further than the ranking, which ends at rank 2."
+    assert evaluate(tmp_path, None, **asked)["note"] == says
 
 
 def test_entropy_is_measured_where_asked(tmp_path: Path, data: Path, ranking: Path) -> None:

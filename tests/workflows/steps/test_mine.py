@@ -195,6 +195,10 @@ def test_missing_candidates_are_made_up_for_by_random_ones(drawn: Any, ranking: 
     assert set(row["doc_ids"]) > {"d5", "d0", "d6", "d7"}
     assert all(len(row["doc_ids"]) == 11 for row in rows)
     assert drawn.summary["filled"] >= 6
+    assert "note" not in drawn.summary
+    drawn(ranking, groups=16, negatives=30, depth=2)
+    found = f"{drawn.summary['filled']} of 480 negatives are random documents, as the ranking has too few candidates"
+    assert drawn.summary["note"] == f"{found} (`depth`)."
 
 
 def test_random_negatives_come_from_the_whole_collection(drawn: Any) -> None:
