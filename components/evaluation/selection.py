@@ -36,8 +36,8 @@ def selected(
     means, costs = {name: np.mean(seeds, axis=0) for name, seeds in values.items()}, costs or {}
     first = max(costs or means, key=lambda name: means[name].mean(), default="")
     candidates: list[Json] = [
-        {"system": name, "trained": trained[name], "value": float(each.mean()), "standard_error": _error(each),
-         "behind": float((means[first] - each).mean()), "behind_error": _error(means[first] - each)}
+        {"system": name, "trained": trained[name], "value": float(each.mean()), "standard_error": standard_error(each),
+         "behind": float((means[first] - each).mean()), "behind_error": standard_error(means[first] - each)}
         for name, each in means.items()
     ]  # fmt: skip
     cheapest = min(costs, key=costs.__getitem__, default="")
@@ -56,7 +56,7 @@ def selected(
     return {"system": None, "baseline": None, "why": why, "candidates": candidates, **deploy}
 
 
-def _error(values: np.ndarray) -> float | None:
+def standard_error(values: np.ndarray) -> float | None:
     """The standard error of the mean of (Q,) values."""
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
 
@@ -78,7 +78,7 @@ def cheapest_of_the_best(means: Mapping[str, np.ndarray], costs: Mapping[str, in
 
     def near(name: str) -> bool:
         behind = means[best] - means[name]
-        return bool(behind.mean() <= (_error(behind) or 0.0))
+        return bool(behind.mean() <= (standard_error(behind) or 0.0))
 
     enough = min(cost for name, cost in costs.items() if near(name))
     return max((name for name, cost in costs.items() if cost <= enough), key=lambda name: means[name].mean())

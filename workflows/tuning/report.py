@@ -15,6 +15,13 @@ PAGE = "tune.html"
 LUCK = "The best of many trials is partly the luckiest: on queries that no trial was chosen by, expect a little less."
 
 
+def luck(table: TrialTable) -> str:
+    """What the best of many trials is worth, and how much of a difference chance makes."""
+    if table.error is None:
+        return LUCK
+    return f"{LUCK} The standard error of its {table.measure} over the queries is {table.error:.3f}."
+
+
 def format_value(value: Any) -> str:
     """A value of a key, in a few characters."""
     if isinstance(value, float):
@@ -69,7 +76,7 @@ def format_table(table: TrialTable) -> str:
     reasons = [f"  trial {trial.number} failed: {trial.reason}" for trial in table.trials if trial.state == "failed"]
     heading = f"{table.measure}, {table.split} split; {table.counts}"
     if best is not None:
-        reasons.append(f"  {LUCK}")
+        reasons.append(f"  {luck(table)}")
     return "\n".join([heading, "", *lines, *([""] if reasons else []), *reasons])
 
 
@@ -104,7 +111,7 @@ def write_page(
     page = {
         "title": title, "table": table, "best": table.best, "results": results_split, "baseline": baseline,
         "stopped": any(trial.state == "stopped" for trial in table.trials), "charts": charts, "source": source,
-        "columns": column_names(table.names), "program": program(), "format_value": format_value, "luck": LUCK,
+        "columns": column_names(table.names), "program": program(), "format_value": format_value, "luck": luck(table),
         "path": table.best_config,
         "config": config, "seconds": sum(trial.seconds for trial in table.trials),
     }  # fmt: skip

@@ -6,7 +6,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from components.config import UserError, parse
+from components.data.tables import read
+from components.evaluation.measures import PER_QUERY, PER_QUERY_FILE
+from components.evaluation.selection import standard_error
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.worker_group import shut_down
 from workflows.running.executor import execute
@@ -18,6 +23,7 @@ from workflows.store.planner import pending
 from workflows.store.store import Store
 from workflows.tuning.config import TunedExperiment, Tuning
 from workflows.tuning.share import Share
+from workflows.tuning.trials import Trial
 
 
 def run_shared_steps(tuned: TunedExperiment, store: Store, cluster: Cluster, tracker: Tracker) -> None:
@@ -77,6 +83,19 @@ def _measure(tuned: TunedExperiment, steps: list[Step], store: Store) -> float:
     """The measure of a system: the mean over its seeds."""
     records = [store.record(node) for node in steps]
     return fmean(record["summary"]["measures"][tuned.tuning.measure] for record in records if record is not None)
+
+
+def error(tuned: TunedExperiment, trial: Trial, store: Store) -> float | None:
+    """The standard error, over the queries, of a trial's measure of the last system; None where values of each query
+    are not kept."""
+    steps = tuned.measure_steps(tuned.experiment(trial.point))[-1]
+    store.fetch(steps, PER_QUERY_FILE)
+    files = [store.path(node) / PER_QUERY_FILE for node in steps]
+    if not all(file.is_file() for file in files):
+        return None
+    measure = [("measure", "=", tuned.tuning.measure)]
+    seeds = [read(file, PER_QUERY, columns=["value"], filters=measure)["value"].to_numpy() for file in files]
+    return standard_error(np.mean(seeds, axis=0))
 
 
 def _flat(steps: list[list[Step]]) -> list[Step]:

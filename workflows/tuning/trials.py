@@ -55,6 +55,8 @@ class TrialTable:
     identity: str
     """A digest of the tuning, but for the number of trials. Trials with another identity belong to another tuning."""
     trials: list[Trial] = field(default_factory=list)
+    error: float | None = None
+    """The standard error of the best trial's last measure over the queries, once it is known."""
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:

@@ -29,7 +29,7 @@ from workflows.tuning.sampler import Sampler
 from workflows.tuning.search_space import Point, points
 from workflows.tuning.session import run_trials
 from workflows.tuning.share import Share, concurrent_trials, machine_capacity
-from workflows.tuning.trial import run_shared_steps, run_trial
+from workflows.tuning.trial import error, run_shared_steps, run_trial
 from workflows.tuning.trials import Trial, TrialTable
 
 SETTINGS = {
@@ -56,7 +56,7 @@ def tune(arguments: argparse.Namespace, store: Store) -> Path:
         table.save()
         _run(tuned, table, store, cluster, draws)
     table.save()
-    return _show(tuned, table)
+    return _show(tuned, table, store)
 
 
 def _empty_table(tuned: TunedExperiment) -> TrialTable:
@@ -131,12 +131,14 @@ def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Clust
             )  # fmt: skip
 
 
-def _show(tuned: TunedExperiment, table: TrialTable) -> Path:
+def _show(tuned: TunedExperiment, table: TrialTable, store: Store) -> Path:
     """Print the table, and write the page and the best trial's config; StepFailed where no trial is done."""
     best = table.best
     if best is None:
         reason = next((trial.reason for trial in table.trials if trial.reason), "none reached the last system")
         raise StepFailed(f"no trial is done: {reason}")
+    table.error = error(tuned, best, store)
+    table.save()
     config = tuned.experiment(best.point).config.model_dump(mode="json")
     results_split = tuned.tree.get("evaluate", {}).get("split", EvaluateConfig().split)
     path = report.write_best(table, config, tuned.path, results_split=results_split)
