@@ -9,7 +9,7 @@ from workflows.report.finished import Json
 from workflows.report.sections.choice import choice
 from workflows.report.sections.costs import SEARCHED, costs
 from workflows.stages.results import Cost, System
-from workflows.store.dag import Step
+from workflows.store.dag import Step, graph
 from workflows.store.store import Store
 
 TO_TRAIN = (
@@ -31,7 +31,7 @@ def deployment(
     `by` is the split that was chosen by, and `there` has each system's measure on it, the best first. `value` is the
     measure on the measured split, with the ends of its 95 % interval. `against` is the leading comparison, `bm25` what
     BM25 alone has. `judgements` are those of the training queries, `milliseconds` is a query's time, `bytes` are those
-    of its models and of what is searched.
+    of its models and of what is searched, `updates` how long the trainings were.
     """
     lead = metrics["leading"] or {}
     name = lead.get("deploy")
@@ -52,12 +52,14 @@ def deployment(
     plain = [
         one["value"] for one in metrics["means"] if one["system"] == BM25 and all(one[key] == mean[key] for key in same)
     ]
+    trainings = [node for node in graph([results]) if node.function.__name__ == "train"] if results is not None else []
     made: Json = {
         **{key: mean[key] for key in ("system", "split", "measure", "value", "low", "high", "queries")},
         "chosen_on": chosen_on(lead), "by": lead["selected_on"], "there": there,
         "trained": any(one.trained for one in systems if one.name == name), "against": against,
         "bm25": plain[0] if plain else None,
         "judgements": summary.get("judgements", {}).get("train", 0),
+        "updates": sorted({node.inputs["config"].updates for node in trainings}),
         "documents": summary.get("documents"), "of_documents": summary.get("of_documents"),
         "milliseconds": None if timed is None else 1000 * timed["query"],
         "bytes": {"models": sum(store.sizes(list(cost.models), "model/*")),
@@ -104,6 +106,13 @@ def sentence(made: Json, *, anything_trained: bool) -> str:
     return "; ".join(parts) + "." + (HELP if anything_trained and outcome != "better" else "")
 
 
+def _length(updates: Sequence[int]) -> str:
+    """How long trainings are, between commas; a reader may know that this is little."""
+    if not updates:
+        return ""
+    return f", of {updates[0]:,}{f' to {updates[-1]:,}' if len(updates) > 1 else ''} updates,"
+
+
 def _outcome(made: Json) -> str | None:
     """What its comparison says of the chosen system; None where there is none of it."""
     against = made["against"]
@@ -123,7 +132,7 @@ def _compared(made: Json, against: Json, *, anything_trained: bool) -> str:
     )
     outcome = _outcome(made)
     if outcome is None:  # the best trained one, or of untrained ones the best other
-        what = "these trainings" if anything_trained else "what costs more"
+        what = f"these trainings{_length(made['updates'])}" if anything_trained else "what costs more"
         if verdict(against["difference"], against["p_holm"]) == "better":
             return f"{against['system']}, which costs more, has {told}"
         return f"{what} {'are' if anything_trained else 'is'} not shown to pay: {against['system']} has {told}"

@@ -19,6 +19,7 @@ def verdict(*, trained: bool = True, against: dict[str, Any] | None = None, **ot
         "there": {"fusion": 0.98, "start fusion": 0.966},
         "against": {"system": "fusion", "baseline": "start fusion", "difference": -0.006, "p": 0.38, "p_holm": 1.0,
                     "test": THIS_TRAINING, **(against or {})},
+        "updates": [20, 1500],
         "bm25": None, "judgements": 0, "milliseconds": 22.94, "bytes": {"models": 91_000_000, "indexes": 2**18},
         **other,
     }  # fmt: skip
@@ -46,7 +47,10 @@ def test_it_says_what_was_chosen_by_and_that_more_is_not_shown() -> None:
             "Deploy start fusion: fusion, chosen on the 89 queries of dev (.980 there), has RR@10 .947",
         ),
         ({"difference": -0.05, "p_holm": 0.01}, 'this training), worse (`--system "start fusion"` with'),
-        ({"system": "ranker", "difference": 0.05}, "; these trainings are not shown to pay: ranker has +.050 against"),
+        (
+            {"system": "ranker", "difference": 0.05},
+            "; these trainings, of 20 to 1,500 updates, are not shown to pay: ranker has +.050 against",
+        ),
         ({"system": "ranker", "difference": 0.05, "p_holm": 0.01}, "; ranker, which costs more, has +.050 against"),
     ],
 )
