@@ -8,7 +8,7 @@ import importlib
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -181,6 +181,18 @@ def locate(path: str) -> Path:
     if data and parts and parts[0] == "data":
         return Path(data, *parts[1:])
     return Path(path)
+
+
+def sought(missing: Sequence[str]) -> str:
+    """Files that are not there, and where they were looked for, for an error message."""
+    hints = []
+    if any(name.startswith("~") for name in missing):
+        hints.append("write out what ~ stands for")
+    if any(Path(name).parts[:1] == ("data",) for name in missing):
+        hints.append("$SPARRING_DATA moves data/")
+    elif any("/" in name and not Path(name).is_absolute() and name[0] != "~" for name in missing):
+        hints.append(f"looked for in {Path.cwd()}; a whole path is the same from everywhere")
+    return "; ".join([f"source missing: {listing(missing[:3])}", *hints])
 
 
 def chosen(splits: Splits, present: list[str]) -> dict[str, str]:

@@ -75,11 +75,9 @@ def view(experiment: Experiment, store: Store, waiting: list[Step], again: str) 
         lines.append("  other runs of this config, which `show` takes too:")
         lines += [f"    {folder}{_set(experiment, folder)}" for folder in found]
     lines += [f"  failed: {node.label}: {why}" for node in waiting if node not in busy and (why := _why(node, store))]
-    stopped = {node.label: describe(store.path(node)) for node in waiting if node not in busy}
+    stopped = {node: describe(store.path(node)) for node in waiting if node not in busy}
     lines += [
-        f"  stopped: {label} at {how_far}; what was saved of it is kept"
-        for label, how_far in stopped.items()
-        if how_far
+        f"  stopped: {node.label} at {how_far}; {_kept(node, store)}" for node, how_far in stopped.items() if how_far
     ]
     later = [node.label for node in waiting if node not in busy]
     if later:
@@ -113,6 +111,14 @@ def _time_left(experiment: Experiment, store: Store, waiting: list[Step]) -> str
     states = {node.name: store.progress(node) for node in waiting if node.name in held}
     running = {name: (state["seconds"] if state else 0.0, state) for name, state in states.items()}
     return f", {about(forecast.left(running))} left"
+
+
+def _kept(node: Step, store: Store) -> str:
+    """What is left of a step that was stopped."""
+    if node.function.__name__ != "train":
+        return "what was saved of it is kept"
+    saved = [int(path.name.partition("-")[2]) for path in store.path(node).glob("checkpoints/update-[0-9]*")]
+    return f"it goes on from update {max(saved):,}" if saved else "no checkpoint was saved yet: it begins anew"
 
 
 def _why(node: Step, store: Store) -> str:

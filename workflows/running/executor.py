@@ -16,7 +16,7 @@ from components.compute.processor import machine, release_memory
 from components.config import Config, UserError, listing
 from components.digests import sha256
 from components.files import remove_leftovers
-from components.sources.base import Source
+from components.sources.base import Source, sought
 from components.yaml_files import yaml_line
 from workflows.program import without_passwords
 from workflows.store import attempts
@@ -106,8 +106,7 @@ def check_present(nodes: Iterable[Step]) -> None:
     """UserError if a file outside the store, or a package, is not there that a step to be run reads."""
     for node in nodes:
         if missing := missing_for(node):
-            home = "; write out what ~ stands for" if any(name.startswith("~") for name in missing) else ""
-            raise UserError(f"{node.label}: source missing: {listing(missing[:3])} ($SPARRING_DATA moves data/{home})")
+            raise UserError(f"{node.label}: {sought(missing)}")
 
 
 def missing_for(node: Step) -> list[str]:

@@ -21,7 +21,7 @@ from components.config import UserError, listing
 from components.data.tables import DOCUMENTS, EXAMPLES, GIVEN, QRELS, QUERIES
 from components.digests import sha256
 from components.files import remove_leftovers, replacing
-from components.sources.base import AnySource, Source
+from components.sources.base import AnySource, Source, sought
 from components.sources.drawing import Drawn
 from components.sources.labelled import LabelledSource
 from components.sources.reading import regular
@@ -378,7 +378,7 @@ def _declared(source: Source) -> None:
     """UserError where the files are not there, or not those that were declared."""
     missing = source.missing()
     if missing:
-        raise UserError(f"format {source.format}: source missing: {listing(missing[:3])} ($SPARRING_DATA moves data/)")
+        raise UserError(f"format {source.format}: {sought(missing)}")
     files = source.files()
     for name, expected in source.sha256.items():
         if name not in files:

@@ -79,6 +79,17 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(store, "holders", lambda nodes: {})  # the driver was killed
     lines = watch.view(experiment, store, waiting, "do it again").splitlines()
     assert "  stopped: data at 50/200 texts loss 0.5; what was saved of it is kept" in lines
+    training = next(node for node in waiting if node.function.__name__ == "train")
+    store.path(training).mkdir()
+    with Progress(store.path(training), 30, "updates") as counted:
+        counted.set_done(15)
+    told = f"  stopped: {training.label} at 15/30 updates; "
+    lines = watch.view(experiment, store, waiting, "do it again").splitlines()
+    assert f"{told}no checkpoint was saved yet: it begins anew" in lines
+    for update in (4, 12):
+        (store.path(training) / "checkpoints" / f"update-{update:06d}").mkdir(parents=True)
+    lines = watch.view(experiment, store, waiting, "do it again").splitlines()
+    assert f"{told}it goes on from update 12" in lines
 
 
 def test_it_says_that_it_waits_where_nothing_runs(

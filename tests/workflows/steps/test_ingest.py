@@ -251,9 +251,7 @@ def test_a_query_that_two_files_give_to_two_splits(out: Path, tmp_path: Path) ->
 def test_a_missing_file_is_named(out: Path, collection: Collection) -> None:
     source = collection.source()
     (collection.path / "queries.jsonl").unlink()
-    with pytest.raises(
-        UserError, match=r"format beir: source missing: .*queries\.jsonl \(\$SPARRING_DATA moves data/\)"
-    ):
+    with pytest.raises(UserError, match=r"format beir: source missing: .*queries\.jsonl$"):
         ingest(out, None, source=source)
     assert list(out.iterdir()) == []
 
