@@ -29,12 +29,14 @@ class Cell(NamedTuple):
 
 
 WORDS = {
+    "start model": "`model` of the config as it is, before any training here",
     "whole start model": "the start model with all its layers",
     "reciprocal": "fused by ranks, reciprocal rank fusion",
     "interpolated": "fused by a weighted sum of scores",
     "RM3": "BM25 once more, with words of the first documents that it found",
     "by neighbours": "in another order, by nearest neighbours that documents and query share",
     "warm": "as trained before the first round",
+    "ranker": "a model that reads a query with a document, and orders anew what the system behind `over` finds",
 }
 """What words in the names of systems mean."""
 

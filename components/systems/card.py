@@ -23,6 +23,8 @@ class Measured(NamedTuple):
     """Whether the queries are a sample of the split's."""
     note: str
     """What is known of the start model's training data."""
+    trained: bool
+    """Whether any of its models was trained in the run."""
     compared: str
     """How it compares with the best system without training, in words; empty where it was not compared."""
 
@@ -32,6 +34,7 @@ def card(config: SystemConfig, measured: Measured) -> str:
     at = f" at commit {measured.commit[:12]}" if measured.commit else ""
     queries = f"{max((row.queries for row in measured.rows), default=0):,} queries"
     queries = f"a sample of {queries}" if measured.sampled else queries
+    further = f" Further training was on {measured.collection}." if measured.trained else ""
     lines = [
         f"# {config.name}", "",
         f"A system for search over {config.documents:,} documents ({measured.collection}), made with Sparring.", "",
@@ -41,7 +44,7 @@ def card(config: SystemConfig, measured: Measured) -> str:
         "| measure | value | 95 % interval |", "|---|---|---|",
         *(f"| {row.measure} | {row.value:.4f} | {row.interval} |" for row in measured.rows), "",
         *([measured.compared, ""] if measured.compared else []),
-        *(["## Training data", "", f"{measured.note} Any further training was on {measured.collection}.", ""]
+        *(["## Training data", "", f"{measured.note}{further}", ""]
           if config.dense is not None or config.ranker is not None else []),
         "## Use", "",
         "With Sparring (FOLDER is this one):", "",

@@ -101,5 +101,6 @@ def measures(outcome: Outcome, system: System, steps: Stages, store: Store, comm
             for row in rows
         ],
         sampled="ranker" in steps and steps["ranker"].inputs["config"].queries is not None, note=outcome.note,
+        trained=system.trained,
         compared=leading_sentence(table) if (table["leading"] or {}).get("system") == system.name else "",
     )  # fmt: skip

@@ -98,12 +98,15 @@ def _of(tables: list[Table], role: str) -> Table | None:
     found = [table for table in tables if role_of(table) == role]
     if len(found) > 1:
         told = ", or names that tell their splits, such as train.csv and test.csv; or a config that says "
-        told += f"`{'queries' if role == 'pairs' else role}: {{train: FILE, test: FILE}}`"
+        told += (
+            f"`{'queries' if role == 'pairs' else role}: {{train: FILE, test: FILE}}`; move aside what is of another "
+        )
+        told += "kind, such as another engine's results, which `evaluate.other_rankings` of a config takes"
         if role == "documents":
             told = ", or tables of the same columns; if a column asks what the text answers, `paired: true` and "
             told += "`columns` in a config say so"
-        raise UserError(f"several tables of {role}: {listing(one.name for one in found)}; accepted: one, a folder "
-                        f"of its own for the parts of one{told}")  # fmt: skip
+        raise UserError(f"several tables of {role}: {listing(one.name for one in found)}; accepted: one, or one "
+                        f"folder with the parts of one{told}")  # fmt: skip
     return found[0] if found else None
 
 

@@ -575,7 +575,7 @@ def test_what_makes_no_sense_is_named_line_by_line(tmp_path: Path, monkeypatch: 
     pairs(tmp_path / "odd")
     write(tmp_path / "odd" / "more.csv", "question,text", "a?,b")
     assert main(["init", "odd"]) == 2
-    assert said()[1].startswith("error: several tables of pairs: faq.csv, more.csv; accepted: one, a folder of its")
+    assert said()[1].startswith("error: several tables of pairs: faq.csv, more.csv; accepted: one, or one folder with")
     write(tmp_path / "void" / "docs.csv", "id,text")
     assert main(["init", "void"]) == 2
     assert said()[1] == "error: void: no documents were read\n"
