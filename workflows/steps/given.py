@@ -112,9 +112,9 @@ def _plain(question: str) -> str:
 
 def _of_dpr(path: Path, by_text: dict[str, str], *, drop: bool) -> tuple[pa.Table, int]:
     """The ranking in a file of DPR's, whose order counts, as its scores are of many kinds; and how many of its
-    questions were dropped."""
+    questions were dropped. Of a question that comes again, as in a log, the first ranking counts."""
     columns: dict[str, list[Any]] = {name: [] for name in RANKING.names}
-    dropped = 0
+    dropped, seen = 0, set[str]()
     for item in read_objects(path) if ".jsonl" in path.suffixes else read_array(path):
         if not isinstance(item, Item) or not isinstance(item.value.get("ctxs"), list):
             raise UserError(f"{item.place}: expected an object with question and ctxs; accepted: {OBJECT}")
@@ -124,6 +124,9 @@ def _of_dpr(path: Path, by_text: dict[str, str], *, drop: bool) -> tuple[pa.Tabl
         if question not in by_text:
             dropped += 1
             continue
+        if by_text[question] in seen:
+            continue
+        seen.add(by_text[question])
         documents = dict.fromkeys(_document(context, item.place) for context in item.value["ctxs"])
         for rank, document in enumerate(documents, 1):
             row = {"query_id": by_text[question], "doc_id": document, "rank": rank, "score": -float(rank)}

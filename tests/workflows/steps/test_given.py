@@ -40,11 +40,13 @@ def test_a_run_file_is_ranked_by_its_scores(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_file_of_dprs_is_ranked_as_it_stands(data: Path, tmp_path: Path) -> None:
-    """Questions are found by their text, in any order; a document counts once."""
+    """Questions are found by their text, in any order; a document counts once, and a question."""
     (one, first), (two, second) = asked(data)[:2]
     contexts = [{"id": "wiki:d4"}, {"passage_id": "d1"}, {"psg_id": "d4"}]
     path = tmp_path / "other.json"
-    path.write_text(json.dumps([{"question": second, "ctxs": contexts[:1]}, {"question": first, "ctxs": contexts}]))
+    again = [{"question": second, "ctxs": [{"id": "d9"}, {"id": "d4"}]}]
+    found = [{"question": second, "ctxs": contexts[:1]}, {"question": first, "ctxs": contexts}, *again]
+    path.write_text(json.dumps(found))
     assert given(data, tmp_path / "out", path) == [(two, "d4", 1), (one, "d4", 1), (one, "d1", 2)]
 
 
