@@ -56,7 +56,8 @@ def _notes(steps: Finished) -> list[str]:
             alike.setdefault(re.sub(r"[0-9.]+", "", note), []).append((node.label, note))
     said = []
     for (label, note), *more in alike.values():
-        also = f", and {len(more)} more with other numbers" if more else ""
+        other = "" if all(one == note for _, one in more) else " with other numbers"
+        also = f", and {len(more)} more{other}" if more else ""
         said.append(f"{label.removesuffix(' weights')}{also}: {note}")
     return said
 

@@ -13,7 +13,7 @@ from workflows.report.finished import Finished, Json
 from workflows.report.timeline import course
 from workflows.stages.results import Outcome
 
-MEASURED = ("rows", "means", "comparisons", "leading", "unmeasured", "expected", "deploy")
+MEASURED = ("rows", "means", "comparisons", "leading", "notes", "unmeasured", "expected", "deploy")
 """What a record has of `metrics.json`, as it stands there."""
 
 
