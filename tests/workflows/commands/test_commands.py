@@ -101,7 +101,9 @@ def test_a_run_leaves_what_people_look_at(played: Place) -> None:
     assert [link.partition("-")[2] for link in played.links()][:3] == ["data", "bm25-index", "bm25-ranking-(test)"]
     assert all((run / link / "artifact.json").is_file() for link in played.links())
     metrics = played.metrics()
-    assert set(metrics) == {"rows", "means", "comparisons", "leading", "steps"}
+    assert set(metrics) == {"rows", "means", "comparisons", "leading", "steps", "notes"}
+    says = "R@100 looks further than the ranking, which ends at rank 20."
+    assert metrics["notes"] == [f"BM25 measures, and 10 more: {says}"]
     assert all(one["executed"] for one in metrics["steps"])
     assert {row["system"] for row in metrics["rows"]} == {
         "BM25", "start model", "BM25 + start model, reciprocal", "BM25 + start model, interpolated", "warm retriever",
