@@ -110,11 +110,23 @@ def _of(tables: list[Table], role: str) -> Table | None:
     return found[0] if found else None
 
 
+def _asked(folder: Path, tables: list[Table], documents: Table | None) -> Table | None:
+    """The only table of queries; of several the only one whose rows name documents, as beside another engine's
+    results."""
+    found = [table for table in tables if role_of(table) == "queries"]
+    if len(found) > 1 and documents is not None:
+        judging = [table for table in found if judging_itself(folder, table, documents) is not None]
+        if len(judging) == 1:
+            return judging[0]
+    return _of(tables, "queries")
+
+
 def _three_tables(folder: Path, tables: list[Table]) -> Keys | None:
     """Documents, with queries and qrels where there are some."""
     if all(kind_of(table.name) == ".txt" for table in tables) or _of(tables, "pairs") is not None:
         return None
-    documents, queries, qrels = (_of(tables, role) for role in ("documents", "queries", "qrels"))
+    documents, qrels = _of(tables, "documents"), _of(tables, "qrels")
+    queries = _asked(folder, tables, documents)
     others = [] if documents and queries and qrels else [table for table in tables if role_of(table) is None]
     unknown = [table for table in others if unreadable(folder, table) is None]
     if documents is not None:

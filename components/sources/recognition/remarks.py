@@ -27,7 +27,8 @@ def remarks(place: Path, keys: Keys) -> list[str]:
                      "takes these, as in docs/pages/guides/own-collection.md of Sparring")  # fmt: skip
     if others:
         lines.append("to use a table, name it and its columns in the config, such as "
-                     "`queries: FILE` and `columns: {queries: {query_id: THEIRS, text: THEIRS}}`")  # fmt: skip
+                     "`queries: FILE` and `columns: {queries: {query_id: THEIRS, text: THEIRS}}`; what another engine "
+                     "returned is for `evaluate.other_rankings`")  # fmt: skip
     folder = place if place.is_dir() else place.parent
     lines += _unread(folder, [table for table in tables_of(place, keys) if table not in others], keys)
     for role, name in numbered(place, keys).items():

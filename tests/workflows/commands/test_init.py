@@ -140,6 +140,21 @@ def pairs(folder: Path) -> None:
     write(folder / "faq.csv", "Question,Answer", *rows)
 
 
+def test_another_engines_results_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+    """Of two tables of queries the one that names documents is meant; what the other may be for is said."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "own" / "articles.csv", "article no,body", *(f"KB{d},{text}" for d, text in DOCUMENTS))
+    opened = (f"{text},KBd{n // 2},me" for n, (_, text, _) in enumerate(QUERIES))
+    write(tmp_path / "own" / "searches.csv", "search,opened,team", *opened)
+    found = ({"query": text, "results": [{"article": "KBd0", "score": 0.5}]} for _, text, _ in QUERIES)
+    jsonl(tmp_path / "own" / "results.jsonl", *found)
+    assert main(["init", "own"]) == 0
+    out = said()[0]
+    assert "not used: results.jsonl: columns query, results: queries\n" in out
+    assert "; what another engine returned is for `evaluate.other_rankings`\n" in out
+    assert "split train: 12 queries, 12 with a relevant document, 12 judgements" in out
+
+
 def test_labels_of_pairs_are_relevances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "own" / "faq.csv", "Question,Answer,Label", *(f"{i}?,an answer to {i},{i % 2}" for i in range(20)))
