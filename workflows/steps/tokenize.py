@@ -24,6 +24,11 @@ from workflows.store.cost import Cost, Made, Need, Sizes, Work
 from workflows.store.dag import Description
 
 
+TEXTS_AT_ONCE = 10_000
+"""Of a row group, tokenised together: what is known of a token before its number is taken is large. Changes no
+result."""
+
+
 class TokenizeConfig(Config):
     """What is kept of each text."""
 
@@ -140,12 +145,15 @@ class Tokenizer:
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         """Write `ids.npy` and `lengths.npy` of a row group into a directory."""
         table = pq.ParquetFile(self._data / f"{task['table']}.parquet").read_row_group(task["group"])
-        texts = table["text"].to_pylist()
-        if task["table"] == "documents":
-            texts = [document_text(title, text) for title, text in zip(table["title"].to_pylist(), texts, strict=True)]
-        prompt = self._prompts[task["table"]]
-        encoded = self._tokenizer.encode_batch_fast([prompt + text for text in texts], add_special_tokens=False)
-        ids = [np.asarray(one.ids[: self._limit], dtype=self._dtype) for one in encoded]
+        prompt, ids = self._prompts[task["table"]], list[np.ndarray]()
+        for start in range(0, len(table), TEXTS_AT_ONCE):
+            some = table.slice(start, TEXTS_AT_ONCE)
+            texts = some["text"].to_pylist()
+            if task["table"] == "documents":
+                titles = some["title"].to_pylist()
+                texts = [document_text(title, text) for title, text in zip(titles, texts, strict=True)]
+            encoded = self._tokenizer.encode_batch_fast([prompt + text for text in texts], add_special_tokens=False)
+            ids += [np.asarray(one.ids[: self._limit], dtype=self._dtype) for one in encoded]
         path.mkdir()
         np.save(path / "ids.npy", np.concatenate([np.empty(0, self._dtype), *ids]))
         np.save(path / "lengths.npy", np.asarray([len(one) for one in ids], dtype=np.int64))
