@@ -2,6 +2,7 @@
 
     make bench ARGS="-k scale"       (SPARRING_BENCH_LARGE: documents of the large collection;
                                       SPARRING_BENCH_QUERIES: queries of the large set;
+                                      SPARRING_BENCH_UNTIL: the label of the last step, where not all are to run;
                                       SPARRING_BENCH_CANDIDATES: of each query, of which EAR's have half;
                                       SPARRING_BENCH_EXPANSIONS: of each query by each of EAR's two generators)
 
@@ -36,6 +37,7 @@ from tests.support import recipes, tiny, toy
 ROOT = Path(__file__).parents[2]
 LARGE = int(os.environ.get("SPARRING_BENCH_LARGE", "10000000"))
 QUERIES = int(os.environ.get("SPARRING_BENCH_QUERIES", "1000000"))
+UNTIL = ["--until", os.environ["SPARRING_BENCH_UNTIL"]] if "SPARRING_BENCH_UNTIL" in os.environ else []
 EXPANSIONS = int(os.environ.get("SPARRING_BENCH_EXPANSIONS", "4"))
 CANDIDATES = int(os.environ.get("SPARRING_BENCH_CANDIDATES", "200"))
 FEW, CONTEXT, CHARACTERS = 2_000, 60, 60
@@ -155,7 +157,7 @@ def test_scale(recipe: str, docstrings: Path, tmp_path: Path) -> None:
         tree = SHAPES[recipe](folder, encoder)
         profile = {"map": {"workers": 1, "threads": os.cpu_count()}, "train": {"workers": 1, "threads": os.cpu_count()}}
         place = tiny.place(tmp_path / f"run-{share}", tree, **profile, max_tokens_per_pass=None)
-        command = [sys.executable, "-m", "workflows", *place.words("run", "--no-estimate")]
+        command = [sys.executable, "-m", "workflows", *place.words("run", "--no-estimate", *UNTIL)]
         _, memory = watched(command, mapped=False, cwd=ROOT)
         kinds: dict[str, tuple[float, int, int, int]] = {}
         for kind, *told in steps(place, memory):

@@ -23,7 +23,6 @@ from workflows.distributed.site import Site
 from workflows.store.cost import Cost, Made, Need, Sizes, Work
 from workflows.store.dag import Description
 
-
 TEXTS_AT_ONCE = 10_000
 """Of a row group, tokenised together: what is known of a token before its number is taken is large. Changes no
 result."""
