@@ -15,11 +15,11 @@ PAGE = "tune.html"
 LUCK = "The best of many trials is partly the luckiest: on queries that no trial was chosen by, expect a little less."
 
 
-def luck(table: TrialTable) -> str:
+def luck(table: TrialTable) -> list[str]:
     """What the best of many trials is worth, and how much of a difference chance makes."""
     if table.error is None:
-        return LUCK
-    return f"{LUCK} The standard error of its {table.measure} over the queries is {table.error:.3f}."
+        return [LUCK]
+    return [LUCK, f"The standard error of its {table.measure} over the queries is {table.error:.3f}."]
 
 
 def format_value(value: Any) -> str:
@@ -76,7 +76,7 @@ def format_table(table: TrialTable) -> str:
     reasons = [f"  trial {trial.number} failed: {trial.reason}" for trial in table.trials if trial.state == "failed"]
     heading = f"{table.measure}, {table.split} split; {table.counts}"
     if best is not None:
-        reasons.append(f"  {luck(table)}")
+        reasons += [f"  {one}" for one in luck(table)]
     return "\n".join([heading, "", *lines, *([""] if reasons else []), *reasons])
 
 

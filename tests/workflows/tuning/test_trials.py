@@ -46,7 +46,7 @@ def test_the_text_shows_the_best_trial_first(table: TrialTable) -> None:
         f"  {LUCK}"
     )
     table.error = 0.0234
-    assert format_table(table).endswith(f"\n  {LUCK} The standard error of its RR@10 over the queries is 0.023.")
+    assert format_table(table).endswith(f"\n  {LUCK}\n  The standard error of its RR@10 over the queries is 0.023.")
 
 
 def test_a_trial_that_is_as_good_as_the_best_says_so(table: TrialTable) -> None:
