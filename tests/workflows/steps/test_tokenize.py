@@ -34,6 +34,18 @@ def test_tokens_are_those_of_the_models_tokenizer(data: Path, tokens: Path, retr
             assert store[i].tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
+@pytest.mark.parametrize("texts", [1, 7, 1_000])
+def test_a_row_group_in_pieces_is_the_whole_one(
+    tmp_path: Path, data: Path, tokens: Path, retriever: Path, monkeypatch: pytest.MonkeyPatch, texts: int
+) -> None:
+    monkeypatch.setattr(module, "TEXTS_AT_ONCE", texts)
+    tokenize(tmp_path, toy.INLINE, data=data, model=retriever, config=TokenizeConfig())
+    for name in ("documents", "queries"):
+        for part in ("ids", "offsets", "same"):
+            file = f"{name}.{part}.npy"
+            np.testing.assert_array_equal(np.load(tmp_path / file), np.load(tokens / file))
+
+
 def test_a_collection_without_queries(tmp_path: Path, data: Path, tokens: Path, retriever: Path) -> None:
     """Documents are tokenised as with queries."""
     shutil.copytree(data, tmp_path / "data")
