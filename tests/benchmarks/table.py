@@ -3,6 +3,7 @@
 import datetime
 import os
 import re
+import shlex
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
@@ -45,8 +46,8 @@ def cpu() -> str:
 def write(title: str, command: str, head: list[str], rows: list[list[str]], lines: list[str]) -> None:
     """Print a table and put it in the place of the last one with the same title that the same processor made."""
     title += f" ({gpu() or cpu()})"
-    command = " ".join([*(f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)),
-                        command])  # fmt: skip
+    set_for_it = sorted((name, value) for name, value in os.environ.items() if name.startswith(SETTINGS))
+    command = " ".join([*(f"{name}={shlex.quote(value)}" for name, value in set_for_it), command])
     table = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
     section = "\n".join([f"## {title}", "", f"`{command}`", "", *(f"{line}  " for line in lines), "", *table, ""])
     print("\n" + section)
