@@ -526,8 +526,8 @@ def test_the_records_of_a_graph_are_read_in_a_few_batches(
 ) -> None:
     """However many steps it has."""
     asked: list[int] = []
-    read_json = s3.read_json
-    monkeypatch.setattr(s3, "read_json", lambda paths: asked.append(len(paths)) or read_json(paths))
+    read_bodies = s3.read_bodies
+    monkeypatch.setattr(s3, "read_bodies", lambda paths: asked.append(len(paths)) or read_bodies(paths))
     for words in (["plan"], ["show"]):
         assert place(*words) in (0, 2)
         assert len([one for one in asked if one]) <= 3

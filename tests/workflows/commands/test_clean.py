@@ -75,7 +75,8 @@ def test_what_was_dropped_comes_back_when_it_is_asked_for(played: Place, tmp_pat
         path.unlink()
     assert place("search", "barami") == 2
     places = f"--store {place.store} --runs {place.runs}"
-    again = f"python -m workflows {places} run {place.config} --until 'retriever 1 vectors'"
+    run = f"run {place.config} --cluster {place.folder / 'inline.yaml'}"
+    again = f"python -m workflows {places} {run} --until 'retriever 1 vectors'"
     assert said()[1].endswith(f"were dropped; make them again: {again}\n")
     assert place("run", "--until", "retriever 1 vectors") == 0
     assert {path.name: path.read_bytes() for path in vectors.glob("*.npy")} == before
