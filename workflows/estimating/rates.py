@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from components.compute.processor import machine
+from components.compute.processor import about
 from workflows.distributed.session import ray_session
 from workflows.distributed.site import Site
 from workflows.estimating.others import Others
@@ -266,7 +266,7 @@ def quick(site: Site) -> Rates:
     slow, share = slowness()
     rates = Rates(site, slowness=slow, own=share)
     rates.imported = IMPORT * rates.slowness
-    on_core = OPERATIONS if str(machine()["processor"]).endswith("AMX") else FP32_OPERATIONS
+    on_core = next((rate for name, rate in OPERATIONS.items() if name in about()), FP32_OPERATIONS)
     on_cores = on_core / rates.slowness * site.threads("map")
     rates.products = GPU_OPERATIONS if site.cuda else on_cores
     rates.notes.append("models were not tried")
@@ -275,8 +275,10 @@ def quick(site: Site) -> Rates:
 
 GPU_OPERATIONS = 1e14
 """The same of a GPU: a third of an A100's peak. An H100 reached 3.5e14 in encoding, 1.3e14 in training by 128 pairs."""
-OPERATIONS, FP32_OPERATIONS = 4.6e11, 1.4e11
-"""Operations a second of a core's products in bf16, where it has AMX (an Intel Xeon); and in fp32, as without."""
+OPERATIONS, FP32_OPERATIONS = {"amx_bf16": 4.6e11, "avx512_bf16": 4.0e11}, 1.4e11
+"""Operations a second of a core's products in bf16, by the instructions that it has, and in fp32 where it has neither:
+of an Intel Xeon, an AMD EPYC and an Intel Xeon, each as if it were as fast as the core that `UNITS` were measured on.
+"""
 
 
 def learn(rates: Rates, finished: Iterable[tuple[Cost, dict[str, Any] | None]]) -> None:

@@ -67,14 +67,14 @@ def test_a_training_that_was_not_tried_has_its_self_check() -> None:
     assert rates_of("inline").fixed(training) == pytest.approx(2.0 + 2e12 / (2 * 1.4e11 * 0.45))
 
 
-def test_a_rough_guess_knows_whether_the_processor_has_amx(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rough_guess_knows_what_the_processor_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
     here = Site(Cluster(mode="inline", device="cpu"), 1, 2, 1e10, 1e12)
     monkeypatch.setattr(rates, "slowness", lambda: (1.0, 1.0))
     reached = []
-    for name in ("Intel Xeon with AMX", "Intel Xeon"):
-        monkeypatch.setattr(rates, "machine", lambda name=name: {"processor": name, "cores": 2})
+    for flags in ("avx512_bf16 amx_bf16", "avx512_bf16", "avx512f", ""):
+        monkeypatch.setattr(rates, "about", lambda flags=flags: f"flags : {flags}")
         reached.append(rates.quick(here).products)
-    assert reached == [4.6e11, 1.4e11]
+    assert reached == [4.6e11, 4.0e11, 1.4e11, 1.4e11]
 
 
 def test_the_first_loop_in_a_process_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
