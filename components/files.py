@@ -79,6 +79,14 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
 
 
+def parsed(body: bytes, path: Path, place: str) -> Any:
+    """The JSON in a file's content; Damaged where it is none. `place` says for people where the file is."""
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise Damaged(f"{place}: not JSON: {error}", path) from None
+
+
 @contextmanager
 def naming_damage(path: Path) -> Iterator[None]:
     """Read a file, or a folder such as a model's, in this block: Damaged, where it fails because a file is cut or

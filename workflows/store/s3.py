@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from components.config import Damaged, UserError
+from components.config import UserError
+from components.files import parsed
 
 SCHEME = "s3:"
 MAX_REQUESTS = 8
@@ -143,24 +144,16 @@ def read_bodies(paths: list[Path]) -> dict[Path, bytes]:
     return {path: body for path in paths if isinstance(body := bodies[object_path(path)], bytes)}
 
 
-def parsed(path: Path, body: bytes) -> Any:
-    """The JSON of an object's body; Damaged where it is none."""
-    try:
-        return json.loads(body)
-    except ValueError as error:
-        raise Damaged(f"{url(path)}: not JSON: {error}", path) from None
-
-
 def read_json(paths: list[Path]) -> dict[Path, Any]:
     """The same, of JSON objects; Damaged for one that is none."""
-    return {path: parsed(path, body) for path, body in read_bodies(paths).items()}
+    return {path: parsed(body, path, url(path)) for path, body in read_bodies(paths).items()}
 
 
 def read_version(path: Path) -> tuple[str, Any] | None:
     """The ETag and the JSON of an object, or None if there is none; Damaged where it is no JSON."""
     try:
         etag = str(file_system().info(object_path(path))["ETag"])
-        return etag, parsed(path, file_system().cat_file(object_path(path)))
+        return etag, parsed(file_system().cat_file(object_path(path)), path, url(path))
     except FileNotFoundError:
         return None
 

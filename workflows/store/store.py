@@ -17,7 +17,7 @@ from typing import Any
 
 from components.config import Damaged, UserError
 from components.digests import digest
-from components.files import replacing, write_json
+from components.files import parsed, replacing, write_json
 from workflows.store.dag import Step
 from workflows.store.progress import PROGRESS, read_progress
 
@@ -46,10 +46,7 @@ def among(name: str, parts: Iterable[str]) -> bool:
 
 def read_record(path: Path, body: bytes, place: str) -> dict[str, Any]:
     """The record in a file; Damaged where it is none. `place` says for people where it is."""
-    try:
-        record: dict[str, Any] = json.loads(body)
-    except ValueError as error:
-        raise Damaged(f"{place}: not JSON: {error}", path) from None
+    record: dict[str, Any] = parsed(body, path, place)
     if not isinstance(record, dict) or not record.keys() >= WRITTEN:
         raise Damaged(f"{place}: no record of a step", path)
     return record
