@@ -79,30 +79,46 @@ def rank_from_file(
     table = table.filter(pc.is_in(table["query_id"], asked))
     if not len(table):
         raise UserError(f"{path}: no query is of the split {split!r}")
-    documents, queries = ids_of(data / "documents.parquet", "doc_id"), len(pc.unique(table["query_id"]))
-    gone = len(table)
+    rows, queries = len(table), len(pc.unique(table["query_id"]))
+    table = _of_documents(table, ids_of(data / "documents.parquet", "doc_id"), path, drop=drop)
+    gone, known_not = rows - len(table), len(unknown) + without
+    table = table.filter(pa.array(table["rank"].to_numpy() <= k))
+    write(out / "ranking.parquet", table, RANKING)
+    lost = len(asked) - len(pc.unique(table["query_id"]))
+    return {
+        "queries": len(asked), "without_results": lost, "of_other_splits": len(there) - len(unknown) - queries,
+        **({"dropped_queries": known_not, "dropped_documents": gone} if drop else {}),
+        **_note(lost, len(asked), split, gone, rows),
+    }  # fmt: skip
+
+
+def _of_documents(table: pa.Table, documents: pa.Array, path: Path, *, drop: bool) -> pa.Table:
+    """A ranking of the collection's documents: without the others, and ranked from 1 again, where these are dropped."""
     if drop:
-        table = _moved_up(table.filter(pc.is_in(table["doc_id"], documents)))
-    gone -= len(table)
+        table = table.filter(pc.is_in(table["doc_id"], documents))
+        if not len(table):
+            raise UserError(f"{path}: none of its documents is the collection's: are its ids others?")
+        ranks = row_runs.ranks(table["query_id"].to_numpy()) + 1
+        at = table.column_names.index("rank")
+        table = table.set_column(at, RANKING.field("rank"), pa.array(ranks, pa.int32()))
     try:
         rows_of(table["doc_id"], documents, what=str(path))
     except ValueError as error:
         raise UserError(f"{error}, of which it must be a ranking; {DROP}") from None
-    table = table.filter(pa.array(table["rank"].to_numpy() <= k))
-    write(out / "ranking.parquet", table, RANKING)
-    found = len(pc.unique(table["query_id"]))
-    dropped = {"dropped_queries": len(unknown) + without, "dropped_documents": gone} if drop else {}
-    others, lost = len(there) - len(unknown) - queries, len(asked) - found
-    lacks = f"The file has no results for {lost:,} of the {len(asked):,} queries of {split}, which count 0 in its row "
-    lacks += "and wherever it is compared (`evaluate --common`, on what `export` writes, compares on the others alone)."
-    note = {"note": lacks} if lost else {}
-    return {"queries": len(asked), "without_results": lost, "of_other_splits": others, **dropped, **note}
+    return table
 
 
-def _moved_up(table: pa.Table) -> pa.Table:
-    """A ranking that lacks rows, ranked from 1 again."""
-    ranks = row_runs.ranks(table["query_id"].to_numpy()) + 1
-    return table.set_column(table.column_names.index("rank"), RANKING.field("rank"), pa.array(ranks, pa.int32()))
+def _note(lost: int, asked: int, split: str, gone: int, rows: int) -> dict[str, str]:
+    """What a reader of the file's row must know; nothing where it is whole."""
+    said = []
+    if lost:
+        said.append(
+            f"The file has no results for {lost:,} of the {asked:,} queries of {split}, which count 0 in its row and "
+            "wherever it is compared (`evaluate --common`, on what `export` writes, compares on the others alone)."
+        )
+    if gone:
+        said.append(f"{gone:,} of its {rows:,} rows are of documents that the collection has not, and were dropped.")
+    return {"note": " ".join(said)} if said else {}
 
 
 def _plain(question: str) -> str:

@@ -103,11 +103,21 @@ def test_what_the_collection_has_not_can_be_dropped(data: Path, tmp_path: Path, 
     assert found == [(query, "d2", 1), (query, "d1", 2)]
     queries = len(asked(data))
     said = json.loads((tmp_path / "out" / "said.json").read_text())
-    assert said.pop("note").startswith(f"The file has no results for {queries - 1} of the {queries} queries of test, ")
+    note = said.pop("note")
+    assert note.startswith(f"The file has no results for {queries - 1} of the {queries} queries of test, ")
+    assert note.endswith(" 3 of its 5 rows are of documents that the collection has not, and were dropped.")
     assert said == {
         "queries": queries, "without_results": queries - 1, "of_other_splits": int(name == "a.run"),
         "dropped_queries": 1, "dropped_documents": 3,
     }  # fmt: skip
+
+
+def test_a_file_of_other_documents_alone_is_refused(data: Path, tmp_path: Path) -> None:
+    """Their ids are others, which dropping would hide."""
+    path = tmp_path / "a.run"
+    path.write_text(f"{asked(data)[0][0]} Q0 gone 1 0.9 x\n")
+    with pytest.raises(UserError, match="none of its documents is the collection's"):
+        given(data, tmp_path / "out", path, unknown="drop")
 
 
 @pytest.mark.parametrize(
