@@ -20,7 +20,7 @@ def has_amx() -> bool:
 
 
 @cache
-def about() -> str:
+def cpu_info() -> str:
     """What Linux says of the processor, its instructions among it; empty elsewhere."""
     try:
         return Path("/proc/cpuinfo").read_text()
@@ -31,9 +31,9 @@ def about() -> str:
 @cache
 def machine() -> dict[str, str | int]:
     """What this machine calls its processor, with what makes a model fast on it, and how many cores it has."""
-    model = re.search(r"^model name\s*: (.*)", about(), re.M)
+    model = re.search(r"^model name\s*: (.*)", cpu_info(), re.M)
     name = " ".join(model.group(1).replace("(R)", "").split()) if model else "an unknown processor"
-    return {"processor": f"{name} with AMX" if "amx_bf16" in about() else name, "cores": os.cpu_count() or 1}
+    return {"processor": f"{name} with AMX" if "amx_bf16" in cpu_info() else name, "cores": os.cpu_count() or 1}
 
 
 def configure_process(threads: int) -> None:

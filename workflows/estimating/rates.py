@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from components.compute.processor import about
+from components.compute.processor import cpu_info
 from workflows.distributed.session import ray_session
 from workflows.distributed.site import Site
 from workflows.estimating.others import Others
@@ -266,7 +266,7 @@ def quick(site: Site) -> Rates:
     slow, share = slowness()
     rates = Rates(site, slowness=slow, own=share)
     rates.imported = IMPORT * rates.slowness
-    on_core = next((rate for name, rate in OPERATIONS.items() if name in about()), FP32_OPERATIONS)
+    on_core = next((rate for name, rate in OPERATIONS.items() if name in cpu_info()), FP32_OPERATIONS)
     on_cores = on_core / rates.slowness * site.threads("map")
     rates.products = GPU_OPERATIONS if site.cuda else on_cores
     rates.notes.append("models were not tried")

@@ -72,7 +72,7 @@ def test_a_rough_guess_knows_what_the_processor_multiplies(monkeypatch: pytest.M
     monkeypatch.setattr(rates, "slowness", lambda: (1.0, 1.0))
     reached = []
     for flags in ("avx512_bf16 amx_bf16", "avx512_bf16", "avx512f", ""):
-        monkeypatch.setattr(rates, "about", lambda flags=flags: f"flags : {flags}")
+        monkeypatch.setattr(rates, "cpu_info", lambda flags=flags: f"flags : {flags}")
         reached.append(rates.quick(here).products)
     assert reached == [4.6e11, 4.0e11, 1.4e11, 1.4e11]
 
