@@ -120,7 +120,10 @@ def expansions_tree(folder: Path, encoder: Path) -> dict[str, Any]:
         generator["relevance"]["number"] = EXPANSIONS
     if max(tree["fewer_expansions"]) >= EXPANSIONS:
         del tree["fewer_expansions"]
-    return {**tree, "k": CANDIDATES // 2, "encode": {"precision": "fp32"}}
+    k = CANDIDATES // 2
+    for reranker in tree["rerankers"].values():
+        reranker["max_rank"] = k + 1  # that of an expansion that finds nothing
+    return {**tree, "k": k, "encode": {"precision": "fp32"}}
 
 
 SHAPES = {"DPR": documents_tree, "CODER": queries_tree, "EAR": expansions_tree}
