@@ -35,8 +35,9 @@ NO_DOCUMENT = np.iinfo(np.int64).max
 
 QUERY_BLOCK, GPU_QUERY_BLOCK = 1024, 4096
 """Queries in a block, on a processor and on a GPU. It changes no result."""
-REST = 4096.0
-"""What is left of a query's value after rounding to float16 is multiplied by this, to be no smaller than the value."""
+REST = 64.0
+"""What is left of a query's value after rounding to float16 is multiplied by this, and documents are divided by it, so
+that neither is too small for float16."""
 LARGEST = 65_504.0
 """The largest number in float16."""
 
@@ -117,9 +118,8 @@ class _Queries:
         """(Q, N) inner products in float32 with (N, d) documents in float32, or on a GPU in float16."""
         import torch
 
-        if self._halves is not None and documents.dtype is torch.float16:
-            rounded, rest = torch.mm(self._halves, documents.T, out_dtype=torch.float32).chunk(2)
-            return rounded.add_(rest, alpha=1 / REST)
+        if self._halves is not None and documents.dtype is torch.float16:  # one product: each sum is written once
+            return torch.mm(self._halves, torch.cat([documents, documents / REST], 1).T, out_dtype=torch.float32)
         if self._vectors.is_cuda or not torch.backends.mkldnn.is_available():
             return torch.mm(self._vectors, documents.float().T)
         # torch.mm uses MKL for float32, which is slower than oneDNN on AMD processors.
@@ -127,11 +127,11 @@ class _Queries:
 
 
 def halves(vectors: torch.Tensor) -> torch.Tensor:
-    """(2N, d) in float16 of (N, d) in float32 that float16 can hold: rounded, then `REST` times what that leaves."""
+    """(N, 2d) in float16 of (N, d) in float32 that float16 can hold: rounded, then `REST` times what that leaves."""
     import torch
 
     rounded = vectors.half()
-    return torch.cat([rounded, ((vectors - rounded.float()) * REST).half()])
+    return torch.cat([rounded, ((vectors - rounded.float()) * REST).half()], 1)
 
 
 def _true(mask: torch.Tensor) -> torch.Tensor:

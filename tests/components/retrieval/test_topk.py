@@ -146,7 +146,7 @@ def test_on_a_gpu_as_on_a_processor():
 def test_two_halves_hold_a_query_as_float32_does():
     torch = pytest.importorskip("torch")
     vectors = torch.randn(50, 384, generator=torch.Generator().manual_seed(0)) * torch.logspace(-3, 3, 50)[:, None]
-    rounded, rest = topk.halves(vectors).chunk(2)
+    rounded, rest = topk.halves(vectors).chunk(2, dim=1)
     together = rounded.double() + rest.double() / topk.REST
     assert float(((together - vectors.double()).abs() / vectors.norm(dim=1, keepdim=True)).max()) < 2**-23
 
