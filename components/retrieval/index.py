@@ -21,6 +21,8 @@ BLOCK = 65_536
 # An index is trained on at most so many rows, or so many for each cell of an inverted file if that is more.
 SAMPLE = 65_536
 SAMPLE_PER_CELL = 64
+# The classes of indexes that FAISS has on a GPU too.
+ON_GPU = {"IndexFlat", "IndexFlatIP", "IndexIVFFlat", "IndexIVFPQ", "IndexIVFScalarQuantizer", "IndexPreTransform"}
 
 
 def create(factory: str, dimension: int) -> Any:
@@ -88,8 +90,8 @@ def write(index: Any, path: Path) -> None:
 
 
 def read(path: Path, *, threads: int, gpu: bool, probes: int | None = None, ef: int | None = None) -> Any:
-    """Open an index for searching, on a GPU if `gpu`, FAISS was built for one and the index is no HNSW graph. Damaged
-    where FAISS cannot read it.
+    """Open an index for searching, on a GPU if `gpu`, FAISS was built for one and has the kind there (`fits_a_gpu`).
+    Damaged where FAISS cannot read it.
 
     `probes` is the number of cells that an inverted file visits, `ef` the size of HNSW's candidate list; None for what
     the file has.
@@ -106,9 +108,25 @@ def read(path: Path, *, threads: int, gpu: bool, probes: int | None = None, ef: 
         inverted.nprobe = min(probes, inverted.nlist)
     if graph is not None and ef is not None:
         graph.hnsw.efSearch = ef
-    if graph is None and on_gpu:
+    if not on_gpu or not fits_a_gpu(index):
+        return index
+    try:
         return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
-    return index
+    except RuntimeError as error:
+        raise UserError(
+            f"search.index: FAISS cannot put this index on the GPU: {_message(error)}; accepted: device: cpu in the "
+            "cluster file, or another index"
+        ) from None
+
+
+def fits_a_gpu(index: Any) -> bool:
+    """Whether FAISS has an index of this kind on a GPU: vectors as they are, and inverted files of vectors, of scalar
+    quantizers, or of product quantizers of 8 bits, also behind a transform of the vectors."""
+    parts = list(_parts(index))
+    if (inverted := faiss.try_extract_index_ivf(index)) is not None:
+        parts.append(faiss.downcast_index(inverted.quantizer))
+    eight = all(part.pq.nbits == 8 for part in parts if hasattr(part, "pq"))
+    return eight and all(type(part).__name__ in ON_GPU for part in parts)
 
 
 def search(index: Any, queries: npt.NDArray, order: npt.NDArray, k: int) -> topk.Keys:

@@ -35,6 +35,27 @@ KINDS = [
 ]  # fmt: skip
 
 
+ON_A_GPU = {"Flat", "IVF8,Flat", "PCA8,IVF8,Flat", "IVF8,SQ8", "IVF8,PQ4", "OPQ8,IVF8,PQ4"}
+
+
+@pytest.mark.parametrize("factory", [*KINDS, *sorted(ON_A_GPU - set(KINDS)), "IVF8_HNSW4,Flat", "PQ4"])
+def test_it_is_known_what_faiss_has_on_a_gpu(factory):
+    assert index.fits_a_gpu(index.create(factory, 16)) == (factory in ON_A_GPU)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("factory", [*KINDS, *sorted(ON_A_GPU - set(KINDS))])
+def test_every_kind_finds_on_a_gpu_what_it_finds_on_a_processor(vectors, factory, tmp_path):
+    if not index.gpus():
+        pytest.skip("FAISS has no GPU")
+    built = index.build(factory, vectors[0], threads=1)
+    cpu, gpu = (
+        index.search(opened(built, tmp_path, gpu=gpu), vectors[1], np.arange(1000), 10) for gpu in (False, True)
+    )
+    np.testing.assert_allclose(topk.scores_of(gpu), topk.scores_of(cpu), rtol=1e-4)
+
+
 @pytest.mark.parametrize("factory", ["PQ8x4", "OPQ8,PQ8x4", "IVF8,PQ8x4"])
 @pytest.mark.filterwarnings("default")
 def test_training_again_gives_the_same_index(vectors, factory):
