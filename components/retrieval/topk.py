@@ -6,7 +6,7 @@ a better document, no two keys are equal, and the k smallest keys are the result
 divided into blocks and shards, and on whichever workers.
 
 Inner products are computed in blocks that fit the cache (`components.retrieval.blocks`). Only those that can still
-enter a query's list are looked at again, and for most this is decided by the maximum over a segment of consecutive
+enter a query's list are looked at again, and for most this is decided by the maximum over a segment of a block's
 documents.
 
 On a GPU documents in float16 are multiplied by two halves of each query: its value rounded to float16, and what that
@@ -33,7 +33,7 @@ Keys = npt.NDArray[np.int64]
 NO_DOCUMENT = np.iinfo(np.int64).max
 """Pads lists shorter than k; larger than every key."""
 
-QUERY_BLOCK, GPU_QUERY_BLOCK = 1024, 4096
+QUERY_BLOCK, GPU_QUERY_BLOCK = 1024, 8192
 """Queries in a block, on a processor and on a GPU. It changes no result."""
 REST = 64.0
 """What is left of a query's value after rounding to float16 is multiplied by this, and documents are divided by it, so
@@ -143,6 +143,19 @@ def _true(mask: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(np.flatnonzero(mask.numpy()))  # several times as fast as torch's own
 
 
+def _segments(of: torch.Tensor, *, apart: bool) -> torch.Tensor:
+    """A tensor whose last dimension, a block's documents, is cut into (segments, their documents).
+
+    A segment's documents lie side by side, or `apart`, as a GPU wants it: each segment has every n-th document, so that
+    threads that run together read numbers that lie together.
+    """
+    count = of.shape[-1]
+    length = min(blocks.SEGMENT, count)
+    if apart:
+        return of.unflatten(-1, (length, count // length)).transpose(-1, -2)
+    return of.unflatten(-1, (count // length, length))
+
+
 class _TieRanks:
     """The tie ranks of consecutive documents, a block at a time."""
 
@@ -193,15 +206,16 @@ class _Lists:
         self, products: torch.Tensor, tie_ranks: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Rows, scores and tie ranks of documents to add, from the segments whose maximum reaches the threshold."""
-        length = min(blocks.SEGMENT, len(tie_ranks))
-        segments, in_row = products.view(-1, length), len(tie_ranks) // length
-        promising = _true(segments.amax(dim=1).view(-1, in_row) >= self._thresholds[:, None])
+        segments, tie_ranks = (_segments(of, apart=products.is_cuda) for of in (products, tie_ranks))
+        in_row = len(tie_ranks)
+        promising = _true(segments.amax(dim=2) >= self._thresholds[:, None])
         row = promising // in_row
-        values = segments.index_select(0, promising)
+        segment = promising - row * in_row
+        values = segments[row, segment]
         passing = _true(values >= self._thresholds[row][:, None])
-        segment = passing // length
-        place = tie_ranks[(promising - row * in_row)[segment] * length + passing - segment * length]
-        return row[segment], values.view(-1)[passing], place
+        which = passing // values.shape[1]
+        place = tie_ranks[segment[which], passing - which * values.shape[1]]
+        return row[which], values.flatten()[passing], place
 
     def _append(self, row: torch.Tensor, scores: torch.Tensor, tie_ranks: torch.Tensor) -> None:
         """Append documents to their queries' rows; `row` ascends."""

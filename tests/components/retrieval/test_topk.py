@@ -133,6 +133,14 @@ def test_without_onednn_it_is_the_same(monkeypatch):
     np.testing.assert_array_equal(topk.top_k(queries, [documents], None, 70), expected)
 
 
+def test_segments_whose_documents_lie_apart_find_the_same(monkeypatch):
+    queries, documents = whole_numbers((37, 8)), whole_numbers((20_000, 8), seed=1)
+    expected = topk.top_k(queries, cut(documents, 999), None, 70)
+    cut_up = topk._segments
+    monkeypatch.setattr(topk, "_segments", lambda of, *, apart: cut_up(of, apart=not apart))
+    np.testing.assert_array_equal(topk.top_k(queries, cut(documents, 999), None, 70), expected)
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_as_on_a_processor():
     torch = pytest.importorskip("torch")
