@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,7 +31,6 @@ from pathlib import Path
 from components.training import loop
 from tests.benchmarks.bench_train import seconds_of_ours
 from tests.benchmarks.conftest import World
-from workflows.distributed.cluster import Cluster
 told, spent, real = json.loads(sys.argv[1]), [], loop._update
 
 def update(*words, **options):
@@ -40,7 +40,7 @@ def update(*words, **options):
     return found
 
 loop._update = update
-world = World(**{name: Path(path) for name, path in told["world"].items()}, cluster=Cluster(**told["cluster"]))
+world = World.of(told["world"])
 seconds_of_ours(world, "retriever", Path(told["groups"]), world.cluster, **told["config"])
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(json.dumps([sorted(spent)[len(spent) // 2], peak]))
@@ -87,10 +87,9 @@ def test_adapters(tmp_path_factory: pytest.TempPathFactory) -> None:
 def _trained(world: World, place: Path, groups: Path) -> tuple[float, float]:
     """Processor seconds of an update, and the process's peak of memory in bytes."""
     loss: dict[str, Any] = {"function": CROSS_ENTROPY, "over": "batch", "options": {"temperature": 0.05}}
-    places = {name: str(getattr(world, name)) for name in ("root", "data", "ranker", "tokens")}
     told = {
-        "cluster": world.cluster.model_dump(mode="json"), "world": {**places, "retriever": str(place)},
-        "groups": str(groups), "config": {"updates": UPDATES, "batch": BATCH, "losses": [loss]},
+        "world": replace(world, retriever=place).told(), "groups": str(groups),
+        "config": {"updates": UPDATES, "batch": BATCH, "losses": [loss]},
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", ONE, json.dumps(told)], cwd=ROOT, capture_output=True, text=True, check=True,

@@ -18,7 +18,7 @@ from components.data.tokenizers import word_starts
 from components.models.configs import DualEncoderConfig, MaskedLanguageModelConfig
 from components.training.config import TrainConfig
 from tests.benchmarks.bench_train import CROSS_ENTROPY
-from tests.benchmarks.conftest import LENGTH, MODEL, ROOT, World
+from tests.benchmarks.conftest import LENGTH, ROOT, World
 from tests.benchmarks.measure import HEAD, by_turns
 from tests.benchmarks.table import machine, write
 from workflows.distributed.cluster import cores
@@ -37,16 +37,14 @@ LIKELIHOOD = "components.losses.likelihood.negative_log_likelihood"
 def begun(world: World, **config: Any) -> Path:
     """A start model with dropout."""
     out = world.place("begun")
-    model = str(world.root / "base") if world.device == "cuda" else MODEL
-    start(out, world.cluster, config=DualEncoderConfig(model=model, pooling="mean", dropout=0.1, **config))
+    start(out, world.cluster, config=DualEncoderConfig(model=world.model, pooling="mean", dropout=0.1, **config))
     return out
 
 
 def generator(world: World) -> Path:
     """A masked language model with a new head."""
     out = world.place("generator")
-    model = str(world.root / "base") if world.device == "cuda" else MODEL
-    config = MaskedLanguageModelConfig(model=model, layers=3, document_tokens=LENGTH, dropout=0.0)
+    config = MaskedLanguageModelConfig(model=world.model, layers=3, document_tokens=LENGTH, dropout=0.0)
     start(out, world.cluster, config=config)
     return out
 

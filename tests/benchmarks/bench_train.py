@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -206,13 +207,11 @@ import torch
 from pathlib import Path
 from tests.benchmarks.bench_train import seconds_of_ours
 from tests.benchmarks.conftest import World
-from workflows.distributed.cluster import Cluster
 told = json.loads(sys.argv[1])
-cluster = Cluster(**told["cluster"])
-world = World(**{name: Path(path) for name, path in told["world"].items()}, cluster=cluster)
-seconds = seconds_of_ours(world, "retriever", Path(told["groups"]), cluster, **told["config"])
+world = World.of(told["world"])
+seconds = seconds_of_ours(world, "retriever", Path(told["groups"]), world.cluster, **told["config"])
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps([seconds, torch.cuda.max_memory_allocated() if cluster.cuda() else peak]))
+print(json.dumps([seconds, torch.cuda.max_memory_allocated() if world.cluster.cuda() else peak]))
 """
 
 
@@ -220,12 +219,11 @@ def test_large_batches(world: World) -> None:
     """Each training in a process of its own, for its memory: the process's, or on a GPU the GPU's."""
     groups = mined(world, LARGE, 0)
     loss = {"function": CROSS_ENTROPY, "over": "batch", "options": {"temperature": 0.05}}
-    places = {name: str(getattr(world, name)) for name in ("root", "data", "retriever", "ranker", "tokens")}
 
     def trained(batch: int, *, recompute: bool) -> tuple[float, float]:
         config = {"updates": LARGE // batch, "batch": batch, "losses": [loss]}
-        cluster = world.cluster.model_copy(update={"recompute": recompute}).model_dump(mode="json")
-        told = json.dumps({"cluster": cluster, "world": places, "groups": str(groups), "config": config})
+        there = replace(world, cluster=world.cluster.model_copy(update={"recompute": recompute}))
+        told = json.dumps({"world": there.told(), "groups": str(groups), "config": config})
         environment = {**os.environ, "MALLOC_ARENA_MAX": "1"}
         done = subprocess.run(
             [sys.executable, "-c", ONE, told], cwd=ROOT, capture_output=True, text=True, check=True, env=environment

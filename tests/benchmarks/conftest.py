@@ -45,6 +45,19 @@ class World:
     ranker: Path
     tokens: Path
     cluster: Cluster
+    model: str
+    """What retriever and ranker are made from."""
+
+    def told(self) -> dict[str, Any]:
+        """In JSON's words, for a process of its own."""
+        places = {name: str(getattr(self, name)) for name in ("root", "data", "retriever", "ranker", "tokens")}
+        return {"places": places, "cluster": self.cluster.model_dump(mode="json"), "model": self.model}
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> World:
+        """The world that `told` tells of."""
+        places = {name: Path(path) for name, path in told["places"].items()}
+        return cls(**places, cluster=Cluster(**told["cluster"]), model=told["model"])
 
     def place(self, name: str) -> Path:
         """A fresh directory."""
@@ -126,7 +139,7 @@ def made(root: Path, cluster: Cluster, model: str, data: Path) -> World:
     start(places["retriever"], cluster, config=retriever)
     start(places["ranker"], cluster, config=CrossEncoderConfig(model=model, pooling="cls", pair_tokens=LENGTH))
     tokenize(places["tokens"], cluster, data=data, model=places["retriever"], config=TokenizeConfig())
-    return World(root=root, cluster=cluster, data=data, **places)
+    return World(root=root, cluster=cluster, data=data, model=model, **places)
 
 
 def base_sized(folder: Path) -> str:
@@ -168,4 +181,4 @@ def some_of(world: World, whole: Path, root: Path) -> World:
     queries = queries.filter(pc.is_in(queries["query_id"], value_set=asked))
     for name, table in {"documents": documents, "qrels": qrels, "queries": queries}.items():
         pq.write_table(table, data / f"{name}.parquet")
-    return made(root, world.cluster, str(world.root / "base") if world.cluster.cuda() else MODEL, data)
+    return made(root, world.cluster, world.model, data)
