@@ -13,8 +13,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -26,11 +28,11 @@ from torch.nn import functional
 from components.compute.processor import configure_process
 from components.data.tables import DOCUMENTS, QUERIES
 from components.data.vectors import document_shards
-from components.retrieval import topk
+from components.retrieval import blocks, topk
 from tests.benchmarks.bench_encode import an_encoder
 from tests.benchmarks.conftest import DOCUMENTS as ENCODED
 from tests.benchmarks.conftest import World
-from tests.benchmarks.measure import HEAD, by_turns
+from tests.benchmarks.measure import HEAD, PAIRS, by_turns, seconds_of
 from tests.benchmarks.processes import watched
 from tests.benchmarks.table import machine, write
 from tests.support import toy
@@ -86,6 +88,9 @@ def test_topk(world: World) -> None:
         f"{alike:.2%} of the documents found are those of the other side.",
         machine(ROOT),
     ]
+    if device == "cuda":
+        alone = median(seconds_of(lambda: deque(blocks.read(documents, device), maxlen=1)) for _ in range(PAIRS))
+        lines[0] += f" To read all blocks and copy them to the GPU takes {alone:.2f} s alone."
     write("Exact top-k", COMMAND, HEAD, [compared.row(job, against, "queries/s", ASKED, 0.95)], lines)
 
 
