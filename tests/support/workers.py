@@ -198,9 +198,16 @@ class WhereItRuns:
 
 
 def where(task: dict[str, Any]) -> int:
-    """The same of a training worker, and its rank; how many they are."""
+    """The same of a training worker, and its rank; how many they are. It waits until so many trainings meet as the
+    task says."""
     from components.compute.gather import rank, workers
 
+    if "meet" in task:
+        place = Path(task["meet"])
+        place.mkdir(exist_ok=True)
+        (place / str(os.getpid())).touch()
+        while len(list(place.iterdir())) < task["of"]:
+            time.sleep(0.1)
     (Path(task["out"]) / f"rank-{rank()}").write_text(json.dumps({"rank": rank(), **_here()}))
     return workers()
 

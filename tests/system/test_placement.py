@@ -35,6 +35,31 @@ session.stop_ray()
 """
 
 
+TOGETHER = """
+import json, sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+import ray
+from workflows.distributed import cluster as clusters, ray_train, session
+from workflows.distributed.worker_group import train_together
+from tests.support.workers import fit_without_gpus, where
+
+ray.init(address="local", num_cpus=8, num_gpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+ray_train.fit = fit_without_gpus
+cluster = clusters.Cluster(device="cuda", parallel_steps=2, train={"workers": 1, "threads": 1, "gpus": 0.5})
+out = Path(sys.argv[1])
+
+def trained(name):
+    (out / name).mkdir()
+    task = {"out": str(out / name), "meet": str(out / "met"), "of": 2}
+    train_together(where, task, cluster, gpu=True, storage=out / name)
+
+with ThreadPoolExecutor(2) as pool:
+    list(pool.map(trained, ["one", "other"]))
+session.stop_ray()
+"""
+
+
 def placed(out: Path, **profile: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", PLACEMENT, str(out), json.dumps(profile)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -57,6 +82,18 @@ def test_the_workers_of_every_step_have_their_gpus(tmp_path: Path) -> None:
     trained = [json.loads(path.read_text()) for path in tmp_path.glob("rank-*")]
     assert sorted(one["rank"] for one in trained) == list(range(8))
     assert len({one["gpus"][0] for one in trained}) == 8
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_trainings_at_once_share_a_gpu(tmp_path: Path) -> None:
+    """Each waits for the other, so they run at once."""
+    command = [sys.executable, "-c", TOGETHER, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    one, other = (json.loads((tmp_path / name / "rank-0").read_text()) for name in ("one", "other"))
+    assert one["process"] != other["process"]
+    assert one["gpus"] == other["gpus"] != []
 
 
 @pytest.mark.slow

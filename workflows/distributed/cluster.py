@@ -26,7 +26,8 @@ class Pool(Config):
     threads: int = Field(1, ge=0)
     """Threads of each worker."""
     gpus: float = Field(1, gt=0, le=1)
-    """Of `map` and `score`, in steps that use GPUs: the part of a GPU that each worker has. With 0.5 two share one."""
+    """In steps that use GPUs, the part of a GPU that each worker has: with 0.5 two share one. Of `train` a part only
+    with `workers: 1`: then so many trainings share a GPU, those of `parallel_steps` or of a tuning's trials."""
 
 
 class TrainPool(Pool):
@@ -130,12 +131,14 @@ class Cluster(Config):
         return address
 
     @model_validator(mode="after")
-    def _only_maps_share_gpus(self) -> Self:
-        for name, pool in {"train": self.train, "java": self.java}.items():
-            if pool.gpus != 1:
-                raise ValueError(
-                    f"{name}: gpus: got {pool.gpus:g}; only workers of map and score can share a GPU; accepted: 1"
-                )
+    def _who_shares_a_gpu(self) -> Self:
+        if self.java.gpus != 1:
+            raise ValueError(f"java: gpus: got {self.java.gpus:g}; its workers use no GPU; accepted: 1")
+        if self.train.gpus != 1 and self.train.workers != 1:
+            raise ValueError(
+                f"train: gpus: got {self.train.gpus:g} with workers: {self.train.workers or 'null'}; the workers of "
+                "one training cannot share a GPU; accepted: 1, or a part with workers: 1"
+            )
         return self
 
     @model_validator(mode="after")

@@ -28,7 +28,8 @@ class GroupSpec(NamedTuple):
     work: Work
     workers: int
     retries: int
-    gpu: bool
+    gpus: float
+    """Of each worker; 0 on CPUs."""
     wait_seconds: int
 
 
@@ -44,7 +45,9 @@ def fit(queue: Any, spec: GroupSpec, storage: Path) -> Exception | None:
     trainer = TorchTrainer(
         _do_tasks,
         train_loop_config={"queue": queue, "work": spec.work},
-        scaling_config=ScalingConfig(num_workers=spec.workers, use_gpu=spec.gpu, resources_per_worker={"CPU": 1}),
+        scaling_config=ScalingConfig(
+            num_workers=spec.workers, use_gpu=spec.gpus > 0, resources_per_worker={"CPU": 1, "GPU": spec.gpus}
+        ),
         run_config=RunConfig(
             name="ray",
             **s3.ray_storage(storage),

@@ -26,8 +26,8 @@ class Resources(NamedTuple):
         return Resources(self.cpus + other.cpus, self.gpus + other.gpus)
 
     def fits_in(self, total: "Resources") -> bool:
-        """Whether this is at most `total`."""
-        return self.cpus <= total.cpus and self.gpus <= total.gpus
+        """Whether this is at most `total`; parts of a GPU do not add up exactly."""
+        return self.cpus <= total.cpus and round(self.gpus, 6) <= total.gpus
 
 
 _driver = threading.Lock()

@@ -31,10 +31,11 @@ def train_together(work: Work, task: dict[str, Any], cluster: Cluster, *, gpu: b
     """
     ray_session(cluster)
     workers = cluster.train.workers or 1
-    needs = Resources(gpus=workers) if gpu else Resources(cpus=workers * cluster.train_threads())
+    gpus = cluster.train.gpus if gpu else 0.0
+    needs = Resources(gpus=workers * gpus) if gpu else Resources(cpus=workers * cluster.train_threads())
     with reserve(needs, cluster.resources()):
         wait_seconds = cluster.wait_seconds if cluster.address else 0
-        group = _acquire(GroupSpec(work, workers, cluster.retries, gpu, wait_seconds), storage)
+        group = _acquire(GroupSpec(work, workers, cluster.retries, gpus, wait_seconds), storage)
         try:
             return group.run(task)
         finally:

@@ -180,7 +180,9 @@ def _problems(row: Row, site: Site) -> list[tuple[str, float]]:
     found = []
     for need in row.cost.needs if row.cost is not None else ():
         if _on_gpu(need, site):
-            share = {"map": site.cluster.map, "score": site.cluster.scoring_pool()}.get(need.pool, Workers()).gpus
+            profile = site.cluster
+            pools = {"map": profile.map, "score": profile.scoring_pool(), "train": profile.train}
+            share = pools.get(need.pool, Workers()).gpus
             there, asked, where = (
                 site.gpu_memory * share,
                 need.bytes,

@@ -57,7 +57,7 @@ def concurrent_trials(cluster: Cluster, capacity: int, count: int) -> int:
         return capacity
     total = ray_session(cluster).cluster_resources()
     if cluster.cuda():
-        most = int(total.get("GPU", 0)) // workers
+        most = int(total.get("GPU", 0) / (workers * cluster.train.gpus))
     elif cluster.address:
         most = int(total.get("CPU", 0)) // (workers + 1)  # one more for the map over shards
     else:

@@ -115,6 +115,21 @@ def test_no_pool_is_without_workers(pool: dict[str, int]) -> None:
             Cluster(**{name: pool})
 
 
+@pytest.mark.parametrize(
+    ("profile", "says"),
+    [
+        ({"java": {"gpus": 0.5}}, "java: gpus: got 0.5; its workers use no GPU; accepted: 1"),
+        ({"train": {"workers": 2, "gpus": 0.5}}, "train: gpus: got 0.5 with workers: 2; the workers of one training "
+         "cannot share a GPU; accepted: 1, or a part with workers: 1"),
+        ({"train": {"workers": None, "gpus": 0.5}}, "train: gpus: got 0.5 with workers: null"),
+    ],
+)  # fmt: skip
+def test_only_what_can_share_a_gpu_has_a_part_of_one(profile: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(says)):
+        Cluster(**profile)
+    assert Cluster(train={"workers": 1, "gpus": 0.5}, map={"gpus": 0.5}).train.gpus == 0.5
+
+
 def test_one_process_trains_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert Cluster(mode="inline", train=TrainPool(workers=None)).for_batch(64).train.workers == 1

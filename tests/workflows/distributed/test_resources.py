@@ -61,6 +61,15 @@ def test_requests_that_fit_together_are_granted_at_once() -> None:
         request.finish()
 
 
+def test_twenty_parts_of_a_gpu_fit_in_it() -> None:
+    parts = Resources()
+    for _ in range(20):
+        parts = parts.plus(Resources(gpus=0.05))
+    assert parts.gpus > 1.0
+    assert parts.fits_in(TOTAL)
+    assert not parts.plus(Resources(gpus=0.05)).fits_in(TOTAL)
+
+
 @pytest.mark.parametrize("needs", [Resources(cpus=3), Resources(gpus=1), Resources(cpus=9)])
 def test_a_request_that_does_not_fit_waits(needs: Resources) -> None:
     """One for more than the total waits until everything is free, not for ever."""

@@ -100,7 +100,7 @@ def test_workers_may_take_as_long_to_start_as_the_nodes(
     monkeypatch.setattr("ray.train.torch.TorchTrainer", Trainer)
     monkeypatch.setenv(WORKER_GROUP_START_TIMEOUT_S_ENV_VAR, "")
     monkeypatch.delenv(WORKER_GROUP_START_TIMEOUT_S_ENV_VAR)
-    assert ray_train.fit(None, ray_train.GroupSpec(print, 1, 0, False, wait_seconds), tmp_path) is None
+    assert ray_train.fit(None, ray_train.GroupSpec(print, 1, 0, 0.0, wait_seconds), tmp_path) is None
 
 
 # Through Ray

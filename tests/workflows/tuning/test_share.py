@@ -28,6 +28,7 @@ def test_a_share_has_its_part_of_the_workers_and_threads() -> None:
         ({"train": {"workers": 2}, "device": "cuda"}, {"GPU": 8.0, "CPU": 99.0}, 4),
         ({"train": {"workers": 8}, "device": "cuda"}, {"GPU": 8.0, "CPU": 99.0}, 1),
         ({"train": {"workers": 16}, "device": "cuda"}, {"GPU": 8.0, "CPU": 99.0}, 1),
+        ({"train": {"workers": 1, "gpus": 0.25}, "device": "cuda"}, {"GPU": 2.0, "CPU": 99.0}, 8),
         ({"train": {"workers": 1}, "device": "cuda", "trials": 3}, {"GPU": 8.0, "CPU": 99.0}, 3),
         ({"train": {"workers": 1}, "device": "cuda", "trials": 30}, {"GPU": 8.0, "CPU": 99.0}, 8),
         ({"train": {"workers": 1}, "device": "cpu", "address": "auto"}, {"CPU": 9.0}, 4),
