@@ -1,8 +1,9 @@
 """The softmax over a vocabulary: the likelihood of a token at each place, and tokens that are drawn from it.
 
 A place has a score for each of 30,000 tokens, so that what is computed of them takes the time in which memory is read
-and written. On a CPU it is done for a few places at a time, whose scores stay in the processor's cache meanwhile, and
-the backward pass keeps no more than the scores and a number for each place.
+and written. On a CPU it is done for a few places at a time, whose scores stay in the processor's cache meanwhile; on a
+GPU for all places, with as few passes over them as there can be. The backward pass keeps no more than the scores and a
+number for each place.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ def log_likelihoods(scores: Tensor, ids: Tensor) -> Tensor:
     >>> log_likelihoods(torch.tensor([[0.25, 0.75]]).log(), torch.tensor([1])).exp()
     tensor([0.7500])
     """
-    found: Tensor = _LogLikelihoods.apply(scores, ids)
+    kind = _InTheCache if scores.device.type == "cpu" else _InFewPasses
+    found: Tensor = kind.apply(scores, ids)
     return found
 
 
@@ -35,14 +37,14 @@ def sampled(scores: Tensor, draws: Tensor) -> Tensor:
     """
     found = torch.empty(len(scores), dtype=torch.int64, device=scores.device)
     for rows in _blocks(scores):
-        one = scores[rows].to(torch.float64, copy=True)
-        cumulative = one.sub_(one.amax(-1, keepdim=True)).exp_().cumsum(-1)
+        highest = scores[rows].amax(-1, keepdim=True).double()
+        cumulative = torch.sub(scores[rows], highest).exp_().cumsum_(-1)
         wanted = draws[rows, None].double() * cumulative[:, -1:]
         found[rows] = torch.searchsorted(cumulative, wanted, right=True).squeeze(-1)
     return found.clamp_max_(scores.shape[-1] - 1)
 
 
-class _LogLikelihoods(torch.autograd.Function):
+class _InTheCache(torch.autograd.Function):
     """Scores minus their logarithm of summed exponentials. The gradient is 1 at the token minus the probabilities."""
 
     @staticmethod
@@ -65,6 +67,24 @@ class _LogLikelihoods(torch.autograd.Function):
             one = scores[rows].to(highest.dtype, copy=True).sub_(highest[rows, None]).exp_().mul_(factors[rows])
             found[rows] = one.scatter_add_(1, ids[rows, None], gradient[rows])
         return found, None
+
+
+class _InFewPasses(torch.autograd.Function):
+    """The same for all places at once. Torch's softmaxes read scores in bf16 and write fp32 in one pass."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, ids: Tensor) -> Tensor:
+        ctx.save_for_backward(scores, ids)
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        return scores.log_softmax(-1, dtype=wide).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        scores, ids = ctx.saved_tensors
+        gradient = gradients[0].unsqueeze(-1)
+        found = torch.empty_like(scores)
+        torch.mul(scores.softmax(-1, dtype=gradient.dtype), -gradient, out=found)
+        return found.scatter_add_(1, ids.unsqueeze(-1), gradient.to(found.dtype)), None
 
 
 def _blocks(scores: Tensor) -> Iterator[slice]:

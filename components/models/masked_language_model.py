@@ -16,7 +16,7 @@ from components.config import UserError
 from components.data.tokenizers import MODEL_CONFIG
 from components.models import layers, pretrained, saved
 from components.models.configs import MaskedLanguageModelConfig
-from components.models.shape import PREDICTED_AT_ONCE
+from components.models.shape import predicted_at_once
 
 
 class LanguageModelHead(nn.Module):
@@ -54,20 +54,25 @@ class LanguageModelHead(nn.Module):
 
         Scores are computed again for the gradient rather than kept.
         """
-        pieces = zip(states.split(PREDICTED_AT_ONCE), ids.split(PREDICTED_AT_ONCE), strict=True)
+        pieces = zip(*_pieces(states, ids), strict=True)
         return torch.cat([checkpointed(self._log_likelihoods, *piece, recompute=True) for piece in pieces])
 
     def sample(self, states: Tensor, draws: Tensor) -> Tensor:
         """(M,) a token for each place, drawn from the softmax of its scores by a number from 0 to 1 in `draws` (M,)."""
-        pieces = zip(states.split(PREDICTED_AT_ONCE), draws.split(PREDICTED_AT_ONCE), strict=True)
+        pieces = zip(*_pieces(states, draws), strict=True)
         return torch.cat([sampled(self(states), drawn) for states, drawn in pieces])
 
     def best(self, states: Tensor) -> Tensor:
         """(M,) the token with the highest score at each place."""
-        return torch.cat([self(piece).argmax(-1) for piece in states.split(PREDICTED_AT_ONCE)])
+        return torch.cat([self(piece).argmax(-1) for piece in _pieces(states)[0]])
 
     def _log_likelihoods(self, states: Tensor, ids: Tensor) -> Tensor:
         return log_likelihoods(self(states), ids)
+
+
+def _pieces(*of: Tensor) -> list[tuple[Tensor, ...]]:
+    """Each tensor in the pieces that are predicted together."""
+    return [one.split(predicted_at_once(cuda=one.is_cuda)) for one in of]
 
 
 class MaskedLanguageModel(nn.Module):

@@ -9,9 +9,12 @@ import numpy as np
 from components.config import UserError
 from components.models.configs import Pretrained, locate_model
 
-PREDICTED_AT_ONCE = 1024
-"""Tokens that a masked language model predicts together: a score for each token of the vocabulary, and its gradient,
-take more memory than all else."""
+
+def predicted_at_once(*, cuda: bool) -> int:
+    """Tokens that a masked language model predicts together. A score for each token of the vocabulary, and its
+    gradient, take more memory than all else; each such part has a gradient of the vocabulary's matrix, which is added
+    to the others' in the precision of its products."""
+    return 4096 if cuda else 1024
 
 
 class ModelShape(NamedTuple):

@@ -7,7 +7,7 @@ import numpy as np
 
 from components.compute.processor import configure_process
 from components.config import Config, UserError
-from components.models.shape import PREDICTED_AT_ONCE
+from components.models.shape import predicted_at_once
 from components.rng import keyed_int
 from components.timing import timed
 from components.training.config import LOG, TrainConfig
@@ -43,7 +43,7 @@ def _cost(
     held = 4.0 * (start.shape.parameters - trained) + (18.0 if config.weights == "bf16" else 16.0) * trained
     states = 34.0 * at_once * start.shape.width * start.shape.layers
     if declared(objective, "predicts"):
-        states += 12.0 * PREDICTED_AT_ONCE * start.shape.vocabulary
+        states += 12.0 * predicted_at_once(cuda=site.cuda) * start.shape.vocabulary
     advice = (
         "in the profile (--cluster), "
         + ("a lower max_tokens_per_pass" if again else "recompute: true")

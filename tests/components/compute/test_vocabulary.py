@@ -1,5 +1,7 @@
 """The softmax over a vocabulary, against torch's own."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional
@@ -7,13 +9,17 @@ from torch.nn import functional
 from components.compute import vocabulary
 from components.compute.vocabulary import log_likelihoods, sampled
 
+KINDS = [vocabulary._InTheCache, vocabulary._InFewPasses]
+"""What a CPU does, and what a GPU does."""
 
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cached", [1, 100, 10**6])  # a place at a time, some, all
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2), (torch.float64, 1e-12)]
 )
 def test_likelihoods_are_torchs_cross_entropy_with_its_gradient(
-    monkeypatch: pytest.MonkeyPatch, cached: int, dtype: torch.dtype, tolerance: float
+    monkeypatch: pytest.MonkeyPatch, kind: Any, cached: int, dtype: torch.dtype, tolerance: float
 ) -> None:
     """Scores as far apart as any are: an exponential of them would overflow."""
     monkeypatch.setattr(vocabulary, "CACHED", cached)
@@ -24,7 +30,7 @@ def test_likelihoods_are_torchs_cross_entropy_with_its_gradient(
     for ours in (True, False):
         own = scores.clone().requires_grad_()
         wide = own.to(torch.promote_types(dtype, torch.float32))
-        found = log_likelihoods(own, ids) if ours else -functional.cross_entropy(wide, ids, reduction="none")
+        found = kind.apply(own, ids) if ours else -functional.cross_entropy(wide, ids, reduction="none")
         (gradient,) = torch.autograd.grad((found * weights).sum(), own)
         gradients.append(gradient)
         if ours:
@@ -35,9 +41,10 @@ def test_likelihoods_are_torchs_cross_entropy_with_its_gradient(
     torch.testing.assert_close(*gradients, rtol=tolerance, atol=tolerance)
 
 
-def test_the_gradient_is_that_of_finite_differences() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradient_is_that_of_finite_differences(kind: Any) -> None:
     scores = torch.randn(3, 11, dtype=torch.float64, requires_grad=True)
-    torch.autograd.gradcheck(lambda one: log_likelihoods(one, torch.tensor([0, 10, 4])), scores)
+    torch.autograd.gradcheck(lambda one: kind.apply(one, torch.tensor([0, 10, 4])), scores)
 
 
 def test_scores_are_left_as_they_are() -> None:

@@ -91,7 +91,7 @@ def test_scores_in_slices_are_those_at_once(encoder: Path, monkeypatch: pytest.M
     ids = torch.arange(7) + 5
     found = []
     for at_once in (100, 3):
-        monkeypatch.setattr(masked_language_model, "PREDICTED_AT_ONCE", at_once)
+        monkeypatch.setattr(masked_language_model, "predicted_at_once", lambda *, cuda, count=at_once: count)
         likelihoods = head.log_likelihoods(states, ids)
         (gradient,) = torch.autograd.grad(likelihoods.sum(), states)
         found.append((likelihoods, gradient, head.sample(states, torch.linspace(0, 1, 7))))
