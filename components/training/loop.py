@@ -130,7 +130,8 @@ def _prepare(
     """Make the objective's modules fast on this device, and small where that is asked for; `check`, before the first
     update, that gradients stay right.
 
-    The check is in fp32, so it comes before weights are rounded to bf16 and shared among workers in that form.
+    The check is in fp32, so it comes before weights are rounded to bf16 and shared among workers in that form, and
+    before models get an attention that takes bf16 alone.
     """
     rounded = config.weights == "bf16"
     expected = None
@@ -141,7 +142,7 @@ def _prepare(
     if device.type == "cpu":
         use_fast_cpu_ops(objective)
     if device.type == "cuda":
-        use_gpu_attention(objective, precision=products(config, device))
+        use_gpu_attention(objective, precision="fp32")
     if execution.gradient_checkpointing:
         use_gradient_checkpointing(objective)
     if execution.compile and device.type == "cuda":
@@ -151,6 +152,8 @@ def _prepare(
     if expected is not None:
         with timed("compute"):
             self_check.compare(objective, expected, device=device)
+    if device.type == "cuda":
+        use_gpu_attention(objective, precision=products(config, device))
     if rounded:
         adapters.share(objective, device, torch.bfloat16)
         if execution.shard:

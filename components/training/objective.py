@@ -193,7 +193,7 @@ def make_objective(name: str, inputs: ObjectiveInputs, *, seed: int, **own: Any)
 
     Modules that it makes anew (heads, projectors) begin with the same weights on every worker and after a restart.
     """
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):  # modules are made on the CPU
         torch.manual_seed(keyed_int(seed, "objective"))
         return objective_named(name)(inputs, **own)
 

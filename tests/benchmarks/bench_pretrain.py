@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,12 +25,22 @@ from workflows.distributed.cluster import cores
 from workflows.steps.start import start
 from workflows.steps.train import train
 
-STEPS = 12
-"""Updates of one turn."""
-SENTENCES, SHORT = 64, 32
-"""SimCSE's batch, and its tokens of a text."""
-DOCUMENTS = 32
-"""SimLM's batch."""
+
+class Size(NamedTuple):
+    """Of one turn."""
+
+    updates: int
+    sentences: int
+    """SimCSE's batch."""
+    documents: int
+    """SimLM's batch."""
+    hands: int
+    """Processes that make the other side's batches; 0 for its own."""
+
+
+SIZES = {"cpu": Size(12, 64, 32, 0), "cuda": Size(40, 128, 128, 4)}
+SHORT = 32
+"""SimCSE's tokens of a text."""
 LIKELIHOOD = "components.losses.likelihood.negative_log_likelihood"
 
 
@@ -67,21 +77,22 @@ def test_simcse(few: World) -> None:
     )
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
+    steps, sentences, _, hands = SIZES[few.device]
     begins = begun(few, similarity="cosine", document_tokens=SHORT)
-    texts = few.documents(SENTENCES * STEPS)
+    texts = few.documents(sentences * steps)
     data = Dataset.from_dict({"first": texts, "second": texts})
     loss = {"function": CROSS_ENTROPY, "over": "batch", "options": {"temperature": 0.05}}
-    config = TrainConfig(updates=STEPS, batch=SENTENCES, warmup=0.0, losses=[loss])
+    config = TrainConfig(updates=steps, batch=sentences, warmup=0.0, losses=[loss])
 
     def theirs() -> float:
         torch.set_num_threads(cores())
         model = SentenceTransformer(str(begins / "model"), device=few.device)
         model.max_seq_length = SHORT
         arguments = SentenceTransformerTrainingArguments(
-            output_dir=str(few.place("theirs")), per_device_train_batch_size=SENTENCES, max_steps=STEPS,
+            output_dir=str(few.place("theirs")), per_device_train_batch_size=sentences, max_steps=steps,
             bf16=few.precision == "bf16",
             warmup_steps=0, save_strategy="no", logging_strategy="no", report_to="none", disable_tqdm=True,
-            use_cpu=few.device == "cpu",
+            use_cpu=few.device == "cpu", dataloader_num_workers=hands,
         )  # fmt: skip
         loss = MultipleNegativesRankingLoss(model, scale=20.0)
         trainer = SentenceTransformerTrainer(model=model, args=arguments, train_dataset=data, loss=loss)
@@ -92,10 +103,10 @@ def test_simcse(few: World) -> None:
         "SimCSE",
         f"SentenceTransformerTrainer, MultipleNegativesRankingLoss, {few.precision}",
         "texts/s",
-        SENTENCES * STEPS,
+        sentences * steps,
         1.3,
     )
-    lines = [f"Batches of {SENTENCES} texts of {SHORT} tokens at most, each encoded twice; {STEPS} updates a turn, "
+    lines = [f"Batches of {sentences} texts of {SHORT} tokens at most, each encoded twice; {steps} updates a turn, "
              "inside the loop.", machine(ROOT)]  # fmt: skip
     write("SimCSE", 'make bench ARGS="-k test_simcse"', HEAD, [row], lines)
 
@@ -164,11 +175,12 @@ def collate(texts: list[dict[str, Any]], starts: np.ndarray, rng: random.Random)
 def test_simlm(few: World) -> None:
     from transformers import AutoTokenizer, Trainer, TrainingArguments
 
+    steps, _, documents, hands = SIZES[few.device]
     begins, drawn_by = begun(few, document_tokens=LENGTH), generator(few)
     losses = [{"function": LIKELIHOOD, "over": view} for view in ("encoder", "decoder")]
-    config = TrainConfig(updates=STEPS, batch=DOCUMENTS, warmup=0.0, losses=losses)
+    config = TrainConfig(updates=steps, batch=documents, warmup=0.0, losses=losses)
     tokenizer = AutoTokenizer.from_pretrained(str(begins / "model"))
-    texts = few.documents(DOCUMENTS * STEPS)
+    texts = few.documents(documents * steps)
     told = [{"input_ids": ids} for ids in tokenizer(texts, truncation=True, max_length=LENGTH)["input_ids"]]
     starts = word_starts(begins / "model")
 
@@ -176,10 +188,10 @@ def test_simlm(few: World) -> None:
         torch.set_num_threads(cores())
         model, rng = PlainSimLM(str(begins / "model"), str(drawn_by / "model")).to(few.device), random.Random(1)
         arguments = TrainingArguments(
-            output_dir=str(few.place("theirs")), per_device_train_batch_size=DOCUMENTS, max_steps=STEPS,
+            output_dir=str(few.place("theirs")), per_device_train_batch_size=documents, max_steps=steps,
             bf16=few.precision == "bf16",
             warmup_steps=0, save_strategy="no", logging_strategy="no", report_to="none", disable_tqdm=True,
-            use_cpu=few.device == "cpu", remove_unused_columns=False,
+            use_cpu=few.device == "cpu", remove_unused_columns=False, dataloader_num_workers=hands,
         )  # fmt: skip
         trainer = Trainer(
             model=model, args=arguments, train_dataset=told, data_collator=lambda b: collate(b, starts, rng)
@@ -189,6 +201,6 @@ def test_simlm(few: World) -> None:
     found = by_turns(lambda: seconds_of_ours(few, "simlm", begins, config, generator=drawn_by), theirs)
     tokens = sum(len(one["input_ids"]) for one in told)
     row = found.row("SimLM", f"Hugging Face's Trainer over its own modules, {few.precision}", "tokens/s", tokens, 1.3)
-    lines = [f"Batches of {DOCUMENTS} documents of {LENGTH} tokens at most, a frozen generator of three layers; "
-             f"{STEPS} updates a turn, inside the loop.", machine(ROOT)]  # fmt: skip
+    lines = [f"Batches of {documents} documents of {LENGTH} tokens at most, a frozen generator of three layers; "
+             f"{steps} updates a turn, inside the loop.", machine(ROOT)]  # fmt: skip
     write("SimLM", 'make bench ARGS="-k test_simlm"', HEAD, [row], lines)

@@ -192,7 +192,9 @@ def test_scores(few: World) -> None:
     worst = float(np.abs(scorer.scores(rows[:200])[0] - exact).max())
     found = by_turns(
         lambda: scorer.scores(rows),
-        lambda: peer.predict(pairs, batch_size=AT_ONCE[few.device], show_progress_bar=False, convert_to_tensor=True),
+        lambda: peer.predict(
+            pairs, batch_size=AT_ONCE[few.device], show_progress_bar=False, convert_to_tensor=True
+        ).cpu(),
     )
     row = found.row("score groups with the ranker", f"CrossEncoder.predict, {few.precision}", "pairs/s", len(rows), 1.5)
     lines = [f"{len(rows):,} pairs of {LENGTH} tokens at most. Largest difference from a score in fp32: {worst:.4f} "
