@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # imported where vectors are multiplied: a driver that only m
 
 Parts = list[npt.NDArray]
 
-BLOCK, GPU_BLOCK = 2048, 65_536
+BLOCK, GPU_BLOCK = 2048, 32_768
 """Rows of a block at most. A GPU is fastest with larger ones; none of these numbers changes a result."""
 FIRST_BLOCK = 256
 SEGMENT = 32

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -32,12 +32,21 @@ from workflows.store.progress import Progress
 INDEX = "index.faiss"
 EF_CONSTRUCTION = 40
 """FAISS's own number of candidates while a graph is built."""
-# How the work is cut into shards, which changes no result: the most queries, scores and documents of one.
-QUERIES = 4096
-SCORES = 2**30
-DOCUMENTS = 2**20
 QUERIES_OF_INDEX = 1024
 QUERIES_MERGED = 512
+
+
+class Cuts(NamedTuple):
+    """How the work is cut into shards, which changes no result: the most of one shard."""
+
+    queries: int
+    documents: int
+    scores: int
+
+
+ON_CPU, ON_GPU = Cuts(4096, 2**20, 2**30), Cuts(topk.GPU_QUERY_BLOCK, 2**23, 2**36)
+"""To a GPU a shard's documents are copied, and until each query has its first k, most of them are looked at twice: so
+its shards are larger."""
 
 
 class SearchConfig(Config):
@@ -153,8 +162,9 @@ def _cost(
     """Exactly, every query is compared with every document, by runs of documents whose lists are merged; with an index,
     with those that it looks at, and a sample of the queries exactly."""
     asked, made = queries.documents, Ranking(queries.documents, min(k, data.documents))
-    block = min(asked, QUERIES if index is None else QUERIES_OF_INDEX)
-    run = max(vectors.shard, min(DOCUMENTS, SCORES // max(1, block)))
+    cuts = ON_GPU if site.cuda else ON_CPU
+    block = min(asked, cuts.queries if index is None else QUERIES_OF_INDEX)
+    run = max(vectors.shard, min(cuts.documents, cuts.scores // max(1, block)))
     runs = -(-data.documents // run) if index is None else 1
     pieces = runs * -(-asked // max(1, block))
     looks = asked * (float(data.documents) if index is None else index.looks)
@@ -163,7 +173,7 @@ def _cost(
     if index is not None:
         advice = f"search.index: {_fitting(site, data.documents)}"
         needs.append(Need(f"an index {index.factory}", index.bytes * data.documents, "one", advice))
-    passes = -(-asked // QUERIES) if index is None else 1
+    passes = -(-asked // cuts.queries) if index is None else 1
     return Cost(
         work=(
             Work("scores", looks * vectors.width, "map"), Work("bytes", passes * vectors.bytes),
@@ -215,9 +225,12 @@ def search(
     ranking, about = out / "ranking.parquet", out / "recall.json"
     if not ranking.exists():
         doc_ids = _prepare(out, data, len(query_ids), config.sample)
-        pieces = _pieces(vectors, documents, len(query_ids), approximate=index is not None)
-        sampled = _pieces(vectors, documents, min(config.sample, len(query_ids)), name="sample") if index else []
         gpu = _on_gpu(cluster, index)
+        workers = cluster.workers(cluster.map, documents, gpu=True) if gpu and cluster.mode == "ray" else 1
+        cuts = {"cuts": ON_GPU if gpu else ON_CPU, "workers": workers}
+        pieces = _pieces(vectors, documents, len(query_ids), approximate=index is not None, **cuts)
+        asked = min(config.sample, len(query_ids))
+        sampled = _pieces(vectors, documents, asked, name="sample", **cuts) if index else []
         counted = map_shards(
             _Searching, pieces + sampled, out=out, cluster=cluster, pool=cluster.map, unit="million scores", gpu=gpu,
             work=str(out), vectors=str(vectors), queries=str(queries), k=k, device="cuda" if gpu else "cpu",
@@ -244,25 +257,28 @@ def _sampled(count: int, sample: int) -> np.ndarray:
 
 
 def _pieces(
-    vectors: Path, documents: int, queries: int, *, name: str = "found", approximate: bool = False
+    vectors: Path, documents: int, queries: int, *, cuts: Cuts, workers: int = 1, name: str = "found",
+    approximate: bool = False,
 ) -> list[Shard]:  # fmt: skip
-    """The work, cut into blocks of queries and, for exact search, runs of document shards."""
+    """The work, cut into blocks of queries and, for exact search, runs of document shards, so many that none of the
+    workers lacks work."""
     lengths = [len(shard) for shard in document_shards(vectors)]
     if sum(lengths) != documents:
         raise ValueError(f"{vectors}: vectors of {sum(lengths)} documents, and the collection has {documents}")
-    many = QUERIES_OF_INDEX if approximate else QUERIES
-    run = max(1, min(DOCUMENTS, SCORES // max(1, min(queries, many))) // lengths[0])
-    cuts = (
-        [(0, len(lengths))] if approximate else [(a, min(a + run, len(lengths))) for a in range(0, len(lengths), run)]
-    )
+    many = QUERIES_OF_INDEX if approximate else cuts.queries
+    parts = -(-workers // max(1, -(-queries // many)))  # of the documents, for each worker to have one
+    run = max(1, min(cuts.documents, cuts.scores // max(1, min(queries, many))) // lengths[0])
+    run = len(lengths) if approximate else min(run, -(-len(lengths) // parts))
+    begins = np.cumsum([0, *lengths]).tolist()
     pieces = []
     for start in range(0, queries, many):
-        for first, last in cuts:
-            stop = min(start + many, queries)
+        for first in range(0, len(lengths), run):
+            stop, last = min(start + many, queries), min(first + run, len(lengths))
             task = {"queries": name, "start": start, "stop": stop, "approximate": approximate}
-            file = f"{name}-{start:08d}-{first:05d}.npy"
-            size = -(-(stop - start) * sum(lengths[first:last]) // 10**6)
-            pieces.append(Shard(file, size, {**task, "first": first, "last": last}))
+            file = f"{name}-{start:08d}-{stop:08d}-{first:05d}-{last:05d}.npy"
+            size = -(-(stop - start) * (begins[last] - begins[first]) // 10**6)
+            order = [begins[first], begins[last]]
+            pieces.append(Shard(file, size, {**task, "first": first, "last": last, "order": order}))
     return pieces
 
 
@@ -342,7 +358,7 @@ class _Searching:
         if task["approximate"]:
             save_array(path, self._approximate(queries if how is None else how.queries(queries), order))
         else:
-            save_array(path, self._exact(queries, how, order, task["first"], task["last"]))
+            save_array(path, self._exact(queries, how, order[slice(*task["order"])], task["first"], task["last"]))
         took = time.perf_counter() - began
         return {"search_seconds": took, "index_seconds": took if task["approximate"] else 0.0}
 
@@ -350,11 +366,8 @@ class _Searching:
         self, queries: np.ndarray, how: Smaller | None, order: np.ndarray, first: int, last: int
     ) -> topk.Keys:  # fmt: skip
         configure_process(self._threads)
-        shards = document_shards(self._vectors)
-        start = sum(len(shard) for shard in shards[:first])
-        run = shards[first:last]
-        places = order[start : start + sum(len(shard) for shard in run)]
-        return smaller.top_k(queries, run, how, places, self._k, device=self._device, threads=self._threads)
+        run = document_shards(self._vectors)[first:last]
+        return smaller.top_k(queries, run, how, order, self._k, device=self._device, threads=self._threads)
 
     def _approximate(self, queries: np.ndarray, order: np.ndarray) -> topk.Keys:
         from components.retrieval import index

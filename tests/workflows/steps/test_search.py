@@ -92,12 +92,26 @@ def test_equals_sorting_everything(data, vectors, tmp_path):
     assert tiny.kept(tmp_path).keys() == {"ranking.parquet", "recall.json"}
 
 
+def cut(monkeypatch, **most):
+    monkeypatch.setattr(step, "ON_CPU", step.ON_CPU._replace(**most))
+
+
+@pytest.mark.parametrize(("queries", "workers", "pieces"), [(41, 1, 1), (41, 4, 4), (9, 4, 5), (9, 12, 15)])
+def test_each_worker_has_work(vectors, queries, workers, pieces):
+    """Blocks of queries, and parts of the documents where these are not enough; all shards of a block, each once."""
+    found = step._pieces(vectors, DOCS, ASKED, cuts=step.ON_GPU._replace(queries=queries), workers=workers)
+    assert len({piece.file for piece in found}) == len(found) == pieces
+    for start in range(0, ASKED, queries):
+        own = [piece.task for piece in found if piece.task["start"] == start]
+        assert [end for one in own for end in (one["first"], one["last"])][1:-1:2] == [one["first"] for one in own[1:]]
+        assert [own[0]["order"][0], own[-1]["order"][1]] == [0, DOCS]
+
+
 @pytest.mark.parametrize(
     ("queries", "scores", "merged", "shard"), [(5, 5 * 150, 2, 70), (100, 1, 3, 500), (1, 10**9, 1, 7)]
 )
 def test_how_the_work_is_cut_does_not_matter(monkeypatch, data, tmp_path, queries, scores, merged, shard):
-    monkeypatch.setattr(step, "QUERIES", queries)
-    monkeypatch.setattr(step, "SCORES", scores)
+    cut(monkeypatch, queries=queries, scores=scores)
     monkeypatch.setattr(step, "QUERIES_MERGED", merged)
     (tmp_path / "vectors").mkdir()
     (tmp_path / "out").mkdir()
@@ -107,8 +121,7 @@ def test_how_the_work_is_cut_does_not_matter(monkeypatch, data, tmp_path, querie
 
 
 def test_through_ray_the_same(monkeypatch, ray, data, vectors, tmp_path):
-    monkeypatch.setattr(step, "QUERIES", 10)
-    monkeypatch.setattr(step, "SCORES", 10 * 200)
+    cut(monkeypatch, queries=10, scores=10 * 200)
     cluster = ray.model_copy(update={"map": Pool(workers=2)})
     _, rows = ranked(tmp_path, cluster, data, vectors)
     assert rows == sorted_whole(data, vectors)
@@ -116,12 +129,12 @@ def test_through_ray_the_same(monkeypatch, ray, data, vectors, tmp_path):
 
 def test_goes_on_where_it_was(monkeypatch, data, vectors, tmp_path):
     """A finished part is taken as it is, here one that says the best is better; a half-written one is swept away."""
-    monkeypatch.setattr(step, "QUERIES", 10)
+    cut(monkeypatch, queries=10)
     marked = np.full((10, 1), topk.keys(np.float32([999]), np.array([0]))[0])
-    with (tmp_path / "found-00000010-00000.npy").open("wb") as file:
+    first, second = step._pieces(vectors, DOCS, 20, cuts=step.ON_CPU)
+    with (tmp_path / second.file).open("wb") as file:
         np.save(file, marked)
-    (tmp_path / ".found-00000000-00000.npy.0123abcd").write_text("half")
-    assert len(step._pieces(vectors, DOCS, 20)) == 2
+    (tmp_path / f".{first.file}.0123abcd").write_text("half")
     _, rows = ranked(tmp_path, INLINE, data, vectors)
     expected = sorted_whole(data, vectors)
     ours = {row[0] for row in expected[10 * K : 20 * K]}

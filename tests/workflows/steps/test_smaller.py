@@ -143,8 +143,7 @@ def test_two_workers_are_one(monkeypatch, ray, places, tmp_path):
     one_rows = []
     for name, cluster in (("one", INLINE), ("two", two)):
         if name == "two":
-            monkeypatch.setattr(searching, "QUERIES", 7)
-            monkeypatch.setattr(searching, "SCORES", 7 * 100)
+            monkeypatch.setattr(searching, "ON_CPU", searching.ON_CPU._replace(queries=7, scores=7 * 100))
         bits, _ = shrunk(places, tmp_path / f"{name} bits", None, "binary", cluster)
         small, _ = shrunk(places, tmp_path / f"{name} int8", 16, "int8", cluster)
         candidates = found(places, tmp_path / f"{name} candidates", bits, k=4 * K, cluster=cluster)
