@@ -24,8 +24,8 @@ class Tuning(Config):
     measure: str
     """One of `evaluate.measures`; with several seeds, the mean over them."""
     systems: list[str] = Field(min_length=1)
-    """Rows of the results, in the order in which a trial reaches them. The last one's measure counts; after each, the
-    scheduler may stop the trial. By default the last row of the results."""
+    """Rows of the results, in the order in which a trial reaches them. The last one's measure counts; after each other,
+    the scheduler may stop the trial. By default the last row of the results."""
     split: str = "dev"
     """The split that the trials are measured on; never the one of the experiment's results."""
     goal: Literal["max", "min"] = "max"

@@ -11,6 +11,7 @@ from typing import Any
 
 from workflows.store.dag import StepFailed
 from workflows.tuning.config import Tuning
+from workflows.tuning.halving import halving
 from workflows.tuning.sampler import Sampler
 from workflows.tuning.trials import State, Trial, TrialTable
 
@@ -32,7 +33,7 @@ def run_trials(
     folder = (table.folder / "ray").absolute()
     shutil.rmtree(folder, ignore_errors=True)
     scheduler = (
-        ASHAScheduler(time_attr="systems", max_t=max(2, len(table.systems)), reduction_factor=tuning.reduction_factor)
+        ASHAScheduler(**halving(len(table.systems), tuning.reduction_factor))
         if tuning.scheduler == "asha"
         else FIFOScheduler()
     )

@@ -22,6 +22,7 @@ from workflows.store.dag import Step, StepFailed, graph
 from workflows.store.planner import pending
 from workflows.store.store import Store
 from workflows.tuning.config import TunedExperiment, Tuning
+from workflows.tuning.halving import time_of
 from workflows.tuning.share import Share
 from workflows.tuning.trials import Trial
 
@@ -61,8 +62,13 @@ def run_trial(about: dict[str, Any], *, task: dict[str, Any]) -> None:
         parse(Cluster, task["cluster"], where="cluster"), parts=task["concurrent"], capacity=task["capacity"]
     )
     spent = {"seconds": about["seconds"], "steps": about["steps"]}
+
+    def reach(number: int, value: float) -> None:
+        there = time_of(number, tuning.reduction_factor)
+        report({"systems": number, "time": there, "value": value, **spent})
+
     for number, value in enumerate(about["measures"], 1):  # of an earlier run of the command
-        report({"systems": number, "value": value, **spent})
+        reach(number, value)
     if about["finished"]:
         return
     measured = len(about["measures"])
@@ -74,7 +80,7 @@ def run_trial(about: dict[str, Any], *, task: dict[str, Any]) -> None:
                 if execute(node, store, cluster, on_wait=lambda _: None):
                     spent["seconds"] += time.monotonic() - began
                     spent["steps"] += 1
-            report({"systems": number, "value": _measure(tuned, steps, store), **spent})
+            reach(number, _measure(tuned, steps, store))
     except (StepFailed, UserError) as error:
         report({"failed": str(error), **spent})
 
