@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from components.data.tables import document_text
-from components.data.trec import LARGEST
 from components.sources import base
 from components.sources.reading import matching, named
 from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 from components.sources.rows import files_of, read_rows
+from components.sources.trec import LARGEST
 
 
 class Given(NamedTuple):

@@ -1,70 +1,82 @@
-"""Reading and writing TREC's text formats: rankings (run files) and qrels. Errors name the file and line."""
+"""Reading and writing TREC's text formats: rankings (run files) and qrels, which may be .gz. Errors name the file and
+line."""
 
-import io
 import math
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.config import UserError
-from components.data.tables import QRELS, RANKING, as_relevance
+from components.data.tables import QRELS, RANKING, TEXT, as_relevance
 from components.files import replacing
-from components.yaml_files import read_text
+from components.sources.reading import read_lines
+from components.sources.records import Bad
 
 LARGEST = 3e38
 """No score is so large: a 32-bit float would not hold it."""
+SCORED = pa.schema([("query_id", TEXT), ("doc_id", TEXT), ("score", pa.float64())])
+"""What is read of a run file."""
+AT_ONCE = 100_000
+"""Lines of a run file that are Python's objects at a time."""
 
 
 def read_ranking(path: Path) -> pa.Table:
     """Read a run file, `query Q0 document rank score tag`, as a ranking.
 
-    Documents are ranked anew by score, equal scores as trec_eval ranks them; the file's ranks are ignored.
+    Documents are ranked anew by score, equal scores as trec_eval ranks them; the file's ranks are ignored. Scores are
+    float64 here: of two that float32 makes equal, one is the better.
     """
-    rows = []
-    for number, words in _lines(path):
+    lines = _scored(path)
+    parts = iter(lambda: list(islice(lines, AT_ONCE)), [])
+    columns = ([list(column) for column in zip(*part, strict=True)] for part in parts)
+    table = pa.concat_tables([SCORED.empty_table(), *(pa.table(part, schema=SCORED) for part in columns)])
+    queries, documents = (table[name].combine_chunks().dictionary_encode() for name in ("query_id", "doc_id"))
+    query = queries.indices.to_numpy().astype(np.int64)
+    pairs = query * max(1, len(documents.dictionary)) + documents.indices.to_numpy()
+    places = np.argsort(pairs, kind="stable")
+    if len(again := places[1:][np.diff(pairs[places]) == 0]):
+        raise UserError(f"{path}: query {table['query_id'][again.min()]} ranks a document twice")
+    by = [("query", "ascending"), ("score", "descending"), ("doc_id", "descending")]  # trec_eval: equal scores by id
+    table = table.append_column("query", pa.array(query)).sort_by(by)
+    query = table["query"].to_numpy()
+    rank = np.arange(len(query)) - np.searchsorted(query, query) + 1
+    table = table.append_column("rank", pa.array(rank, pa.int32()))
+    return table.select(RANKING.names)
+
+
+def _scored(path: Path) -> Iterator[tuple[str, str, float]]:
+    """Each line's query, document and score."""
+    for place, words in _lines(path):
         if len(words) != 6:
-            raise UserError(f"{path}:{number}: expected 6 columns (query Q0 document rank score tag), got {len(words)}")
+            raise UserError(f"{place}: expected 6 columns (query Q0 document rank score tag), got {len(words)}")
         try:
             score = float(words[4])
         except ValueError:
             score = math.nan
         if not abs(score) < LARGEST:
-            raise UserError(f"{path}:{number}: the score {words[4]!r:.40} is not a number that is less than {LARGEST}")
-        rows.append((words[0], words[2], score))
-    by_query: dict[str, list[tuple[str, float]]] = {}
-    for query, document, score in rows:
-        by_query.setdefault(query, []).append((document, score))
-    table = []
-    for query, documents in by_query.items():
-        if len({document for document, _ in documents}) < len(documents):
-            raise UserError(f"{path}: query {query} ranks a document twice")
-        documents.sort(key=lambda row: (row[1], row[0]), reverse=True)  # trec_eval: equal scores by id, descending
-        table += [
-            {"query_id": query, "doc_id": document, "rank": rank, "score": score}
-            for rank, (document, score) in enumerate(documents, 1)
-        ]
-    return pa.Table.from_pylist(table, schema=RANKING)
+            raise UserError(f"{place}: the score {words[4]!r:.40} is not a number that is less than {LARGEST}")
+        yield words[0], words[2], score
 
 
 def read_qrels(path: Path) -> pa.Table:
     """Read a qrels file: TREC's `query 0 document relevance`, or three columns, perhaps under a header, as BEIR has
     it."""
     found: dict[tuple[str, str], int] = {}
-    for number, words in _lines(path):
-        if number == 1 and len(words) == 3 and words[-1].isalpha():
+    for place, words in _lines(path):
+        if place == f"{path}:1" and len(words) == 3 and words[-1].isalpha():
             continue  # a header
         if len(words) not in (3, 4):
-            raise UserError(f"{path}:{number}: expected 4 columns (query 0 document relevance), got {len(words)}")
+            raise UserError(f"{place}: expected 4 columns (query 0 document relevance), got {len(words)}")
         relevance = as_relevance(words[-1])
         if relevance is None:
-            raise UserError(
-                f"{path}:{number}: the relevance {words[-1]!r:.40} is not an integer of at most nine digits"
-            )
+            raise UserError(f"{place}: the relevance {words[-1]!r:.40} is not an integer of at most nine digits")
         query, document = words[0], words[-2]
         if found.setdefault((query, document), relevance) != relevance:
-            raise UserError(f"{path}:{number}: query {query} has judged {document} before, with another relevance")
+            raise UserError(f"{place}: query {query} has judged {document} before, with another relevance")
     if not found:
         raise UserError(f"{path}: the file has no judgements")
     rows = [{"query_id": query, "doc_id": document, "relevance": relevance, "split": ""}
@@ -72,11 +84,12 @@ def read_qrels(path: Path) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=QRELS)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The number and the words of each line that is not blank."""
-    for number, line in enumerate(io.StringIO(read_text(path)), 1):
-        if line.strip():
-            yield number, line.split()
+def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """The place and the words of each line that is not blank."""
+    for line in read_lines(path):
+        if isinstance(line, Bad):
+            raise UserError(f"{line.place}: not UTF-8 text ({line.detail})")
+        yield line.place, line.text.split()
 
 
 def write_ranking(table: pa.Table, path: Path, tag: str) -> None:
@@ -84,8 +97,6 @@ def write_ranking(table: pa.Table, path: Path, tag: str) -> None:
 
     Of equal scores of a query, the later is lowered to the next smaller float.
     """
-    import numpy as np
-
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         before, last = None, np.float32(np.inf)
         columns = [table[name].to_pylist() for name in ("query_id", "doc_id", "rank", "score")]

@@ -17,8 +17,8 @@ import yaml
 from components.config import UserError
 from components.data import answers
 from components.data.answers import matcher
-from components.data.trec import read_qrels, read_ranking
 from components.evaluation.measures import per_query
+from components.sources.trec import read_qrels, read_ranking
 from components.systems import config as systems
 from components.systems.documents import InMemory
 from components.yaml_files import override, read_yaml, yaml_text

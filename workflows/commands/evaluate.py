@@ -36,14 +36,18 @@ def call(arguments: argparse.Namespace) -> None:
     mean's 95 % interval and, with `--against`, the difference, the ends of its interval, and p."""
     import pyarrow.compute as pc
 
-    from components.data import trec
     from components.evaluation import measures
     from components.evaluation.significance import compare, estimate, layouts
+    from components.sources import trec
 
     qrels = trec.read_qrels(arguments.qrels)
     relevant = qrels.filter(pc.greater(qrels["relevance"], 0))
     if not len(relevant):
         raise UserError(f"{arguments.qrels}: no query has a relevant document")
+    judged, asked = (len(pc.unique(of["query_id"])) for of in (qrels, relevant))
+    if asked < judged:
+        print(f"{arguments.qrels}: {judged - asked:,} of {judged:,} queries have no relevant document, and are left "
+              "out (trec_eval and ir_measures count them 0)", file=sys.stderr)  # fmt: skip
     files = [path for path in (arguments.ranking, arguments.against) if path is not None]
     rankings = [trec.read_ranking(path) for path in files]
     if arguments.common:

@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from components.config import UserError
-from components.data import trec
 from components.data.tables import RANKING, of_queries
 from components.files import replacing
 from components.models.configs import BASE, RANKER_CODE
+from components.sources import trec
 from components.systems.config import FOLDER
 from workflows.commands import cards, group_files, model_folder, system_folder
 from workflows.commands.opening import add_config, check_output, opened, run_command

@@ -12,9 +12,9 @@ from components.config import Config, UserError
 from components.data import row_runs
 from components.data.groups import ids_of, queries_of, rows_of
 from components.data.tables import QUERIES, RANKING, read, write
-from components.data.trec import read_ranking
 from components.sources.base import locate
 from components.sources.reading import Item, plain_or_gz, read_array, read_objects
+from components.sources.trec import read_ranking
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.site import Site
 from workflows.store.cost import Cost, Ranking, Sizes, Work, id_memory

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -227,10 +228,9 @@ def search(
         doc_ids = _prepare(out, data, len(query_ids), config.sample)
         gpu = _on_gpu(cluster, index)
         workers = cluster.workers(cluster.map, documents, gpu=True) if gpu and cluster.mode == "ray" else 1
-        cuts = {"cuts": ON_GPU if gpu else ON_CPU, "workers": workers}
-        pieces = _pieces(vectors, documents, len(query_ids), approximate=index is not None, **cuts)
-        asked = min(config.sample, len(query_ids))
-        sampled = _pieces(vectors, documents, asked, name="sample", **cuts) if index else []
+        cut = partial(_pieces, vectors, documents, cuts=ON_GPU if gpu else ON_CPU, workers=workers)
+        pieces = cut(len(query_ids), approximate=index is not None)
+        sampled = cut(min(config.sample, len(query_ids)), name="sample") if index else []
         counted = map_shards(
             _Searching, pieces + sampled, out=out, cluster=cluster, pool=cluster.map, unit="million scores", gpu=gpu,
             work=str(out), vectors=str(vectors), queries=str(queries), k=k, device="cuda" if gpu else "cpu",

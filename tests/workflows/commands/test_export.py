@@ -135,6 +135,18 @@ def test_evaluate_says_what_has_another_name(played: Place, tmp_path: Path, said
     )
 
 
+def test_evaluate_says_which_queries_it_leaves_out(played: Place, tmp_path: Path, said: Said) -> None:
+    (tmp_path / "qrels.trec").write_text("q1 0 d1 1\nq2 0 d2 0\n")
+    (tmp_path / "a.trec").write_text("q1 Q0 d1 1 2.0 x\nq2 Q0 d2 1 2.0 x\n")
+    assert played("evaluate", str(tmp_path / "a.trec"), str(tmp_path / "qrels.trec"), "--measures", "RR@10") == 0
+    out, left_out = said()
+    assert "1.0000" in out
+    assert left_out == (
+        f"{tmp_path / 'qrels.trec'}: 1 of 2 queries have no relevant document, and are left out (trec_eval and "
+        "ir_measures count them 0)\n"
+    )
+
+
 def test_export_overwrites_nothing(played: Place, tmp_path: Path, said: Said) -> None:
     (tmp_path / "mine").write_text("precious")
     for to in (tmp_path, tmp_path / "mine"):
