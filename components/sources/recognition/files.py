@@ -1,13 +1,14 @@
 """What can be told of a file before it is read: its columns, its beginning, and the split that its name tells of."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from components.config import UserError
+from components.config import UserError, listing
 from components.data.tables import DEV
 from components.sources.parquet import opened
-from components.sources.reading import Item, Line, read_array, read_csv, read_lines, read_objects
+from components.sources.reading import Item, Line, matching, read_array, read_csv, read_lines, read_objects
 from components.sources.tables import kind_of
 
 Keys = dict[str, Any]
@@ -58,3 +59,30 @@ def split_told(name: str) -> str | None:
     parts = re.split(r"[-_./]", name.lower())
     names = {"train": "train", "dev": DEV, "test": "test", "validation": DEV, "valid": DEV, "val": DEV}
     return next((split for word, split in names.items() if word in parts), None)
+
+
+def by_split(folder: Path, patterns: Sequence[str]) -> dict[str, str] | None:
+    """The file of each split, or the pattern of its parts, where files' names tell splits; a name that tells none is of
+    `train`. None where no name tells one, or where two tables are of one split."""
+    found: dict[str, set[str]] = {}
+    told = False
+    for pattern in patterns:
+        names = [path.relative_to(folder).as_posix() for path in matching(folder, pattern)]
+        splits = [split_told(name) for name in names]
+        told |= any(splits)
+        parts = [pattern] * len(names) if len(set(splits)) == 1 else _parts(names)
+        for split, part in zip(splits, parts, strict=True):
+            found.setdefault(split or "train", set()).add(part)
+    several = next((split for split, files in found.items() if len(files) > 1), None)
+    if told and several is not None and len(patterns) == 1:
+        raise UserError(f"{folder / patterns[0]}: {listing(sorted(found[several]))} are of the split {several}; "
+                        "accepted: a file a split, or parts whose names differ in numbers alone")  # fmt: skip
+    if several is not None or not told:
+        return None
+    return {split: found[split].pop() for split in ("train", DEV, "test") if split in found}
+
+
+def _parts(names: list[str]) -> list[str]:
+    """For each file its name; where others differ from it in numbers alone, as parts do, the pattern of all these."""
+    alike = [re.sub(r"\d+(?=[^/]*$)", "*", name) for name in names]
+    return [name if alike.count(form) == 1 else form for name, form in zip(names, alike, strict=True)]

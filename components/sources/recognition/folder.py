@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from components.config import UserError, listing
-from components.data.tables import DEV
-from components.sources.reading import matching
-from components.sources.recognition.files import Keys, columns_of, names_in, split_told
+from components.sources.recognition.files import Keys, by_split, columns_of, names_in
 from components.sources.recognition.layouts import LAYOUTS, given_by
 from components.sources.recognition.links import Table
 from components.sources.tables import KINDS, kind_of
@@ -49,8 +47,8 @@ def _parts(folder: Path) -> Table | str:
 
 
 def together(folder: Path, tables: list[Table]) -> list[Table]:
-    """The tables, where those of one kind with the same columns are one: documents always, others if their names tell
-    different splits, or, of one of them, none: that is `train`."""
+    """The tables, where those of one kind with the same columns are one: documents always, others if their files' names
+    tell different splits, or, of one of them, none: that is `train`."""
     alike: dict[tuple[str | None, ...], list[Table]] = {}
     for table in tables:
         alone = kind_of(table.name) == ".txt"
@@ -59,16 +57,12 @@ def together(folder: Path, tables: list[Table]) -> list[Table]:
 
 
 def _one_of(folder: Path, tables: list[Table]) -> list[Table]:
-    """Tables of one kind as one, if they can be."""
-    if len(tables) > 1 and role_of(tables[0]) == "documents":
-        files = [table.name for table in tables]
-        return [Table(listing(files), tables[0].columns, files)]
-    files = [path.relative_to(folder).as_posix() for table in tables for path in matching(folder, table.name)]
-    told = {split_told(file) or "train": file for file in files}
-    splits = {split: told[split] for split in ("train", DEV, "test") if split in told}
-    if len(files) == 1 or len(splits) < len(files):
-        return tables
-    return [Table(listing(table.name for table in tables), tables[0].columns, splits)]
+    """Tables of one kind as one, if they can be; one whose name tells a split knows it."""
+    names = [table.name for table in tables]
+    if role_of(tables[0]) == "documents":
+        return tables if len(tables) == 1 else [Table(listing(names), tables[0].columns, names)]
+    splits = None if kind_of(names[0]) == ".txt" else by_split(folder, names)
+    return tables if splits is None else [Table(listing(names), tables[0].columns, splits)]
 
 
 def role_of(table: Table) -> str | None:

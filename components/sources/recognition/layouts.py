@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from components.sources.reading import fields
-from components.sources.recognition.files import Keys, first_object, head, split_told
+from components.sources.recognition.files import Keys, by_split, first_object, head, split_told
 from components.sources.recognition.links import Table
 from components.sources.tables import kind_of
 
@@ -71,11 +71,12 @@ def given_by(table: Table) -> str | None:
 def training_data(folder: Path, tables: list[Table]) -> Keys | None:
     """Training data of one project, a file a split, where nothing else is there but the corpus that it may name."""
     found = [(table, kind) for table in tables if (kind := given_by(table)) is not None]
-    groups = {split_told(table.name) or "train": table.name for table, _ in found}
+    names = [table.name for table, _ in found]
+    groups = by_split(folder, names) or ({"train": names[0]} if len(names) == 1 else None)
     kinds = {kind for _, kind in found}
     others = [table for table in tables if given_by(table) is None]
     by_ids = any("positive_document_ids" in table.columns for table, _ in found)
-    if len(kinds) != 1 or len(groups) < len(found) or len(others) != by_ids:
+    if len(kinds) != 1 or groups is None or len(others) != by_ids:
         return None
     keys: Keys = {"format": kinds.pop(), "path": str(folder), "groups": groups}
     return {**keys, "corpus": others[0].name} if others else keys

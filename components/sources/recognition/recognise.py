@@ -192,6 +192,8 @@ def _declared(folder: Path, documents: Table, link: _Link) -> Keys:
     parquet = not itself and all(kind_of(one.name) == ".parquet" for one in used.values() if one is not None)
     keys: Keys = {"format": "parquet" if parquet and _has_ids(documents, columns) else "tables", "path": str(folder)}
     keys |= {role: one.files if one else None for role, one in used.items()}
+    if isinstance(documents.files, dict):  # their columns' names were unknown; documents have no splits
+        keys["documents"] = list(documents.files.values())
     keys |= {"columns": {role: named for role, named in columns.items() if named}} if any(columns.values()) else {}
     keys |= {} if graded else {"graded": False}
     return keys | ({"split": "train"} if unsplit else {})

@@ -677,3 +677,59 @@ def test_how_to_count_words_of_judgements_is_told(tmp_path: Path, monkeypatch: p
     Path("mine.yaml").write_text(text.replace("qrels: {doc_id: by}", "qrels: {doc_id: by, relevance: useful}"))
     assert main(["plan", "mine.yaml"]) == 0
     assert "judgements are graded" in said()[0]
+
+
+@pytest.mark.parametrize(
+    ("names", "groups"),
+    [
+        (["train-0-of-1", "test-0-of-1"], {"train": "data/train-0-of-1.parquet", "test": "data/test-0-of-1.parquet"}),
+        (
+            ["train-0-of-2", "train-1-of-2", "dev-0-of-1"],
+            {"train": "data/train-*-of-*.parquet", "dev": "data/dev-0-of-1.parquet"},
+        ),
+        (["train-0-of-1"], {"train": "data/*.parquet"}),
+    ],
+)
+def test_splits_of_training_data_may_lie_in_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, names: list[str], groups: dict[str, str]
+) -> None:
+    """As the hub's data sets have them, perhaps in parts."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine" / "data").mkdir(parents=True)
+    for at, name in enumerate(names):
+        row = {"anchor": [f"what of {at}?"], "positive": [f"text {at}"], "negative": ["no"]}
+        pq.write_table(pa.table(row), tmp_path / "mine" / "data" / f"{name}.parquet")
+    assert main(["init", "mine"]) == 0
+    out = said()[0]
+    for split in groups:
+        assert f"split {split}: {sum(name.startswith(split) for name in names)} queries" in out
+    assert yaml.safe_load(Path("mine.yaml").read_text())["data"]["groups"] == groups
+
+
+def test_two_files_of_a_split_are_not_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+    """Beside one of another split: with a pattern of all of them it would be read as this one."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("train", "train-more", "test"):
+        jsonl(tmp_path / "mine" / "data" / f"{name}.jsonl", {"query": f"{name}?", "pos": ["yes"], "neg": ["no"]})
+    assert main(["init", "mine"]) == 2
+    assert said()[1] == (
+        "error: mine/data/*.jsonl: data/train-more.jsonl, data/train.jsonl are of the split train; accepted: a file a "
+        "split, or parts whose names differ in numbers alone\n"
+    )
+
+
+def test_a_file_alone_is_of_the_split_that_its_name_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    """Judgements, in a folder or not, and pairs: nothing is trained on a test set."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("folder", "file"):
+        jsonl(tmp_path / name / "corpus.jsonl", *({"_id": d, "text": text} for d, text in DOCUMENTS))
+        jsonl(tmp_path / name / "queries.jsonl", *({"_id": q, "text": text} for q, text, _ in QUERIES))
+        file = "qrels/test.jsonl" if name == "folder" else "test.jsonl"
+        jsonl(tmp_path / name / file, *({"query-id": q, "corpus-id": f"d{q[1:]}", "score": 1} for q, _, _ in QUERIES))
+    write(tmp_path / "pairs" / "test.csv", "question,answer", *(f"{i}?,an answer to {i}" for i in range(12)))
+    for name in ("folder", "file", "pairs"):
+        assert main(["init", name]) == 0
+        assert "split test: 12 queries, 12 with a relevant document, 12 judgements" in said()[0]
+        assert "split" not in yaml.safe_load(Path(f"{name}.yaml").read_text())["data"]
