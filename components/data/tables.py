@@ -90,11 +90,20 @@ def document_text(title: str, text: str) -> str:
     return f"{title} {text}".strip()
 
 
+TRUTHS = {"true": 1, "false": 0}
+"""Words that count as relevances."""
+
+
 def as_relevance(value: Any) -> int | None:
-    """A relevance, out of a file, as an integer that the table of judgements holds; None where it is not one."""
-    if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,9}", value.strip()):
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**9 else None
+    """A relevance, out of a file, as an integer that the table of judgements holds; None where it is not one. `2.0` is
+    2, true is 1 and false is 0, as values and as words."""
+    if isinstance(value, str):
+        word = value.strip().lower()
+        if word in TRUTHS:
+            return TRUTHS[word]
+        return int(word.partition(".")[0]) if re.fullmatch(r"[+-]?[0-9]{1,9}(\.0*)?", word) else None
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return int(value) if whole and abs(value) < 10**9 else None
 
 
 def check(table: pa.Table, schema: pa.Schema, *, what: str) -> pa.Table:

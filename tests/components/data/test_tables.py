@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +18,7 @@ from components.data.tables import (
     QRELS,
     QUERIES,
     RANKING,
+    as_relevance,
     by_query,
     check,
     document_text,
@@ -84,6 +87,19 @@ def test_fractions_are_no_relevance() -> None:
     table = pa.table({"query_id": ["q"], "doc_id": ["d"], "relevance": [0.5], "split": ["test"]})
     with pytest.raises(ValueError, match="column 'relevance' is double, expected int32"):
         check(table, QRELS, what="qrels")
+
+
+@pytest.mark.parametrize(
+    ("value", "relevance"),
+    [
+        (2, 2), (" -1 ", -1), (2.0, 2), ("2.0", 2), ("1.", 1), (True, 1), (False, 0), ("True", 1), ("FALSE", 0),
+        (0.5, None), ("0.5", None), (math.inf, None), (math.nan, None), (1e10, None), (10**9, None), ("1e3", None),
+        ("yes", None), ("", None), (None, None),
+    ],
+)  # fmt: skip
+def test_what_files_have_for_a_relevance(value: Any, relevance: int | None) -> None:
+    found = as_relevance(value)
+    assert (found, type(found)) == (relevance, type(relevance))
 
 
 def test_every_table_begins_with_its_ids() -> None:

@@ -164,6 +164,18 @@ def test_labels_of_pairs_are_relevances(tmp_path: Path, monkeypatch: pytest.Monk
     assert columns["queries"] == {"text": "Question", "relevance": "Label"}
 
 
+@pytest.mark.parametrize(("right", "wrong"), [("True", "False"), ("true", "FALSE"), ("1.0", "0.0"), (True, False)])
+def test_labels_of_pairs_may_be_truths_and_floats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, right: Any, wrong: Any
+) -> None:
+    """They counted as none, and every pair as a right one."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{"query": f"{i}?", "passage": f"an answer to {i}", "label": right if i % 2 else wrong} for i in range(20)]
+    jsonl(tmp_path / "own" / "pairs.jsonl", *rows)
+    assert main(["init", "own"]) == 0
+    assert "split train: 20 queries, 10 with a relevant document, 20 judgements" in said()[0]
+
+
 def pairs_in_parquet(folder: Path) -> None:
     texts = {"query": [text for _, text, _ in QUERIES], "passage": [text for _, text in DOCUMENTS]}
     pq.write_table(pa.table({**texts, "split": [split for _, _, split in QUERIES]}), folder / "data.parquet")
