@@ -127,13 +127,14 @@ def relevances(folder: Path, table: Table) -> str | None:
 
 
 def grading(folder: Path, table: Table, column: str) -> list[str]:
-    """The words of a column that has two to five of them, and nothing else; none of any other."""
+    """The words of a column that has two to five of them, and nothing else; none of any other, as of true and false,
+    which are relevances."""
     words = set[str]()
     for row in islice(_rows(folder, table, [column]), ROWS):
         words.add(str(row[column]).strip())
         if len(words) > GRADES:
             return []
-    plain = all(re.fullmatch(r"\D+", word) and word != "None" for word in words)
+    plain = all(re.fullmatch(r"\D+", word) and word != "None" and as_relevance(word) is None for word in words)
     return sorted(words) if len(words) > 1 and plain else []
 
 

@@ -19,9 +19,13 @@ def unused(place: Path, keys: Keys) -> list[Table]:
 
 
 def remarks(place: Path, keys: Keys) -> list[str]:
-    """What a declaration of tables leaves out of a folder, and that documents have no ids of their own."""
+    """Which column a declaration of tables takes for relevances of pairs, what it leaves out of a folder, and that
+    documents have no ids of their own."""
     others = unused(place, keys)
-    lines = [f"not used: {table.name}: {about(table)}" for table in others]
+    folder = place if place.is_dir() else place.parent
+    used = [table for table in tables_of(place, keys) if table not in others]
+    lines = [line for table in used for line in _of_pairs(folder, table, keys)] if keys.get("paired") else []
+    lines += [f"not used: {table.name}: {about(table)}" for table in others]
     if keys["format"] in {kind for kind, _ in GIVEN}:
         lines.append("the negatives in it: `adapt` mines its own; `recipe: dpr` with `negatives: {given: negatives}` "
                      "takes these, as in docs/pages/guides/own-collection.md of Sparring")  # fmt: skip
@@ -29,8 +33,7 @@ def remarks(place: Path, keys: Keys) -> list[str]:
         lines.append("to use a table, name it and its columns in the config, such as "
                      "`queries: FILE` and `columns: {queries: {query_id: THEIRS, text: THEIRS}}`; what another engine "
                      "returned is for `evaluate.other_rankings`")  # fmt: skip
-    folder = place if place.is_dir() else place.parent
-    lines += _unread(folder, [table for table in tables_of(place, keys) if table not in others], keys)
+    lines += _unread(folder, used, keys)
     for role, name in numbered(place, keys).items():
         files = listing(patterns(keys[role]))
         once = ", those with the same text as one" if keys[role] == keys.get("qrels") else ""
@@ -42,6 +45,19 @@ def remarks(place: Path, keys: Keys) -> list[str]:
     return lines
 
 
+def _of_pairs(folder: Path, table: Table, keys: Keys) -> list[str]:
+    """Which column of pairs is read as relevances; of one that has words instead, that nothing is."""
+    column = table.named("relevance")
+    if column is None or not patterns(table.files).keys() <= patterns(keys["queries"]).keys():
+        return []
+    words = _words(folder, table, [column], "queries")
+    if keys["columns"]["queries"].get("relevance", "relevance") == column:
+        undo = f"; if it says something else, take `relevance: {column}` out of `columns`"
+        return [f"{table.name}: {column} is read as how relevant the text of a row is to its question, 0 for not at "
+                f"all{'' if column == 'relevance' else undo}", *words]  # fmt: skip
+    return [f"{table.name}: every row counts as a right pair, whatever its {column} says", *words] if words else []
+
+
 def _unread(folder: Path, tables: list[Table], keys: Keys) -> list[str]:
     """The columns that a declaration leaves out of the tables that it reads."""
     if not tables:
@@ -51,7 +67,7 @@ def _unread(folder: Path, tables: list[Table], keys: Keys) -> list[str]:
     for table in tables:
         left = [column for column in table.columns if column not in known]
         judges = keys.get("qrels") is not None and patterns(table.files).keys() <= patterns(keys["qrels"]).keys()
-        words = _words(folder, table, [*left, *filter(None, [table.named("relevance")])]) if judges else []
+        words = _words(folder, table, [*left, *filter(None, [table.named("relevance")])], "qrels") if judges else []
         if not left or kind_of(table.name) == ".txt":
             lines += words
             continue
@@ -62,11 +78,12 @@ def _unread(folder: Path, tables: list[Table], keys: Keys) -> list[str]:
     return lines
 
 
-def _words(folder: Path, table: Table, columns: list[str]) -> list[str]:
+def _words(folder: Path, table: Table, columns: list[str], role: str) -> list[str]:
     """How to read the columns of judgements that may be grades in words."""
     found = {column: words for column in dict.fromkeys(columns) if (words := grading(folder, table, column))}
-    return [f"  if {column} says how relevant a document is: `relevance: {column}` under `qrels` of `columns`, no "
-            f"`graded: false`, and `grades: {yaml_line(dict.fromkeys(words, 'N'))}`, with a number for each word"
+    graded = ", no `graded: false`," if role == "qrels" else ""
+    return [f"  if {column} says how relevant a document is: `relevance: {column}` under `{role}` of `columns`{graded} "
+            f"and `grades: {yaml_line(dict.fromkeys(words, 'N'))}`, with a number for each word"
             for column, words in found.items()]  # fmt: skip
 
 

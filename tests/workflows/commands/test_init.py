@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from components.sources.base import declared
+from components.sources.records import Judgement
 from tests.support import sources
 from tests.support.sources import write
 from tests.support.tiny import Said
@@ -159,7 +160,13 @@ def test_labels_of_pairs_are_relevances(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "own" / "faq.csv", "Question,Answer,Label", *(f"{i}?,an answer to {i},{i % 2}" for i in range(20)))
     assert main(["init", "own"]) == 0
-    assert "split train: 20 queries, 10 with a relevant document, 20 judgements" in said()[0]
+    out = said()[0]
+    assert "split train: 20 queries, 10 with a relevant document, 20 judgements" in out
+    assert out.splitlines()[1] == (
+        "faq.csv: Label is read as how relevant the text of a row is to its question, 0 for not at all; if it says "
+        "something else, take `relevance: Label` out of `columns`"
+    )
+    assert "grades: {" not in out
     columns = yaml.safe_load(Path("own.yaml").read_text())["data"]["columns"]
     assert columns["queries"] == {"text": "Question", "relevance": "Label"}
 
@@ -173,7 +180,31 @@ def test_labels_of_pairs_may_be_truths_and_floats(
     rows = [{"query": f"{i}?", "passage": f"an answer to {i}", "label": right if i % 2 else wrong} for i in range(20)]
     jsonl(tmp_path / "own" / "pairs.jsonl", *rows)
     assert main(["init", "own"]) == 0
-    assert "split train: 20 queries, 10 with a relevant document, 20 judgements" in said()[0]
+    out = said()[0]
+    assert "split train: 20 queries, 10 with a relevant document, 20 judgements" in out
+    assert "grades: {" not in out
+
+
+@pytest.mark.parametrize("name", ["label", "relevance"])
+def test_how_to_count_words_of_pairs_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, name: str
+) -> None:
+    """First of all, as wrong pairs would count as right ones."""
+    monkeypatch.chdir(tmp_path)
+    rows = (f"{i}?,an answer to {i},{('no', 'yes')[i % 2]}" for i in range(20))
+    write(tmp_path / "own" / "pairs.csv", f"query,passage,{name}", *rows)
+    assert main(["init", "own"]) == 0
+    assert said()[0].splitlines()[1:3] == [
+        "pairs.csv: every row counts as a right pair, whatever its label says"
+        if name == "label"
+        else "pairs.csv: relevance is read as how relevant the text of a row is to its question, 0 for not at all",
+        f"  if {name} says how relevant a document is: `relevance: {name}` under `queries` of `columns` and `grades: "
+        "{'no': N, 'yes': N}`, with a number for each word",
+    ]
+    data = yaml.safe_load(Path("own.yaml").read_text())["data"]
+    data["columns"]["queries"]["relevance"] = name
+    judged = declared(data | {"grades": {"no": 0, "yes": 1}}).read_qrels()
+    assert [one.relevance for one in judged if isinstance(one, Judgement)] == [0, 1] * 10
 
 
 def pairs_in_parquet(folder: Path) -> None:
