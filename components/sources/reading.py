@@ -35,6 +35,10 @@ class Item(NamedTuple):
     place: str
 
 
+LOOKED_AT = 100
+"""So many objects tell what keys a file has."""
+
+
 def some(records: Iterable[Any], place: str | Path, role: str, accepted: str) -> Iterator[Any]:
     """The records of a declared file; UserError where it has none, or nobody would notice that nothing was read."""
     none = True
@@ -127,6 +131,12 @@ def read_objects(path: Path) -> Iterator[Item | Bad]:
             if isinstance(value, dict)
             else Bad("line that is not JSON", line.place, "not an object")
         )
+
+
+def first_keys(path: Path) -> list[str]:
+    """The keys of the first objects of a JSON-lines file, in order of first appearance: one object may lack some."""
+    first = itertools.islice(read_objects(path), LOOKED_AT)
+    return list(dict.fromkeys(key for item in first if isinstance(item, Item) for key in item.value))
 
 
 def read_array(path: Path, *, chunk_chars: int = 1 << 22) -> Iterator[Item | Bad]:

@@ -22,7 +22,7 @@ from pydantic import model_validator
 from components.config import UserError, listing
 from components.sources import base, parquet
 from components.sources.parquet import Files, Role, check_ours, patterns, theirs_of
-from components.sources.reading import Item, Row, read_csv, read_lines, read_objects
+from components.sources.reading import Item, Row, first_keys, read_csv, read_lines, read_objects
 from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 
 KINDS = (".csv", ".tsv", ".jsonl", ".parquet", ".txt")
@@ -242,7 +242,8 @@ def _lines(path: Path, *, blank: bool) -> Iterator[Row]:
 def _objects(
     path: Path, needed: list[str], optional: list[str], columns: dict[str, str]
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """The objects of a .jsonl file, of which the first must have what is needed, and one what has a declared name."""
+    """The objects of a .jsonl file, of which one of the first must have what is needed, and one what has a declared
+    name."""
     theirs: dict[str, str | None] | None = None
     unseen = {ours: columns[ours] for ours in optional if ours in columns}
     first: list[str] = []
@@ -251,7 +252,7 @@ def _objects(
             raise UserError(str(item))
         if theirs is None:
             check_ours(item.place, [*needed, *optional], columns)
-            first = list(item.value)
+            first = first_keys(path)
             theirs_of(item.place, first, needed, [], {k: v for k, v in columns.items() if k in needed})
             theirs = {name: columns.get(name, name) for name in (*needed, *optional)}
         for ours in [ours for ours, name in unseen.items() if name in item.value]:
@@ -259,4 +260,4 @@ def _objects(
         yield {ours: item.value.get(name) for ours, name in theirs.items()}, item.place
     if first and unseen:
         ours, name = next(iter(unseen.items()))
-        raise UserError(f"{path}: wrong columns: no object has {name!r} for {ours}; the first has {listing(first)}")
+        raise UserError(f"{path}: wrong columns: no object has {name!r} for {ours}; the first have {listing(first)}")

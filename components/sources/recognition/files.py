@@ -8,7 +8,7 @@ from typing import Any
 from components.config import UserError, listing
 from components.data.tables import DEV
 from components.sources.parquet import opened
-from components.sources.reading import Item, Line, matching, read_array, read_csv, read_lines, read_objects
+from components.sources.reading import Item, Line, first_keys, matching, read_array, read_csv, read_lines, read_objects
 from components.sources.tables import kind_of
 
 Keys = dict[str, Any]
@@ -47,7 +47,7 @@ def columns_of(path: Path) -> list[str]:
         first = next(read_objects(path), None)
         if not isinstance(first, Item):
             raise UserError(str(first) if first else "empty")
-        return list(first.value)
+        return first_keys(path)
     if kind == ".csv":
         row = next(read_csv(path), None)
         return [] if row is None else [cell.strip() for cell in row.cells]

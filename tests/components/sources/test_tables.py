@@ -70,11 +70,21 @@ def test_a_name_that_one_of_several_files_lacks_is_refused(tmp_path: Path) -> No
     write(tmp_path / "b.jsonl", '{"title": "B", "text": "y"}')
     keys = {"path": str(tmp_path), "documents": ["a.csv", "b.jsonl"], "columns": {"documents": {"title": "heading"}}}
     with pytest.raises(
-        UserError, match=r"b\.jsonl: wrong columns: no object has 'heading' for title; the first has ti"
+        UserError, match=r"b\.jsonl: wrong columns: no object has 'heading' for title; the first have t"
     ):
         list(source(format="tables", **keys).read_documents())
     write(tmp_path / "b.jsonl", '{"text": "y"}', '{"heading": "B", "text": "z"}')
     assert [row[1] for row in without_place(source(format="tables", **keys).read_documents())] == ["A", "", "B"]
+
+
+def test_the_first_object_may_lack_what_is_needed(tmp_path: Path) -> None:
+    """It is a bad record then, as any other would be; what none of the first has is a wrong name."""
+    write(tmp_path / "a.jsonl", '{"doc_id": "c"}', '{"text": "y", "doc_id": "d"}')
+    first, second = source(format="tables", path=str(tmp_path), documents="a.jsonl").read_documents()
+    assert (first[0], second[0]) == ("document with neither title nor text", "d")
+    keys = {"path": str(tmp_path), "documents": "a.jsonl", "columns": {"documents": {"text": "body"}}}
+    with pytest.raises(UserError, match=r"a\.jsonl:1: wrong columns: no column 'body' for text; it has doc_id, text"):
+        list(source(format="tables", **keys).read_documents())
 
 
 def test_pairs_with_relevances(tmp_path: Path) -> None:

@@ -776,3 +776,16 @@ def test_a_file_alone_is_of_the_split_that_its_name_tells(
         assert main(["init", name]) == 0
         assert "split test: 12 queries, 12 with a relevant document, 12 judgements" in said()[0]
         assert "split" not in yaml.safe_load(Path(f"{name}.yaml").read_text())["data"]
+
+
+def test_the_first_object_may_lack_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+    """Which was never read, nor named among what is not read."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{"id": d, "body": text, "headline": "A title", "by": "me"} for d, text in DOCUMENTS]
+    jsonl(tmp_path / "mine" / "docs.jsonl", {"id": "d0", "body": "alone"}, *rows[1:])
+    assert main(["init", "mine"]) == 0
+    out = said()[0]
+    assert "docs.jsonl: not read: by; " in out
+    assert "  d1: A title text number 1 " in out
+    columns = yaml.safe_load(Path("mine.yaml").read_text())["data"]["columns"]
+    assert columns["documents"] == {"doc_id": "id", "title": "headline", "text": "body"}
