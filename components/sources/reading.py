@@ -71,11 +71,17 @@ def fitting(folder: Path, pattern: str) -> list[Path]:
         raise UserError(f"{folder / pattern}: cannot be read: {error.strerror}") from None
 
 
+def is_part(name: str) -> bool:
+    """Whether a file may be a part of a table. What begins with a `.` or `_` is another program's note, such as Spark's
+    `_SUCCESS` or macOS's `.DS_Store`."""
+    return not name.startswith((".", "_"))
+
+
 def matching(folder: Path, pattern: str) -> list[Path]:
-    """The tables inside a folder that a name or pattern means, such as `train-*.parquet`; a name for which there is
-    none stands for itself."""
+    """The tables inside a folder that a name or pattern means, such as `train-*.parquet`, without `_SUCCESS` and hidden
+    files unless it begins so; a name for which there is none stands for itself."""
     try:
-        found = fitting(folder, pattern)
+        found = [path for path in fitting(folder, pattern) if is_part(path.name) or not is_part(Path(pattern).name)]
     except (ValueError, NotImplementedError):  # no pattern: empty, or of another folder
         found = []
     return found or [plain_or_gz(folder / pattern)]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from components.config import UserError, listing
+from components.sources.reading import is_part
 from components.sources.recognition.files import Keys, by_split, columns_of, names_in
 from components.sources.recognition.layouts import LAYOUTS, given_by
 from components.sources.recognition.links import Table
@@ -31,19 +32,31 @@ def contents_of(folder: Path, names: list[str]) -> Iterator[tuple[str, Table | s
 
 
 def _parts(folder: Path) -> Table | str:
-    """A folder whose files have one kind and the same columns, as one table."""
-    parts = sorted(folder.iterdir())
+    """A folder whose files have one kind and the same columns, as one table; else what it is."""
     if any(layout(folder, names_in(folder)) for layout in LAYOUTS):
         return f"a collection of its own; accepted: {folder}"
+    parts = [path for path in sorted(folder.iterdir()) if is_part(path.name)]
+    if not all(part.is_file() for part in parts):
+        return "a folder with folders in it"
     suffixes = {"".join(part.suffixes[-2:] if part.name.endswith(".gz") else part.suffixes[-1:]) for part in parts}
-    if len(suffixes) != 1 or not all(part.is_file() for part in parts) or kind_of(parts[0].name) not in KINDS:
-        return "a folder"
+    if len(suffixes) != 1:
+        return f"a folder of several kinds of files: {listing(sorted(suffixes))}" if parts else "an empty folder"
+    if kind_of(parts[0].name) not in KINDS:
+        return f"a folder of files that are no tables ({suffixes.pop() or 'no suffix'})"
     try:
         columns = [columns_of(part) for part in parts]
     except UserError as error:
         return f"a folder; {error}"
-    same = all(one == columns[0] for one in columns)
-    return Table(f"{folder.name}/*{suffixes.pop()}", columns[0]) if same else "a folder of different tables"
+    same = all(set(one) == set(columns[0]) for one in columns)
+    return Table(f"{folder.name}/*{suffixes.pop()}", columns[0]) if same else "a folder of tables of different columns"
+
+
+def folders_left_out(place: Path) -> dict[str, str]:
+    """The folders inside a folder that are no table, with what they are."""
+    if not place.is_dir():
+        return {}
+    names = [name for name in names_in(place) if name.endswith("/")]
+    return {name: one for name, one in contents_of(place, names) if isinstance(one, str)}
 
 
 def together(folder: Path, tables: list[Table]) -> list[Table]:

@@ -5,8 +5,8 @@ from pathlib import Path
 from components.config import listing
 from components.sources.parquet import patterns
 from components.sources.recognition.files import Keys
-from components.sources.recognition.folder import ROLES, about, tables_of
-from components.sources.recognition.layouts import GIVEN
+from components.sources.recognition.folder import ROLES, about, folders_left_out, tables_of
+from components.sources.recognition.layouts import GIVEN, LAYOUTS
 from components.sources.recognition.links import Table, differing_in_case, grading, unreadable
 from components.sources.tables import kind_of
 from components.yaml_files import yaml_line
@@ -26,6 +26,8 @@ def remarks(place: Path, keys: Keys) -> list[str]:
     used = [table for table in tables_of(place, keys) if table not in others]
     lines = [line for table in used for line in _of_pairs(folder, table, keys)] if keys.get("paired") else []
     lines += [f"not used: {table.name}: {about(table)}" for table in others]
+    if keys["format"] not in {layout.__name__ for layout in LAYOUTS}:  # those have folders of their own
+        lines += [f"not used: {name}: {one}" for name, one in folders_left_out(place).items()]
     if keys["format"] in {kind for kind, _ in GIVEN}:
         lines.append("the negatives in it: `adapt` mines its own; `recipe: dpr` with `negatives: {given: negatives}` "
                      "takes these, as in docs/pages/guides/own-collection.md of Sparring")  # fmt: skip

@@ -789,3 +789,41 @@ def test_the_first_object_may_lack_a_column(tmp_path: Path, monkeypatch: pytest.
     assert "  d1: A title text number 1 " in out
     columns = yaml.safe_load(Path("mine.yaml").read_text())["data"]["columns"]
     assert columns["documents"] == {"doc_id": "id", "title": "headline", "text": "body"}
+
+
+def test_other_programs_notes_are_no_parts_of_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    """Spark's, and those that macOS leaves, which may be called as a part is."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    objects(tmp_path / "mine")
+    for name in ("docs", "queries", "qrels"):
+        (tmp_path / "mine" / name).mkdir()
+        (tmp_path / "mine" / f"{name}.jsonl").rename(tmp_path / "mine" / name / "part-0.jsonl")
+        for note in ("_SUCCESS", ".DS_Store", "._part-0.jsonl"):
+            (tmp_path / "mine" / name / note).write_bytes(b"\0")
+    assert main(["init", "mine"]) == 0
+    out = said()[0]
+    assert "split train: 8 queries, 8 with a relevant document" in out
+    assert "not used" not in out
+
+
+def test_a_folder_that_is_not_used_is_said_with_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "mine" / "docs.csv", "id,text", *(f"{d},{text}" for d, text in DOCUMENTS))
+    for name in ("mixed/a.csv", "mixed/b.jsonl", "deep/er/a.csv", "scans/a.png", "scans/b.png"):
+        write(tmp_path / "mine" / name, "x,y", "1,2")
+    write(tmp_path / "mine" / "unlike" / "a.csv", "id,text", "1,2")
+    write(tmp_path / "mine" / "unlike" / "b.csv", "id,words", "1,2")
+    (tmp_path / "mine" / "empty").mkdir()
+    assert main(["init", "mine"]) == 0
+    assert [line for line in said()[0].splitlines() if line.startswith("not used")] == [
+        "not used: deep/: a folder with folders in it",
+        "not used: empty/: an empty folder",
+        "not used: mixed/: a folder of several kinds of files: .csv, .jsonl",
+        "not used: scans/: a folder of files that are no tables (.png)",
+        "not used: unlike/: a folder of tables of different columns",
+    ]
