@@ -79,8 +79,6 @@ def summary(found: Inspection) -> list[str]:
     if again:
         lines.append(f"  {again:,} more row{'' if again == 1 else 's'} of the same queries, as where each judgement or "
                      "answer has a row")  # fmt: skip
-    if same := queries.ids.repeated() - again:
-        lines.append(f"  {_have(same)} the id of an earlier one with another text or split: a mistake")
     if same := queries.texts.repeated() - again:
         lines.append(f"  {_have(same)} the text of an earlier one")
     for split, count in found.by_split.items():
@@ -136,6 +134,7 @@ COMMENTS = {
     "path": "relative to where the command runs",
     "split": "the split of all queries; `adapt` holds out some of them to choose by and to measure on",
     "graded": "qrels have no column of relevances: each row says that a document is relevant",
+    "splits": "the files of each split; of a split and its small part the part, as they have queries in common",
     "paired": "the document of a row is relevant to the query of the same row",
     "columns": "our names of columns, and the files'",
 }

@@ -33,10 +33,15 @@ def msmarco(folder: Path, names: list[str]) -> Keys | None:
     file = next((name for name in names if name in ("collection.tsv", "collection.tsv.gz")), None)
     if file is None or not any(re.fullmatch(r"queries\..+\.tsv(\.gz)?", name) for name in names):
         return None
-    keys = {"format": "msmarco", "path": str(folder)}
+    keys: Keys = {"format": "msmarco", "path": str(folder)}
     cells = head(folder / file).count("\t") + 1
     columns = {3: ["doc_id", "title", "text"], 4: ["doc_id", "url", "title", "text"]}.get(cells)
-    return {**keys, "columns": columns} if columns else keys
+    keys |= {"columns": columns} if columns else {}
+    asked, judged = (sorted({found[1] for name in names if (found := re.fullmatch(rf"{role}\.(.+)\.tsv(\.gz)?", name))})
+                     for role in ("queries", "qrels"))  # fmt: skip
+    if any(f"{split}.small" in asked for split in asked):  # the same queries again: one of the two can be read
+        keys["splits"] = {split.removesuffix(".small"): split for split in judged if split in asked}
+    return keys
 
 
 def dpr(folder: Path, names: list[str]) -> Keys | None:

@@ -475,7 +475,9 @@ def test_an_id_that_stands_twice_does_not_hide_the_ids(
     Path("own.yaml").unlink()
     assert main(["init", "own"]) == 0
     assert yaml.safe_load(Path("own.yaml").read_text())["data"]["columns"]["queries"]["query_id"] == "call"
-    assert "1 has the id of an earlier one with another text or split: a mistake" in said()[0]
+    shown = "first at own/calls.jsonl:31 '3' (with another text, or other answers, before)"
+    assert f"2 records cannot be used:\n  duplicate query id: 1, {shown}\n" in said()[0]
+    assert "  # on_bad: drop  # would leave out: 1 x duplicate query id, 1 x " in Path("own.yaml").read_text()
 
 
 def test_a_row_without_its_id_does_not_hide_the_ids(
@@ -584,6 +586,50 @@ def test_what_is_wrong_is_counted_with_its_place(tmp_path: Path, monkeypatch: py
     assert main(["plan", "mine.yaml"]) == 2
     assert "mine/corpus.jsonl:5: document with neither title nor text 'e'; mend it, or set data.on_bad" in said()[1]
     assert main(["plan", "mine.yaml", "--set", "data.on_bad=drop"]) == 0
+
+
+def test_what_a_run_would_refuse_of_queries_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    """A query in two splits, by its judgements or by itself, and a pair with two relevances."""
+    monkeypatch.chdir(tmp_path)
+    beir(tmp_path / "judged")
+    with (tmp_path / "judged/qrels/train.tsv").open("a") as file:
+        file.write("q0\td0\t1\nq0\td1\t0\nq1\td1\t0\n")  # q0 is of test, and q1 has judged d1 before
+    assert main(["init", "judged"]) == 0
+    assert (
+        "3 records cannot be used:\n"
+        "  query in two splits: 2, first at judged/qrels/train.tsv:10 'q0' (train here, another before)\n"
+        "  two relevances for one pair: 1, first at judged/qrels/train.tsv:12 'q1' ('d1' has 0 here, another before)\n"
+    ) in said()[0]
+    text = Path("judged.yaml").read_text()
+    assert "# on_bad: drop  # would leave out: 2 x query in two splits, 1 x two relevances for one pair\n" in text
+    for split in ("train", "test"):
+        rows = ({"anchor": f"{i}?", "positive": split, "negative": "no"} for i in range(3 if split == "train" else 2))
+        jsonl(tmp_path / "asked" / f"{split}.jsonl", *rows)
+    assert main(["init", "asked"]) == 0
+    assert "4 records cannot be used:\n  query in two splits: 4, first at asked/test.jsonl:1 '" in said()[0]
+
+
+def test_the_small_part_of_a_split_is_read_for_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    """As MS MARCO has them: the queries of the part are in the whole too. What nobody has judged is left out."""
+    monkeypatch.chdir(tmp_path)
+    msmarco(tmp_path / "own")
+    for name in ("queries", "qrels"):
+        lines = (tmp_path / "own" / f"{name}.dev.tsv").read_text().splitlines()
+        write(tmp_path / "own" / f"{name}.dev.small.tsv", *lines[:2])
+    for name in ("eval", "eval.small"):
+        write(tmp_path / "own" / f"queries.{name}.tsv", "e\tnobody has judged this")
+    assert main(["init", "own"]) == 0
+    out = said()[0]
+    assert "split dev: 2 queries, 2 with a relevant document, 2 judgements" in out
+    assert "cannot be used" not in out
+    assert yaml.safe_load(Path("own.yaml").read_text())["data"]["splits"] == {"dev": "dev.small", "train": "train"}
+    (tmp_path / "own" / "qrels.dev.tsv").unlink()  # as in the download of queries alone
+    assert main(["init", "own", "--overwrite"]) == 0
+    assert yaml.safe_load(Path("own.yaml").read_text())["data"]["splits"] == {"dev": "dev.small", "train": "train"}
 
 
 def test_nothing_is_overwritten_unless_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
