@@ -1,7 +1,8 @@
 """DPR's files: documents as TSV, questions with gold documents as JSON, questions with answers as TSV.
 
 The ids in the first column of the documents (row numbers from 1 in DPR's Wikipedia) are the `passage_id` of the JSON
-and are kept. Questions have no ids in these files; theirs are SPLIT-ROW, with rows from 0 as in Pyserini's topics.
+and are kept, without the `wiki:` that some files put before them. Questions have no ids in these files; theirs are
+SPLIT-ROW, with rows from 0 as in Pyserini's topics.
 """
 
 import ast
@@ -57,7 +58,7 @@ class Source(base.Source):
             if len(cells) != 3:
                 yield Bad("wrong columns", line.place, f"expected id, text and title, got {len(cells)} columns")
             elif not (line.place.endswith(":1") and cells[0] == "id"):
-                yield document(cells[0], cells[2], cells[1], line.place)
+                yield document(cells[0].removeprefix(PREFIX), cells[2], cells[1], line.place)
 
     def read_queries(self) -> Iterator[Query | Bad]:
         """The questions of every split."""
@@ -82,11 +83,11 @@ class Source(base.Source):
         if not all(isinstance(contexts, list) for contexts in lists):
             yield Bad("wrong columns", item.place, "positive_ctxs and hard_negative_ctxs must be lists", query_id)
             return
-        gold = {_passage_id(context) for context in lists[0]}
-        others = [context for context in lists[1] if _passage_id(context) not in gold]
+        gold = {passage_id(context) for context in lists[0]}
+        others = [context for context in lists[1] if passage_id(context) not in gold]
         for relevance, contexts in ((1, lists[0][: self.positives]), (0, others[: self.hard_negatives])):
             for context in contexts:
-                yield judgement(query_id, _passage_id(context), relevance, split, item.place)
+                yield judgement(query_id, passage_id(context), relevance, split, item.place)
 
     def _asked(self, item: Item, query_id: str, split: str) -> Query | Bad:
         if "question" not in item.value:
@@ -110,12 +111,16 @@ class Source(base.Source):
         return plain_or_gz(base.locate(self.path) / name)
 
 
-def _passage_id(context: Any) -> str | None:
-    """The id of a context as text; some datasets call it `psg_id`."""
-    if not isinstance(context, dict):
-        return None
-    identifier = context.get("passage_id", context.get("psg_id"))
-    return None if identifier is None else str(identifier)
+IDS = ("passage_id", "psg_id", "id")
+"""What files call the id of a context: questions `passage_id` or `psg_id`, results `id`."""
+PREFIX = "wiki:"
+"""Some files say `wiki:7` for the passage 7."""
+
+
+def passage_id(context: Any) -> str | None:
+    """The id of a context, as the passages have it; None where it has none."""
+    ids = (context.get(key) for key in IDS) if isinstance(context, dict) else ()
+    return next((str(one).removeprefix(PREFIX) for one in ids if one is not None), None)
 
 
 def _literal(text: str) -> Any:

@@ -8,11 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from components.config import Config, UserError
+from components.config import Config, UserError, listing
 from components.data import row_runs
 from components.data.groups import ids_of, queries_of, rows_of
 from components.data.tables import QUERIES, RANKING, read, write
 from components.sources.base import locate
+from components.sources.dpr import IDS, passage_id
 from components.sources.reading import Item, plain_or_gz, read_array, read_objects
 from components.sources.trec import read_ranking
 from workflows.distributed.cluster import Cluster
@@ -152,8 +153,8 @@ def _of_dpr(path: Path, by_text: dict[str, str], *, drop: bool) -> tuple[pa.Tabl
 
 
 def _document(context: Any, place: str) -> str:
-    """The id of a context as DPR's passages have it: some files say `wiki:7` for 7."""
-    for key in ("id", "passage_id", "psg_id"):
-        if isinstance(context, dict) and context.get(key) is not None:
-            return str(context[key]).removeprefix("wiki:")
-    raise UserError(f"{place}: a context has none of id, passage_id, psg_id")
+    """The id of a context as DPR's passages have it."""
+    found = passage_id(context)
+    if found is None:
+        raise UserError(f"{place}: a context has none of {listing(IDS)}")
+    return found

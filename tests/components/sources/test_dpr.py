@@ -107,3 +107,14 @@ def test_dpr_files_without_questions_are_refused(tmp_path: Path, file: str, noth
     (tmp_path / file).write_text(nothing)
     with pytest.raises(UserError, match=rf"{file}: no questions are there; accepted: .* or no '[a-z]+' in `{key}`"):
         list(found.read_queries())
+
+
+def test_ids_may_stand_behind_wiki(tmp_path: Path) -> None:
+    """In questions and in passages, one of them or both."""
+    for passage, named in (("7", "wiki:7"), ("wiki:7", "7"), ("wiki:7", "wiki:7")):
+        write(tmp_path / "psgs.tsv", "id\ttext\ttitle", f"{passage}\tParis is in France.\tParis")
+        asked = [{"question": "where is paris", "positive_ctxs": [{"passage_id": named, "id": "another's"}]}]
+        (tmp_path / "train.json").write_text(json.dumps(asked))
+        found = source(format="dpr", path=str(tmp_path), documents="psgs.tsv", retriever={"train": "train.json"})
+        assert [one[0] for one in found.read_documents()] == ["7"]
+        assert [one[1] for one in found.read_qrels()] == ["7"]

@@ -128,7 +128,7 @@ def test_a_file_of_other_documents_alone_is_refused(data: Path, tmp_path: Path) 
         ("a.run", "{query} Q0 d999 1 0.5 x\n", "d999 .*; `unknown: drop` leaves such out"),
         ("a.json", '[{"question": "what is it", "ctxs": []}]', "'what is it' is no question of the collection"),
         ("a.json", '[{"question": "what is it"}]', "expected an object with question and ctxs"),
-        ("a.json", '[{"question": "{text}", "ctxs": [{"title": "x"}]}]', "none of id, passage_id, psg_id"),
+        ("a.json", '[{"question": "{text}", "ctxs": [{"title": "x"}]}]', "none of passage_id, psg_id, id"),
         ("gone.run", None, "there is no such file"),
     ],
 )
