@@ -60,8 +60,11 @@ def call(arguments: argparse.Namespace) -> None:
         temporary.write_text(config_text(keys, found, file), encoding="utf-8")
     steps: tuple[str, ...] = _next(file)
     if found.judgements and any(found.bad[reason] == found.judgements.total() for reason in MISSING):
-        steps = (f"say in {file} which columns have the ids that the judgements name:",
-                 "columns: {documents: {doc_id: THEIRS}, queries: {query_id: THEIRS}}")  # fmt: skip
+        if keys["format"] in ("tables", "parquet"):
+            steps = (f"say in {file} which columns have the ids that the judgements name:",
+                     "columns: {documents: {doc_id: THEIRS}, queries: {query_id: THEIRS}}")  # fmt: skip
+        else:
+            steps = ("mend the files: no judgement names both a query and a document by the ids that these have",)
     elif not found.queries.count and (left := [table.name for table in unused(arguments.folder, keys)]):
         steps = (*_to_use(left, keys, arguments.folder, file), *steps)
     print(f"\nwrote {file}\nnext:  " + "\n       ".join(map(printable, steps)))

@@ -561,6 +561,26 @@ def test_judgements_of_ids_that_no_column_has(tmp_path: Path, monkeypatch: pytes
     assert said()[1].startswith("error: own.yaml: own/judgements.csv:2: there is no query 'q0', nor any other that a ")
 
 
+@pytest.mark.parametrize("made", [beir, msmarco, dpr])
+def test_columns_are_advised_to_formats_that_have_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, made: Callable[[Path], None]
+) -> None:
+    """The key that was advised stopped the run as an unknown one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    made(tmp_path / "own")
+    for file in (*(tmp_path / "own").glob("qrels*/*.tsv"), *(tmp_path / "own").glob("qrels.*.tsv")):
+        file.write_text(re.sub(r"\bd(?=\d)", "no-", file.read_text()))
+    for file in (tmp_path / "own").glob("*.json"):
+        file.write_text(file.read_text().replace('"passage_id": "', '"passage_id": "no-'))
+    assert main(["init", "own"]) == 0
+    out = said()[0]
+    assert "judgement of a missing document: " in out
+    assert out.endswith(
+        "next:  mend the files: no judgement names both a query and a document by the ids that these have\n"
+    )
+
+
 def test_what_is_wrong_is_counted_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
     monkeypatch.chdir(tmp_path)
     folder = sources.beir(tmp_path / "mine")
