@@ -139,10 +139,14 @@ def read_objects(path: Path) -> Iterator[Item | Bad]:
         )
 
 
+def first_objects(path: Path) -> Iterator[dict[str, Any]]:
+    """The first objects of a JSON-lines file, without lines that are none."""
+    return (item.value for item in itertools.islice(read_objects(path), LOOKED_AT) if isinstance(item, Item))
+
+
 def first_keys(path: Path) -> list[str]:
     """The keys of the first objects of a JSON-lines file, in order of first appearance: one object may lack some."""
-    first = itertools.islice(read_objects(path), LOOKED_AT)
-    return list(dict.fromkeys(key for item in first if isinstance(item, Item) for key in item.value))
+    return list(dict.fromkeys(key for one in first_objects(path) for key in one))
 
 
 def read_array(path: Path, *, chunk_chars: int = 1 << 22) -> Iterator[Item | Bad]:

@@ -117,8 +117,8 @@ def config_text(keys: Keys, found: Inspection, file: Path) -> str:
     text = "".join(f"# {line}\n" for line in lines) + "recipe: adapt\ndata:\n"
     for key, value in keys.items():
         about = COMMENTS.get(key, "") if value is not None else "none"
-        if key == "path" and Path(str(value)).is_absolute():
-            about = ""
+        if (key == "path" and Path(str(value)).is_absolute()) or isinstance(value, list):
+            about = ""  # a list of columns has no names of ours
         text += f"  {key}: {yaml_line(value)}" + (f"  # {about}" if about else "") + "\n"
     if found.bad:
         reasons = ", ".join(f"{count:,} x {reason}" for reason, count in found.bad.items())

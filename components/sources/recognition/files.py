@@ -5,10 +5,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from components.config import UserError, listing
 from components.data.tables import DEV
 from components.sources.parquet import opened
-from components.sources.reading import Item, Line, first_keys, matching, read_array, read_csv, read_lines, read_objects
+from components.sources.reading import (
+    Item,
+    Line,
+    first_keys,
+    first_objects,
+    matching,
+    read_array,
+    read_csv,
+    read_lines,
+    read_objects,
+)
 from components.sources.tables import kind_of
 
 Keys = dict[str, Any]
@@ -52,6 +64,18 @@ def columns_of(path: Path) -> list[str]:
         row = next(read_csv(path), None)
         return [] if row is None else [cell.strip() for cell in row.cells]
     return head(path).split("\t")
+
+
+def lists_in(path: Path) -> frozenset[str]:
+    """The names of a file's columns that hold lists."""
+    kind = kind_of(path.name)
+    if kind == ".parquet":
+        with opened(path) as file:
+            return frozenset(
+                one.name for one in file.schema_arrow if isinstance(one.type, pa.ListType | pa.LargeListType)
+            )
+    objects = first_objects(path) if kind == ".jsonl" else ()
+    return frozenset(key for one in objects for key, value in one.items() if isinstance(value, list))
 
 
 def split_told(name: str) -> str | None:

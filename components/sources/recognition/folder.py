@@ -6,7 +6,7 @@ from pathlib import Path
 
 from components.config import UserError, listing
 from components.sources.reading import is_part
-from components.sources.recognition.files import Keys, by_split, columns_of, names_in
+from components.sources.recognition.files import Keys, by_split, columns_of, lists_in, names_in
 from components.sources.recognition.layouts import LAYOUTS, given_by
 from components.sources.recognition.links import Table
 from components.sources.tables import KINDS, kind_of
@@ -26,7 +26,7 @@ def contents_of(folder: Path, names: list[str]) -> Iterator[tuple[str, Table | s
             yield name, f"no table ({kind_of(name) or 'no suffix'})"
         else:
             try:
-                yield name, Table(name, columns_of(path))
+                yield name, Table(name, columns_of(path), lists_in(path))
             except UserError as error:
                 yield name, str(error)
 
@@ -44,11 +44,15 @@ def _parts(folder: Path) -> Table | str:
     if kind_of(parts[0].name) not in KINDS:
         return f"a folder of files that are no tables ({suffixes.pop() or 'no suffix'})"
     try:
-        columns = [columns_of(part) for part in parts]
+        columns, lists = [columns_of(part) for part in parts], lists_in(parts[0])
     except UserError as error:
         return f"a folder; {error}"
     same = all(set(one) == set(columns[0]) for one in columns)
-    return Table(f"{folder.name}/*{suffixes.pop()}", columns[0]) if same else "a folder of tables of different columns"
+    return (
+        Table(f"{folder.name}/*{suffixes.pop()}", columns[0], lists)
+        if same
+        else "a folder of tables of different columns"
+    )
 
 
 def folders_left_out(place: Path) -> dict[str, str]:
@@ -73,9 +77,9 @@ def _one_of(folder: Path, tables: list[Table]) -> list[Table]:
     """Tables of one kind as one, if they can be; one whose name tells a split knows it."""
     names = [table.name for table in tables]
     if role_of(tables[0]) == "documents":
-        return tables if len(tables) == 1 else [Table(listing(names), tables[0].columns, names)]
+        return tables if len(tables) == 1 else [tables[0]._replace(name=listing(names), several=names)]
     splits = None if kind_of(names[0]) == ".txt" else by_split(folder, names)
-    return tables if splits is None else [Table(listing(names), tables[0].columns, splits)]
+    return tables if splits is None else [tables[0]._replace(name=listing(names), several=splits)]
 
 
 def role_of(table: Table) -> str | None:

@@ -6,18 +6,20 @@ from pathlib import Path
 from components.sources.reading import fields
 from components.sources.recognition.files import Keys, by_split, first_object, head, split_told
 from components.sources.recognition.links import Table
+from components.sources.sentence_transformers import LABELS, NO_TEXT
 from components.sources.tables import kind_of
 
+ASKED, FOUND = ("anchor", "query", "question"), ("positive", "answer")
+"""What sentence-transformers' data sets call queries and what is relevant to them."""
 GIVEN: list[tuple[str, set[str]]] = [
     ("tevatron", {"query_id", "query", "positive_passages"}),
     ("tevatron", {"query_id", "query_text", "positive_document_ids"}),
     ("flagembedding", {"query", "pos", "neg"}),
-    ("sentence_transformers", {"anchor", "positive", "negative"}),
-    ("sentence_transformers", {"anchor", "positive", "negative_1"}),
-    ("sentence_transformers", {"query", "positive", "negative"}),
-    ("sentence_transformers", {"query", "positive", "negative_1"}),
-]
-"""Training data of other projects, by columns that they have."""
+    *(("sentence_transformers", {asked, found, negative})
+      for asked in ASKED for found in FOUND for negative in ("negative", "negative_1")),
+    *(("sentence_transformers", {asked, f"{found}[]", "labels[]"}) for asked in ASKED for found in FOUND),
+]  # fmt: skip
+"""Training data of other projects, by columns that they have; `[]` stands after one that must hold lists."""
 
 
 def beir(folder: Path, names: list[str]) -> Keys | None:
@@ -69,8 +71,10 @@ def dpr(folder: Path, names: list[str]) -> Keys | None:
 
 
 def given_by(table: Table) -> str | None:
-    """The project whose training data a table has."""
-    return next((kind for kind, needed in GIVEN if needed <= set(table.columns)), None)
+    """The project whose training data a table has, if it is a file that such data is read from."""
+    columns = {*table.columns, *(f"{name}[]" for name in table.lists)}
+    found = (kind for kind, needed in GIVEN if needed <= columns)
+    return next(found, None) if kind_of(table.name) in (".jsonl", ".parquet") else None
 
 
 def training_data(folder: Path, tables: list[Table]) -> Keys | None:
@@ -84,7 +88,18 @@ def training_data(folder: Path, tables: list[Table]) -> Keys | None:
     if len(kinds) != 1 or groups is None or len(others) != by_ids:
         return None
     keys: Keys = {"format": kinds.pop(), "path": str(folder), "groups": groups}
+    if keys["format"] == "sentence_transformers":  # takes all columns for texts, in their order, unless it is told
+        texts = [_texts(table) for table, _ in found]
+        others_too = any([name for name in table.columns if name not in (*LABELS, *NO_TEXT)] != own
+                         for (table, _), own in zip(found, texts, strict=True))  # fmt: skip
+        keys |= {"columns": texts[0]} if others_too and all(own == texts[0] for own in texts) else {}
     return {**keys, "corpus": others[0].name} if others else keys
+
+
+def _texts(table: Table) -> list[str]:
+    """The columns with texts of sentence-transformers' training data: the query's, the positive's, the negatives'."""
+    first = [next(name for name in names if name in table.columns) for names in (ASKED, FOUND)]
+    return first + [name for name in table.columns if re.fullmatch(r"negative(_\d+)?", name)]
 
 
 LAYOUTS = (beir, msmarco, dpr)

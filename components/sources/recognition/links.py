@@ -46,6 +46,8 @@ class Table(NamedTuple):
 
     name: str
     columns: list[str]
+    lists: frozenset[str] = frozenset()
+    """The columns that hold lists."""
     several: dict[str, str] | list[str] | None = None
     """The files, where they are several: that of each split, if their names tell splits."""
 

@@ -35,8 +35,8 @@ ACCEPTED = [
     "docs/pages/guides/own-collection.md of Sparring",
     "one table of pairs, with a column question and a column text (or answer, passage, ...), or one a split, such as "
     "faq.csv and test.csv; for other names `paired: true` and `columns`, as in that guide",
-    "training data of Tevatron, FlagEmbedding or sentence-transformers (with negatives): files whose names tell their "
-    "splits, such as train.jsonl, and the corpus that Tevatron's may name",
+    "training data of Tevatron, FlagEmbedding or sentence-transformers (with negatives): .jsonl or .parquet files whose "
+    "names tell their splits, such as train.jsonl, and the corpus that Tevatron's may name",
     "two .txt files of as many lines, such as questions.txt and texts.txt; or one, of texts alone",
 ]
 """What a folder may hold."""

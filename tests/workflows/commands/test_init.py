@@ -893,3 +893,45 @@ def test_a_folder_that_is_not_used_is_said_with_why(
         "not used: scans/: a folder of files that are no tables (.png)",
         "not used: unlike/: a folder of tables of different columns",
     ]
+
+
+@pytest.mark.parametrize(
+    ("row", "keys"),
+    [
+        ({"query": "{}?", "answer": ["right {}", "wrong {}"], "labels": [1, 0]}, {}),
+        ({"question": "{}?", "answer": "right {}", "negative_1": "wrong {}", "negative_2": "no"}, {}),
+        ({"query": "{}?", "answer": "right {}", "negative": "wrong {}", "score": [0.9, 0.1]}, {}),
+        ({"nr": "n{}", "answer": "right {}", "anchor": "{}?", "negative": "wrong {}", "team": "blue"},
+         {"columns": ["anchor", "answer", "negative"]}),
+    ],
+    ids=["labelled lists", "n-tuples", "with scores", "among other columns"],
+)  # fmt: skip
+def test_negatives_of_sentence_transformers_are_known_by_their_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, row: dict[str, Any], keys: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = (json.loads(json.dumps(row).replace("{}", str(at))) for at in range(4))
+    jsonl(tmp_path / "mine" / "train.jsonl", *rows)
+    assert main(["init", "mine"]) == 0
+    assert "split train: 4 queries, 4 with a relevant document, 4 judgements" in said()[0]
+    data = yaml.safe_load(Path("mine.yaml").read_text())["data"]
+    assert data == {"format": "sentence_transformers", "path": "mine", "groups": {"train": "train.jsonl"}, **keys}
+    found = declared(data)
+    texts = {one.doc_id: one.text for one in found.read_documents()}
+    given = [[texts[one] for one in group.doc_ids] for group in found.read_groups()]
+    assert [one[:2] for one in given] == [[f"right {at}", f"wrong {at}"] for at in range(4)]
+    assert {len(one) for one in given} == {3 if "negative_2" in row else 2}
+
+
+def test_what_the_reader_of_negatives_cannot_read_is_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    """Triplets in a .csv, and labels that are topics."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "triplets" / "train.csv", "anchor,positive,negative", *(f"{at}?,yes,no" for at in range(4)))
+    assert main(["init", "triplets"]) == 0
+    assert "train.csv: not read: negative\n" in said()[0]
+    jsonl(tmp_path / "faq" / "faq.jsonl", *({"question": f"{at}?", "answer": "A", "labels": ["a"]} for at in range(4)))
+    assert main(["init", "faq"]) == 0
+    assert "split train: 4 queries, 4 with" in said()[0]
+    assert yaml.safe_load(Path("faq.yaml").read_text())["data"]["paired"] is True
