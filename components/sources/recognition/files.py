@@ -47,9 +47,21 @@ def first_object(path: Path) -> Keys | None:
     return first.value if isinstance(first, Item) else None
 
 
+HEADLESS = "data, and no header that names the columns"
+
+
+def headless(path: Path, line: str) -> UserError:
+    """The error for a table whose first line is data, which would be read as the names of columns."""
+    return UserError(f"{path}:1: {HEADLESS}: {' '.join(line.split())!r:.60}; accepted: a header in each table, such as "
+                     "query_id, iteration, doc_id, relevance for qrels; or the names of MS MARCO's files, which have "
+                     "none: collection.tsv, queries.train.tsv, qrels.train.tsv")  # fmt: skip
+
+
 def columns_of(path: Path) -> list[str]:
-    """The names of a file's columns."""
+    """The names of a file's columns; UserError where the first line is a judgement of TREC's, and there are none."""
     kind = kind_of(path.name)
+    if kind in (".tsv", ".txt") and re.fullmatch(r"\S+\s+(0|Q0)\s+\S+\s+-?\d+\s*", line := head(path)):
+        raise headless(path, line)
     if kind == ".txt":
         return ["text"]
     if kind == ".parquet":

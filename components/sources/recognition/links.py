@@ -14,7 +14,8 @@ from components.config import UserError
 from components.data.tables import as_relevance
 from components.sources.parquet import patterns
 from components.sources.reading import matching
-from components.sources.tables import read_table
+from components.sources.recognition.files import headless
+from components.sources.tables import kind_of, read_table
 
 NAMES: dict[str, list[str]] = {
     "doc_id": ["doc_id", "docid", "document_id", "passage_id", "corpus_id", "pid", "docno", "did"],
@@ -88,9 +89,20 @@ def judging(folder: Path, tables: list[Table], documents: Table, queries: Table)
                  and (holder := _holder(folder, documents, values[one])) is not None}  # fmt: skip
         if asked and found:
             (query, query_id), (document, doc_id) = next(iter(asked.items())), next(iter(found.items()))
+            for one, column in ((table, query), (queries, query_id), (documents, doc_id)):
+                _check_header(folder, one, column)
             return table, {"documents": {"doc_id": doc_id}, "queries": {"query_id": query_id},
                            "qrels": {"query_id": query, "doc_id": document}}  # fmt: skip
     return None, {}
+
+
+def _check_header(folder: Path, table: Table, column: str) -> None:
+    """UserError where a column of ids is called as its values are, but for numbers, as `q0` above q1 and q2: that is an
+    id too, unless all columns of the table are called by their numbers."""
+    forms = {re.sub(r"\d+", "0", value) for value in (column, *_values(folder, table, column))}
+    numbered = table.columns == [str(at) for at in range(len(table.columns))]
+    if kind_of(table.name) in (".tsv", ".csv") and len(forms) == 1 and re.search(r"\d", column) and not numbered:
+        raise headless(folder / next(iter(patterns(table.files))), " ".join(table.columns))
 
 
 def judging_itself(folder: Path, table: Table, documents: Table) -> Roles | None:

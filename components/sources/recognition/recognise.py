@@ -10,7 +10,7 @@ from typing import NamedTuple
 from components.config import UserError, listing
 from components.sources.parquet import patterns
 from components.sources.reading import read_lines
-from components.sources.recognition.files import Keys, names_in
+from components.sources.recognition.files import HEADLESS, Keys, names_in
 from components.sources.recognition.folder import about, contents_of, role_of, together
 from components.sources.recognition.layouts import LAYOUTS, given_by, training_data
 from components.sources.recognition.links import (
@@ -35,8 +35,8 @@ ACCEPTED = [
     "docs/pages/guides/own-collection.md of Sparring",
     "one table of pairs, with a column question and a column text (or answer, passage, ...), or one a split, such as "
     "faq.csv and test.csv; for other names `paired: true` and `columns`, as in that guide",
-    "training data of Tevatron, FlagEmbedding or sentence-transformers (with negatives): .jsonl or .parquet files whose "
-    "names tell their splits, such as train.jsonl, and the corpus that Tevatron's may name",
+    "training data of Tevatron, FlagEmbedding or sentence-transformers (with negatives): .jsonl or .parquet files, "
+    "whose names tell their splits, such as train.jsonl, and the corpus that Tevatron's may name",
     "two .txt files of as many lines, such as questions.txt and texts.txt; or one, of texts alone",
 ]
 """What a folder may hold."""
@@ -65,12 +65,13 @@ def recognise(place: Path) -> Keys:
             _check_left_out(folder, seen, keys)
             return keys
     broken = [(folder / name, one) for name, one in seen.items() if isinstance(one, str) and kind_of(name) in KINDS]
-    if broken and not tables:
-        raise UserError(f"{_placed(*broken[0])}; {MEND}")
+    told = [one for one in broken if HEADLESS in one[1]] or ([] if tables else broken)
+    if told:
+        raise UserError(f"{_placed(*told[0])}; {MEND}")
     lines = [f"{place}: no collection was recognised; what is there:"]
-    told = {name: one.removeprefix(f"{folder / name}:").lstrip() if isinstance(one, str) else about(one)
+    about_each = {name: one.removeprefix(f"{folder / name}:").lstrip() if isinstance(one, str) else about(one)
             for name, one in seen.items()}  # fmt: skip
-    lines += [f"  {name}: {one}" for name, one in told.items()][:20]
+    lines += [f"  {name}: {one}" for name, one in about_each.items()][:20]
     if case := differing_in_case(folder, [table for table in tables if unreadable(folder, table) is None]):
         lines.append(f"  {case}")
     lines += ["  nothing" if not seen else f"  and {len(seen) - 20} more" if len(seen) > 20 else ""]
@@ -82,7 +83,7 @@ def _check_left_out(folder: Path, seen: dict[str, Table | str], keys: Keys) -> N
     if keys.get("paired") or (keys.get("queries") and keys.get("qrels")):
         return
     for name, one in seen.items():
-        if kind_of(name) not in KINDS or kind_of(name) == ".txt":
+        if kind_of(name) not in KINDS or (kind_of(name) == ".txt" and isinstance(one, Table)):
             continue
         if reason := unreadable(folder, one) if isinstance(one, Table) else one:
             raise UserError(f"{_placed(folder / name, reason)}; queries or judgements may be there: {MEND}")

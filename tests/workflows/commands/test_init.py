@@ -935,3 +935,43 @@ def test_what_the_reader_of_negatives_cannot_read_is_pairs(
     assert main(["init", "faq"]) == 0
     assert "split train: 4 queries, 4 with" in said()[0]
     assert yaml.safe_load(Path("faq.yaml").read_text())["data"]["paired"] is True
+
+
+@pytest.mark.parametrize("kind", ["trec", "text", "three columns", "header"])
+def test_a_first_line_of_data_is_no_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, kind: str
+) -> None:
+    """TREC's qrels are known by a line, also in a .txt; of other tables that judgements name the ids are."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "own" / "collection.tsv", *(f"{d}\t{text}" for d, text in DOCUMENTS))
+    write(tmp_path / "own" / "queries.tsv", *(f"{q}\t{text}" for q, text, _ in QUERIES))
+    row = "{}\td{}\t1" if kind == "three columns" else "{}\t0\td{}\t1"
+    file = tmp_path / "own" / ("qrels.txt" if kind == "text" else "qrels.tsv")
+    header = ["query_id\titeration\tdoc_id\trelevance"] if kind == "header" else []
+    write(file, *header, *(row.format(q, q[1:]) for q, _, _ in QUERIES))
+    assert main(["init", "own"]) == 2
+    error, named = said()[1], "queries.tsv" if kind == "header" else file.name
+    assert error.startswith(f"error: own/{named}:1: data, and no header that names the columns: 'q0 ")
+    assert "; accepted: a header in each table, such as query_id, " in error
+    for name in ("queries", "qrels"):  # as the message advises
+        of = next((tmp_path / "own").glob(f"{name}.t*"))
+        of.rename(tmp_path / "own" / f"{name}.train.tsv")
+    if kind in ("trec", "text"):
+        assert main(["init", "own"]) == 0
+        assert "split train: 12 queries, 12 with a relevant document, 12 judgements" in said()[0]
+
+
+def test_columns_that_are_called_by_their_numbers_have_a_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    """As pandas writes those without names; judgements of TREC's beside a whole collection are left out."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "own" / "collection.tsv", "0\t1", *(f"{at}\t{text}" for at, (_, text) in enumerate(DOCUMENTS)))
+    write(tmp_path / "own" / "asked.tsv", "0\t1", *(f"{at + 50}\twhat?" for at in range(12)))
+    write(tmp_path / "own" / "told.tsv", "0\t1", *(f"{at + 50}\t{at}" for at in range(12)))
+    assert main(["init", "own"]) == 0
+    assert "split train: 12 queries, 12 with a relevant document, 12 judgements" in said()[0]
+    (tmp_path / "whole").mkdir()
+    plain_names(tmp_path / "whole")
+    write(tmp_path / "whole" / "old-qrels.tsv", "q0\t0\td0\t1")
+    assert main(["init", "whole"]) == 0
