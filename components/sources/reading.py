@@ -107,9 +107,11 @@ def readable(place: object, kind: str) -> Iterator[None]:
         raise UserError(f"{place}: not {kind}: {said}") from None
 
 
-def read_lines(path: Path, *, encoding: str = "utf-8", blank: bool = False) -> Iterator[Line | Bad]:
-    """The lines of a file; without blank ones unless `blank`."""
-    with _open(path) as file:
+def read_lines(
+    path: Path, *, encoding: str = "utf-8", blank: bool = False, once: bool = False
+) -> Iterator[Line | Bad]:  # fmt: skip
+    """The lines of a file; without blank ones unless `blank`. A file that is read `once` may be a pipe."""
+    with path.open("rb") if once and path.is_fifo() else _open(path) as file:
         for number, raw in enumerate(_guarded(file, path), start=1):
             place = f"{path}:{number}"
             try:

@@ -1,5 +1,5 @@
-"""Reading and writing TREC's text formats: rankings (run files) and qrels, which may be .gz. Errors name the file and
-line."""
+"""Reading and writing TREC's text formats: rankings (run files) and qrels. What is read may be .gz, or a pipe. Errors
+name the file and line."""
 
 import math
 from collections.abc import Iterator
@@ -86,7 +86,7 @@ def read_qrels(path: Path) -> pa.Table:
 
 def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
     """The place and the words of each line that is not blank."""
-    for line in read_lines(path):
+    for line in read_lines(path, once=True):
         if isinstance(line, Bad):
             raise UserError(f"{line.place}: not UTF-8 text ({line.detail})")
         yield line.place, line.text.split()

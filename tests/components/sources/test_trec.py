@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,17 @@ def test_files_that_are_not_there_or_not_text_are_named(tmp_path: Path) -> None:
             read(tmp_path / "nowhere.txt")
         with pytest.raises(UserError, match=r"latin\.txt:1: not UTF-8 text"):
             read(tmp_path / "latin.txt")
+
+
+@pytest.mark.parametrize("read", [read_ranking, read_qrels])
+def test_a_pipe_is_read(tmp_path: Path, read: Any) -> None:
+    """As a shell makes one of `<(zcat run.gz)`."""
+    os.mkfifo(pipe := tmp_path / "pipe")
+    text = {read_ranking: "q Q0 a 1 2 x\n", read_qrels: "q 0 a 1\n"}[read]
+    writer = threading.Thread(target=pipe.write_text, args=(text,))
+    writer.start()
+    assert read(pipe)["query_id"].to_pylist() == ["q"]
+    writer.join()
 
 
 def qrels(rows: list[tuple[str, str, int, str]]) -> pa.Table:
