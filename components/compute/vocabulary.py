@@ -70,7 +70,7 @@ class _InTheCache(torch.autograd.Function):
 
 
 class _InFewPasses(torch.autograd.Function):
-    """The same for all places at once. Torch's softmaxes read scores in bf16 and write fp32 in one pass."""
+    """The same for all places at once, by torch's softmaxes: each is one pass over the scores in fp32."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, ids: Tensor) -> Tensor:
