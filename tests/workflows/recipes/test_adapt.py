@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,17 @@ def test_the_reason_is_said_where_none_is_left(tree: dict[str, Any]) -> None:
     made, defaults = filled_in({**tree, "data": {**tree["data"], "hold_out": given}}, queries={"train": 150})
     assert made.train is False
     assert "all 150 judged queries of `train` are held out" in {one.why for one in defaults}
+
+
+@pytest.mark.parametrize(
+    ("queries", "says"),
+    [({"train": 1}, "to hold out 'test' of them (1 of train would be left)"),
+     ({"train": 2}, "to hold out 'dev' of them (1 of train, 1 of test would be left)")],
+)  # fmt: skip
+def test_too_few_queries_to_hold_some_out_are_named(tree: dict[str, Any], queries: dict[str, int], says: str) -> None:
+    """And no key that nobody has written."""
+    with pytest.raises(UserError, match=re.escape(f"data: too few queries have a relevant document {says}")):
+        of(tree, queries=queries)
 
 
 def test_what_is_learnt_from_is_not_measured(tree: dict[str, Any]) -> None:

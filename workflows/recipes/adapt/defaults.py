@@ -124,9 +124,14 @@ class _Resolving:
             evaluate["select"] = select
         counts = self._counts(hold_out)
         for key, name in (asked.model_dump(include={"split", "select"}) | evaluate).items():
-            if self._seen and name not in counts:
-                raise UserError(f"evaluate.{key}: no query of {name!r} has a relevant document; splits that have some: "
-                                f"{listing(counts)}; without this key one is taken, or held out")  # fmt: skip
+            if not self._seen or name in counts:
+                continue
+            if key not in asked.model_fields_set:
+                left = listing(f"{count} of {split}" for split, count in counts.items())
+                raise UserError(f"data: too few queries have a relevant document to hold out {name!r} of them ({left} "
+                                "would be left); accepted: more of them, or none")  # fmt: skip
+            raise UserError(f"evaluate.{key}: no query of {name!r} has a relevant document; splits that have some: "
+                            f"{listing(counts)}; without this key one is taken, or held out")  # fmt: skip
         if "measures" not in asked.model_fields_set:
             evaluate["measures"] = self._measures()
         if "entropy" not in asked.model_fields_set:
