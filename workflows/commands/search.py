@@ -25,6 +25,8 @@ from workflows.store.store import Store
 
 CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")
 """Control characters, and what is printed in their place: a terminal would obey those in a document."""
+USUAL = 5
+"""Documents to show where nobody says how many."""
 SCORES = {"lexical": "BM25 {:.2f}", "dense": "retriever {:.3f}", "ranker": "ranker {:.2f}"}
 """How the score of a stage is printed behind the one that the documents are in order of."""
 
@@ -39,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="which of a run's systems searches, as its table calls it (default: the one that the run "
         "chose to deploy, or the last retriever)",
     )  # fmt: skip
-    parser.add_argument("-k", type=int, default=5, help="documents to show (default: 5)")
+    parser.add_argument("-k", type=int, help=f"documents to show (default: {USUAL}, or all where there are fewer)")
     parser.add_argument(
         "--rank", action="store_true",
         help="let the last ranker reorder the first documents; an exported system does so if it has a ranker",
@@ -79,8 +81,9 @@ def _exported(arguments: argparse.Namespace) -> list[Hit]:
     for key, value in {"--set": arguments.assignments, "--rank": arguments.rank, "--system": arguments.system}.items():
         if value:
             raise UserError(f"{key}: an exported system searches as its system.json says; accepted: with a config")
-    folder, k = arguments.config, arguments.k
-    configs.read(folder).check_k(k, "-k")
+    folder, config = arguments.config, configs.read(arguments.config)
+    k = _k(arguments, config.limit)
+    config.check_k(k, "-k")
     found = running.asked(folder, running.identity_of_folder(folder), "folder", arguments.query, k)
     if found is not None:
         return found
@@ -108,21 +111,29 @@ def _found(arguments: argparse.Namespace, experiment: Experiment, store: Store) 
     named = None if arguments.system is None else systems.chosen(experiment.outcome, arguments.system)
     if arguments.rank and experiment.outcome.ranker is None:
         raise UserError(f"--rank: {arguments.config} trains no ranker")
+    k = _k(arguments)
     if arguments.depth is None:
         role, of = "ranker" if arguments.rank else "retriever", running.identity(experiment, store_root(arguments))
-        found = running.asked(experiment.run, of, role, arguments.query, arguments.k, system=arguments.system)
+        found = running.asked(experiment.run, of, role, arguments.query, k, system=arguments.system)
         if found is not None:
             return found
     from workflows.serving import library
 
     depth = None
     if arguments.rank:
-        own = library.own_depth(experiment.outcome, arguments.k)
+        own = library.own_depth(experiment.outcome, k)
         depth = own if arguments.depth is None else arguments.depth
     plan = library.last(experiment.outcome, store, depth) if named is None else library.measured(named, store)
-    plan.config.check_k(arguments.k, "-k")
+    k = _k(arguments, plan.config.limit)
+    plan.config.check_k(k, "-k")
     opened_here = library.Library(store, threads=cores(), models=_models(arguments))
-    return opened_here.system(plan).search([arguments.query], arguments.k)[0]
+    return opened_here.system(plan).search([arguments.query], k)[0]
+
+
+def _k(arguments: argparse.Namespace, limit: int | None = None) -> int:
+    """How many documents to show; where nobody has said it, no more than a system ranks."""
+    usual = USUAL if limit is None else min(USUAL, limit)
+    return usual if arguments.k is None else int(arguments.k)
 
 
 def _name_who_searches(outcome: Outcome, store: Store, *, rank: bool) -> None:

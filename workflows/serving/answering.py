@@ -13,7 +13,7 @@ from components.config import UserError
 from components.systems.documents import Documents
 from components.systems.system import Hit, Seconds, System
 from workflows.serving.metrics import Metrics
-from workflows.serving.questions import LIMITS, Answer, Described, Found, Question, Result, Systems, parts
+from workflows.serving.questions import LIMITS, USUAL, Answer, Described, Found, Question, Result, Systems, parts
 
 TOGETHER = 32
 """The most questions that are answered at the same time."""
@@ -64,7 +64,7 @@ class Answering:
         name = question.system or self.default
         if name not in self.systems:
             raise Unknown(f"system: there is none called {name!r}; accepted: {', '.join(self.systems)}")
-        self.systems[name].config.check_k(question.k)
+        self.systems[name].config.check_k(self._k(name, question))
         loop = asyncio.get_running_loop()
         asked = Asked(question.model_copy(update={"system": name}), time.perf_counter())
         waiting = Waiting(asked, loop.create_future())
@@ -93,7 +93,8 @@ class Answering:
         """Answers to questions for known systems, in their order: those of one system and one k in one search."""
         alike: dict[tuple[str, int], list[int]] = {}
         for number, (question, _) in enumerate(asked):
-            alike.setdefault((str(question.system), question.k), []).append(number)
+            name = str(question.system)
+            alike.setdefault((name, self._k(name, question)), []).append(number)
         answers: dict[int, Answer] = {}
         for (name, k), numbers in alike.items():
             queries = [query for number in numbers for query in asked[number].question.queries]
@@ -107,6 +108,10 @@ class Answering:
                     system=name, results=results, seconds=parts(seconds, began - at), together=len(queries)
                 )
         return [answers[number] for number in range(len(asked))]
+
+    def _k(self, name: str, question: Question) -> int:
+        """Documents for each query."""
+        return min(USUAL, self.systems[name].config.limit) if question.k is None else question.k
 
 
 def _result(query: str, hits: list[Hit]) -> Result:

@@ -50,7 +50,7 @@ def application(
 
     @app.get("/search", response_model=Answer)
     async def search_one(
-        q: Annotated[Query, InAddress()], k: Annotated[K, InAddress()] = 10,
+        q: Annotated[Query, InAddress()], k: Annotated[K | None, InAddress()] = None,
         system: Annotated[Identifier | None, InAddress()] = None,
     ) -> Response:  # fmt: skip
         """The same for one query, in the address."""

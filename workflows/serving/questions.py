@@ -20,6 +20,8 @@ BODY_BYTES = 2**20
 Query = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=QUERY_CHARACTERS)]
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=1_000)]
 K = Annotated[int, Field(ge=1, le=DOCUMENTS)]
+USUAL = 10
+"""Documents for a query that says no number."""
 
 
 class Strict(BaseModel):
@@ -32,8 +34,8 @@ class Question(Strict):
     """One or more queries for one system."""
 
     queries: Annotated[list[Query], Field(min_length=1, max_length=QUERIES)]
-    k: K = 10
-    """Documents for each."""
+    k: Annotated[int, Field(strict=True, ge=1, le=DOCUMENTS)] | None = None
+    """Documents for each; null for 10, or for all that the system ranks where these are fewer."""
     system: Identifier | None = None
     """One of `/systems`; null for the default."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 import subprocess
@@ -194,6 +195,12 @@ def test_search_reranks_what_it_retrieves_beyond_what_it_shows(played: Place, sa
 def test_a_depth_that_cannot_be(played: Place, said: Said, words: list[str], says: str) -> None:
     assert played("search", "barami", *words) == 2
     assert said()[1] == f"error: {says}\n"
+
+
+@pytest.mark.parametrize(("limit", "shown"), [(None, 5), (3, 3), (40, 5)])
+def test_who_says_no_number_is_shown_five_or_all_that_are_ranked(limit: int | None, shown: int) -> None:
+    assert search._k(argparse.Namespace(k=None), limit) == shown
+    assert search._k(argparse.Namespace(k=9), limit) == 9
 
 
 @pytest.mark.parametrize("k", ["0", "-1", "41"])

@@ -77,6 +77,14 @@ def test_an_answer_has_documents_scores_and_times(service: Made) -> None:
     assert "bm25" in words["seconds"]
 
 
+@pytest.mark.parametrize(("ranked", "found"), [(3, 3), (30, 10)])
+def test_who_says_no_number_gets_ten_or_all_that_are_ranked(service: Made, ranked: int, found: int) -> None:
+    near = service.answering.systems["near"]
+    near.config = near.config.model_copy(update={"documents": ranked})
+    for said in (post(service.application, "/search", {"queries": ["one"]}), get(service.application, "/search?q=one")):
+        assert [len(result["documents"]) for result in said.json["results"]] == [found]
+
+
 def test_the_answer_is_what_the_schema_says(service: Made) -> None:
     schema = get(service.application, "/openapi.json").json
     assert schema["openapi"].startswith("3.1")
@@ -104,6 +112,8 @@ def test_the_answer_is_what_the_schema_says(service: Made) -> None:
         ({"queries": ["x"], "k": 0}, 422, "1 or more"),
         ({"queries": ["x"], "k": DOCUMENTS + 1}, 422, f"{DOCUMENTS} or less"),
         ({"queries": ["x"], "k": asked.COUNT + 1}, 422, "accepted: 1 to 30, the size of the collection"),
+        ({"queries": ["x"], "k": True}, 422, "k: "),
+        ({"queries": ["x"], "k": "2"}, 422, "k: "),
         ({"queries": ["x"], "depth": 3}, 422, "unknown key"),
         ({"queries": "x"}, 422, "accepted: a list"),
         ({"queries": ["x"], "system": "no"}, 404, "there is none called 'no'; accepted: near, words"),
