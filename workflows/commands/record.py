@@ -1,14 +1,15 @@
 """Keep what a finished run measured, and how, as one small JSON file that can be committed. An older record of the same
-config is replaced."""
+config with the same values set is replaced."""
 
 import argparse
+import shlex
 from pathlib import Path
 
 from components.config import UserError
 from components.files import replacing
 from workflows.commands.opening import add_config, check_output, opened
 from workflows.program import located
-from workflows.report.record import config_name, record_of, recorded_config, text_of
+from workflows.report.record import config_name, record_of, recorded, text_of
 from workflows.report.run_folder import RunFolder
 from workflows.store.needed import finished
 
@@ -25,8 +26,9 @@ def call(arguments: argparse.Namespace) -> None:
     experiment, store = opened(arguments)
     finished(store, experiment.outcome.results)
     name = config_name(located(arguments.config))
-    if arguments.file.exists() and recorded_config(arguments.file) != name:
-        raise UserError(f"{arguments.file}: is there already, and no record of {name}; accepted: another FILE")
+    if arguments.file.exists() and recorded(arguments.file) != (name, list(arguments.assignments)):
+        told = shlex.join([name, *(word for one in arguments.assignments for word in ("--set", one))])
+        raise UserError(f"{arguments.file}: is there already, and no record of {told}; accepted: another FILE")
     folder = RunFolder(experiment, store)
     record = record_of(
         folder.metrics(), folder.finished_steps(), experiment.outcome, config=located(arguments.config),

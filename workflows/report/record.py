@@ -59,11 +59,12 @@ def config_name(config: Path) -> str:
     return place.relative_to(ROOT).as_posix() if place.is_relative_to(ROOT) else config.name
 
 
-def recorded_config(path: Path) -> str | None:
-    """The config that a file is a record of; None where it is no record."""
+def recorded(path: Path) -> tuple[str, list[str]] | None:
+    """The config that a file is a record of, and what was set of it; None where it is no record."""
     try:
-        return json.loads(path.read_text())["run"]["config"]
-    except (OSError, ValueError, TypeError, KeyError):
+        run = json.loads(path.read_text())["run"]
+        return run["config"], run.get("set", [])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 

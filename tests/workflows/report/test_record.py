@@ -54,7 +54,12 @@ def test_a_run_that_is_not_finished_has_no_record(played: Place, tmp_path: Path,
 
 def test_a_record_replaces_an_older_one_and_nothing_else(played: Place, tmp_path: Path, said: Said) -> None:
     file = tmp_path / "tiny.json"
-    for text in ('{"run": {"config": "another.yaml"}}', "precious: true"):
+    for text in (
+        '{"run": {"config": "another.yaml"}}',
+        '{"run": {"config": "tiny.yaml", "set": ["k=3"]}}',
+        "precious: true",
+        "[]",
+    ):
         file.write_text(text)
         assert played("record", str(file)) == 2
         assert said()[1] == f"error: {file}: is there already, and no record of tiny.yaml; accepted: another FILE\n"
