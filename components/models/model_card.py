@@ -68,7 +68,7 @@ class Origin(NamedTuple):
 
 SUMMED = (
     "**Its measures are not of this model alone**: they are of the sum of its scores and those of the lists that it "
-    "orders, with weights that dev queries chose. `sparring export --system NAME` exports all of it."
+    "orders, with weights that judged queries chose. `sparring export --system NAME` exports all of it."
 )
 POOLINGS = {"mean": "mean", "cls": "[CLS]", "last": "last-token"}
 

@@ -155,8 +155,9 @@ def _judgements(data: Path, split: str) -> pa.Table:
     judgements = read(data / "qrels.parquet", QRELS)
     of_split = judgements.filter(pc.equal(judgements["split"], split))
     if not len(of_split.filter(pc.greater(of_split["relevance"], 0))):
-        splits = listing(sorted(pc.unique(judgements["split"]).to_pylist()))
-        raise UserError(f"split {split!r} has no query with a relevant document; splits with judgements: {splits}")
+        relevant = judgements.filter(pc.greater(judgements["relevance"], 0))
+        splits = listing(sorted(pc.unique(relevant["split"]).to_pylist())) or "none"
+        raise UserError(f"split {split!r} has no query with a relevant document; splits that have some: {splits}")
     return of_split
 
 

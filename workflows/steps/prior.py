@@ -76,15 +76,15 @@ def fit_prior(
     named = dict(zip([RANKER, *(prior["name"] for prior in priors)], weights.tolist(), strict=True))
     write_json(out / WEIGHTS, named)
     rounded = {name: round(value, 3) for name, value in named.items()}
-    return {"weights": rounded, "queries": len(halves), "note": _note(named)}
+    return {"weights": rounded, "queries": len(halves), "note": _note(named, split)}
 
 
-def _note(weights: dict[str, float]) -> str:
+def _note(weights: dict[str, float], split: str) -> str:
     """What a reader of a ranker's row must know."""
     ranker, *others = (f"{value:.3g} x {WHOSE.get(name, name)}" for name, value in weights.items())
     return (
-        f"This ranker's rows are of the sum of {ranker}, {listing(others)}, with weights that dev queries chose. The "
-        "ranker alone orders documents otherwise."
+        f"This ranker's rows are of the sum of {ranker}, {listing(others)}, with weights that the queries of {split} "
+        "chose. The ranker alone orders documents otherwise."
     )
 
 
