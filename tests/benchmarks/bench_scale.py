@@ -4,7 +4,8 @@
                                       SPARRING_BENCH_QUERIES: queries of the large set;
                                       SPARRING_BENCH_UNTIL: the label of the last step, where not all are to run;
                                       SPARRING_BENCH_CANDIDATES: of each query, of which EAR's have half;
-                                      SPARRING_BENCH_EXPANSIONS: of each query by each of EAR's two generators)
+                                      SPARRING_BENCH_EXPANSIONS: of each query by each of EAR's two generators, 2 at
+                                      least)
 
 Documents are the beginnings of docstrings, again and again under new ids, each with two words of its own; the model is
 one layer of random weights. DPR has the documents and few queries. CODER and EAR have the queries, a hundredth as many
@@ -158,7 +159,7 @@ def test_scale(recipe: str, docstrings: Path, tmp_path: Path) -> None:
         documents, queries = sizes(recipe, share)
         folder = write_collection(tmp_path / f"data-{share}", texts, documents, queries)
         tree = SHAPES[recipe](folder, encoder)
-        profile = {"map": {"workers": 1, "threads": os.cpu_count()}, "train": {"workers": 1, "threads": os.cpu_count()}}
+        profile = {name: {"workers": 1, "threads": os.cpu_count()} for name in ("map", "train", "java")}
         place = tiny.place(tmp_path / f"run-{share}", tree, **profile, max_tokens_per_pass=None)
         command = [sys.executable, "-m", "workflows", *place.words("run", "--no-estimate", *UNTIL)]
         _, memory = watched(command, mapped=False, cwd=ROOT)
