@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from components.config import UserError
 from components.data.groups import queries_of
@@ -16,7 +17,8 @@ from components.data.tables import (
     GROUPS,
     QRELS,
     RANKING,
-    of_queries,
+    TEXT,
+    Placed,
     pieces,
     read,
     write,
@@ -24,6 +26,7 @@ from components.data.tables import (
 from components.expansion import query_choice
 from components.expansion.expansions import FILE
 from components.expansion.query_choice import CHOICE, PREDICTIONS
+from components.files import replacing
 from components.retrieval.fusion import FusionConfig
 from components.rng import keyed_sample
 from workflows.distributed.cluster import Cluster
@@ -31,6 +34,8 @@ from workflows.store.cost import Cost, Expanded, Grouped, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
 RANKS, PREDICTED, CHOICES = "ranks.parquet", "predicted.parquet", "choices.parquet"
+QUERIES = 2048
+"""Whose rankings are in memory at a time."""
 
 
 def _ranks_cost(site: Any, *, expanded: Expanded, ranking: Ranking, by_answer: bool) -> Cost:
@@ -155,12 +160,33 @@ def _write(
     out: Path, choices: pa.Table, *, data: Path, ranking: Path, otherwise: Path, split: str,
     fusion: FusionConfig | None = None,
 ) -> None:  # fmt: skip
-    """Write choices and the ranking of what was chosen."""
-    own = of_queries(ranking / "ranking.parquet", RANKING, choices["doc_id"].combine_chunks())
+    """Write choices and the ranking of what was chosen, some queries at a time: those of `otherwise` in its order, then
+    those that it lacks, in the order of their choices' rows."""
     of_split = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
-    plain = of_queries(otherwise / "ranking.parquet", RANKING, of_split)
     write(out / CHOICES, choices, CHOICE)
-    write(out / "ranking.parquet", query_choice.as_ranking(choices, own, plain, fusion), RANKING)
+    paths = {name: place / "ranking.parquet" for name, place in {"own": ranking, "plain": otherwise}.items()}
+    expansions, query = choices["doc_id"].combine_chunks(), choices["query_id"].combine_chunks()
+    own, plain = Placed(paths["own"], RANKING, expansions), Placed(paths["plain"], RANKING, of_split)
+    known = _in_order(paths["plain"], of_split)
+    rows = _in_order(paths["own"], expansions)
+    lacking = pc.unique(query.take(pc.index_in(rows, value_set=expansions)))
+    lacking = lacking.filter(pc.invert(pc.is_in(lacking, value_set=known)))
+    with replacing(out / "ranking.parquet") as path, pq.ParquetWriter(path, RANKING) as writer:
+        for asked in (known, lacking):
+            for start in range(0, len(asked), QUERIES):
+                some = asked.slice(start, QUERIES)
+                mine = np.flatnonzero(pc.is_in(query, value_set=some).to_numpy(zero_copy_only=False))
+                place = pc.index_in(some, value_set=of_split).drop_null().to_numpy()
+                found = own.rows(mine) if len(mine) else RANKING.empty_table()
+                kept = plain.rows(np.sort(place)) if len(place) else RANKING.empty_table()
+                writer.write_table(query_choice.as_ranking(choices.take(pa.array(mine)), found, kept, fusion))
+
+
+def _in_order(path: Path, wanted: pa.Array) -> pa.Array:
+    """Those of some queries that a ranking has, in order of their first rows."""
+    found = (pc.unique(piece["query_id"]) for piece in pieces(path, RANKING, columns=["query_id"]))
+    names = pc.unique(pa.chunked_array([pa.array([], TEXT), *found], TEXT))
+    return names.filter(pc.is_in(names, value_set=wanted))
 
 
 def _scores(scores: Path | None, expansions: pa.Table) -> np.ndarray:

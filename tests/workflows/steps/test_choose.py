@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
-from components.data.tables import ANSWER_RANKS, write
+from components.data.tables import ANSWER_RANKS, QUERIES, RANKING, read, write
 from components.expansion import expansions, query_choice
+from components.retrieval.fusion import FusionConfig
 from tests.support import toy
 from tests.support.expanded import place
 from workflows.steps import choose, expand
@@ -123,3 +126,48 @@ def test_the_question_is_a_candidate(chain: dict[str, Path], questioned: Path, d
 
     assert chosen("first", None, None) == {1}
     assert chosen("all", scores, None) == chosen("one", scores, 1) == {0}
+
+
+@pytest.mark.parametrize("at_a_time", [1, 2, 3, 100])
+@pytest.mark.parametrize("fusion", [None, FusionConfig(how="reciprocal")])
+def test_rankings_of_a_few_queries_at_a_time_are_those_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fusion: FusionConfig | None, at_a_time: int
+) -> None:
+    """Rows of expansions in another order than the queries', queries without a choice, without rows, and of another
+    split."""
+    names = [f"q{number}" for number in range(9)]
+    rng = np.random.default_rng(0)
+
+    def ranking(queries: list[str]) -> pa.Table:
+        rows = [
+            {"query_id": query, "doc_id": f"d{document}", "rank": rank, "score": -float(rank)}
+            for query in queries
+            for rank, document in enumerate(rng.permutation(8)[: rng.integers(1, 6)].tolist(), 1)
+        ]
+        return pa.Table.from_pylist(rows, schema=RANKING)
+
+    split = pa.table({"query_id": names, "text": names, "answers": [[]] * 9, "split": ["test"] * 8 + ["dev"]})
+    chosen = [f"{query}#{number}" for query in names[:7] for number in (1, 2)]
+    rows = [
+        {"doc_id": one, "title": "", "text": "", "query_id": one[:2], "number": int(one[-1]), "score": 0.0}
+        for one in chosen
+    ]
+    choices = pa.Table.from_pylist(rows, schema=query_choice.CHOICE)
+    choices = choices if fusion else choices.filter(pa.compute.equal(choices["number"], 1))
+    own = ranking([one for one in reversed(chosen) if one != "q3#1"])
+    otherwise = ranking(["q7", "q2", "q8", "q0", "q1"])
+    places = {name: tmp_path / name for name in ("data", "own", "otherwise", "out")}
+    for folder in places.values():
+        folder.mkdir()
+    write(places["data"] / "queries.parquet", split, QUERIES)
+    for name, table in {"own": own, "otherwise": otherwise}.items():
+        pq.write_table(table, places[name] / "ranking.parquet", row_group_size=4)
+    monkeypatch.setattr(choose, "QUERIES", at_a_time)
+    choose._write(
+        places["out"], choices, data=places["data"], ranking=places["own"], otherwise=places["otherwise"], split="test",
+        fusion=fusion,
+    )  # fmt: skip
+    of_test = otherwise.filter(pa.compute.not_equal(otherwise["query_id"], "q8"))
+    found = read(places["out"] / "ranking.parquet", RANKING)
+    assert found.to_pylist() == query_choice.as_ranking(choices, own, of_test, fusion).to_pylist()
+    assert pq.read_table(places["out"] / "choices.parquet").to_pylist() == choices.to_pylist()
