@@ -1,0 +1,285 @@
+"""`init` tells what each file is, and of which split: by its name, its columns and its first line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from components.sources.base import declared
+from tests.support.recognised import DOCUMENTS, NOTE, QUERIES, jsonl, objects, plain_names
+from tests.support.sources import write
+from tests.support.tiny import Said
+from workflows.__main__ import main
+
+
+@pytest.mark.parametrize("folder", ["", "asked"])
+def test_names_of_files_tell_the_splits_of_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, folder: str
+) -> None:
+    """What nobody asks for yet lies beside them."""
+    monkeypatch.chdir(tmp_path)
+    for name, rows in {"faq": ["a?,A", "b?,B"], "valid": ["c?,C"], "test": ["d?,A"]}.items():
+        write(tmp_path / "mine" / folder / f"{name}.csv", "Question,Answer", *rows)
+    write(tmp_path / "mine" / "more.csv", "Nr,Answer", "1,D", "2,E")
+    assert main(["init", "mine"]) == 0
+    out = said()[0]
+    assert "5 documents" in out
+    for line in ("split train: 2 queries, 2 with", "split dev: 1 queries, 1 with", "split test: 1 queries, 1 with"):
+        assert line in out
+    files = {split: str(Path(folder, f"{name}.csv")) for split, name in
+             {"train": "faq", "dev": "valid", "test": "test"}.items()}  # fmt: skip
+    assert yaml.safe_load(Path("mine.yaml").read_text())["data"] == {
+        "format": "tables", "path": "mine", "documents": [*files.values(), "more.csv"], "queries": files,
+        "paired": True, "columns": {"documents": {"text": "Answer"}, "queries": {"text": "Question"}},
+    }  # fmt: skip
+
+
+def test_names_of_files_tell_the_splits_of_queries_and_judgements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "mine" / "documents.csv", "id,text", "a,A", "b,B")
+    for split in ("train", "test"):
+        write(tmp_path / "mine" / f"queries.{split}.csv", "id,question", f"{split}-1,what?")
+        write(tmp_path / "mine" / "qrels" / f"{split}.csv", "query_id,doc_id", f"{split}-1,a")
+    assert main(["init", "mine"]) == 0
+    assert "split test: 1 queries, 1 with a relevant document" in said()[0]
+    data = yaml.safe_load(Path("mine.yaml").read_text())["data"]
+    assert data["queries"] == {"train": "queries.train.csv", "test": "queries.test.csv"}
+    assert data["qrels"] == {"train": "qrels/train.csv", "test": "qrels/test.csv"}
+    assert "split" not in data
+
+
+def test_documents_in_several_files_are_one_collection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    """And so are tables of a split each whose columns have unknown names."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "mine" / "old.tsv", "report\theading\tbody", f"r1\tA\t{NOTE} 1", f"r2\tB\t{NOTE} 2")
+    jsonl(tmp_path / "mine" / "new.jsonl", {"body": f"{NOTE} 3", "heading": "C", "report": "r3"})
+    for split, rows in {"train": ("r1", "r3"), "test": ("r2",)}.items():
+        write(tmp_path / "mine" / f"asked-{split}.csv", "nr,ask", *(f"q{row},what of {row}?" for row in rows))
+        write(tmp_path / "mine" / f"told-{split}.csv", "nr,by,useful", *(f"q{row},{row},2" for row in rows))
+    assert main(["init", "mine"]) == 0
+    out = said()[0]
+    assert "3 documents: " in out
+    assert "split train: 2 queries, 2 with a relevant document" in out
+    assert "judgements by grade: 2: 3" in out
+    data = yaml.safe_load(Path("mine.yaml").read_text())["data"]
+    assert data["documents"] == ["new.jsonl", "old.tsv"]
+    assert data["qrels"] == {"test": "told-test.csv", "train": "told-train.csv"}
+    assert data["columns"]["qrels"] == {"query_id": "nr", "doc_id": "by", "relevance": "useful"}
+    assert main(["plan", "mine.yaml"]) == 0
+
+
+def test_how_to_count_words_of_judgements_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+    """A question a row and no ids; what is not said is not guessed."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "mine" / "notes.csv", "ref,body", *(f"n{at},{NOTE} {at}" for at in range(4)))
+    rows = [(f"what of {at}?", f"n{at + more}", ("a bit", "yes")[more]) for at in range(3) for more in (0, 1)]
+    write(tmp_path / "mine" / "asked.csv", "ask,by,useful", *(",".join(row) for row in rows))
+    assert main(["init", "mine"]) == 0
+    out = said()[0]
+    assert "3 queries: " in out
+    assert "queries are numbered by row, those with the same text as one; to name one: " in out
+    assert "  if useful says how relevant a document is: `relevance: useful` under `qrels` of `columns`, no `graded: " \
+           "false`, and `grades: {a bit: N, 'yes': N}`, with a number for each word" in out  # fmt: skip
+    text = Path("mine.yaml").read_text().replace("graded: false", "grades: {a bit: 1, 'yes': 2}")
+    Path("mine.yaml").write_text(text.replace("qrels: {doc_id: by}", "qrels: {doc_id: by, relevance: useful}"))
+    assert main(["plan", "mine.yaml"]) == 0
+    assert "judgements are graded" in said()[0]
+
+
+@pytest.mark.parametrize(
+    ("names", "groups"),
+    [
+        (["train-0-of-1", "test-0-of-1"], {"train": "data/train-0-of-1.parquet", "test": "data/test-0-of-1.parquet"}),
+        (
+            ["train-0-of-2", "train-1-of-2", "dev-0-of-1"],
+            {"train": "data/train-*-of-*.parquet", "dev": "data/dev-0-of-1.parquet"},
+        ),
+        (["train-0-of-1"], {"train": "data/*.parquet"}),
+    ],
+)
+def test_splits_of_training_data_may_lie_in_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, names: list[str], groups: dict[str, str]
+) -> None:
+    """As the hub's data sets have them, perhaps in parts."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine" / "data").mkdir(parents=True)
+    for at, name in enumerate(names):
+        row = {"anchor": [f"what of {at}?"], "positive": [f"text {at}"], "negative": ["no"]}
+        pq.write_table(pa.table(row), tmp_path / "mine" / "data" / f"{name}.parquet")
+    assert main(["init", "mine"]) == 0
+    out = said()[0]
+    for split in groups:
+        assert f"split {split}: {sum(name.startswith(split) for name in names)} queries" in out
+    assert yaml.safe_load(Path("mine.yaml").read_text())["data"]["groups"] == groups
+
+
+def test_two_files_of_a_split_are_not_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+    """Beside one of another split: with a pattern of all of them it would be read as this one."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("train", "train-more", "test"):
+        jsonl(tmp_path / "mine" / "data" / f"{name}.jsonl", {"query": f"{name}?", "pos": ["yes"], "neg": ["no"]})
+    assert main(["init", "mine"]) == 2
+    assert said()[1] == (
+        "error: mine/data/*.jsonl: data/train-more.jsonl, data/train.jsonl are of the split train; accepted: a file a "
+        "split, or parts whose names differ in numbers alone\n"
+    )
+
+
+def test_a_file_alone_is_of_the_split_that_its_name_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    """Judgements, in a folder or not, and pairs: nothing is trained on a test set."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("folder", "file"):
+        jsonl(tmp_path / name / "corpus.jsonl", *({"_id": d, "text": text} for d, text in DOCUMENTS))
+        jsonl(tmp_path / name / "queries.jsonl", *({"_id": q, "text": text} for q, text, _ in QUERIES))
+        file = "qrels/test.jsonl" if name == "folder" else "test.jsonl"
+        jsonl(tmp_path / name / file, *({"query-id": q, "corpus-id": f"d{q[1:]}", "score": 1} for q, _, _ in QUERIES))
+    write(tmp_path / "pairs" / "test.csv", "question,answer", *(f"{i}?,an answer to {i}" for i in range(12)))
+    for name in ("folder", "file", "pairs"):
+        assert main(["init", name]) == 0
+        assert "split test: 12 queries, 12 with a relevant document, 12 judgements" in said()[0]
+        assert "split" not in yaml.safe_load(Path(f"{name}.yaml").read_text())["data"]
+
+
+def test_the_first_object_may_lack_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+    """Which was never read, nor named among what is not read."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{"id": d, "body": text, "headline": "A title", "by": "me"} for d, text in DOCUMENTS]
+    jsonl(tmp_path / "mine" / "docs.jsonl", {"id": "d0", "body": "alone"}, *rows[1:])
+    assert main(["init", "mine"]) == 0
+    out = said()[0]
+    assert "docs.jsonl: not read: by; " in out
+    assert "  d1: A title text number 1 " in out
+    columns = yaml.safe_load(Path("mine.yaml").read_text())["data"]["columns"]
+    assert columns["documents"] == {"doc_id": "id", "title": "headline", "text": "body"}
+
+
+def test_other_programs_notes_are_no_parts_of_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    """Spark's, and those that macOS leaves, which may be called as a part is."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    objects(tmp_path / "mine")
+    for name in ("docs", "queries", "qrels"):
+        (tmp_path / "mine" / name).mkdir()
+        (tmp_path / "mine" / f"{name}.jsonl").rename(tmp_path / "mine" / name / "part-0.jsonl")
+        for note in ("_SUCCESS", ".DS_Store", "._part-0.jsonl"):
+            (tmp_path / "mine" / name / note).write_bytes(b"\0")
+    assert main(["init", "mine"]) == 0
+    out = said()[0]
+    assert "split train: 8 queries, 8 with a relevant document" in out
+    assert "not used" not in out
+
+
+def test_a_folder_that_is_not_used_is_said_with_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "mine" / "docs.csv", "id,text", *(f"{d},{text}" for d, text in DOCUMENTS))
+    for name in ("mixed/a.csv", "mixed/b.jsonl", "deep/er/a.csv", "scans/a.png", "scans/b.png"):
+        write(tmp_path / "mine" / name, "x,y", "1,2")
+    write(tmp_path / "mine" / "unlike" / "a.csv", "id,text", "1,2")
+    write(tmp_path / "mine" / "unlike" / "b.csv", "id,words", "1,2")
+    (tmp_path / "mine" / "empty").mkdir()
+    assert main(["init", "mine"]) == 0
+    assert [line for line in said()[0].splitlines() if line.startswith("not used")] == [
+        "not used: deep/: a folder with folders in it",
+        "not used: empty/: an empty folder",
+        "not used: mixed/: a folder of several kinds of files: .csv, .jsonl",
+        "not used: scans/: a folder of files that are no tables (.png)",
+        "not used: unlike/: a folder of tables of different columns",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "keys"),
+    [
+        ({"query": "{}?", "answer": ["right {}", "wrong {}"], "labels": [1, 0]}, {}),
+        ({"question": "{}?", "answer": "right {}", "negative_1": "wrong {}", "negative_2": "no"}, {}),
+        ({"query": "{}?", "answer": "right {}", "negative": "wrong {}", "score": [0.9, 0.1]}, {}),
+        ({"nr": "n{}", "answer": "right {}", "anchor": "{}?", "negative": "wrong {}", "team": "blue"},
+         {"columns": ["anchor", "answer", "negative"]}),
+    ],
+    ids=["labelled lists", "n-tuples", "with scores", "among other columns"],
+)  # fmt: skip
+def test_negatives_of_sentence_transformers_are_known_by_their_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, row: dict[str, Any], keys: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = (json.loads(json.dumps(row).replace("{}", str(at))) for at in range(4))
+    jsonl(tmp_path / "mine" / "train.jsonl", *rows)
+    assert main(["init", "mine"]) == 0
+    assert "split train: 4 queries, 4 with a relevant document, 4 judgements" in said()[0]
+    data = yaml.safe_load(Path("mine.yaml").read_text())["data"]
+    assert data == {"format": "sentence_transformers", "path": "mine", "groups": {"train": "train.jsonl"}, **keys}
+    found = declared(data)
+    texts = {one.doc_id: one.text for one in found.read_documents()}
+    given = [[texts[one] for one in group.doc_ids] for group in found.read_groups()]
+    assert [one[:2] for one in given] == [[f"right {at}", f"wrong {at}"] for at in range(4)]
+    assert {len(one) for one in given} == {3 if "negative_2" in row else 2}
+
+
+def test_what_the_reader_of_negatives_cannot_read_is_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    """Triplets in a .csv, and labels that are topics."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "triplets" / "train.csv", "anchor,positive,negative", *(f"{at}?,yes,no" for at in range(4)))
+    assert main(["init", "triplets"]) == 0
+    assert "train.csv: not read: negative\n" in said()[0]
+    jsonl(tmp_path / "faq" / "faq.jsonl", *({"question": f"{at}?", "answer": "A", "labels": ["a"]} for at in range(4)))
+    assert main(["init", "faq"]) == 0
+    assert "split train: 4 queries, 4 with" in said()[0]
+    assert yaml.safe_load(Path("faq.yaml").read_text())["data"]["paired"] is True
+
+
+@pytest.mark.parametrize("kind", ["trec", "text", "three columns", "header"])
+def test_a_first_line_of_data_is_no_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, kind: str
+) -> None:
+    """TREC's qrels are known by a line, also in a .txt; of other tables that judgements name the ids are."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "own" / "collection.tsv", *(f"{d}\t{text}" for d, text in DOCUMENTS))
+    write(tmp_path / "own" / "queries.tsv", *(f"{q}\t{text}" for q, text, _ in QUERIES))
+    row = "{}\td{}\t1" if kind == "three columns" else "{}\t0\td{}\t1"
+    file = tmp_path / "own" / ("qrels.txt" if kind == "text" else "qrels.tsv")
+    header = ["query_id\titeration\tdoc_id\trelevance"] if kind == "header" else []
+    write(file, *header, *(row.format(q, q[1:]) for q, _, _ in QUERIES))
+    assert main(["init", "own"]) == 2
+    error, named = said()[1], "queries.tsv" if kind == "header" else file.name
+    assert error.startswith(f"error: own/{named}:1: data, and no header that names the columns: 'q0 ")
+    assert "; accepted: a header in each table, such as query_id, " in error
+    for name in ("queries", "qrels"):  # as the message advises
+        of = next((tmp_path / "own").glob(f"{name}.t*"))
+        of.rename(tmp_path / "own" / f"{name}.train.tsv")
+    if kind in ("trec", "text"):
+        assert main(["init", "own"]) == 0
+        assert "split train: 12 queries, 12 with a relevant document, 12 judgements" in said()[0]
+
+
+def test_columns_that_are_called_by_their_numbers_have_a_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    """As pandas writes those without names; judgements of TREC's beside a whole collection are left out."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "own" / "collection.tsv", "0\t1", *(f"{at}\t{text}" for at, (_, text) in enumerate(DOCUMENTS)))
+    write(tmp_path / "own" / "asked.tsv", "0\t1", *(f"{at + 50}\twhat?" for at in range(12)))
+    write(tmp_path / "own" / "told.tsv", "0\t1", *(f"{at + 50}\t{at}" for at in range(12)))
+    assert main(["init", "own"]) == 0
+    assert "split train: 12 queries, 12 with a relevant document, 12 judgements" in said()[0]
+    (tmp_path / "whole").mkdir()
+    plain_names(tmp_path / "whole")
+    write(tmp_path / "whole" / "old-qrels.tsv", "q0\t0\td0\t1")
+    assert main(["init", "whole"]) == 0
