@@ -46,7 +46,11 @@ class BM25:
 
     def __call__(self, texts: Sequence[str], k: int) -> Callable[[], list[Found]]:
         """Begin to search; what is returned waits for the lists."""
-        return self._java.submit(lambda: list(self._searcher.result().search(texts, k))).result
+        return self._java.submit(self._found, texts, k).result
+
+    def _found(self, texts: Sequence[str], k: int) -> list[Found]:
+        answers = self._searcher.result().search(texts, k)
+        return [list(zip(hits.doc_ids.to_pylist(), hits.scores.tolist(), strict=True)) for hits in answers]
 
 
 class Encoder:

@@ -219,13 +219,14 @@ class _Retrieval:
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         queries = self._queries[task["start"] : task["stop"]]
-        columns: dict[str, list[Any]] = {name: [] for name in RANKING.names}
-        answers = self._searcher.search(queries["text"].to_pylist(), self._k)
-        for query_id, hits in zip(queries["query_id"].to_pylist(), answers, strict=True):
-            columns["query_id"] += [query_id] * len(hits)
-            columns["doc_id"] += [doc_id for doc_id, _ in hits]
-            columns["rank"] += range(1, len(hits) + 1)
-            columns["score"] += [score for _, score in hits]
+        doc_ids, scores = zip(*self._searcher.search(queries["text"].to_pylist(), self._k), strict=True)
+        lengths = [len(one) for one in scores]
+        columns = [
+            queries["query_id"].take(np.repeat(np.arange(len(queries)), lengths)),
+            pa.chunked_array(doc_ids, RANKING.field("doc_id").type),
+            np.concatenate([np.arange(1, length + 1, dtype=np.int32) for length in lengths]),
+            np.concatenate(scores),
+        ]
         pq.write_table(pa.table(columns, schema=RANKING), path)
 
     def close(self) -> None:

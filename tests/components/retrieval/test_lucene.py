@@ -4,11 +4,12 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from components.config import UserError
-from components.retrieval import lucene
+from components.config import Damaged, UserError
+from components.retrieval import lucene, lucene_ids
 from workflows import ROOT
 
 
@@ -32,7 +33,7 @@ def found(name, analysis, queries, k=10):
         taken = writer.add(lucene.as_json([d for d, _ in documents], [text for _, text in documents]))
     searcher = lucene.Searcher(path, analysis, k1=0.9, b=0.4, threads=2)
     assert len(searcher) == taken, (len(searcher), taken)
-    answers = [[d for d, _ in hits] for hits in searcher.search(queries, k)]
+    answers = [hits.doc_ids.to_pylist() for hits in searcher.search(queries, k)]
     searcher.close()
     return answers
 
@@ -86,6 +87,86 @@ def test_runs_the_packaged_java_and_imports_nothing_large(results):
 
 def test_nothing_prints_but_the_result(tmp_path):
     assert len(in_child(SEARCH, str(tmp_path)).splitlines()) == 1
+
+
+AGAINST_ANSERINI = """
+import json, random, sys
+from pathlib import Path
+import numpy as np
+from components.retrieval import lucene
+
+path, analysis, draw = Path(sys.argv[1]), lucene.AnalyzerConfig(), random.Random(1)
+words = [f"w{number}" for number in range(60)]
+texts = [" ".join(draw.choices(words, k=draw.randint(1, 40))) for _ in range(3000)]
+documents = {f"d{draw.random()} \u00e9\U0001f98a"[draw.randint(0, 12):]: text for text in texts}
+with lucene.IndexWriter(path, analysis, threads=2) as writer:
+    listed = lucene.as_json(list(documents), list(documents.values()))
+    assert sum(writer.add(listed[at : at + 700]) for at in range(0, len(listed), 700)) == len(listed)
+queries = [" ".join(draw.choices(words, k=draw.randint(1, 6))) for _ in range(150)] + ["nothing"]
+
+def found(searcher, k):
+    return [(hits.doc_ids.to_pylist(), hits.scores.tolist()) for hits in searcher.search(queries, k)]
+
+searchers = [lucene.Searcher(path, analysis, k1=0.9, b=0.4, threads=threads) for threads in (1, 3)]
+theirs = lucene.start_jvm().autoclass("io.anserini.search.SimpleSearcher")(str(path), searchers[0]._analyzer)
+theirs.set_bm25(0.9, 0.4)
+wanted = [[(hit.docid, hit.score) for hit in theirs.search(query, 2000)] for query in queries]
+wanted = [([id for id, _ in hits], [score for _, score in hits]) for hits in wanted]
+several = [found(searcher, 2000) == wanted for searcher in searchers for _ in range(3)]
+for file in path.glob("doc_ids.*"):
+    file.unlink()
+old = lucene.Searcher(path, analysis, k1=0.9, b=0.4, threads=1)
+print(json.dumps({"equal": several, "without files": found(old, 2000) == wanted, "longest": len(wanted[0][0]),
+                  "apart": sum(score != round(score, 4) for score in wanted[0][1])}))
+"""
+
+
+def test_finds_what_anserini_finds_and_scores_it_alike(tmp_path):
+    said = json.loads(in_child(AGAINST_ANSERINI, str(tmp_path / "index")).splitlines()[-1])
+    assert said["equal"] == [True] * 6
+    assert said["without files"]
+    assert said["longest"] > 500
+    assert said["apart"] > 100
+
+
+def test_equal_scores_are_written_apart():
+    def plainly(scores):
+        written = []
+        after = 0
+        for score in scores:
+            rounded = np.float32(np.floor(np.float64(score) * 1e4 + 0.5) / 1e4)
+            after = after + 1 if written and written[-1] - rounded < np.float32(1e-4) else 0
+            written.append(np.float32(np.float64(rounded) - 1e-6 * after))
+        return written
+
+    rng = np.random.default_rng(1)
+    for spread in (1e-4, 1e-3, 1e-1, 30):
+        scores = np.sort(rng.uniform(2, 2 + spread, 400).astype(np.float32))[::-1]
+        scores = np.repeat(scores, rng.integers(1, 4, 400))
+        assert lucene.apart(scores).tolist() == plainly(scores)
+    assert lucene.apart(np.float32([3.2, 3.2, 3.2, 1])) == pytest.approx([3.2, 3.199999, 3.199998, 1], abs=3e-7)
+    assert lucene.apart(np.empty(0, np.float32)).tolist() == []
+
+
+def test_ids_are_read_as_they_were_written(tmp_path):
+    assert lucene_ids.opened(tmp_path) is None
+    lucene_ids.write(tmp_path, [[b"a", b"", "\u00e9 b".encode()], [], [b"last"]])
+    assert lucene_ids.opened(tmp_path).to_pylist() == ["a", "", "\u00e9 b", "last"]
+    (tmp_path / "empty").mkdir()
+    lucene_ids.write(tmp_path / "empty", [])
+    assert lucene_ids.opened(tmp_path / "empty").to_pylist() == []
+
+
+@pytest.mark.parametrize("cut", [lucene_ids.ENDS, lucene_ids.TEXT])
+def test_a_lost_or_cut_file_of_ids_is_named(tmp_path, cut):
+    lucene_ids.write(tmp_path, [[b"first", b"second"]])
+    whole = (tmp_path / cut).read_bytes()
+    (tmp_path / cut).write_bytes(whole[:-1])
+    with pytest.raises(Damaged, match="do not belong together"):
+        lucene_ids.opened(tmp_path)
+    (tmp_path / cut).unlink()
+    with pytest.raises(Damaged, match=f"{cut} is not there"):
+        lucene_ids.opened(tmp_path)
 
 
 def test_the_runtime_is_found_without_importing_pyserini_or_starting_java():
