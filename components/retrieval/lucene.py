@@ -177,6 +177,9 @@ def start_jvm(threads: int = 1) -> Any:
     return jnius
 
 
+# A method of pyjnius keeps the object that it is called on, whatever the thread: between that and the call there must
+# be nothing in which another thread gets its turn, or the lock.
+_lock = Lock()
 _loggers: list[Any] = []  # a Java logger without references loses its level
 
 
@@ -234,7 +237,10 @@ class IndexWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        else:
+            self._indexer.close()
 
 
 def _reader(path: Path) -> Any:
@@ -326,7 +332,7 @@ class Searcher:
         self._generator = autoclass("io.anserini.search.query.BagOfWordsQueryGenerator")()
         self._order, self._json = _by("FIELD_SCORE"), _writes_json(NO_IDS)
         self._feedback: Any = None
-        self._threads, self._lock = threads, Lock()
+        self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "bm25") if threads > 1 else None
 
     def _analyzer_of(self, analyzer: AnalyzerConfig) -> Any:
@@ -364,12 +370,10 @@ class Searcher:
     def _found(self, queries: Sequence[str], k: int) -> list[Hits]:
         results = []
         for query in queries:
-            # A method of pyjnius keeps the object that it is called on, for all threads: what is called on several
-            # objects is called under the lock.
-            with self._lock:
+            with _lock:
                 asked = self._generator.buildQuery(CONTENTS, self._analyzer, query)
             results.append(self._searcher.search(asked, k, self._order, True))
-        with self._lock:
+        with _lock:
             together = self._autoclass("java.util.ArrayList")()
             for result in results:
                 together.add(result)
