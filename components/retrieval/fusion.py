@@ -27,7 +27,7 @@ class FusionConfig(Config):
     """`interleave`: the first document of each list in turn, then the second, and so on, each document once
     (EAR: Chuang et al., 2023, Appendix B.3, for its sentence, answer and title expansions). `reciprocal`: by the sum of
     1 / (c + rank) over the lists (reciprocal rank fusion, Cormack et al., 2009). `interpolate`: by the sum of the
-    normalised scores, where a document has the lowest score of a list that it is not in."""
+    normalised scores, where a document has the lowest score of a list that it is not in (`max-min`: 0)."""
     depth: int = Field(100, ge=1)
     """Number of documents of a query in the fused ranking. EAR's public code may return up to two more, as it counts
     only after a turn of all lists. A list that has ended is skipped."""

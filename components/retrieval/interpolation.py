@@ -15,8 +15,9 @@ Normalise = Literal["none", "max-min"]
 def interpolated(rankings: Sequence[pa.Table], weights: Sequence[float], normalise: Normalise, *, k: int) -> pa.Table:
     """The k best documents of each query by the weighted sum of the rankings' scores, ties in order of doc_id.
 
-    A document that a ranking does not have gets its lowest score for the query. Queries come in the first ranking's
-    order, then those that only the second has, and so on.
+    A document that a ranking does not have gets its lowest score for the query; with `max-min` that is 0, also where
+    all that the ranking has score alike, which then get 1: for a rare word BM25 may find one document alone.
+    Queries come in the first ranking's order, then those that only the second has, and so on.
     """
     whole = pa.concat_tables(rankings)
     queries, documents = pc.unique(whole["query_id"]), pc.unique(whole["doc_id"]).sort()
@@ -26,7 +27,7 @@ def interpolated(rankings: Sequence[pa.Table], weights: Sequence[float], normali
     total = np.zeros(len(union))
     for table, own, weight in zip(rankings, keys, weights, strict=True):
         values = _normalised(table, own // max(1, len(documents)), len(queries), normalise)
-        lowest = np.full(len(queries), np.inf)
+        lowest = np.full(len(queries), np.inf if normalise == "none" else 0.0)
         np.minimum.at(lowest, own // max(1, len(documents)), values)
         scores = np.where(np.isinf(lowest), 0.0, lowest)[query]
         scores[np.searchsorted(union, own)] = values
@@ -50,12 +51,12 @@ def _keys(table: pa.Table, queries: pa.Array, documents: pa.Array) -> np.ndarray
 
 
 def _normalised(table: pa.Table, query: np.ndarray, queries: int, normalise: Normalise) -> np.ndarray:
-    """float64 scores of a ranking, normalised; with `max-min` 0 for all documents of a query whose scores are equal."""
+    """float64 scores of a ranking, normalised; with `max-min` 1 for all documents of a query whose scores are equal."""
     values = table["score"].to_numpy().astype(np.float64)
     if normalise == "none":
         return values
     low, high = np.full(queries, np.inf), np.full(queries, -np.inf)
     np.minimum.at(low, query, values)
     np.maximum.at(high, query, values)
-    span = np.where(high > low, high - low, 1.0)
-    return (values - low[query]) / span[query]
+    low, span = low[query], (high - low)[query]
+    return np.where(span > 0, (values - low) / np.where(span > 0, span, 1.0), 1.0)

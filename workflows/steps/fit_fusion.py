@@ -32,7 +32,7 @@ def _cost(
                 makes=None)  # fmt: skip
 
 
-@Description(part="search", cost=_cost)
+@Description(part="search", version=2, cost=_cost)
 def fit_fusion(
     out: Path, cluster: Cluster, *, data: Path, rankings: list[Path], split: str, measure: str, config: FusionConfig,
     weights: Sequence[float] = WEIGHTS, constants: Sequence[float] = CONSTANTS, queries: int = QUERIES,

@@ -29,7 +29,7 @@ def _cost(site: Site, *, data: Sizes, rankings: list[Ranking], split: str, confi
     return Cost(work=(Work("rows", float(rows)),), makes=made, kept=made.bytes)
 
 
-@Description(part="search", cost=_cost)
+@Description(part="search", version=2, cost=_cost)
 def fuse(
     out: Path, cluster: Cluster, *, data: Path, rankings: list[Path], split: str, config: FusionConfig | Path
 ) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _expansions_cost(
     return Cost(work=(Work("rows", 2.0 * rows),), makes=made, kept=made.bytes)
 
 
-@Description(part="search", cost=_expansions_cost)
+@Description(part="search", version=2, cost=_expansions_cost)
 def fuse_expansions(
     out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path, otherwise: Path, split: str,
     config: FusionConfig,

@@ -37,7 +37,7 @@ def plain(first: Found, second: Found, config: FusionConfig, k: int) -> list[tup
             for doc in {**first.get(query, {}), **second.get(query, {})}:
                 value = scores.get(doc, low)
                 if config.normalise == "max-min":
-                    value = (value - low) / (high - low) if high > low else 0.0
+                    value = (value - low) / (high - low) if high > low else float(doc in scores)
                 total[doc] = total.get(doc, 0.0) + share * value
         best = sorted(total.items(), key=lambda one: (-one[1], one[0]))[:k]
         rows += [(query, doc, rank, score) for rank, (doc, score) in enumerate(best, 1)]
@@ -74,8 +74,16 @@ def test_with_itself_a_ranking_keeps_its_order() -> None:
 def test_equal_scores_are_no_division_by_zero_and_nothing_is_no_error() -> None:
     one, other = table({"q": {"a": 2.0, "b": 2.0}}), table({"q": {"b": 1.0, "c": 0.0}})
     found = fuse([one, other], how()).to_pylist()
-    assert [(row["doc_id"], row["score"]) for row in found] == [("b", 0.5), ("a", 0.0), ("c", 0.0)]
+    assert [(row["doc_id"], row["score"]) for row in found] == [("b", 1.0), ("a", 0.5), ("c", 0.0)]
     assert len(fuse([table({}), table({})], how())) == 0
+
+
+def test_the_one_document_that_a_list_has_counts() -> None:
+    dense = table({"q": {f"d{number}": 1 - number / 10 for number in range(10)}})
+    words = table({"q": {"d7": 14.2}})
+    found = fuse([dense, words], how(weight=0.9)).to_pylist()
+    assert found[0]["doc_id"] == "d7"
+    assert found[0]["score"] == pytest.approx(0.9 + 0.1 * 2 / 9)
 
 
 def test_more_than_two_rankings_weigh_the_same() -> None:
