@@ -67,6 +67,8 @@ class System:
     def load(cls, folder: Path | str, *, threads: int, models: Callable[[], Mapping[str, Any]] = dict) -> Self:
         """The system in a folder; UserError for a folder that is none or lacks something. `models` are the other
         options of `Inference`, where these are not a processor's."""
+        if threads < 1:
+            raise UserError(f"load: threads: got {threads}; accepted: 1 or more")
         try:
             return cls._load(Path(folder), threads=threads, models=models)
         except Damaged as error:
@@ -115,9 +117,13 @@ class System:
         each part took: `encode` (tokenise too), `search`, `bm25`, `fuse`, `rank`, `text`.
         """
         self.config.check_k(k)
-        if not texts:
-            return []
-        spent = Seconds() if seconds is None else seconds
+        queries = list(texts)
+        if isinstance(texts, str) or not all(isinstance(query, str) for query in queries):
+            raise UserError("search: texts: accepted: a list of strings, each of them a query")
+        return self._search(queries, k, Seconds() if seconds is None else seconds) if queries else []
+
+    def _search(self, texts: list[str], k: int, spent: Seconds) -> list[list[Hit]]:
+        """The same for a list that has some."""
         with self._one_at_a_time:
             lists = self._lists(texts, k, spent)
             with spent.of("fuse"):

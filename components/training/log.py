@@ -31,9 +31,15 @@ class MetricsLog:
         state.count += 1
         if state.update % self._config.log_every == 0 or state.update == self._config.updates:
             means = {name: round(value / state.count, 6) for name, value in state.sums.items()}
-            means |= {"learning_rate": rate, "gradient_norm": round(norm, 5), "seconds": round(state.seconds, 2)}
+            means |= {"learning_rate": rate, "gradient_norm": float(f"{norm:.6g}"), "seconds": round(state.seconds, 2)}
             self.write(state.update, means)
             state.sums, state.count = {}, 0
+
+    def never_moved(self) -> bool:
+        """Whether the gradient was 0 wherever it was written down, so that nothing was learnt."""
+        lines = [json.loads(line) for line in self._path.read_text().splitlines()] if self._path.exists() else []
+        norms = [line["gradient_norm"] for line in lines if "gradient_norm" in line]
+        return bool(norms) and not any(norms)
 
     def write(self, update: int, values: dict[str, float]) -> None:
         """Write a line of values after an update."""

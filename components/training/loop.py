@@ -38,6 +38,11 @@ from components.training.schedule import learning_rate, noam_peak, visits_of_upd
 from components.training.state import Best, TrainingState
 from components.training.validation import LOSS, better, validate
 
+STILL = (
+    "The gradient was 0 in every update that the log has, so the model is as it was. Groups of one candidate, and "
+    "losses whose weights are all 0, teach nothing."
+)
+
 
 @dataclass(frozen=True)
 class Execution:
@@ -121,7 +126,7 @@ def _train(
                     on_save()
                 saved = time.monotonic()
             on_update(state.update, f"loss {sum(losses.values()):.3f}")
-    return _finish(objective, optimizer, config, out, state, first, device)
+    return _finish(objective, optimizer, config, out, state, first, device, still=rank() == 0 and log.never_moved())
 
 
 def _prepare(
@@ -251,7 +256,7 @@ def _finished(out: Path) -> dict[str, Any]:
 
 def _finish(
     objective: Objective, optimizer: Any, config: TrainConfig, out: Path, state: TrainingState, first: int,
-    device: torch.device,
+    device: torch.device, *, still: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Write the model, and what a training that carries on from it needs; drop the checkpoints."""
     rate = objective.rate(device=device.type, precision=products(config, device))
@@ -263,6 +268,7 @@ def _finish(
         "rows_per_second": round(state.update * config.batch / max(1e-9, state.seconds), 2),
         "workers": workers(),
         **({"best": asdict(state.best)} if state.best else {}),
+        **({"note": STILL} if still else {}),
         **(noam_peak(config, first, state.update) if config.schedule == "noam" else {}),
     }
     moments = checkpoints.whole_moments(optimizer) if config.chained else {}

@@ -95,7 +95,7 @@ class Cluster(Config):
     """Ray Data's workers that run rankers and query rerankers; null is the same as `map`."""
     java: Pool = Pool()
     """Ray Data's workers for BM25; each has a JVM."""
-    object_store_mb: int = 300
+    object_store_mb: int = Field(300, ge=75)
     """MB of shared memory of a Ray that starts on this machine. Tables and vectors travel as files and need none."""
     max_tokens_per_pass: int | None = Field(None, ge=8)
     """Most tokens in one pass through a model, padding included; changes only memory and speed. Null is 65,536 on a GPU
@@ -118,7 +118,7 @@ class Cluster(Config):
     save_seconds: float = Field(60, ge=0)
     """Seconds between the checkpoints of a training: how much of it is lost at most when everything dies. 0 writes one
     after each update."""
-    retries: int = 3
+    retries: int = Field(3, ge=0)
     """How often a training starts again after a worker has died, before the step fails."""
 
     @field_validator("address")

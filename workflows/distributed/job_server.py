@@ -153,12 +153,16 @@ class JobServer:
 
 def url_of(address: str) -> str:
     """A job server's URL without a slash at its end; UserError where it is none, or holds a secret."""
-    url = urllib.parse.urlsplit(address)
-    if url.username is not None or url.query:
+    if "@" in address or "?" in address:
         raise UserError(
             "--address: holds more than a host and a port, and would be written to logs; accepted: http(s)://HOST:PORT"
         )
-    if url.scheme not in ("http", "https") or not url.hostname:
+    try:
+        url = urllib.parse.urlsplit(address)
+        known = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0 and " " not in address
+    except ValueError:  # half of an IPv6 address, or a port that is no number
+        known = False
+    if not known:
         raise UserError(f"--address {address}: accepted: the job server's URL, such as http://127.0.0.1:8265")
     return address.rstrip("/")
 

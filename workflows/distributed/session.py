@@ -99,15 +99,23 @@ def _start(ray: Any, cluster: Cluster) -> None:
             print(f"Ray's dashboard: http://{dashboard}", file=sys.stderr, flush=True)
         return
     _write_token()
-    with _level_unsaid():
-        ray.init(
-            address="local",  # never another cluster that happens to run on this host
-            include_dashboard=False,
-            # Logical CPUs. Ray Data hangs without a message when the workers leave none free for its own tasks.
-            num_cpus=cluster.logical_cpus(),
-            object_store_memory=cluster.object_store_mb * 2**20,
-            **quiet,
-        )
+    try:
+        with _level_unsaid():
+            ray.init(
+                address="local",  # never another cluster that happens to run on this host
+                include_dashboard=False,
+                # Logical CPUs. Ray Data hangs without a message when the workers leave none free for its own tasks.
+                num_cpus=cluster.logical_cpus(),
+                object_store_memory=cluster.object_store_mb * 2**20,
+                **quiet,
+            )
+    except ValueError as error:
+        if "object store" not in str(error):
+            raise
+        raise UserError(
+            f"cluster: object_store_mb: this machine has no {cluster.object_store_mb} MB of memory for it; accepted: "
+            "75 to what it has"
+        ) from None
 
 
 @contextmanager

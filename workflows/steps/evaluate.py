@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import Field
 
 from components.config import Config, UserError, listing
 from components.data.groups import measured_queries
@@ -38,9 +39,9 @@ ROWS = 200_000
 class EntropyConfig(Config):
     """How sharp a retriever's choice among its first documents is (Zhang et al., 2022, Table 6)."""
 
-    documents: int = 15
+    documents: int = Field(15, ge=1)
     """How many first documents of a query."""
-    temperature: float = 1.0
+    temperature: float = Field(1.0, gt=0)
     """What the scores are divided by before the softmax."""
 
 

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+
 from components.config import UserError
 from components.data.groups import queries_of
 from components.data.tables import QRELS, RANKING, of_queries, read
@@ -34,8 +36,8 @@ def gate(
     """
     asked = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
     qrels = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)])
-    if not len(qrels):
-        raise UserError(f"gate: {split!r} has no judged queries to decide by; hold some out "
+    if not pc.any(pc.greater(qrels["relevance"], 0)).as_py():
+        raise UserError(f"gate: {split!r} has no query with a relevant document to decide by; hold some out "
                         "(`data.hold_out: {dev: {share: 0.1}}`), or play all the same (`gate: false`)")  # fmt: skip
     before = of_queries(ranking / "ranking.parquet", RANKING, asked)
     decision = decide(before, read(reranked / "ranking.parquet", RANKING), qrels, measure, config)

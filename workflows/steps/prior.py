@@ -65,6 +65,11 @@ def fit_prior(
     if not len(first):
         raise UserError(f"prior: {split!r} has no queries that weights could be fitted on; {WITHOUT_DEV}")
     features, relevant = _features(first, priors), _relevant(data, split, first)
+    if not relevant.any():
+        raise UserError(
+            f"prior: no query of {split!r} has a relevant document among the first {depth} that the ranker read, so no "
+            f"weights could be fitted; rerank deeper (`rerank.depth`), {WITHOUT_DEV}"
+        )
     query = first["query_id"].combine_chunks().dictionary_encode()
     rows, halves = query.indices.to_numpy(), np.array([keyed_int("half", name) % 2 for name in query.dictionary])
     own, sums = halves[rows], np.zeros(len(first))

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from components.config import UserError
 from components.systems.config import SystemConfig
 from components.systems.documents import Documents
 from components.systems.system import System
@@ -128,3 +129,16 @@ def test_two_lists_have_their_own_lengths_and_one_as_many_as_are_needed() -> Non
 
 def test_no_queries_find_nothing() -> None:
     assert system(dense=DENSE)[0].search([], 5) == []
+
+
+@pytest.mark.parametrize("texts", ["cats", ["cats", None], [b"cats"], [["cats"]]])
+def test_what_is_no_list_of_strings_is_refused(texts: Any) -> None:
+    with pytest.raises(UserError, match="accepted: a list of strings"):
+        system(dense=DENSE)[0].search(texts, 5)
+
+
+def test_any_sequence_of_strings_is_searched() -> None:
+    searching = system(dense=DENSE)[0]
+    wanted = searching.search(["one", "two"], 5)
+    assert searching.search(np.array(["one", "two"]), 5) == wanted  # type: ignore[arg-type]
+    assert searching.search((text for text in ("one", "two")), 5) == wanted  # type: ignore[arg-type]

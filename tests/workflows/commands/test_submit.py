@@ -71,6 +71,9 @@ def answering() -> Iterator[Any]:
         ("ray://127.0.0.1:10001", "--address ray://127.0.0.1:10001: accepted: the job server's URL"),
         ("auto", "--address auto: accepted: the job server's URL"),
         ("http://", "--address http://: accepted: the job server's URL"),
+        ("http://[::1", "--address http://[::1: accepted: the job server's URL"),
+        ("http://127.0.0.1:abc", "--address http://127.0.0.1:abc: accepted: the job server's URL"),
+        ("http://exa mple:8265", "--address http://exa mple:8265: accepted: the job server's URL"),
         (NOBODY, f"--address {NOBODY}: does not answer (["),
     ],
 )
@@ -83,10 +86,11 @@ def test_an_address_that_is_none(place: Place, capsys: pytest.CaptureFixture[str
 
 
 def test_a_password_in_an_address_is_not_repeated(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    assert submitted(place, address="http://me:swordfish@127.0.0.1:8265") == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: --address: holds more than a host and a port")
-    assert "swordfish" not in said
+    for address in ("http://me:swordfish@127.0.0.1:8265", "http://me:swordfish@[::1"):
+        assert submitted(place, address=address) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("error: --address: holds more than a host and a port")
+        assert "swordfish" not in said
 
 
 @pytest.mark.parametrize(

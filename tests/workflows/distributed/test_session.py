@@ -114,6 +114,19 @@ def test_joining_a_cluster_prints_its_dashboard(
     assert capsys.readouterr().err == ("Ray's dashboard: http://127.0.0.1:8265\n" if page else "")
 
 
+TOO_LARGE = """
+from workflows.distributed.cluster import Cluster
+from workflows.distributed.session import ray_session
+ray_session(Cluster(object_store_mb=100_000_000))
+"""
+
+
+@pytest.mark.slow
+def test_more_shared_memory_than_the_machine_has_is_a_users_mistake() -> None:
+    done = subprocess.run([sys.executable, "-c", TOO_LARGE], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "UserError: cluster: object_store_mb: this machine has no 100000000 MB of memory for it" in done.stderr
+
+
 @pytest.mark.parametrize("started_by_the_run", [True, False])
 def test_the_ray_of_another_run_is_no_cluster(
     started_by_the_run: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from components.config import UserError
 from components.data.tables import GROUPS, QRELS, RANKING, read, write
 from tests.support import toy
 from workflows.steps.prior import add_prior, fit_prior, teach_with_prior
@@ -99,6 +101,19 @@ def test_dev_queries_are_ranked_by_weights_of_the_other_half(world: dict[str, An
     changed = {query for query, doc in before if before[query, doc] != after[query, doc]}
     assert QUERIES[0] not in changed
     assert 10 < len(changed) < 30
+
+
+def test_weights_are_not_fitted_where_nothing_relevant_was_read(world: dict[str, Any], tmp_path: Path) -> None:
+    qrels = read(world["data"] / "qrels.parquet", QRELS)
+    for relevance, doc_id in ((0, "d0"), (1, f"d{DEPTH}")):
+        rows = [{**row, "relevance": relevance, "doc_id": doc_id} for row in qrels.to_pylist()]
+        write(world["data"] / "qrels.parquet", pa.Table.from_pylist(rows, schema=QRELS), QRELS)
+        if relevance:
+            reranked = read(world["reranked"] / "ranking.parquet", RANKING)
+            far = pc.or_(pc.not_equal(reranked["doc_id"], doc_id), pc.greater(reranked["rank"], DEPTH))
+            write(world["reranked"] / "ranking.parquet", reranked.filter(far), RANKING)
+        with pytest.raises(UserError, match="no query of 'dev' has a relevant document among the first"):
+            fitted(world, tmp_path / f"out {relevance}")
 
 
 def test_groups_are_taught_the_sums(world: dict[str, Any], tmp_path: Path) -> None:

@@ -62,6 +62,12 @@ def test_a_trained_model_is_there_and_begins_the_next_training(run: Any, tmp_pat
     assert names[objective] <= lines(tmp_path / "a")[0].keys()
 
 
+def test_a_training_that_changes_nothing_says_so(run: Any) -> None:
+    assert "note" not in run("learns")
+    nothing = [{"function": toy.CROSS_ENTROPY, "over": "batch", "weight": 0.0}]
+    assert "the model is as it was" in run("nothing to learn", losses=nothing)["note"]
+
+
 def test_an_interrupted_training_resumes_from_its_checkpoint(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
