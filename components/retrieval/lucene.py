@@ -88,9 +88,9 @@ class AnalyzerConfig(Config):
 class BM25Config(Config):
     """BM25's two numbers. The defaults are Pyserini's."""
 
-    k1: float = 0.9
+    k1: float = Field(0.9, ge=0)
     """How fast repetitions of a word stop counting."""
-    b: float = 0.4
+    b: float = Field(0.4, ge=0, le=1)
     """How much a document's length counts against it, from 0 to 1."""
 
 
