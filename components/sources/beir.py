@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from components.sources import base
-from components.sources.reading import Item, fields, fitting, named, plain_or_gz, read_lines, read_objects
+from components.sources.reading import Item, fields, named, plain_or_gz, read_lines, read_objects, splits
 from components.sources.records import (
     UNJUDGED,
     Bad,
@@ -60,8 +60,7 @@ class Source(base.Source):
         return plain_or_gz(base.locate(self.path) / name)
 
     def _splits(self) -> dict[str, str]:
-        present = {path.name.partition(".tsv")[0] for path in fitting(base.locate(self.path) / "qrels", "*.tsv*")}
-        return base.chosen(self.splits, sorted(present))
+        return base.chosen(self.splits, splits(base.locate(self.path) / "qrels", ""))
 
 
 def _document(item: Item) -> Document | Bad:

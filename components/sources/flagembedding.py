@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
+from components.config import listing
 from components.sources import training_groups
 from components.sources.records import Bad
 from components.sources.training_groups import Given, divided, passages, scores, without_ids
@@ -34,8 +35,11 @@ class Source(training_groups.GroupSource):
 
     def given(self, row: dict[str, Any], split: str, place: str) -> Given | Bad:
         """A row with its positives before its negatives."""
-        positives, negatives = row.get("pos"), row.get("neg") if row.get("neg") is not None else []
-        if "query" not in row or not isinstance(positives, list) or not isinstance(negatives, list):
+        positives: Any = row.get("pos")
+        negatives: Any = row.get("neg") or []
+        if wrong := [name for name in ("pos", "neg") if not isinstance(row.get(name), list | None)]:
+            return Bad("wrong columns", place, f"{listing(wrong)}: accepted: a list of texts")
+        if "query" not in row or positives is None:
             return Bad("wrong columns", place, f"expected query, pos and neg; it has {', '.join(row)}")
         teacher: list[float] | Bad | None = None
         lists = [row.get("pos_scores"), row.get("neg_scores")]

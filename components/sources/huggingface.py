@@ -115,7 +115,9 @@ def _load(declared: Table, place: str) -> Any:
     if isinstance(loaded, dict):
         if declared.split not in loaded:
             raise UserError(f"{place}: no split {declared.split!r}; it has {listing(loaded)}")
-        loaded = loaded[declared.split]
+        return loaded[declared.split]
+    if declared.path is not None and declared.split not in (None, str(loaded.split)):
+        raise UserError(f"{place}: split: got {declared.split!r}; accepted: none, as this is one table")
     return loaded
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from components.sources import base
-from components.sources.reading import fitting, named, plain_or_gz, read_lines, some
+from components.sources.reading import named, plain_or_gz, read_lines, some, splits
 from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 
 
@@ -81,5 +81,4 @@ class Source(base.Source):
         return plain_or_gz(base.locate(self.path) / name)
 
     def _splits(self) -> dict[str, str]:
-        paths = fitting(base.locate(self.path), "queries.*.tsv*")
-        return base.chosen(self.splits, sorted({path.name[len("queries.") :].partition(".tsv")[0] for path in paths}))
+        return base.chosen(self.splits, splits(base.locate(self.path), "queries."))

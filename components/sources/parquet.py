@@ -232,6 +232,8 @@ def theirs_of(
         column = columns.get(name, name)
         if column not in present and (name in needed or name in columns):
             raise UserError(f"{place}: wrong columns: no column {column!r} for {name}; it has {listing(present)}")
+        if present.count(column) > 1:
+            raise UserError(f"{place}: wrong columns: {column!r} is there more than once; accepted: once")
         theirs[name] = column if column in present else None
     return theirs
 

@@ -87,6 +87,14 @@ def matching(folder: Path, pattern: str) -> list[Path]:
     return found or [plain_or_gz(folder / pattern)]
 
 
+def splits(folder: Path, before: str) -> list[str]:
+    """The splits that a folder has a table of: those of `BEFOREsplit.tsv`, gzipped or not. Copies that an editor or a
+    system has left are none."""
+    names = [path.name.removesuffix(".gz") for path in fitting(folder, f"{before}*.tsv*")]
+    found = {name.removeprefix(before).removesuffix(".tsv") for name in names if name.endswith(".tsv")}
+    return sorted(filter(is_part, found))
+
+
 def named(folder: Path, paths: Iterable[Path]) -> dict[str, Path]:
     """Files by their names inside a folder; UserError for one that is elsewhere."""
     try:

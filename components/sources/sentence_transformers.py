@@ -55,6 +55,8 @@ class Source(training_groups.GroupSource):
         asked, *others = (row[name] for name in columns)
         pair = len(others) == 1 and not isinstance(others[0], list)
         texts = others[0] if len(others) == 1 and not pair else others
+        if len(others) > 1 and others[0] is None:
+            return Bad("wrong columns", place, f"{columns[1]!r}, the positive, is null")
         texts = [text for text in texts if text is not None]  # n-tuples of several lengths in one table
         if not texts:
             return Bad("wrong columns", place, "a query without a text after it")

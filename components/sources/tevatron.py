@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from components.config import listing
 from components.data.tables import document_text
 from components.sources import base, training_groups
 from components.sources.reading import matching
@@ -53,9 +54,11 @@ class Source(training_groups.GroupSource):
         if older and self.corpus is not None:
             return Bad("wrong columns", place, "rows with passages need no corpus; accepted: corpus: null")
         ending, asked = ("passages", "query") if older else ("document_ids", "query_text")
-        lists = [row.get(f"{side}_{ending}") for side in SIDES]
-        positives, negatives = lists
-        if "query_id" not in row or not isinstance(positives, list) or not isinstance(negatives, list):
+        keys = [f"{side}_{ending}" for side in SIDES]
+        if wrong := [key for key in keys if not isinstance(row.get(key), list | None)]:
+            return Bad("wrong columns", place, f"{listing(wrong)}: accepted: a list")
+        positives, negatives = row.get(keys[0]), row.get(keys[1]) or []
+        if "query_id" not in row or positives is None or keys[1] not in row:
             names = f"query_id, {asked}, positive_{ending} and negative_{ending}"
             return Bad("wrong columns", place, f"expected {names}; it has {', '.join(row)}")
         if not older and self.corpus is None:

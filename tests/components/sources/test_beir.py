@@ -30,6 +30,15 @@ def test_beir(tmp_path: Path, gz: str) -> None:
     ]
 
 
+def test_what_an_editor_leaves_is_no_split(tmp_path: Path) -> None:
+    folder = beir(tmp_path)
+    for name in ("test.tsv.bak", "._test.tsv", "train.tsv~", "notes.txt"):
+        (folder / "qrels" / name).write_bytes(b"\xff\xfe")
+    assert [name for name in source(format="beir", path=str(folder)).files() if name.startswith("qrels")] == [
+        "qrels/test.tsv", "qrels/train.tsv",
+    ]  # fmt: skip
+
+
 def test_beir_reads_chosen_splits_under_our_names(tmp_path: Path) -> None:
     found = source(format="beir", path=str(beir(tmp_path)), splits={"dev": "test"})
     assert list(found.files()) == ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"]

@@ -42,6 +42,12 @@ def test_huggingface_saved_to_disk(tmp_path: Path) -> None:
     wrong = {"dev": {"path": str(tmp_path / "qrels"), "split": "dev"}}
     with pytest.raises(UserError, match="no split 'dev'; it has train, test"):
         list(source(format="huggingface", **(keys | {"qrels": wrong})).read_qrels())
+    other = {"path": str(tmp_path / "qrels" / "train"), "split": "test", "columns": columns}
+    with pytest.raises(UserError, match="split: got 'test'; accepted: none, as this is one table"):
+        list(source(format="huggingface", **(keys | {"qrels": {"test": other}})).read_qrels())
+    unknown = {"path": str(tmp_path / "queries"), "split": "test"}
+    with pytest.raises(UserError, match="split: got 'test'; accepted: none"):
+        list(source(format="huggingface", **(keys | {"queries": unknown})).read_queries())
     none = datasets.Dataset.from_dict({"query_id": [], "text": []})
     none.save_to_disk(tmp_path / "none")
     with pytest.raises(UserError, match="none: not a dataset of `save_to_disk`"):

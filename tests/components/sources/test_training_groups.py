@@ -56,13 +56,15 @@ def test_tevatrons_older_rows_have_their_passages(tmp_path: Path) -> None:
          "negative_passages": [passage(2, ROME, score=1), passage(3, BERLIN, score=-2.0)]},
         {"query_id": "8", "query": "hills?", "positive_passages": [passage(2, ROME)],
          "negative_passages": [passage(1, PARIS)]},
+        {"query_id": "9", "query": "alone?", "positive_passages": [passage(2, ROME)], "negative_passages": None},
     )  # fmt: skip
     found = read(tmp_path, "tevatron")
     assert without_place(found.read_documents()) == [("1", "", PARIS), ("2", "", ROME), ("3", "", BERLIN)]
-    assert without_place(found.read_qrels()) == [("7", "1", 1, "train"), ("8", "2", 1, "train")]
+    assert without_place(found.read_qrels()) == [("7", "1", 1, "train"), ("8", "2", 1, "train"), ("9", "2", 1, "train")]
     assert offered(found) == [
         ("where?", [PARIS, ROME, BERLIN], [1.0, 0.0, 0.0], [9.5, 1.0, -2.0]),
         ("hills?", [ROME, PARIS], [1.0, 0.0], None),
+        ("alone?", [ROME], [1.0], None),
     ]
 
 
@@ -212,7 +214,10 @@ def test_groups_of_several_sizes_make_no_table(tmp_path: Path) -> None:
         ("tevatron", {"query": "a", "positive_passages": [], "negative_passages": []}, "expected query_id"),
         ("tevatron", {"query_id": "1", "positive_document_ids": [], "negative_document_ids": []}, "the key `corpus`"),
         ("tevatron", {"query_id": "1", "query": "a", "positive_passages": ["x"], "negative_passages": []}, "objects"),
-        ("flagembedding", {"query": "a", "pos": PARIS}, "expected query, pos and neg"),
+        ("tevatron", {"query_id": "1", "query": "a", "positive_passages": {}}, "positive_passages: accepted: a list"),
+        ("flagembedding", {"query": "a", "pos": PARIS}, "pos: accepted: a list of texts"),
+        ("flagembedding", {"query": "a", "pos": None}, "expected query, pos and neg"),
+        ("flagembedding", {"query": "a", "pos": [PARIS], "neg": ROME}, "neg: accepted: a list of texts"),
         ("flagembedding", {"query": "a", "pos": [PARIS], "neg": [3]}, "must be text"),
         ("flagembedding", {"query": "a", "pos": [PARIS], "neg": [ROME], "pos_scores": [1], "neg_scores": []}, "be as"),
         ("flagembedding", {"query": "a", "pos": [PARIS], "neg": [], "pos_scores": ["high"]}, "got 'high'"),
@@ -220,6 +225,7 @@ def test_groups_of_several_sizes_make_no_table(tmp_path: Path) -> None:
         ("flagembedding", {"query": "a", "pos": [PARIS], "neg": [], "pos_scores": [1e39]}, "got 1e+39"),
         ("sentence_transformers", {"text": "a", "label": 1}, "two columns of text"),
         ("sentence_transformers", {"a": "x", "b": None}, "a query without a text after it"),
+        ("sentence_transformers", {"anchor": "x", "positive": None, "negative": "y"}, "the positive, is null"),
         ("sentence_transformers", {"a": "x", "b": []}, "a query without a text after it"),
         ("sentence_transformers", {"a": "x", "b": "y", "c": "z", "label": 0.4}, "one for each text after the query"),
         ("sentence_transformers", {"positive": "x", "query": "y"}, "'positive' is column 1 of the texts; `columns`"),
