@@ -4,7 +4,6 @@ that a run has in the store, but for what the other runs here use too."""
 import argparse
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 from components.config import UserError, listing
 from workflows.commands.opening import add_config, opened
@@ -21,15 +20,19 @@ def superseded(experiment: Experiment, store: Store) -> Iterator[tuple[Step, lis
     """Steps, the files of them that may go (glob patterns), and their bytes.
 
     Those are what a step's function calls droppable, such as vectors and indexes, unless it belongs to the last
-    retrieval or to the system that `export` takes, and what only a later step could carry on from, such as the
-    optimizer's state of an earlier training.
+    retrieval or to the system that `export` takes, of this run or of another beside it, and what only a later step
+    could carry on from, such as the optimizer's state of an earlier training. What an unfinished run beside it uses
+    stays.
     """
     last = {node.fingerprint for node in _kept(experiment.outcome, store)}
+    for other in _beside(experiment):
+        unfinished = bool(pending(other.wanted, store))
+        last |= {node.fingerprint for node in (graph(other.wanted) if unfinished else _kept(other.outcome, store))}
     nodes = graph(experiment.wanted)
     carried_on = {node.inputs[name].fingerprint for node in nodes for name in node.description.carries}
     for node in nodes:
         droppable = () if node.fingerprint in last else node.description.droppable
-        files = [*droppable, *(node.description.carried if node.fingerprint in carried_on else ())]
+        files = [*droppable, *(node.description.carried if node.fingerprint in carried_on - last else ())]
         if files and store.is_done(node):
             (size,) = store.sizes([node], *files)
             if size:
@@ -81,13 +84,23 @@ def call(arguments: argparse.Namespace) -> None:
                 link.unlink()
 
 
-def _names(run: Path, runs: Path) -> set[str]:
-    """The names of what a run uses. UserError where its config cannot be read."""
-    try:
-        return {node.name for node in graph(experiments.read(run, [], runs).wanted)}
-    except UserError as error:
-        raise UserError(f"{run} may use what would be removed, and its config cannot be read; mend that, or remove the "
-                        f"folder: {error}") from None  # fmt: skip
+def _beside(experiment: Experiment) -> Iterator[Experiment]:
+    """The other runs in the folder of runs, and that of another config which the run's own folder holds. UserError
+    where a config cannot be read."""
+    own = _names(experiment)
+    for run in sorted(experiment.run.parent.glob("*")):
+        if is_run(run) and (run / PLAN).is_file():
+            try:
+                other = experiments.read(run, [], run.parent)
+            except UserError as error:
+                raise UserError(f"{run} may use what would be removed, and its config cannot be read; mend that, or "
+                                f"remove the folder: {error}") from None  # fmt: skip
+            if run != experiment.run or _names(other) != own:
+                yield other
+
+
+def _names(experiment: Experiment) -> set[str]:
+    return {node.name for node in graph(experiment.wanted)}
 
 
 def _own(experiment: Experiment, store: Store) -> Iterator[tuple[Step, list[str], int]]:
@@ -97,14 +110,18 @@ def _own(experiment: Experiment, store: Store) -> Iterator[tuple[Step, list[str]
     if holders := store.holders(nodes):
         name, holder = next(iter(holders.items()))
         raise UserError(f"{name}: {holder} is working on it; stop it first")
-    runs = experiment.run.parent
-    beside = [one for one in runs.glob("*") if is_run(one) and (one / PLAN).is_file() and one != experiment.run]
     # By their configs, not by their links: a run that is under way has none yet.
-    used = {name for one in beside for name in _names(one, runs)}
+    beside = list(_beside(experiment))
+    if any(other.run == experiment.run for other in beside):
+        raise UserError(
+            f"{experiment.run}: holds the run of another config than this one now is; accepted: that folder in its "
+            "place, which removes what the run has"
+        )
+    used = {name for other in beside for name in _names(other)}
     started = store.started(nodes)
     for node in nodes:
         if node.name in started and node.name not in used:
             (size,) = store.sizes([node])
             yield node, [], size
     if shared := [node.label for node in nodes if node.name in started & used]:
-        print(f"kept, as other runs in {runs} use them: {listing(shared)}")
+        print(f"kept, as other runs in {experiment.run.parent} use them: {listing(shared)}")

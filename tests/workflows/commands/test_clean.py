@@ -135,6 +135,36 @@ def test_a_run_beside_it_that_cannot_be_read_is_named(played: Place, tmp_path: P
     assert tiny.contents(place.store) == before
 
 
+def test_what_an_unfinished_run_beside_it_uses_stays(
+    played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(systems, "recommended", lambda outcome, store: "start model")
+    place = played.copy(tmp_path / "clean")
+    assert place("run", "--set", "evaluate.measures=[RR@10]", "--until", "warm retriever vectors") == 0
+    said()
+    assert place("clean") == 0
+    dropped = said()[0]
+    assert "warm retriever vectors" not in dropped
+    assert "control ance 1 vectors" not in dropped
+    finished = tmp_path / "finished"
+    place = played.copy(finished)
+    assert place("run", "--set", "evaluate.measures=[RR@10]") == 0
+    said()
+    assert place("clean") == 0
+    assert "warm retriever vectors" in said()[0]
+
+
+def test_a_run_of_another_config_is_not_taken_for_ones_own(played: Place, tmp_path: Path, said: Said) -> None:
+    """Its folder has the config that was run; the file has been edited since."""
+    place = played.copy(tmp_path / "clean")
+    tree = yaml.safe_load(place.config.read_text())
+    tiny.write(place.config, {**tree, "evaluate": {"measures": ["R@5"]}})
+    before = tiny.contents(place.folder)
+    assert place("clean", "--whole") == 2
+    assert "tiny: holds the run of another config than this one now is; accepted: that folder in its" in said()[1]
+    assert tiny.contents(place.folder) == before
+
+
 def test_a_whole_run_is_removed_but_for_what_another_uses(played: Place, tmp_path: Path, said: Said) -> None:
     place = played.copy(tmp_path / "clean")
     assert place("run", "--set", "evaluate.measures=[RR@10]", "--until", "warm retriever vectors") == 0
