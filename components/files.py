@@ -6,13 +6,16 @@ artifact's record, is there.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
 
 UMASK = os.umask(0)
 os.umask(UMASK)  # it can only be read by being set
+
+
+FULL = (errno.EEXIST, errno.ENOTEMPTY, errno.EISDIR)
+"""What a rename to a directory ends with that is there and not empty, or where a file comes."""
 
 
 @contextmanager
@@ -42,8 +49,8 @@ def replacing(path: Path) -> Iterator[Path]:
             _sync(temporary)
             try:
                 os.replace(temporary, path)
-            except OSError:
-                if not path.is_dir():
+            except OSError as error:
+                if not path.is_dir() or error.errno not in FULL:
                     raise
                 shutil.rmtree(temporary)
             _sync_one(path.parent)  # only its entries: others may write other files there
@@ -51,6 +58,23 @@ def replacing(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.unlink(missing_ok=True)
         raise
+
+
+def file_names(names: Iterable[str]) -> dict[str, str]:
+    """A file's name for each name, no two the same: its letters, digits and what is harmless in a file's name, with
+    hyphens in place of all else.
+
+    >>> file_names(["BM25 + start: a/b", "BM25 + start, a/b", "start,-a-b"])
+    {'BM25 + start: a/b': 'BM25-+-start-a-b', 'BM25 + start, a/b': 'BM25-+-start,-a-b', 'start,-a-b': 'start,-a-b'}
+    >>> file_names(["a b", "a/b", "..", "a-b"])
+    {'a b': 'a-b', 'a/b': 'a-b-2', '..': '-', 'a-b': 'a-b-3'}
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        plain = re.sub(r"^\.+|[^\w.,+()@=-]+", "-", name.replace(": ", "-"))
+        numbered = (plain if number == 1 else f"{plain}-{number}" for number in count(1))
+        found[name] = next(one for one in numbered if one not in found.values())
+    return found
 
 
 def save_array(path: Path, array: np.ndarray) -> None:

@@ -139,7 +139,8 @@ def main(words: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt as stop:
         how = "Terminated." if terminated.is_set() else "Interrupted."
-        runs = hasattr(arguments, "cluster") and not hasattr(arguments, "estimate")  # others, and `plan`, run no steps
+        # Others, and `plan`, run no steps; what `chaos` runs is removed.
+        runs = hasattr(arguments, "cluster") and not {"estimate", "kills"} & vars(arguments).keys()
         kept = f" {KEPT}" if runs else ""
         print(f"\n{str(stop) or how + kept}", file=sys.stderr)
         return 143 if terminated.is_set() else 130

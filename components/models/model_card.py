@@ -100,8 +100,12 @@ def metadata(
     return f"---\n{yaml_text(tree)}---\n"
 
 
-def retriever_card(config: ResolvedDualEncoderConfig, origin: Origin, *, onnx: bool = False) -> str:
-    """The card of a retriever."""
+def retriever_card(
+    config: ResolvedDualEncoderConfig, origin: Origin, *, onnx: bool = False, encoder: str = "AutoModel",
+    base: str | None = None,
+) -> str:  # fmt: skip
+    """The card of a retriever. `encoder` is transformers' class that reads its encoders; `base` the model whose
+    adapters the folder holds, where they are apart."""
     how = "towers of its own for queries and documents" if config.towers == "separate" else "one tower"
     about = (
         f"A dense retriever for search in {origin.collection}, trained with Sparring. It has {how}, "
@@ -118,21 +122,20 @@ def retriever_card(config: ResolvedDualEncoderConfig, origin: Origin, *, onnx: b
                {"query": config.query_prompt, "document": config.document_prompt}.items() if prompt]  # fmt: skip
     use = [
         "FOLDER is this folder, or its id on a hub. A document is its title, a space, and its text.", "",
-        "```python", "from sentence_transformers import SentenceTransformer", "",
-        'retriever = SentenceTransformer("FOLDER")',
-        'queries = retriever.encode_query(["a question"])',
-        'documents = retriever.encode_document(["A title and the text"])',
-        "scores = retriever.similarity(queries, documents)", "```", "",
+        *([f"The folder holds adapters (LoRA) alone: `peft` must be installed, and their base be there, `{base}`.", ""]
+          if base is not None else []),
+        *(_sentence_transformers() if base is None or tower == "FOLDER" else []),
         *([f"sentence-transformers cuts queries at {config.document_tokens} tokens too: longer ones get other vectors "
            "there.", ""] if config.towers == "shared" and config.query_tokens != config.document_tokens else []),
         "With transformers alone" + (", here for queries (documents: `FOLDER/document`)" if tower != "FOLDER" else "")
         + ":", "",
-        "```python", "from transformers import AutoModel, AutoTokenizer", "",
-        f'tokenizer, encoder = AutoTokenizer.from_pretrained("{tower}"), AutoModel.from_pretrained("{tower}")',
+        "```python", f"from transformers import {', '.join(sorted(['AutoTokenizer', encoder]))}", "",
+        f'tokenizer, encoder = AutoTokenizer.from_pretrained("{tower}"), {encoder}.from_pretrained("{tower}")',
         f'batch = tokenizer(["a question"], truncation=True, max_length={config.query_tokens}, padding=True, '
         'return_tensors="pt")',
         "hidden = encoder(**batch).last_hidden_state", f"vectors = {text}",
-        *([f"vectors = vectors[:, :{config.truncate}]"] if config.truncate is not None else []),
+        *([f"vectors = vectors[:, :{config.truncate}]"] if config.truncate is not None
+          and config.projection is None else []),
         *(["vectors = vectors / vectors.norm(dim=-1, keepdim=True)"] if config.similarity == "cosine"
           and config.projection is None else []), "```", "",
         *(["The projection that follows is in sentence-transformers' modules alone.", ""]
@@ -141,6 +144,16 @@ def retriever_card(config: ResolvedDualEncoderConfig, origin: Origin, *, onnx: b
         *(_onnx('SentenceTransformer("FOLDER", backend="onnx")') if onnx else []),
     ]  # fmt: skip
     return _card("retriever", f"{origin.collection}: retriever", about, origin, use)
+
+
+def _sentence_transformers() -> list[str]:
+    return [
+        "```python", "from sentence_transformers import SentenceTransformer", "",
+        'retriever = SentenceTransformer("FOLDER")',
+        'queries = retriever.encode_query(["a question"])',
+        'documents = retriever.encode_document(["A title and the text"])',
+        "scores = retriever.similarity(queries, documents)", "```", "",
+    ]  # fmt: skip
 
 
 def ranker_card(config: ResolvedCrossEncoderConfig, origin: Origin, *, code: bool, onnx: bool = False) -> str:

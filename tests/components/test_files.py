@@ -74,6 +74,19 @@ def test_of_two_that_write_the_same_directory_the_first_stays(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == [place]
 
 
+def test_a_directory_that_cannot_be_replaced_loses_nothing_in_silence(tmp_path: Path) -> None:
+    """A link to an empty one is no work of another process."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+
+    def write() -> None:
+        with replacing(tmp_path / "link") as temporary:
+            temporary.mkdir()
+
+    with pytest.raises(NotADirectoryError):
+        write()
+
+
 def test_a_file_does_not_take_a_directorys_place(tmp_path: Path) -> None:
     place = tmp_path / "folder"
     place.mkdir()

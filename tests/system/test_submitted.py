@@ -152,7 +152,8 @@ def test_a_whole_run(place: Place, head: Head) -> None:
     assert re.fullmatch(rf"job tiny-[0-9a-f]{{6}}: done in \d+ s; .*: {place.runs}/tiny/report\.html", lines[-1])
     assert re.fullmatch(rf"job tiny-[0-9a-f]{{6}} was sent; Ray's dashboard: {head.address}\n", done.stderr)
     assert any(line.startswith("toy, test split: 4 queries") for line in lines)
-    assert f'try:    python -m workflows --store {place.store} search {place.config} "your question"' in lines
+    places = f"--store {place.store} --runs {place.runs}"
+    assert f'try:    python -m workflows {places} search {place.config} "your question"' in lines
     assert not [line for line in lines if "\r" in line or "\033" in line]  # no bars that are drawn in place
     assert len(lines) < 150
     wanted = experiments.read(place.config, [], place.runs).wanted

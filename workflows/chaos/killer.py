@@ -72,7 +72,11 @@ class Run:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         process = context.Process(target=_command, args=(words, self.log))
-        process.start()
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the server inherits: it ends with this process
+        try:
+            process.start()
+        finally:
+            signal.signal(signal.SIGINT, before)
         return process
 
 

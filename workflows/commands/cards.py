@@ -9,7 +9,13 @@ from components.config import listing
 from components.data.tokenizers import MODEL_CONFIG
 from components.evaluation.measures import within
 from components.models import card, model_card
-from components.models.configs import RANKER_CODE, ResolvedCrossEncoderConfig, ResolvedDualEncoderConfig
+from components.models.configs import (
+    BASE,
+    RANKER_CODE,
+    Base,
+    ResolvedCrossEncoderConfig,
+    ResolvedDualEncoderConfig,
+)
 from components.models.model_card import Origin, Row, StartModel
 from workflows.report.finished import Json
 from workflows.report.metrics import METRICS
@@ -24,6 +30,8 @@ from workflows.store.store import Store
 
 BESIDE = ("BM25", "start model")
 """What the measures of a model stand beside."""
+ENCODERS = {"t5": "T5EncoderModel"}
+"""transformers' class of an encoder, where `AutoModel` would read more than that."""
 
 
 def write(folder: Path, model: Step, experiment: Experiment, store: Store, command: str) -> None:
@@ -31,10 +39,18 @@ def write(folder: Path, model: Step, experiment: Experiment, store: Store, comma
     text, onnx = (folder / MODEL_CONFIG).read_text(), bool(list(folder.rglob("onnx/model.onnx")))
     origin = origin_of(model, experiment, store, command)
     if json.loads(text)["kind"] == "dual_encoder":
-        made = model_card.retriever_card(ResolvedDualEncoderConfig.model_validate_json(text), origin, onnx=onnx)
+        config = ResolvedDualEncoderConfig.model_validate_json(text)
+        tower = folder / "query" if config.towers == "separate" else folder
+        adapted = tower / BASE
+        base = Base.model_validate_json(adapted.read_text()).model if adapted.exists() else None
+        kind = json.loads((tower / "config.json").read_text())["model_type"] if base is None else ""
+        made = model_card.retriever_card(
+            config, origin, onnx=onnx, encoder=ENCODERS.get(kind, "AutoModel"), base=base
+        )  # fmt: skip
     else:
-        config, code = ResolvedCrossEncoderConfig.model_validate_json(text), (folder / RANKER_CODE).exists()
-        made = model_card.ranker_card(config, origin, code=code, onnx=onnx)
+        code = (folder / RANKER_CODE).exists()
+        ranker = ResolvedCrossEncoderConfig.model_validate_json(text)
+        made = model_card.ranker_card(ranker, origin, code=code, onnx=onnx)
     (folder / card.CARD).write_text(made, encoding="utf-8")
 
 

@@ -15,7 +15,7 @@ from components.config import UserError
 from components.yaml_files import yaml_text
 from workflows.chaos import toy, victims
 from workflows.chaos.killer import HANGS, Broken, Kill, Killer, Run
-from workflows.commands.opening import add_cluster, store_root
+from workflows.commands.opening import add_cluster, check_output, store_root
 from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import Cluster
 from workflows.store import s3
@@ -66,6 +66,7 @@ def _folder(arguments: argparse.Namespace) -> Path:
         folder = Path(arguments.keep).absolute()
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UserError(f"--keep {arguments.keep}: is not an empty folder; accepted: an empty or a new one")
+        check_output(folder, "another FOLDER")
         folder.mkdir(parents=True, exist_ok=True)
         return folder
     if s3.is_cached(s3.local_path(root)):

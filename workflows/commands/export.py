@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from components.config import UserError
 from components.data.tables import RANKING, of_queries
-from components.files import replacing
+from components.files import file_names, replacing
 from components.models.configs import BASE, RANKER_CODE
 from components.sources import trec
 from components.systems.config import FOLDER
@@ -108,12 +108,14 @@ class Export:
             raise UserError(
                 f"{to}: exists and is not empty; accepted: a directory that does not exist, or an empty one"
             )
+        if os.path.ismount(to):
+            raise UserError(f"{to}: is where a disk is mounted, which cannot be replaced; accepted: {to}/NAME")
         mined = group_files.made(self.experiment, store) if self.groups is not None else []
         if outcome.unmeasured:
             finished(store, outcome.retrieval.retriever)
             store.fetch([outcome.retrieval.retriever], "model")
             unchanged(store, [outcome.retrieval.retriever])
-            with replacing(to) as folder:
+            with replacing(to.resolve()) as folder:  # a link stays one
                 folder.mkdir(parents=True)
                 yield from self._retriever(folder)
                 yield from self._groups(folder, mined)
@@ -126,7 +128,7 @@ class Export:
             finished(store, step)
         store.fetch(models, "model")
         unchanged(store, [outcome.data, *models, *outcome.rankings.values()])
-        with replacing(to) as folder:
+        with replacing(to.resolve()) as folder:  # a link stays one
             folder.mkdir(parents=True)
             yield from self._retriever(folder, systems.retriever_of(stages["dense"]) if "dense" in stages else None)
             yield from self._ranker(folder)
@@ -178,9 +180,9 @@ class Export:
         (folder / "rankings").mkdir()
         queries = pq.read_table(store.path(outcome.data) / "queries.parquet", columns=["query_id", "split"])
         wanted = queries["query_id"].filter(pc.equal(queries["split"], outcome.split)).combine_chunks()
+        names = file_names(outcome.rankings)
         for system, step in outcome.rankings.items():
-            table = of_queries(store.path(step) / "ranking.parquet", RANKING, wanted)
-            name = system.replace(": ", "-").replace(" ", "-")
+            table, name = of_queries(store.path(step) / "ranking.parquet", RANKING, wanted), names[system]
             trec.write_ranking(table, folder / "rankings" / f"{name}.trec", tag=name)
         yield f"{to}/rankings: {len(outcome.rankings)} TREC run files"
         qrels = pq.read_table(store.path(outcome.data) / "qrels.parquet")

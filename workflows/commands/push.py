@@ -39,7 +39,10 @@ def call(arguments: argparse.Namespace) -> None:
     import huggingface_hub
 
     api = huggingface_hub.HfApi()
-    if not huggingface_hub.get_token():
+    token = huggingface_hub.get_token()
+    if token and not token.isascii():
+        raise UserError("push: HF_TOKEN: the token has other characters than a token of the hub; make one there")
+    if not token:
         raise UserError("push: there is no token for the hub; make one in your account's settings there, then `hf auth "
                         "login`, or set HF_TOKEN")  # fmt: skip
     with _named(name, api.endpoint):
@@ -106,7 +109,7 @@ def _named(name: str, endpoint: str) -> Iterator[None]:
             404: "there is no such owner, or the token may not see it",
         }.get(status or 0, f"the hub says: {_first_line(error)}")
         raise UserError(f"{name}: {why}") from None
-    except (httpx2.HTTPError, OSError) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
         raise UserError(f"{name}: {endpoint} cannot be reached: {_first_line(error)}") from None
 
 

@@ -92,7 +92,8 @@ def _search(arguments: argparse.Namespace, metrics: Mapping[str, Any], *, ranks:
     """The command that searches with what this run made: with what it chose to deploy, else with its last models."""
     words = [program()]
     words += [f"--store {shlex.quote(str(arguments.store))}"] if arguments.store else []
-    words += [f'search {arguments.known_as or arguments.config} "your question"']
+    words += [f"--runs {shlex.quote(str(arguments.runs))}"] if arguments.runs != Path("runs") else []
+    words += [f'search {shlex.quote(str(arguments.known_as or arguments.config))} "your question"']
     words += [f"--set {shlex.quote(assignment)}" for assignment in arguments.assignments]
     if ranks and "deploy" not in metrics:
         words += ["--rank"]

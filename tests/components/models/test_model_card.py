@@ -88,6 +88,20 @@ def test_how_a_retriever_is_loaded(config: dict[str, Any], says: list[str]) -> N
     assert all(part in text for part in [*says, 'SentenceTransformer("FOLDER", backend="onnx")'])
 
 
+def test_a_retrievers_code_is_of_what_its_folder_holds() -> None:
+    config = ResolvedDualEncoderConfig(model="m")
+    text = model_card.retriever_card(config, origin(), encoder="T5EncoderModel")
+    assert "import AutoTokenizer, T5EncoderModel" in text
+    cut = ResolvedDualEncoderConfig(model="m", projection=8, truncate=4)
+    assert "vectors[:, :4]" not in model_card.retriever_card(cut, origin())
+    assert "vectors[:, :4]" in model_card.retriever_card(cut.model_copy(update={"projection": None}), origin())
+    text = model_card.retriever_card(config, origin(), base="their/base")
+    assert "adapters (LoRA) alone: `peft` must be installed, and their base be there, `their/base`" in text
+    assert 'SentenceTransformer("FOLDER")' in text
+    towers = ResolvedDualEncoderConfig(model="m", towers="separate")
+    assert "SentenceTransformer(" not in model_card.retriever_card(towers, origin(), base="their/base")
+
+
 def test_how_a_ranker_is_loaded() -> None:
     maxsim = model_card.ranker_card(ResolvedCrossEncoderConfig(model="m", pooling="maxsim"), origin(), code=True)
     assert 'CrossEncoder("FOLDER", trust_remote_code=True)' in maxsim

@@ -160,6 +160,21 @@ def test_export_overwrites_nothing(played: Place, tmp_path: Path, said: Said) ->
     assert (tmp_path / "empty" / "qrels.trec").exists()
 
 
+def test_export_follows_a_link_and_refuses_a_mount(
+    played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    assert played("export", str(tmp_path / "link")) == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "there" / "qrels.trec").exists()
+    said()
+    (tmp_path / "disk").mkdir()
+    monkeypatch.setattr("os.path.ismount", lambda path: Path(path) == tmp_path / "disk")
+    assert played("export", str(tmp_path / "disk")) == 2
+    assert said()[1].startswith(f"error: {tmp_path}/disk: is where a disk is mounted, which cannot be replaced;")
+
+
 def test_export_before_the_run(played: Place, tmp_path: Path, said: Said) -> None:
     place = tiny.place(tmp_path / "new", yaml.safe_load(played.config.read_text()))
     assert place("export", str(tmp_path / "out")) == 2
