@@ -100,6 +100,11 @@ def queries_of(data: Path, splits: list[str], columns: list[str]) -> pa.Table:
     table = read(data / "queries.parquet", QUERIES, columns=dict.fromkeys([*columns, "split"]))
     present = pc.unique(table["split"]).to_pylist()
     for split in splits:
+        if split not in (*present, DEV) and not present:
+            raise UserError(
+                f"splits: there are no queries in {split!r}, nor in another split; rated pairs become queries and "
+                "documents where they have `data.positive` or more"
+            )
         if split not in (*present, DEV):
             raise UserError(
                 f"splits: there are no queries in {split!r}; accepted: {listing(present)}, or one that is drawn from "
