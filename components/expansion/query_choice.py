@@ -19,8 +19,12 @@ CHOICE = EXPANSIONS.append(pa.field("score", pa.float64()))
 
 
 def mark_relevant(ranking: pa.Table, qrels: pa.Table) -> pa.Table:
-    """The ranking with a column `hit` that says which documents are relevant: for collections without answers."""
-    relevant = qrels.filter(pc.greater(qrels["relevance"], 0)).select(["query_id", "doc_id"])
+    """The ranking with a column `hit` that says which documents are relevant: for collections without answers.
+
+    The ranking may be a piece of one: of the judgements only those of its queries are looked up.
+    """
+    asked = pc.is_in(qrels["query_id"], value_set=pc.unique(ranking["query_id"]))
+    relevant = qrels.filter(pc.and_(asked, pc.greater(qrels["relevance"], 0))).select(["query_id", "doc_id"])
     relevant = relevant.append_column("relevant", pa.array(np.ones(len(relevant), bool)))
     rows = pa.array(np.arange(len(ranking)))
     joined = ranking.append_column("row", rows).join(relevant, keys=["query_id", "doc_id"], join_type="left outer")
