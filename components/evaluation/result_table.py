@@ -55,12 +55,14 @@ def _result(collection: str, split: str, metrics: Json) -> Json:
     cells: dict[str, dict[str, Cell]] = {}
     for one in here["means"]:
         cells.setdefault(one["system"], {})[one["measure"]] = _cell_of(one, here["rows"])
-    queries = {one["system"]: one["queries"] for one in here["means"]}
+    counts = {(one["system"], one["measure"]): one["queries"] for one in here["means"]}
+    most_of = {name: max(counts.get((system, name), 0) for system in cells) for name in names}
+    most = max(most_of.values())
     systems: list[Json] = [
-        {"system": system, "cells": [of.get(name) for name in names], "queries": queries[system]}
+        {"system": system, "cells": [of.get(name) for name in names],
+         "queries": min((counts[system, name] for name in of if counts[system, name] < most_of[name]), default=most)}
         for system, of in cells.items()
-    ]
-    most = max(queries.values())
+    ]  # fmt: skip
     # Systems that were measured on a sample of the queries do not compare with those measured on all.
     best = [
         max((cell.mean for s in systems if s["queries"] == most and (cell := s["cells"][at])), default=math.inf)
@@ -72,17 +74,30 @@ def _result(collection: str, split: str, metrics: Json) -> Json:
         "split": split,
         "measures": names,
         "terms": [(name, meaning) for name in names if (meaning := _meaning(name, here["rows"]))]
+        + [(name, f"of {_queries(most_of[name])}") for name in names if most_of[name] < most]
         + [
             (word, meaning) for word, meaning in WORDS.items() if any(re.search(rf"\b{word}\b", name) for name in cells)
         ],
         "systems": systems,
         "best": best,
         "queries": most,
-        "seeds": sorted({row["seed"] for row in here["rows"]}),
+        "seeds": _seeds(here["rows"]),
         "comparisons": comparisons,
         "about_tests": _about_tests(comparisons),
         "rows": here["rows"],
     }
+
+
+def _queries(count: int) -> str:
+    return f"{count:,} {'query' if count == 1 else 'queries'}"
+
+
+def _seeds(rows: Sequence[Json]) -> list[int]:
+    """The seeds of the system that has the most."""
+    seeds: dict[str, set[int]] = {}
+    for row in rows:
+        seeds.setdefault(row["system"], set()).add(row["seed"])
+    return max((sorted(own) for own in seeds.values()), key=len)
 
 
 def _cell_of(mean: Json, rows: Sequence[Json]) -> Cell:
@@ -317,10 +332,10 @@ def _result_lines(result: Json) -> list[str]:
     for entry in result["systems"]:
         whole = entry["queries"] == result["queries"]
         best = result["best"] if whole else [None] * len(names)
-        lines.append((entry["system"], entry["cells"], best, "" if whole else f"  of {entry['queries']:,} queries"))
+        lines.append((entry["system"], entry["cells"], best, "" if whole else f"  of {_queries(entry['queries'])}"))
     over = f", {seeds} seeds" if seeds > 1 else ""
     return [
-        f"{result['collection']}, {result['split']} split: {result['queries']:,} queries{over}", "",
+        f"{result['collection']}, {result['split']} split: {_queries(result['queries'])}{over}", "",
         *_grid("system", names, lines),
         *_about_cells("column", seeds > 1, seeds if seeds > 1 else None),
         *(f"  {name}: {meaning}." for name, meaning in result["terms"]),

@@ -62,6 +62,11 @@ class Config(Part):
             for name in names:
                 if name not in self.experiments:
                     raise ValueError(f"{key}: {name!r} is none of the experiments: {', '.join(self.experiments)}")
+        if self.baseline in self.against:
+            raise ValueError(f"against: {self.baseline!r} is the baseline, which the others are compared with")
+        for name in self.against:
+            if name in self.opponents(name):
+                raise ValueError(f"against: {name!r} is compared with itself; accepted: another experiment")
         return self
 
     def opponents(self, name: str) -> list[str]:
@@ -92,6 +97,7 @@ def build(config: Config) -> Outcome:
                 beside += [(title, other) for other in config.other_systems]
             else:
                 comparisons += [(title, f"{other}: {system}") for other in config.opponents(name)]
+    _check_seeds(systems, comparisons)
     parts = _parts(outcomes)
     results = relabelled(gathered(systems, comparisons + beside, parts=parts), labels_apart(outcomes))
     pictures = [replace(one, label=f"{name}: {one.label}") for name, of in outcomes.items() for one in tables(of)]
@@ -109,6 +115,17 @@ def build(config: Config) -> Outcome:
         split=main.split, note=main.note, pictures=tuple(pictures), costs=main.costs,
         parts=parts,
     )  # fmt: skip
+
+
+def _check_seeds(systems: list[System], comparisons: list[tuple[str, str]]) -> None:
+    """ValueError for a comparison of two systems without a seed that both have."""
+    seeds: dict[str, set[int]] = {}
+    for system in systems:
+        seeds.setdefault(system.name, set()).add(system.seed)
+    for one, other in comparisons:
+        if one in seeds and other in seeds and not seeds[one] & seeds[other]:
+            raise ValueError(f"experiments: {one} and {other} have no seed in common, and would not be compared; "
+                             "accepted: `seeds` that they share")  # fmt: skip
 
 
 def _parts(outcomes: dict[str, Outcome]) -> dict[str, str | None] | None:

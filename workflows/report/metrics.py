@@ -9,6 +9,7 @@ from workflows.report.finished import Finished, Json
 from workflows.report.sections.sizes import sizes
 from workflows.stages.expected import Expected
 from workflows.stages.results import Cost, System
+from workflows.steps.given import rank_from_file
 from workflows.store.dag import Step
 from workflows.store.store import Store
 
@@ -49,11 +50,13 @@ def metrics_of(
 
 
 def _notes(steps: Finished) -> list[str]:
-    """What steps have to say; once where several say the same but for numbers, as those of other seeds and folds do."""
-    alike: dict[str, list[tuple[str, str]]] = {}
+    """What steps have to say; once where several say the same but for numbers, as those of other seeds and folds do.
+    Each ranking of another system has its own."""
+    alike: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for node, record in steps:
         if (note := record["summary"].get("note")) is not None:
-            alike.setdefault(re.sub(r"[0-9.]+", "", note), []).append((node.label, note))
+            whose = node.label if node.function is rank_from_file else ""
+            alike.setdefault((re.sub(r"[0-9.]+", "", note), whose), []).append((node.label, note))
     said = []
     for (label, note), *more in alike.values():
         other = "" if all(one == note for _, one in more) else " with other numbers"

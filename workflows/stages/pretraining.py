@@ -92,10 +92,14 @@ def pretrained(
     whole = [one.objective for one in phases if "bottleneck" in OPTIONS[one.objective]]
     if whole and getattr(begun.step.inputs["config"], "adapter", None) is not None:
         raise ValueError(f"adapter: {whole[0]} trains a copy of the encoder's own layers; accepted: null")
+    if whole and getattr(begun.step.inputs["config"], "towers", None) == "separate":
+        raise ValueError(f"towers: separate: {whole[0]} makes one encoder for both sides; accepted: shared")
     for i, asked in enumerate(phases):
-        name = "pre-training" if len(phases) == 1 else f"pre-training {i + 1}"
+        name, writes = "pre-training", "generator"
+        if len(phases) > 1:
+            name, writes = f"{name} {i + 1}", f"{writes} {i + 1}"
         own_seed = seed if asked.seed is None else asked.seed
-        label, of_generator = (seeded(one, seed, config) if asked.seed is None else one for one in (name, "generator"))
+        label, of_generator = (seeded(one, seed, config) if asked.seed is None else one for one in (name, writes))
         own: dict[str, Any] = {key: getattr(asked, key) for key in OPTIONS[asked.objective]}
         own = {key: value for key, value in own.items() if value is not None}
         if asked.objective == "diffcse":

@@ -105,6 +105,11 @@ def rank_groups(
     if queries is not None:
         few = keyed_sample((query for query, _ in kept), queries, *seed, "queries")
         kept = [one for one in kept if one[0] in few]
+    if not kept and table["rank"].null_count == len(table):
+        raise UserError(
+            f"split {split!r}: no expansion retrieves what it is looked for; where queries have no answers, go by "
+            "judgements: `relevant_by: qrels`"
+        )
     if not kept:
         raise UserError(f"split {split!r}: no query has expansions of which one retrieves more than another")
     rows = [

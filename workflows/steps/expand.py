@@ -143,7 +143,7 @@ def expand_from_file(
     if queries and not rows:
         raise UserError(f"{path}: no expansion of a query of {', '.join(splits)}")
     summary = expansions.write_collection(out, data, pa.Table.from_pylist(rows, schema=EXPANSIONS))
-    return {**summary, "not_expanded": len(set(queries) - texts.keys())}
+    return {**summary, "not_expanded": len(queries) - summary["queries"]}
 
 
 @Description(part="expansions", cost=_relevance_cost)

@@ -52,7 +52,7 @@ def _cost(site: Site, *, data: Sizes, split: str, k: int, config: RankingFile) -
     return Cost(work=(Work("rows", rows),), makes=made, kept=made.bytes, needs=needs)
 
 
-@Description(part="search", cost=_cost)
+@Description(part="search", version=2, cost=_cost)
 def rank_from_file(
     out: Path, cluster: Cluster, *, data: Path, split: str, k: int, config: RankingFile
 ) -> dict[str, Any]:
@@ -67,9 +67,9 @@ def rank_from_file(
         raise UserError(f"{path}: there is no such file")
     own, everything = queries_of(data, [split], NAMED), read(data / "queries.parquet", QUERIES, columns=NAMED)
     asked, known = own["query_id"].combine_chunks(), everything["query_id"].to_pylist()
-    if {".json", ".jsonl"} & set(path.suffixes):
-        pairs = [pair for of in (everything, own) for pair in zip(*of.to_pydict().values(), strict=True)]
-        by_text = {_plain(text): name for name, text in pairs}  # of two queries with one text, that of the split
+    if _ending(path) in (".json", ".jsonl"):
+        by_text = _by_text(own)
+        by_text = {text: names[:1] for text, names in _by_text(everything).items()} | by_text
         table, without = _of_dpr(path, by_text, drop=drop)
     else:
         table, without = read_ranking(path), 0
@@ -127,12 +127,26 @@ def _plain(question: str) -> str:
     return question.replace("\u2019", "'")
 
 
-def _of_dpr(path: Path, by_text: dict[str, str], *, drop: bool) -> tuple[pa.Table, int]:
+def _ending(path: Path) -> str:
+    """How a file's name ends, but for `.gz`."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
+def _by_text(queries: pa.Table) -> dict[str, list[str]]:
+    """The ids of the queries that have a text."""
+    found: dict[str, list[str]] = {}
+    for name, text in zip(*queries.to_pydict().values(), strict=True):
+        found.setdefault(_plain(text), []).append(name)
+    return found
+
+
+def _of_dpr(path: Path, by_text: dict[str, list[str]], *, drop: bool) -> tuple[pa.Table, int]:
     """The ranking in a file of DPR's, whose order counts, as its scores are of many kinds; and how many of its
-    questions were dropped. Of a question that comes again, as in a log, the first ranking counts."""
+    questions were dropped. Of a question that comes again, as in a log, the first ranking counts; several queries with
+    its text all have that."""
     columns: dict[str, list[Any]] = {name: [] for name in RANKING.names}
     dropped, seen = 0, set[str]()
-    for item in read_objects(path) if ".jsonl" in path.suffixes else read_array(path):
+    for item in read_objects(path) if _ending(path) == ".jsonl" else read_array(path):
         if not isinstance(item, Item) or not isinstance(item.value.get("ctxs"), list):
             raise UserError(f"{item.place}: expected an object with question and ctxs; accepted: {OBJECT}")
         question = _plain(str(item.value.get("question", "")))
@@ -141,14 +155,15 @@ def _of_dpr(path: Path, by_text: dict[str, str], *, drop: bool) -> tuple[pa.Tabl
         if question not in by_text:
             dropped += 1
             continue
-        if by_text[question] in seen:
+        if question in seen:
             continue
-        seen.add(by_text[question])
+        seen.add(question)
         documents = dict.fromkeys(_document(context, item.place) for context in item.value["ctxs"])
-        for rank, document in enumerate(documents, 1):
-            row = {"query_id": by_text[question], "doc_id": document, "rank": rank, "score": -float(rank)}
-            for name, value in row.items():
-                columns[name].append(value)
+        for query in by_text[question]:
+            for rank, document in enumerate(documents, 1):
+                row = {"query_id": query, "doc_id": document, "rank": rank, "score": -float(rank)}
+                for name, value in row.items():
+                    columns[name].append(value)
     return pa.table(columns, schema=RANKING), dropped
 
 

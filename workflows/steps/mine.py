@@ -41,7 +41,8 @@ class MineConfig(Config):
     """How negatives are sampled from the candidates."""
     positives: Literal["judged", "answering"] = "judged"
     """`judged` leaves out queries without a relevant document, as AR2's paper does. `answering` gives those the first
-    retrieved document of this ranking that bears an answer; AR2's public code does so once, before the game."""
+    document of this ranking, as far as it is read (`depth`), that bears an answer; AR2's public code does so once,
+    before the game."""
     given: Literal["negatives", "scores"] | None = Field(None, exclude_if=lambda given: given is None)
     """For a source of training data (`tevatron`, `flagembedding`, `sentence_transformers`). `negatives` are drawn from
     those that it offers each query instead of a ranking; with `scores` its teacher's scores come along. Null draws from

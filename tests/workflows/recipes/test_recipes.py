@@ -418,6 +418,26 @@ def test_an_experiment_may_be_compared_with_another_than_the_baseline(tmp_path: 
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"against": {"AR2": "fewer"}}, "against: 'AR2' is the baseline"),
+        ({"against": {"fewer": ["AR2", "fewer"]}}, "against: 'fewer' is compared with itself"),
+        ({"seeds": [7]}, "fewer: retriever 1 and AR2: retriever 1 have no seed in common"),
+    ],
+)
+def test_what_would_not_be_compared_is_refused(
+    tmp_path: Path, ar2: dict[str, Any], more: dict[str, Any], says: str
+) -> None:
+    tree = side_by_side(tmp_path, ar2)
+    if "seeds" in more:
+        tree["experiments"]["fewer"] = {"file": tree["experiments"]["fewer"], "sets": [f"seeds={more['seeds']}"]}
+    else:
+        tree |= more
+    with pytest.raises(UserError, match=says):
+        read(tmp_path, tree)
+
+
 def test_steps_say_whose_they_are(tmp_path: Path, ar2: dict[str, Any]) -> None:
     labels = [node.label for node in graph(read(tmp_path, side_by_side(tmp_path, ar2)).wanted)]
     assert len(set(labels)) == len(labels)

@@ -131,6 +131,7 @@ def test_seeds_are_whole_pipelines_over_one_start(tree: dict[str, Any], tmp_path
         ("retriever_1.train.losses.0.over=passes", "the objective retriever accepts group, batch"),
         ("ranker.train.losses.0.over=batch", "the objective ranker accepts group, passes"),
         ("retriever_1.mine.draw.function=components.sampling.turning", "components.sampling has no function 'turning'"),
+        ("retriever.towers=separate", "towers: separate: simlm makes one encoder for both sides; accepted: shared"),
         ("retriever_1.screen.reciprocal=5", "screen.reciprocal: this ranking was not made by vectors"),
     ],
 )

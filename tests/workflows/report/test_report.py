@@ -329,6 +329,33 @@ def test_verdicts_are_words_for_people() -> None:
     ]
 
 
+def test_a_measure_of_fewer_queries_says_of_how_many() -> None:
+    """And keeps no row from being compared; nor does a system's seed make another's of several seeds."""
+    about = {"round": None, "collection": "c", "split": "test", "value": 0.5}
+    rows = [
+        {**about, "system": name, "seed": seed, "measure": measure, "queries": queries}
+        for name, seed in (("old", 1), ("new", 2))
+        for measure, queries in (("RR", 4), ("Answer@5", 1))
+    ]
+    rows += [{**about, "system": "of a sample", "seed": 1, "measure": "RR", "queries": 2}]
+    means = [{**row, "seeds": [row["seed"]], "low": 0.4, "high": 0.6} for row in rows]
+    lines = table({"rows": rows, "means": means, "comparisons": [], "steps": []}).splitlines()
+    assert lines[0] == "c, test split: 4 queries"
+    assert "  Answer@5: of 1 query." in lines
+    assert [line.strip().split("  ")[0] for line in lines if "of 2 queries" in line] == ["of a sample"]
+    assert sum("0.500 ± 0.100*" in line for line in lines) == 2
+
+
+def test_rankings_of_other_systems_have_a_note_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workflows.report.metrics.rank_from_file", noted)
+    steps = [step(f"{name} ranking", noted, seed=seed, more=False) for name, seed in (("old", 1), ("new", 2))]
+    store = Store(tmp_path / "store")
+    for one in steps:
+        execute(one, store, None, on_wait=print)
+    notes = metrics_of(None, finished_steps(steps, store), store, set())["notes"]
+    assert notes == ["old ranking: It took 1.5 tries.", "new ranking: It took 2.5 tries."]
+
+
 def test_a_wide_table_is_cut_into_blocks() -> None:
     about = {"round": None, "collection": "c", "split": "test", "seed": 1, "queries": 5, "value": 0.5}
     rows = [

@@ -85,6 +85,26 @@ def test_of_two_queries_with_one_text_the_splits_is_meant(data: Path, tmp_path: 
     assert given(other, tmp_path / "out", path) == [(query, "d4", 1)]
 
 
+def test_all_queries_of_the_split_with_a_text_have_its_ranking(data: Path, tmp_path: Path) -> None:
+    rows = pq.read_table(data / "queries.parquet").to_pylist()
+    (first, question), (second, _) = asked(data)[:2]
+    for row in rows:
+        row["text"] = question if row["query_id"] == second else row["text"]
+    other = shutil.copytree(data, tmp_path / "data")
+    pq.write_table(pa.Table.from_pylist(rows, schema=QUERIES), other / "queries.parquet")
+    path = tmp_path / "other.JSONL"
+    path.write_text(json.dumps({"question": question, "ctxs": [{"id": "d4"}, {"id": "d2"}]}) + "\n")
+    found = given(other, tmp_path / "out", path)
+    assert found == [(query, doc, rank) for query in (first, second) for rank, doc in ((1, "d4"), (2, "d2"))]
+
+
+def test_a_run_file_may_have_json_within_its_name(data: Path, tmp_path: Path) -> None:
+    query, _ = asked(data)[0]
+    path = tmp_path / "ours.json.trec"
+    path.write_text(f"{query} Q0 d4 1 0.5 x\n")
+    assert given(data, tmp_path / "out", path) == [(query, "d4", 1)]
+
+
 DROPPED = {
     "a.run": "{query} Q0 gone 1 0.9 x\n{query} Q0 d2 2 0.7 x\n{query} Q0 lost 3 0.5 x\n{query} Q0 d1 4 0.3 x\n"
     "{other} Q0 gone 1 0.5 x\nnobody Q0 d1 1 0.5 x\nq1 Q0 gone 1 0.5 x\n",
