@@ -141,3 +141,12 @@ def test_mistakes_are_found_before_anything_runs(
     place = tiny.place(tmp_path, tree)
     assert place("plan", "--set", change) == 2
     assert message in said()[1]
+
+
+def test_the_generators_of_two_phases_have_labels_of_their_own(tree: dict[str, Any], tmp_path: Path) -> None:
+    first = tree["pretrain"]
+    training = {**first["generator"]["train"], "updates": first["generator"]["train"]["updates"] + 1}
+    second = {**first, "generator": {**first["generator"], "train": training}}
+    found = steps({**tree, "pretrain": [first, second]}, tmp_path)
+    assert found["generator 1"].inputs["config"].updates + 1 == found["generator 2"].inputs["config"].updates
+    assert found["pre-training 2"].inputs["start"] is found["pre-training 1"]
