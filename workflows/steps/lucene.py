@@ -73,9 +73,10 @@ def _index_cost(site: Site, *, data: Sizes, config: LuceneIndexConfig) -> Cost:
 def _search_cost(
     site: Site, *, data: Sizes, index: Sizes, splits: list[str], k: int, config: BM25Config, rm3: Any = None
 ) -> Cost:
-    """A query looks at a share of the documents."""
+    """A query looks at a share of the documents; with feedback it does so twice, and Anserini reads what it finds."""
     ranked = Ranking(sum(map(data.asked, splits)), min(k, data.documents))
-    looks = ranked.queries * (LOOK + data.documents / 1e6) * (1 if rm3 is None else 3)
+    beside = LOOK + HIT * ranked.k if rm3 is None else FEEDBACK
+    looks = ranked.queries * (beside + data.documents / 1e6) * (1 if rm3 is None else 3)
     advice = "java.workers in the profile: fewer workers, each has a Java machine"
     return Cost(
         work=(Work("Java", 1), Work("BM25 retrieval", looks, "java")), makes=ranked, kept=ranked.bytes, objects=1,
@@ -84,8 +85,9 @@ def _search_cost(
     )  # fmt: skip
 
 
-LOOK = 0.25
-"""What a query costs beside its look at the documents, in looks at a million of them."""
+LOOK, HIT, FEEDBACK = 0.06, 2e-4, 0.25
+"""What a query costs beside its look at the documents, and what each document that it finds, in looks at a million of
+them; the former where there is feedback."""
 
 
 @Description(part="BM25", cost=_index_cost)
