@@ -33,11 +33,6 @@ class Config(StartedConfig, DifferenceKeys, SizesKey):
     """A second stage, from the weights that the first ends with, on groups of its own. PAIR's has the plain loss (Ren
     et al. 2021). The model after it is measured. Null for one stage."""
 
-    @property
-    def learns(self) -> bool:
-        """Whether something is trained on the queries of `train`."""
-        return self.train is not None
-
     def phase(self, training: TrainConfig) -> TrainingPhase:
         """A stage's groups and training."""
         own = {"difference": self.difference, "generator": self.generator} if predicts_differences(training) else {}

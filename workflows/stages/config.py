@@ -103,21 +103,6 @@ class RetrievalConfig(CollectionConfig):
 
     recipe: str
 
-    @model_validator(mode="after")
-    def _measures_what_is_not_learnt(self) -> Self:
-        for key in ("split", "select"):
-            if getattr(self.evaluate, key) == "train" and self.learns:
-                raise ValueError(
-                    f"evaluate.{key}: 'train' is what is learnt from; accepted: another split, which may be held out "
-                    "(`data: {..., hold_out: {dev: {share: 0.1}}}`)"
-                )
-        return self
-
-    @property
-    def learns(self) -> bool:
-        """Whether something is trained on the queries of `train`."""
-        return True
-
 
 class GeneratorPhase(Config):
     """The generator that replaces tokens, such as ELECTRA's."""

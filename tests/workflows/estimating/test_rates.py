@@ -97,9 +97,9 @@ def test_a_trial_of_a_training_counts_all_that_is_no_update(
         time.sleep(waits.pop() if waits else 0.0)
         return update(*words, **keys)
 
-    def slow_finish(*words: Any) -> Any:
+    def slow_finish(*words: Any, **more: Any) -> Any:
         time.sleep(0.5)
-        return finish(*words)
+        return finish(*words, **more)
 
     monkeypatch.setattr(loop, "_update", slow_update)
     monkeypatch.setattr(loop, "_finish", slow_finish)

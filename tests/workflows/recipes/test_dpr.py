@@ -53,15 +53,6 @@ def test_the_second_stage_learns_with_its_own_loss(tmp_path: Path, tree: dict[st
     assert len(lines(second)) == 2
 
 
-@pytest.mark.parametrize("key", ["split", "select"])
-def test_queries_that_are_learnt_from_are_not_measured(tmp_path: Path, tree: dict[str, Any], key: str) -> None:
-    measured = {**tree, "evaluate": {**tree.get("evaluate", {}), key: "train"}}
-    with pytest.raises(UserError, match=f"evaluate.{key}: 'train' is what is learnt from; accepted: another split"):
-        experiments.read(tiny.write(tmp_path / "tiny.yaml", measured), [], tmp_path)
-    assert experiments.read(tiny.write(tmp_path / "tiny.yaml", {**measured, "train": None, "second_stage": None}), [],
-                            tmp_path)  # fmt: skip
-
-
 def test_a_second_stage_wants_a_first(tmp_path: Path, tree: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="second_stage: a second stage wants a first: `train`"):
         experiments.read(tiny.write(tmp_path / "tiny.yaml", {**tree, "train": None}), [], tmp_path)

@@ -77,7 +77,7 @@ def test_experiments_that_one_builds_on_are_at_its_scale(tmp_path: Path) -> None
 
 def test_a_runs_folder_knows_its_scale(beir: Path, encoder: Path, tmp_path: Path) -> None:
     tiny.write(tmp_path / "one.yaml", {**tiny.dpr(beir, encoder), "train": None, "small": {"k": 9}})
-    experiment = {"file": str(tmp_path / "one.yaml"), "sets": ["seeds=[2]"]}
+    experiment = {"file": str(tmp_path / "one.yaml"), "sets": ["seeds=[1, 2]"]}
     tree = {
         "recipe": "compare", "baseline": "a", "systems": ["start model"],
         "experiments": {"a": str(tmp_path / "one.yaml"), "b": experiment},

@@ -157,9 +157,9 @@ class Config(RetrievalConfig):
                 "evaluate: a system is chosen by queries that are neither trained on nor measured; accepted: `select` "
                 "with their split, and a measure by judgements"
             )
+        if self.evaluate.split == "train" and self.train is not False:
+            raise ValueError(
+                "evaluate.split: 'train' is what is learnt from; accepted: another split, which is held out where "
+                "there is none, or `train: false`"
+            )
         return self
-
-    @property
-    def learns(self) -> bool:
-        """Whether something is trained on the queries of `train`."""
-        return self.train is not False
