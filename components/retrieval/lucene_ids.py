@@ -4,19 +4,39 @@ Lucene's lists have a document's number in the index. Its id is stored with its 
 read it. Here the ids lie in the order of the numbers in two files beside Lucene's, which are mapped into memory.
 """
 
-from collections.abc import Iterable
+import re
+from binascii import a2b_base64
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from components.config import Damaged
+from components.retrieval import lucene
 
 ENDS, TEXT = "doc_ids.ends", "doc_ids.text"
+AT_ONCE = 4_096
+"""Documents that are Java objects at once."""
+UNUSED = {
+    "org.apache.lucene.search.FieldDoc": ["score", "doc", "shardIndex"],
+    "org.apache.lucene.util.BytesRef": ["offset", "valid"],
+}
+ID = re.compile(r'"bytes":"([^"]*)","length":(\d+)')
+"""An id in Java's JSON; its bytes may be followed by others."""
 
 
-def write(folder: Path, parts: Iterable[list[bytes]]) -> None:
-    """Write the ids of an index, in UTF-8 and in the order of Lucene's numbers."""
+def write(folder: Path) -> None:
+    """Write the ids of an index into its folder."""
+    with closing(lucene.open_index(folder)) as index:
+        write_parts(folder, _read(index))
+
+
+def write_parts(folder: Path, parts: Iterable[list[bytes]]) -> None:
+    """Write ids in UTF-8, in the order of Lucene's numbers."""
     end = np.int64(0)
     with (folder / ENDS).open("wb") as ends, (folder / TEXT).open("wb") as text:
         ends.write(end.tobytes())
@@ -27,15 +47,40 @@ def write(folder: Path, parts: Iterable[list[bytes]]) -> None:
             end += lengths.sum()
 
 
-def opened(folder: Path) -> pa.LargeStringArray | None:
-    """The ids, (N,), mapped; None of an index that others wrote, or we before there were such files; Damaged where one
-    is lost or cut."""
-    if not (folder / ENDS).is_file() and not (folder / TEXT).is_file():
+def of(folder: Path, index: Any) -> pa.LargeStringArray:
+    """The ids of an index that is open, (N,). Of one that others wrote, or we before there were such files, they are
+    read from Lucene, at some 2 microseconds each."""
+    if (ids := written(folder)) is None:
+        ids = pa.array(chain.from_iterable(_read(index)), pa.large_binary()).cast(pa.large_string())
+    return ids
+
+
+def written(folder: Path) -> pa.LargeStringArray | None:
+    """The ids in the folder's files, mapped; None without files, Damaged where one is lost or cut."""
+    there = [(folder / name).is_file() for name in (ENDS, TEXT)]
+    if not any(there):
         return None
-    for name in (ENDS, TEXT):
-        if not (folder / name).is_file():
-            raise Damaged(f"{folder}: {name} is not there", folder)
+    if not all(there):
+        raise Damaged(f"{folder}: {TEXT if there[0] else ENDS} is not there", folder)
     ends, text = (pa.memory_map(str(folder / name)).read_buffer() for name in (ENDS, TEXT))
     if not ends.size or ends.size % 8 or np.frombuffer(ends, np.int64)[-1] != text.size:
         raise Damaged(f"{folder}: {ENDS} and {TEXT} do not belong together", folder)
     return pa.LargeStringArray.from_buffers(ends.size // 8 - 1, ends, text if text.size else pa.py_buffer(b""))
+
+
+def _read(index: Any) -> Iterator[list[bytes]]:
+    """The ids of an index in UTF-8, in the order of Lucene's numbers."""
+    autoclass = lucene.start_jvm().autoclass
+    searcher = autoclass("org.apache.lucene.search.IndexSearcher")(index)
+    everything = autoclass("org.apache.lucene.search.MatchAllDocsQuery")()
+    # Backwards, no id comes before the empty one: what is searched for after a number and no id begins at the next.
+    order, no_id = lucene.order("FIELD_DOC", ids_backwards=True), autoclass("org.apache.lucene.util.BytesRef")()
+    writer = lucene.json_writer(UNUSED)
+    for start in range(0, index.maxDoc(), AT_ONCE):
+        if start == 0:
+            found = searcher.search(everything, AT_ONCE, order)
+        else:
+            last = [autoclass("java.lang.Integer")(start - 1), no_id]
+            after = autoclass("org.apache.lucene.search.FieldDoc")(start - 1, 0.0, last)
+            found = searcher.searchAfter(after, everything, AT_ONCE, order)
+        yield [a2b_base64(id)[: int(length)] for id, length in ID.findall(writer.writeValueAsString(found))]

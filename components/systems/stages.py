@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from components.data.tokens import Tokens
 from components.retrieval import lucene, topk
+from components.retrieval.lucene_search import Searcher
 from components.systems.config import Lexical, Neighbours
 from components.systems.documents import Documents
 
@@ -34,8 +35,8 @@ class BM25:
         self._searcher = self._java.submit(self._open, folder, config, threads)
 
     @staticmethod
-    def _open(folder: Path, config: Lexical, threads: int) -> lucene.Searcher:
-        searcher = lucene.Searcher(folder, config.analysis, k1=config.k1, b=config.b, threads=threads)
+    def _open(folder: Path, config: Lexical, threads: int) -> Searcher:
+        searcher = Searcher(folder, config.analysis, k1=config.k1, b=config.b, threads=threads)
         if config.rm3 is not None:
             searcher.feed_back(**config.rm3.model_dump())
         return searcher

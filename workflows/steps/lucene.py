@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 from components.data.groups import check_k, queries_of
 from components.data.tables import RANKING, counts, read
 from components.files import remove, replacing, write_json
-from components.retrieval import lucene
+from components.retrieval import lucene, lucene_ids
 from components.retrieval.lucene import BM25Config, RM3Config
+from components.retrieval.lucene_search import Searcher
 from workflows.distributed.cluster import Cluster, Pool
 from workflows.distributed.java import InChild
 from workflows.distributed.shards import Shard, map_shards, row_shards
@@ -73,7 +74,7 @@ def _index_cost(site: Site, *, data: Sizes, config: LuceneIndexConfig) -> Cost:
 def _search_cost(
     site: Site, *, data: Sizes, index: Sizes, splits: list[str], k: int, config: BM25Config, rm3: Any = None
 ) -> Cost:
-    """A query looks at a share of the documents; with feedback it does so twice, and Anserini reads what it finds."""
+    """A query looks at a share of the documents."""
     ranked = Ranking(sum(map(data.asked, splits)), min(k, data.documents))
     beside = LOOK + HIT * ranked.k if rm3 is None else FEEDBACK
     looks = ranked.queries * (beside + data.documents / 1e6) * (1 if rm3 is None else 3)
@@ -85,9 +86,10 @@ def _search_cost(
     )  # fmt: skip
 
 
-LOOK, HIT, FEEDBACK = 0.06, 2e-4, 0.25
-"""What a query costs beside its look at the documents, and what each document that it finds, in looks at a million of
-them; the former where there is feedback."""
+LOOK, HIT = 0.06, 2e-4
+"""What a query costs beside its look at the documents, and what each document that it finds, in looks at a million."""
+FEEDBACK = 0.25
+"""The former with feedback, whose queries are Anserini's."""
 
 
 @Description(part="BM25", cost=_index_cost)
@@ -180,7 +182,8 @@ class _Indexing:
                 taken += writer.add(documents)
                 blank += blanks
                 progress.add(len(documents))
-        with closing(lucene.Searcher(path, self._analysis, k1=0.9, b=0.4, threads=1)) as searcher:
+        lucene_ids.write(path)
+        with closing(Searcher(path, self._analysis, k1=0.9, b=0.4, threads=1)) as searcher:
             there = len(searcher)
         if not there == taken == total - blank:  # Anserini logs what goes wrong and carries on
             raise RuntimeError(f"Lucene indexed {there} of {total - blank} documents; its messages are in the log")
@@ -213,7 +216,7 @@ class _Retrieval:
         rm3: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         analysis = lucene.AnalyzerConfig.model_validate(_about(Path(index))["analysis"])
-        self._searcher = lucene.Searcher(Path(index) / INDEX, analysis, k1=k1, b=b, threads=threads)
+        self._searcher = Searcher(Path(index) / INDEX, analysis, k1=k1, b=b, threads=threads)
         if rm3 is not None:
             self._searcher.feed_back(**rm3)
         self._queries = queries_of(Path(data), splits, ["query_id", "text"])

@@ -1,0 +1,162 @@
+"""BM25 over Lucene's indexes.
+
+Anserini reads what is stored of each document that it finds, its id among that: three quarters of the time of a search
+for 200 documents. So Lucene is asked directly, and ids are looked up by its numbers (`lucene_ids`).
+"""
+
+import json
+import string
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from components.retrieval import lucene, lucene_ids
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+AT_ONCE = 64
+"""Queries whose hits are Java objects at once: for k = 1000 they fit well into Java's memory."""
+NO_IDS = {"org.apache.lucene.search.FieldDoc": ["fields", "shardIndex"]}
+NO_TEXTS = {"io.anserini.search.ScoredDoc": ["lucene_docid", "lucene_document"]}
+NO_NAMES = str.maketrans("", "", string.ascii_lowercase + 'D"{}:[')
+"""Leaves commas, numbers and the end of each list of `[{"scoreDocs":[{"score":1.5,"doc":7},...]},...]`."""
+
+# A method of pyjnius keeps the object that it is called on, whatever the thread: between that and the call there must
+# be nothing in which another thread gets its turn, or the lock.
+_lock = Lock()
+
+
+class Hits(NamedTuple):
+    """What a query has found, best first."""
+
+    doc_ids: pa.LargeStringArray
+    """(n,)"""
+    scores: np.ndarray
+    """(n,) fp32"""
+
+
+class Searcher:
+    """BM25 over an index.
+
+    Order and scores are Pyserini's: by score, equal scores by document id. Anserini rounds scores to four decimals and
+    then lowers the second of several equal ones by a millionth, the third by two, and so on, so that sorting by score
+    keeps the order. Above about 16, float32 is coarser than that, and equal scores can remain.
+    """
+
+    def __init__(self, path: Path, analyzer: lucene.AnalyzerConfig, *, k1: float, b: float, threads: int) -> None:
+        """Damaged where the index cannot be opened."""
+        self._jnius = lucene.start_jvm(threads)
+        self._autoclass = autoclass = self._jnius.autoclass
+        self._path, self._bm25 = path, (k1, b)
+        self._index = lucene.open_index(path)
+        self._ids = lucene_ids.of(path, self._index)
+        self._searcher = autoclass("org.apache.lucene.search.IndexSearcher")(self._index)
+        self._searcher.setSimilarity(autoclass("org.apache.lucene.search.similarities.BM25Similarity")(k1, b))
+        self._analyzer = lucene.analyzer_of(analyzer)
+        self._generator = autoclass("io.anserini.search.query.BagOfWordsQueryGenerator")()
+        self._order, self._json = lucene.order("FIELD_SCORE"), lucene.json_writer(NO_IDS)
+        self._feedback: Any = None
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, "bm25") if threads > 1 else None
+
+    def __len__(self) -> int:
+        """Number of documents in the index."""
+        return int(self._index.numDocs())
+
+    def feed_back(self, *, terms: int, documents: int, original: float) -> None:
+        """Expand all following queries with RM3: terms of their first documents. The index needs term vectors."""
+        self._feedback = self._autoclass("io.anserini.search.SimpleSearcher")(str(self._path), self._analyzer)
+        self._feedback.set_bm25(*self._bm25)
+        self._feedback.set_rm3(terms, documents, original)
+        self._feedback_json = lucene.json_writer(NO_TEXTS)
+
+    def search(self, queries: Sequence[str], k: int) -> Iterator[Hits]:
+        """For each query its k best documents; none if the index has none of its words."""
+        size = max(1, min(AT_ONCE, -(-len(queries) // self._threads)))
+        batches = [queries[start : start + size] for start in range(0, len(queries), size)]
+        lists: Iterator[Iterable[Hits]]
+        if self._feedback is not None:
+            lists = (self._expanded(batch, k) for batch in batches)
+        elif self._pool is None:
+            lists = (self._found(batch, k) for batch in batches)
+        else:
+            lists = _in_order(self._pool, lambda batch: self._found_here(batch, k), batches, 2 * self._threads)
+        for found in lists:
+            yield from found
+
+    def _found(self, queries: Sequence[str], k: int) -> list[Hits]:
+        results = []
+        for query in queries:
+            with _lock:
+                asked = self._generator.buildQuery(lucene.CONTENTS, self._analyzer, query)
+            results.append(self._searcher.search(asked, k, self._order, True))
+        with _lock:
+            together = self._autoclass("java.util.ArrayList")()
+            for result in results:
+                together.add(result)
+        written = self._json.writeValueAsString(together).translate(NO_NAMES)
+        return [self._hits(numbers.strip(",")) for numbers in written.split("]")[: len(queries)]]
+
+    def _found_here(self, queries: Sequence[str], k: int) -> list[Hits]:
+        """The same in a thread that Java does not know."""
+        try:
+            return self._found(queries, k)
+        finally:
+            self._jnius.detach()
+
+    def _hits(self, written: str) -> Hits:
+        """Scores and documents' numbers by turns, as Pyserini has them."""
+        numbers = np.fromstring(written, sep=",") if written else np.empty(0)
+        doc_ids = self._ids.take(pa.array(numbers[1::2].astype(np.int64)))
+        return Hits(doc_ids, apart(numbers[::2].astype(np.float32)))
+
+    def _expanded(self, queries: Sequence[str], k: int) -> Iterator[Hits]:
+        """With relevance feedback, which Anserini has."""
+        texts, keys = self._autoclass("java.util.ArrayList")(), self._autoclass("java.util.ArrayList")()
+        for number, query in enumerate(queries):
+            texts.add(query)
+            keys.add(str(number))
+        results = self._feedback.batch_search(texts, keys, k, self._threads)
+        hits = json.loads(self._feedback_json.writeValueAsString(results))
+        for number in range(len(queries)):
+            doc_ids = pa.array([hit["docid"] for hit in hits[str(number)]], pa.large_string())
+            yield Hits(doc_ids, np.array([hit["score"] for hit in hits[str(number)]], np.float32))
+
+    def close(self) -> None:
+        """Close the index."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        if self._feedback is not None:
+            self._feedback.close()
+        self._index.close()
+
+
+def apart(scores: np.ndarray) -> np.ndarray:
+    """(n,) fp32 scores, falling, as Anserini writes them: rounded, and what is not below the one before by a
+    ten-thousandth lowered by a millionth more than that one."""
+    rounded: np.ndarray = (np.floor(scores.astype(np.float64) * 1e4 + 0.5) / 1e4).astype(np.float32)
+    place = np.arange(len(rounded))
+    written, before = rounded, None
+    while before is None or (written != before).any():  # from left to right one more is right each time, mostly all
+        below = written[:-1] - rounded[1:] >= np.float32(1e-4)
+        start = np.maximum.accumulate(np.concatenate([place[:1], place[1:] * below]))
+        written, before = (rounded - 1e-6 * (place - start)).astype(np.float32), written
+    return written
+
+
+def _in_order(pool: ThreadPoolExecutor, call: Callable[[T], R], items: Iterable[T], most: int) -> Iterator[R]:
+    """The results of the calls in order, of which at most so many are waited for."""
+    coming = deque[Future[R]]()
+    for item in items:
+        coming.append(pool.submit(call, item))
+        if len(coming) == most:
+            yield coming.popleft().result()
+    while coming:
+        yield coming.popleft().result()
