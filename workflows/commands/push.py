@@ -38,7 +38,10 @@ def call(arguments: argparse.Namespace) -> None:
         raise UserError(f"{name}: is no repository's id; accepted: OWNER/NAME of letters, digits, - _ .")
     import huggingface_hub
 
-    api = huggingface_hub.HfApi()
+    try:
+        api = huggingface_hub.HfApi()
+    except ValueError as error:
+        raise UserError(f"push: HF_ENDPOINT: {error}; accepted: the URL of a hub, or none") from None
     token = huggingface_hub.get_token()
     if token and not token.isascii():
         raise UserError("push: HF_TOKEN: the token has other characters than a token of the hub; make one there")
@@ -109,7 +112,7 @@ def _named(name: str, endpoint: str) -> Iterator[None]:
             404: "there is no such owner, or the token may not see it",
         }.get(status or 0, f"the hub says: {_first_line(error)}")
         raise UserError(f"{name}: {why}") from None
-    except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
+    except (httpx2.HTTPError, OSError) as error:
         raise UserError(f"{name}: {endpoint} cannot be reached: {_first_line(error)}") from None
 
 

@@ -61,6 +61,10 @@ def test_parquet_of_other_tables(tmp_path: Path) -> None:
         list(source(format="parquet", path=str(tmp_path), **keys).read_queries())
     with pytest.raises(UserError, match=r"part-0\.parquet: wrong columns: no column 'doc_id'.*id, title, text"):
         list(source(format="parquet", path=str(tmp_path), documents="part-*.parquet").read_documents())
+    twice = pa.table([["a"], ["x"], ["y"]], names=["doc_id", "text", "text"])
+    pq.write_table(twice, tmp_path / "twice.parquet")
+    with pytest.raises(UserError, match="wrong columns: 'text' is there more than once"):
+        list(source(format="parquet", path=str(tmp_path), documents="twice.parquet").read_documents())
     wrong = {"documents": {"doc": "id"}}
     with pytest.raises(UserError, match="columns: unknown column 'doc'; accepted: doc_id, text, title"):
         list(source(format="parquet", path=str(tmp_path), **(keys | {"columns": wrong})).read_documents())

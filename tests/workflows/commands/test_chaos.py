@@ -87,6 +87,10 @@ def test_a_table_says_what_was_hit_and_what_was_done_twice() -> None:
     [
         (["--kills", "0"], "--kills: got 0; accepted: 1 and more"),
         (["--keep", "{full}"], "--keep {full}: is not an empty folder; accepted: an empty or a new one"),
+        (
+            ["--keep", "{full}/file/x"],
+            "{full}/file/x: cannot be written, as {full}/file is a file; accepted: another FOLDER",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(words: list[str], says: str, tmp_path: Path, said: Said) -> None:

@@ -99,6 +99,8 @@ def test_each_mistake_is_one_line(
     says(r"them/x: the token may not write there; accepted: .*", str(folder), "them/x")
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     says(r"me/x: the hub does not accept the token; make one that may write, .*", str(folder), "me/x")
+    monkeypatch.setenv("HF_TOKEN", "t\u00f6ken")
+    says(r"push: HF_TOKEN: the token has other characters than a token of the hub; .*", str(folder), "me/x")
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
     says(r"push: there is no token for the hub; make one in .*, or set HF_TOKEN", str(folder), "me/x")
