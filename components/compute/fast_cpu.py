@@ -20,20 +20,23 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 from components.compute import attention
+from components.compute.packing import is_packed, pack_layers, packed, unpacked
 
 NAME = "sparring_cpu_training"
 BITS = 16
 
 
 def use_fast_cpu_ops(model: nn.Module) -> None:
-    """Replace a model's attention and dropouts by those of this module.
+    """Replace a model's attention and dropouts by those of this module, and have its layers skip padding.
 
-    A model whose attention cannot be replaced gets transformers' plain ("eager") one.
+    A model whose attention cannot be replaced gets transformers' plain ("eager") one, and computes padding.
     """
     module: Any
     for module in model.modules():
         if hasattr(module, "set_attn_implementation"):
             module.set_attn_implementation(NAME if _is_plain(module) else "eager")
+        if getattr(getattr(module, "config", None), "_attn_implementation", None) == NAME:
+            pack_layers(module)
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
                 setattr(module, name, Dropout(child.p))
@@ -70,10 +73,17 @@ class Dropout(nn.Dropout):
 
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *,
-    scaling: float | None = None, dropout: float = 0.0, **_: Any,
+    scaling: float | None = None, dropout: float = 0.0, **_kwargs: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     """Attention with the interface that transformers asks for: (N, H, L, d) inputs, of keys and values
-    perhaps with fewer heads, and an additive mask to (N, L, H, d)."""
+    perhaps with fewer heads, and an additive mask to (N, L, H, d). Packed inputs are (1, H, T, d), and the output is
+    (1, T, H, d)."""
+    if attention_mask is not None and is_packed(query, attention_mask):
+        query, key, value = (
+            unpacked(part.transpose(1, 2), attention_mask).transpose(1, 2) for part in (query, key, value)
+        )
+        rows, _ = attend(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout)
+        return packed(rows, attention_mask), None
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     query, key = query.to(value.dtype), key.to(value.dtype)  # norms of queries and keys (Qwen3) make fp32 of bf16
     if (shared := query.shape[1] // key.shape[1]) > 1:  # heads that share keys and values (grouped-query attention)

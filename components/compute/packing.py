@@ -1,0 +1,67 @@
+"""Layers without padding: between an encoder's first and last layer, the tokens of a batch's texts lie one after
+another, (1, T, h), and only attention sees the texts apart.
+
+Products, norms, activations and dropouts treat each token alone, so what they spend on padding is for nothing: a tenth
+to a fifth of a training batch. Attention puts the tokens back into rows with their padding, since whole products are
+faster on a CPU than one for each text (see `components.compute.attention`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+ENCODERS = ("bert", "electra", "roberta", "xlm-roberta")
+"""Models whose layers take states and a mask alone: positions are in the embeddings."""
+
+LEAST = 1 / 32
+"""With less of a batch in padding, moving the tokens takes more time than padding does."""
+
+
+def pack_layers(encoder: Any) -> None:
+    """Have a stack of layers run on packed tokens; it must have the attention of `fast_cpu`.
+
+    The states that come out are as before, but for those of padding, which are 0. Hidden states of all layers are
+    those of rows with padding, so who asks for them gets no packing. Other modules stay as they are.
+    """
+    layers = getattr(encoder, "layer", None)
+    if isinstance(layers, nn.ModuleList) and encoder.config.model_type in ENCODERS and not encoder.config.is_decoder:
+        layers[0].register_forward_pre_hook(_pack, with_kwargs=True)
+        layers[-1].register_forward_hook(_unpack, with_kwargs=True)
+
+
+def is_packed(states: Tensor, mask: Tensor | None) -> bool:
+    """Whether states, (1, ...), are those of the N texts that a mask, (N, 1, L, L), is for."""
+    return mask is not None and len(mask) > 1 == len(states)
+
+
+def packed(rows: Tensor, mask: Tensor) -> Tensor:
+    """(N, L, ...) rows to the (1, T, ...) of them that are tokens."""
+    return rows.flatten(0, 1).index_select(0, _tokens(mask)).unsqueeze(0)
+
+
+def unpacked(tokens: Tensor, mask: Tensor) -> Tensor:
+    """(1, T, ...) tokens to (N, L, ...) rows, 0 for padding."""
+    count, length = len(mask), mask.shape[-1]
+    rows = tokens.new_zeros(count * length, *tokens.shape[2:])
+    return rows.index_copy(0, _tokens(mask), tokens[0]).unflatten(0, (count, length))
+
+
+def _tokens(mask: Tensor) -> Tensor:
+    """(T,) the places of tokens among all rows'; what a text's first place sees, all of its tokens see."""
+    return (mask[:, 0, 0] == 0).flatten().nonzero()[:, 0]
+
+
+def _pack(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    states, mask = given[:2]
+    if mask is None or len(mask) == 1 or named.get("output_hidden_states"):
+        return None
+    if len(_tokens(mask)) > (1 - LEAST) * states[..., 0].numel():
+        return None
+    return (packed(states, mask), *given[1:]), named
+
+
+def _unpack(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], states: Tensor) -> Tensor | None:
+    mask = given[1]
+    return unpacked(states, mask) if is_packed(states, mask) else None
