@@ -34,9 +34,10 @@ def use_fast_cpu_ops(model: nn.Module) -> None:
     module: Any
     for module in model.modules():
         if hasattr(module, "set_attn_implementation"):
-            module.set_attn_implementation(NAME if _is_plain(module) else "eager")
-        if getattr(getattr(module, "config", None), "_attn_implementation", None) == NAME:
-            pack_layers(module)
+            plain = _is_plain(module)
+            module.set_attn_implementation(NAME if plain else "eager")
+            if plain:
+                pack_layers(module)
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
                 setattr(module, name, Dropout(child.p))

@@ -12,23 +12,25 @@ from typing import Any
 
 from torch import Tensor, nn
 
-ENCODERS = ("bert", "electra", "roberta", "xlm-roberta")
+ENCODERS = ("bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta")
 """Models whose layers take states and a mask alone: positions are in the embeddings."""
 
 LEAST = 1 / 32
 """With less of a batch in padding, moving the tokens takes more time than padding does."""
 
 
-def pack_layers(encoder: Any) -> None:
-    """Have a stack of layers run on packed tokens; it must have the attention of `fast_cpu`.
+def pack_layers(model: Any) -> None:
+    """Have the layers of a pre-trained encoder run on packed tokens; it must have the attention of `fast_cpu`.
 
     The states that come out are as before, but for those of padding, which are 0. Hidden states of all layers are
-    those of rows with padding, so who asks for them gets no packing. Other modules stay as they are.
+    those of rows with padding, so who asks for them gets no packing. Other models stay as they are.
     """
-    layers = getattr(encoder, "layer", None)
-    if isinstance(layers, nn.ModuleList) and encoder.config.model_type in ENCODERS and not encoder.config.is_decoder:
-        layers[0].register_forward_pre_hook(_pack, with_kwargs=True)
-        layers[-1].register_forward_hook(_unpack, with_kwargs=True)
+    if model.config.model_type not in ENCODERS or getattr(model.config, "is_decoder", False):
+        return
+    for stack in model.children():
+        if isinstance(layers := getattr(stack, "layer", None), nn.ModuleList):
+            layers[0].register_forward_pre_hook(_pack, with_kwargs=True)
+            layers[-1].register_forward_hook(_unpack, with_kwargs=True)
 
 
 def is_packed(states: Tensor, mask: Tensor | None) -> bool:
