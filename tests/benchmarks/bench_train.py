@@ -53,14 +53,34 @@ def mined(world: World, groups: int, negatives: int) -> Path:
     return out
 
 
-def seconds_of_ours(world: World, objective: str, groups: Path, cluster: Cluster, **config: Any) -> float:
-    """Inside the training loop."""
+def trained(world: World, objective: str, groups: Path, cluster: Cluster, **config: Any) -> dict[str, Any]:
+    """What a training says of itself."""
     start = world.retriever if objective == "retriever" else world.ranker
-    summary = train(
+    return train(
         world.place("trained"), cluster, objective=objective, rows=groups, dev=None, data=world.data,
         tokens=world.tokens, start=start, seed=[1], config=TrainConfig(warmup=0.0, **config),
     )  # fmt: skip
-    return float(summary["model_seconds"])
+
+
+def seconds_of_ours(world: World, objective: str, groups: Path, cluster: Cluster, **config: Any) -> float:
+    """Inside the training loop."""
+    return float(trained(world, objective, groups, cluster, **config)["model_seconds"])
+
+
+class Shares(list[float]):
+    """Of our time, what the models' matrix products alone would take."""
+
+    def seconds(self, summary: dict[str, Any]) -> float:
+        """Inside the training loop; the share is kept."""
+        seconds = float(summary["model_seconds"])
+        self.append(summary["roofline_seconds"] / seconds)
+        return seconds
+
+    def __str__(self) -> str:
+        return (
+            f"The matrix products of the tokens alone would take {median(self):.0%} of our time ({min(self):.0%} to "
+            f"{max(self):.0%}); wanted: 70%."
+        )
 
 
 def written(world: World, groups: Path) -> dict[str, list[Any]]:
@@ -96,11 +116,13 @@ def test_retriever(world: World) -> None:
     pairs, _, updates = SIZES[world.device]
     groups = mined(world, pairs * updates, 0)
     told = written(world, groups)
+    shares = Shares()
     data = Dataset.from_dict({"anchor": told["query"], "positive": [documents[0] for documents in told["docs"]]})
 
     def ours() -> float:
         loss = {"function": CROSS_ENTROPY, "over": "batch", "options": {"temperature": 0.05}}
-        return seconds_of_ours(world, "retriever", groups, world.cluster, updates=updates, batch=pairs, losses=[loss])
+        config = {"updates": updates, "batch": pairs, "losses": [loss]}
+        return shares.seconds(trained(world, "retriever", groups, world.cluster, **config))
 
     def theirs() -> float:
         torch.set_num_threads(cores())
@@ -121,6 +143,7 @@ def test_retriever(world: World) -> None:
     )
     lines = [
         f"Batches of {pairs} pairs of a query and its document; {updates} updates a turn, inside the loop.",
+        str(shares),
         machine(ROOT),
     ]
     write("Training the retriever", 'make bench ARGS="-k test_retriever"', HEAD, [row], lines)
@@ -133,11 +156,12 @@ def test_ranker(world: World) -> None:
 
     _, size, updates = SIZES[world.device]
     groups = mined(world, size * updates, NEGATIVES)
-    data = Dataset.from_dict(written(world, groups))
+    data, shares = Dataset.from_dict(written(world, groups)), Shares()
 
     def ours() -> float:
         losses = [{"function": CROSS_ENTROPY}]
-        return seconds_of_ours(world, "ranker", groups, world.cluster, updates=updates, batch=size, losses=losses)
+        config = {"updates": updates, "batch": size, "losses": losses}
+        return shares.seconds(trained(world, "ranker", groups, world.cluster, **config))
 
     def theirs() -> float:
         torch.set_num_threads(cores())
@@ -154,6 +178,7 @@ def test_ranker(world: World) -> None:
     )
     lines = [
         f"Batches of {size} groups of {1 + NEGATIVES} documents; {updates} updates a turn, inside the loop.",
+        str(shares),
         machine(ROOT),
     ]
     write("Training the ranker", 'make bench ARGS="-k test_ranker"', HEAD, [row], lines)
