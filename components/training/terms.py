@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -157,12 +158,15 @@ def declared(objective: str, name: str) -> Any:
 
 @cache
 def _assigned(file: Path, name: str, *_: int) -> Any:
-    """The literal that a file assigns to a name. What follows tells versions of the file apart: an experiment asks the
-    same for each of its trainings."""
-    for node in ast.walk(modules.syntax(file)):
+    """The literal that a file, or a class in it, assigns to a name. What follows tells versions of the file apart: an
+    experiment asks the same for each of its trainings."""
+    module = modules.syntax(file)
+    bodies = [module.body, *(node.body for node in module.body if isinstance(node, ast.ClassDef))]
+    for node in [statement for body in bodies for statement in body]:
         if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
             continue
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            return ast.literal_eval(node.value)
+            with contextlib.suppress(ValueError):  # it is computed
+                return ast.literal_eval(node.value)
     return None

@@ -97,7 +97,7 @@ class Store:
 
     def sizes(self, nodes: list[Step], *parts: str) -> list[int]:
         """Bytes of each artifact, or of its parts (glob patterns)."""
-        return [sum(file.stat().st_size for file in self._files(node, parts or ["*"])) for node in nodes]
+        return [sum(map(_size, self._files(node, parts or ["*"]))) for node in nodes]
 
     def started(self, nodes: Iterable[Step]) -> set[str]:
         """Names of the artifacts that have files, finished or not."""
@@ -133,9 +133,10 @@ class Store:
         return self.root / ".configs" / f"{run}.json"
 
     def drop(self, node: Step, parts: list[str]) -> int:
-        """Delete parts (glob patterns) of a finished artifact, after noting them in its record; the bytes freed."""
-        record = self.record(node)
-        assert record is not None, node.name
+        """Delete parts (glob patterns) of a finished artifact, after noting them in its record; the bytes freed: 0 where
+        another command has removed it meanwhile."""
+        if (record := self.record(node)) is None:
+            return 0
         self._write(node, {**record, "dropped": sorted({*record["dropped"], *parts})})
         return self._delete(node, parts)
 
@@ -239,8 +240,8 @@ class Store:
         """Delete the files of some parts; their bytes."""
         freed = 0
         for file in self._files(node, parts):
-            freed += file.stat().st_size
-            file.unlink()
+            freed += _size(file)
+            file.unlink(missing_ok=True)
         return freed
 
     def _files(self, node: Step, parts: Sequence[str]) -> list[Path]:
@@ -260,6 +261,14 @@ class Store:
         except OSError:  # no driver has started it, or the filesystem has no locks
             pass
         return ""
+
+
+def _size(file: Path) -> int:
+    """Its bytes; 0 where another command has removed it meanwhile."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def driver_name() -> str:

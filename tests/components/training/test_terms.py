@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from components.config import UserError, parse
 from components.scores import Scores
-from components.training.terms import LossTerm, evaluate
+from components.training.terms import LossTerm, declared, evaluate
 
 LOSSES = """
 def mean(scores):
@@ -96,3 +97,19 @@ def test_a_loss_that_returns_something_else_is_named(name: str, got: str) -> Non
     wanted = rf"own_losses\.{name} returned {got}; accepted: one value a query, a tensor of shape \(Q,\)"
     with pytest.raises(UserError, match=wanted):
         evaluate([LossTerm(function=f"own_losses.{name}")], lambda term: scores)
+
+
+def test_a_declaration_is_the_modules_or_its_classs_and_no_local_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_things").mkdir()
+    (tmp_path / "own_things" / "__init__.py").touch()
+    (tmp_path / "own_things" / "objective.py").write_text(
+        "views = ('group',)\nreads = float('2')\n\n\nclass Own:\n    predicts = 0.2\n\n"
+        "    def collate(self):\n        reads = writes = self.template\n        views = reads.both\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = {name: declared("own_things.objective", name) for name in ("views", "reads", "predicts", "absent")}
+    assert found == {"views": ("group",), "reads": None, "predicts": 0.2, "absent": None}
+    assert declared("generator", "views") == ("group",)
+    assert declared("generator", "reads") is None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +35,26 @@ def test_a_step_with_dropped_parts_does_not_run_again(store: Store) -> None:
     assert not store.is_complete(a)
     assert run([ab, a], store) == []
     assert states([ab], store)[0][1] == "done"
+
+
+def test_what_another_command_removes_meanwhile_is_no_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = chain()["a"]
+    run([a], store)
+    listed = store._files
+
+    def and_then_gone(*asked: Any) -> list[Path]:
+        files = listed(*asked)
+        shutil.rmtree(store.path(a))
+        return files
+
+    monkeypatch.setattr(store, "_files", and_then_gone)
+    assert store.sizes([a]) == [0]
+    monkeypatch.undo()
+    run([a], store)
+    monkeypatch.setattr(store, "_files", and_then_gone)
+    assert store.remove(a) == 0
+    monkeypatch.undo()
+    assert store.drop(a, ["heavy"]) == 0
 
 
 def test_a_step_with_dropped_parts_runs_again_for_a_step_that_reads_it(store: Store) -> None:
