@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from components.config import UserError, listing
 from workflows.commands.opening import add_config, opened
-from workflows.report.run_folder import PLAN
+from workflows.report.run_folder import PLAN, removing
 from workflows.stages import experiments, systems
 from workflows.stages.experiments import Experiment, is_run
 from workflows.stages.results import Outcome
@@ -69,6 +69,21 @@ def call(arguments: argparse.Namespace) -> None:
             raise UserError("nothing of it has been run")
         raise UserError("the run is not finished; clean drops what only an unfinished run still needs; accepted: "
                         "--whole, which removes all of it")  # fmt: skip
+    if not arguments.whole or arguments.dry_run:
+        _free(arguments, experiment, store)
+        return
+    with removing(experiment.run) as alone:
+        if not alone:
+            raise UserError(f"{experiment.run}: a run is under way in it; stop it first")
+        _free(arguments, experiment, store)
+        (experiment.run / PLAN).unlink(missing_ok=True)  # it uses nothing any more
+        for link in experiment.run.glob("*"):
+            if link.is_symlink():
+                link.unlink(missing_ok=True)
+
+
+def _free(arguments: argparse.Namespace, experiment: Experiment, store: Store) -> None:
+    """Drop it, or say what would be dropped."""
     freed = 0
     for node, parts, size in (_own if arguments.whole else superseded)(experiment, store):
         freed += size
@@ -77,11 +92,6 @@ def call(arguments: argparse.Namespace) -> None:
         if not arguments.dry_run:
             store.drop(node, parts) if parts else store.remove(node)
     print(f"{freed / 2**20:.1f} MB {'to free' if arguments.dry_run else 'freed'}")
-    if arguments.whole and not arguments.dry_run:  # it uses nothing any more
-        (experiment.run / PLAN).unlink(missing_ok=True)
-        for link in experiment.run.glob("*"):
-            if link.is_symlink():
-                link.unlink()
 
 
 def _beside(experiment: Experiment) -> Iterator[Experiment]:

@@ -16,7 +16,7 @@ from workflows.distributed import cluster as clusters
 from workflows.distributed import nodes
 from workflows.estimating.foreseen import foresee, how_far_off
 from workflows.program import program
-from workflows.report.run_folder import RunFolder
+from workflows.report.run_folder import RunFolder, at_work
 from workflows.report.timeline import timeline, where
 from workflows.running.executor import check_present, check_source_files
 from workflows.running.runner import run_steps
@@ -61,7 +61,8 @@ def run_one(arguments: argparse.Namespace) -> None:
     folder.write_plan()
     if waiting and experiment.defaults:
         store.keep_config(experiment.run.name, experiment.config.model_dump(mode="json"))
-    with open_tracker(experiment.run, cluster, experiment.outcome.results.fingerprint) as tracker:
+    identity = experiment.outcome.results.fingerprint
+    with at_work(experiment.run), open_tracker(experiment.run, cluster, identity) as tracker:
         expected = None if arguments.no_estimate else foresee(experiment, waiting, store, cluster)
         started = time.monotonic()
         tracker.send_finished(graph(wanted), store)

@@ -1,9 +1,11 @@
 """A run's folder: config.yaml and where it is from, plan.txt, links to the artifacts, metrics.json and report.html."""
 
+import fcntl
 import json
 import os
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from components.files import write_json
@@ -22,6 +24,36 @@ Json = dict[str, Any]
 
 PLAN = "plan.txt"
 """The plan as it was before the run; a run that `clean` has removed from the store has none."""
+
+
+LOCK = ".lock"
+"""Locked by the drivers of a run together, or by the command that removes it."""
+
+
+@contextmanager
+def at_work(run: Path) -> Iterator[None]:
+    """Keep a run from being removed until the block ends; one that is being removed is waited for."""
+    with (run / LOCK).open("a") as file:
+        with suppress(OSError):  # a filesystem without locks
+            fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+@contextmanager
+def removing(run: Path) -> Iterator[bool]:
+    """Keep drivers from beginning with a run until the block ends; False where one is at work on it."""
+    if not run.is_dir():
+        yield True
+        return
+    with (run / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError:  # a filesystem without locks
+            pass
+        yield True
 
 
 class RunFolder:

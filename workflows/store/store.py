@@ -133,8 +133,8 @@ class Store:
         return self.root / ".configs" / f"{run}.json"
 
     def drop(self, node: Step, parts: list[str]) -> int:
-        """Delete parts (glob patterns) of a finished artifact, after noting them in its record; the bytes freed: 0 where
-        another command has removed it meanwhile."""
+        """Delete parts (glob patterns) of a finished artifact, after noting them in its record; the bytes freed, 0
+        where another command has removed it meanwhile."""
         if (record := self.record(node)) is None:
             return 0
         self._write(node, {**record, "dropped": sorted({*record["dropped"], *parts})})

@@ -13,6 +13,7 @@ import yaml
 from tests.support import tiny
 from tests.support.light import light
 from tests.support.tiny import Place, Said
+from workflows.report.run_folder import at_work
 from workflows.stages import experiments, systems
 from workflows.store.planner import pending
 from workflows.store.store import Store
@@ -192,3 +193,15 @@ def test_a_whole_run_is_removed_but_for_what_another_uses(played: Place, tmp_pat
     assert "warm retriever vectors  " in said()[0]
     assert place("clean", "--whole", "--set", "evaluate.measures=[RR@10]") == 0
     assert [path for path in place.store.iterdir() if path.is_dir() and not path.name.startswith(".")] == []
+
+
+def test_a_run_that_is_under_way_is_not_removed(played: Place, tmp_path: Path, said: Said) -> None:
+    """Between two of its steps no artifact is held, and yet all of them are needed."""
+    place = played.copy(tmp_path / "under way")
+    run = place.runs / "tiny"
+    before = tiny.contents(place.store)
+    with at_work(run), at_work(run):
+        assert place("clean", "--whole") == 2
+    assert said()[1] == f"error: {run}: a run is under way in it; stop it first\n"
+    assert tiny.contents(place.store) == before
+    assert place("clean", "--whole") == 0
