@@ -62,6 +62,10 @@ class Tuning(Config):
             raise ValueError(str(error)) from None
 
 
+COMPARED, COMPARED_DATA = ("evaluate", "seeds", "recipe", "tune"), ("data.sample", "data.hold_out")
+"""Keys by which trials would be measured on other queries, or otherwise, and not be comparable."""
+
+
 @dataclass(frozen=True)
 class TunedExperiment:
     """An experiment with a section `tune`, as the command has read it."""
@@ -150,9 +154,21 @@ def _check_measure(path: Path, tuning: Tuning, evaluate: Any) -> None:
 
 
 def _check_space(tuned: TunedExperiment) -> None:
-    """UserError where the experiment does not accept a value of the space."""
+    """UserError where the experiment does not accept a value of the space, or trials could not be compared."""
     for name, values in tuned.tuning.space.items():
+        where = f"{tuned.path}: tune.space.{name}"
+        for key in values.sets or [name]:
+            if key.split(".")[0] in COMPARED or key == "data" or key.startswith(COMPARED_DATA):
+                raise UserError(
+                    f"{where}: {key}: trials are compared on the same queries, by the same measure; accepted: keys of "
+                    "models, trainings and retrieval"
+                )
         if tuned.tuning.search == "optuna" and values.grid is not None:
-            raise UserError(f"{tuned.path}: tune.space.{name}: grid: Optuna draws; accepted: choice, or search: random")
-        for end in values.ends:  # what is accepted at both ends is accepted between them
+            raise UserError(f"{where}: grid: Optuna draws; accepted: choice, or search: random")
+        for end in values.ends:
             tuned.measure_steps(tuned.experiment({name: end}))
+        if values.inside is not None:  # a whole number in both bounds, and a fraction between them
+            try:
+                tuned.measure_steps(tuned.experiment({name: values.inside}))
+            except UserError as error:
+                raise UserError(f"{where}: it may draw {values.inside}: {error}") from None

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from components.config import UserError
 from workflows.running.polling import repeated
 from workflows.running.tracking import Tracker
-from workflows.store.dag import graph
+from workflows.store.dag import Step, graph
 from workflows.store.planner import pending
 from workflows.store.progress import describe
 from workflows.store.store import Store
@@ -60,8 +61,7 @@ class Monitor:
 
     def _track(self, trial: Trial) -> None:
         """Hand the tracker a trial's measures, and the losses of its trainings, whichever trial ran them."""
-        steps = self.tuned.measure_steps(self.tuned.experiment(trial.point))
-        for node in graph([step for own in steps for step in own]):
+        for node in graph([step for own in self._steps(trial) for step in own]):
             if node.description.models == "training" and (self.store.path(node) / "metrics.jsonl").exists():
                 self.tracker.send_training(f"trial {trial.number}/{node.label}", self.store.path(node))
         for number, value in enumerate(trial.measures, 1):
@@ -69,9 +69,17 @@ class Monitor:
 
     def _progress(self, trial: Trial) -> str:
         """The step that a trial runs now, and how far it is."""
-        systems = self.tuned.measure_steps(self.tuned.experiment(trial.point))[len(trial.measures) :]
+        systems = self._steps(trial)[len(trial.measures) :]
         waiting = pending([step for steps in systems for step in steps], self.store)
         if not waiting:
             return "measured"
         progress = describe(self.store.path(waiting[0]))
         return waiting[0].label + (f" {progress}" if progress else "")
+
+    def _steps(self, trial: Trial) -> list[list[Step]]:
+        """The steps that measure a trial's systems; none where the experiment does not accept the values that were
+        drawn for it, which the trial itself says."""
+        try:
+            return self.tuned.measure_steps(self.tuned.experiment(trial.point))
+        except UserError:
+            return []

@@ -64,6 +64,14 @@ class Range(Config):
         """The values to check so that the whole range is checked: its two bounds, or every value of a list."""
         return list(self.bounds or self.choice or self.grid or [])
 
+    @property
+    def inside(self) -> float | None:
+        """A number that could be drawn and is no bound; None where bounds and values say all of the range."""
+        if self.bounds is None or self.integers is not None:
+            return None
+        low, high = self.bounds
+        return self.rounded(low + (high - low) / math.pi)
+
     def draw(self, *key: Any) -> Any:
         """Draw a value, which depends on the random key alone."""
         source = keyed_rng(*key)

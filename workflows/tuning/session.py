@@ -53,7 +53,9 @@ def run_trials(
             warnings.simplefilter("ignore")  # Tune warns about options that it has set itself
             tuner.fit()
     except Exception as error:  # of Ray's own: an error in a trial is that trial's
-        raise StepFailed(f"Ray Tune ended before its trials: {next(iter(str(error).splitlines()), error)}") from error
+        raise StepFailed(
+            f"Ray Tune ended before its trials: {(str(error).splitlines() or [repr(error)])[-1]}"
+        ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

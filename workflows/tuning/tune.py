@@ -90,15 +90,22 @@ def _add_known_trials(tuned: TunedExperiment, table: TrialTable) -> int:
 
 
 def _own_values(tuned: TunedExperiment) -> dict[str, Any]:
-    """The values in the config at the keys of the space, for those that are there."""
+    """The values in the config at the keys of the space, for those that are there; of several keys that a name sets,
+    where all have the same."""
     tree, own = tuned.experiment({}).config.model_dump(mode="json"), {}
     for name, values in tuned.tuning.space.items():
-        node: Any = tree
         with contextlib.suppress(KeyError, IndexError, ValueError, TypeError):
-            for part in (values.sets or [name])[0].split("."):
-                node = node[int(part)] if isinstance(node, list) else node[part]
-            own[name] = node
+            first, *others = [_value(tree, key) for key in values.sets or [name]]
+            if all(other == first for other in others):
+                own[name] = first
     return own
+
+
+def _value(tree: Any, key: str) -> Any:
+    """What lies at a dotted key."""
+    for part in key.split("."):
+        tree = tree[int(part)] if isinstance(tree, list) else tree[part]
+    return tree
 
 
 def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Cluster, draws: int) -> None:

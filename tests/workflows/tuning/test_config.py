@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -14,10 +15,15 @@ from tests.support import sources, tiny
 from tests.support.tiny import Said
 from tests.support.tuning import GAME, WARM, tree
 from workflows.__main__ import main, parser
+from workflows.running.tracking import Tracker
 from workflows.stages import experiments
 from workflows.store.dag import graph
+from workflows.store.store import Store
+from workflows.tuning import tune
 from workflows.tuning.config import read_tuning
+from workflows.tuning.monitor import Monitor
 from workflows.tuning.search_space import points
+from workflows.tuning.trials import Trial
 
 
 @pytest.mark.parametrize(
@@ -43,6 +49,13 @@ from workflows.tuning.search_space import points
          r"'3' is not a position in a list of 1"),
         ({"space": {"heat": {"uniform": [0, 1]}}}, r"heat: unknown key; accepted: .*data, seeds, "),
         ({"space": {"rounds": {"choice": ["two"]}}}, r"rounds: got 'two'; accepted: a whole number"),
+        ({"space": {"rounds": {"uniform": [1, 4]}}},
+         r"tune\.space\.rounds: it may draw 1\.95: .*rounds: got 1\.95; accepted: a whole number"),
+        ({"space": {"evaluate.split": {"grid": ["test", "dev"]}}},
+         r"tune\.space\.evaluate\.split: evaluate\.split: trials are compared on the same queries, by the same "
+         r"measure; accepted: keys of models, trainings and retrieval"),
+        ({"space": {"size": {"grid": [2], "sets": ["rounds", "data.sample.dev"]}}},
+         r"tune\.space\.size: data\.sample\.dev: trials are compared .*; accepted: keys of models, .*"),
         ({"space": {GAME: {"grid": [1e-3]}}, "search": "optuna"}, r"tune\.space\..*: grid: Optuna draws; accepted: "),
     ],
 )  # fmt: skip
@@ -130,3 +143,31 @@ def test_optuna_must_be_installed(
     place = tiny.place(tmp_path, tree(beir, encoder, search="optuna", space=space))
     assert place("tune") == 2
     assert re.fullmatch(r"error: .*tune\.search: optuna is not installed; accepted: random, or .*\n", said()[1])
+
+
+def test_a_name_has_the_configs_value_where_all_its_keys_have(beir: Path, encoder: Path, tmp_path: Path) -> None:
+    """Else the point with the first key's value would pass for the config as it is, and not be tried."""
+    space = {
+        "rate": {"grid": [1e-3], "sets": [WARM, GAME]},
+        "size": {"grid": [2], "sets": ["retriever.warm.train.batch"]},
+    }
+    place = tiny.place(tmp_path, tree(beir, encoder, space=space))
+    tuned = read_tuning(parser().parse_args([*place.words("tune"), "--set", f"{WARM}=1e-3", "--set", f"{GAME}=2e-3"]))
+    assert tune._own_values(tuned).keys() == {"size"}
+    alike = read_tuning(parser().parse_args([*place.words("tune"), "--set", f"{WARM}=1e-3", "--set", f"{GAME}=1e-3"]))
+    assert tune._own_values(alike)["rate"] == 1e-3
+
+
+def test_a_drawn_point_that_is_not_accepted_is_announced_like_others(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said
+) -> None:
+    """The trial says why it failed; its values would have ended the command here."""
+    place = tiny.place(tmp_path, tree(beir, encoder))
+    tuned = read_tuning(parser().parse_args(place.words("tune")))
+    trial = Trial(0, {GAME: -1.0}, {GAME: -1.0}, state="failed", reason="got -1.0")
+    table = tune._empty_table(tuned)
+    table.trials.append(trial)
+    monitor = Monitor(tuned, table, Store(place.store), MagicMock(spec=Tracker))
+    monitor.announce(trial)
+    assert said()[1].startswith("trial 0: failed: got -1.0")
+    assert monitor._steps(trial) == []
