@@ -28,6 +28,7 @@ from workflows.commands.opening import add_config, check_output, opened, run_com
 from workflows.program import program
 from workflows.stages import systems
 from workflows.stages.experiments import Experiment
+from workflows.stages.sentences import SentencesConfig
 from workflows.steps.search import INDEX
 from workflows.store.dag import Step
 from workflows.store.needed import finished, unchanged
@@ -102,7 +103,7 @@ class Export:
 
     def write(self) -> Iterator[str]:
         """Write `retriever/`, `ranker/`, `rankings/*.trec`, `qrels.trec`, an index, `system/`; yield a line for each:
-        how to use it. Of a run that measured nothing, write the retriever."""
+        how to use it. Of a run that measured nothing, or vectors of sentences alone, write the retriever."""
         to, store, outcome = self.to, self.store, self.experiment.outcome
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
             raise UserError(
@@ -111,7 +112,8 @@ class Export:
         if os.path.ismount(to):
             raise UserError(f"{to}: is where a disk is mounted, which cannot be replaced; accepted: {to}/NAME")
         mined = group_files.made(self.experiment, store) if self.groups is not None else []
-        if outcome.unmeasured:
+        sentences = isinstance(self.experiment.config, SentencesConfig)
+        if outcome.unmeasured or (sentences and not outcome.ranked):
             finished(store, outcome.retrieval.retriever)
             store.fetch([outcome.retrieval.retriever], "model")
             unchanged(store, [outcome.retrieval.retriever])

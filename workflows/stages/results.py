@@ -167,10 +167,12 @@ def system_names(systems: Iterable[System]) -> list[str]:
 
 
 def name_of(source: Any) -> str:
-    """A collection's name for tables: the last part of its path or id, or its format."""
+    """A collection's name for tables: the last part of its path or id that names no split, or its format."""
     for key in ("path", "id", "name"):
         if isinstance(getattr(source, key, None), str):
-            return str(getattr(source, key)).rstrip("/").rsplit("/", 1)[-1]
+            parts = [part for part in str(getattr(source, key)).split("/") if part and "{" not in part]
+            if parts:
+                return parts[-1]
     return str(source.format)
 
 

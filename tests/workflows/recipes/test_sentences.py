@@ -181,3 +181,14 @@ def test_labels_are_no_scores(tmp_path: Path, tree: dict[str, Any], said: tiny.S
     wrong = {"similarity": {}, "transfer": {"X": {"data": tree["similarity"]["Pairs"]["data"], "split": "dev"}}}
     assert tiny.place(tmp_path / "two", {**tree, **wrong})("run") == 2
     assert "split 'dev' has no labelled sentences; there are the splits test" in said()[1]
+
+
+def test_an_encoder_without_a_ranking_is_exported(tmp_path: Path, tree: dict[str, Any], said: tiny.Said) -> None:
+    """Sets of pairs alone have nothing to search."""
+    pairs = {name: {**one, "retrieve": []} for name, one in tree["similarity"].items()}
+    place = tiny.place(tmp_path, {**tree, "similarity": pairs, "transfer": {}})
+    assert place("run") == 0
+    said()
+    assert place("export", str(tmp_path / "out")) == 0
+    assert said()[0] == f'{tmp_path}/out/retriever (retriever): SentenceTransformer("{tmp_path}/out/retriever")\n'
+    assert (tmp_path / "out" / "retriever" / "README.md").is_file()

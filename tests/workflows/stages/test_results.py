@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from workflows import ROOT
 from workflows.stages import experiments
-from workflows.stages.results import Outcome, note_on
+from workflows.stages.results import Outcome, name_of, note_on
 from workflows.store.dag import graph
 
 
@@ -74,3 +75,18 @@ def test_the_note_says_what_the_start_model_was_trained_on() -> None:
     assert note_on("bert-base-uncased") == (
         "The start model is bert-base-uncased. See its model card for what it was trained on."
     )
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        ({"path": "data/squad/"}, "squad"),
+        ({"path": "data/sts/{split}.tsv"}, "sts"),
+        ({"path": "https://here/of/{split}/{split}.jsonl"}, "of"),
+        ({"path": "{split}.tsv"}, "tsv"),
+        ({"id": "beir/scifact/test"}, "test"),
+        ({}, "tsv"),
+    ],
+)
+def test_a_collection_is_called_by_the_last_part_that_names_no_split(keys: dict[str, str], name: str) -> None:
+    assert name_of(SimpleNamespace(format="tsv", **keys)) == name
