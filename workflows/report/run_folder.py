@@ -26,16 +26,12 @@ PLAN = "plan.txt"
 """The plan as it was before the run; a run that `clean` has removed from the store has none."""
 
 
-LOCK = ".lock"
-"""Locked by the drivers of a run together, or by the command that removes it."""
-
-
 @contextmanager
 def at_work(run: Path) -> Iterator[None]:
     """Keep a run from being removed until the block ends; one that is being removed is waited for."""
-    with (run / LOCK).open("a") as file:
+    with _opened(run) as folder:
         with suppress(OSError):  # a filesystem without locks
-            fcntl.flock(file, fcntl.LOCK_SH)
+            fcntl.flock(folder, fcntl.LOCK_SH)
         yield
 
 
@@ -45,15 +41,25 @@ def removing(run: Path) -> Iterator[bool]:
     if not run.is_dir():
         yield True
         return
-    with (run / LOCK).open("a") as file:
+    with _opened(run) as folder:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield False
             return
         except OSError:  # a filesystem without locks
             pass
         yield True
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    """A folder that can be locked itself: its drivers lock it together, the command that removes the run alone."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 class RunFolder:
