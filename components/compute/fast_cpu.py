@@ -74,7 +74,7 @@ class Dropout(nn.Dropout):
 
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *,
-    scaling: float | None = None, dropout: float = 0.0, **_kwargs: Any,
+    scaling: float | None = None, dropout: float = 0.0, **_: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     """Attention with the interface that transformers asks for: (N, H, L, d) inputs, of keys and values
     perhaps with fewer heads, and an additive mask to (N, L, H, d). Packed inputs are (1, H, T, d), and the output is
@@ -83,7 +83,7 @@ def attend(
         query, key, value = (
             unpacked(part.transpose(1, 2), attention_mask).transpose(1, 2) for part in (query, key, value)
         )
-        rows, _ = attend(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout)
+        rows = attend(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout)[0]
         return packed(rows, attention_mask), None
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     query, key = query.to(value.dtype), key.to(value.dtype)  # norms of queries and keys (Qwen3) make fp32 of bf16

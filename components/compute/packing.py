@@ -22,8 +22,8 @@ LEAST = 1 / 32
 def pack_layers(model: Any) -> None:
     """Have the layers of a pre-trained encoder run on packed tokens; it must have the attention of `fast_cpu`.
 
-    The states that come out are as before, but for those of padding, which are 0. Hidden states of all layers are
-    those of rows with padding, so who asks for them gets no packing. Other models stay as they are.
+    The states that come out are as before, but for those of padding, which are 0. A pass that asks for the hidden
+    states of all layers is not packed. Other models stay as they are.
     """
     if model.config.model_type not in ENCODERS or getattr(model.config, "is_decoder", False):
         return
@@ -33,9 +33,9 @@ def pack_layers(model: Any) -> None:
             layers[-1].register_forward_hook(_unpack, with_kwargs=True)
 
 
-def is_packed(states: Tensor, mask: Tensor | None) -> bool:
+def is_packed(states: Tensor, mask: Tensor) -> bool:
     """Whether states, (1, ...), are those of the N texts that a mask, (N, 1, L, L), is for."""
-    return mask is not None and len(mask) > 1 == len(states)
+    return len(mask) > 1 == len(states)
 
 
 def packed(rows: Tensor, mask: Tensor) -> Tensor:
@@ -66,4 +66,4 @@ def _pack(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[
 
 def _unpack(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], states: Tensor) -> Tensor | None:
     mask = given[1]
-    return unpacked(states, mask) if is_packed(states, mask) else None
+    return None if mask is None or not is_packed(states, mask) else unpacked(states, mask)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -62,8 +63,8 @@ class Tuning(Config):
             raise ValueError(str(error)) from None
 
 
-COMPARED, COMPARED_DATA = ("evaluate", "seeds", "recipe", "tune"), ("data.sample", "data.hold_out")
-"""Keys by which trials would be measured on other queries, or otherwise, and not be comparable."""
+SAME = re.compile(r"(evaluate|seeds|recipe|tune)(\..*)?|data(\.(sample|hold_out)(\..*)?)?")
+"""Keys that all trials have alike: with others they would be measured on other queries, or by another measure."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def _check_space(tuned: TunedExperiment) -> None:
     for name, values in tuned.tuning.space.items():
         where = f"{tuned.path}: tune.space.{name}"
         for key in values.sets or [name]:
-            if key.split(".")[0] in COMPARED or key == "data" or key.startswith(COMPARED_DATA):
+            if SAME.fullmatch(key):
                 raise UserError(
                     f"{where}: {key}: trials are compared on the same queries, by the same measure; accepted: keys of "
                     "models, trainings and retrieval"
