@@ -13,6 +13,9 @@ NAME = "sparring"
 CALLED_AS = "SPARRING_CALLED_AS"
 """What a job has of the command that sent it."""
 
+SENT = "sent"
+"""In a job's folder, the experiments' files that are not of the repository."""
+
 
 def program() -> str:
     """What the user has called, for messages; in a job, what has sent it."""

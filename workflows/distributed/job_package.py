@@ -15,13 +15,13 @@ from components.yaml_files import read_based
 from workflows import ROOT
 from workflows.distributed import session
 from workflows.distributed.cluster import Cluster
-from workflows.program import CALLED_AS, located, program
+from workflows.program import CALLED_AS, SENT, located, program
 from workflows.store.code_version import code_version
 
 CODE = ("workflows", "components", "configs", "cluster")
 """The folders of the repository that are sent. A list of what is sent, not of what is left out: no notes, data or keys
 are sent by mistake."""
-PROFILE = "sent/cluster.yaml"
+PROFILE = f"{SENT}/cluster.yaml"
 """The profile's place in the package."""
 BUILDS_ON = {"experiment", "models_from", "start_from"}
 """Keys of recipes that name another experiment's file."""
@@ -43,18 +43,23 @@ def pack_experiment(config: Path, folder: Path, beside: Path | None = None) -> s
     if source.is_relative_to(ROOT):
         place = source.relative_to(ROOT)
     else:
-        place = Path("sent") / hashlib.sha256(str(source.parent).encode()).hexdigest()[:6] / source.name
+        place = Path(SENT) / hashlib.sha256(str(source.parent).encode()).hexdigest()[:6] / source.name
+
+    def packed(named: str) -> str:
+        sent = pack_experiment(Path(named), folder, config)
+        # Beside the file that names it, where both were sent: the run's folder keeps both, and outlives the job's.
+        both = place.parts[0] == Path(sent).parts[0] == SENT
+        return os.path.relpath(sent, place.parent) if both else sent
+
     tree = read_based(config)
     if tree.get("recipe") == "compare":
         tree["experiments"] = {
-            name: {**compared, "file": pack_experiment(Path(compared["file"]), folder, config)}
-            if isinstance(compared, dict)
-            else pack_experiment(Path(compared), folder, config)
+            name: {**compared, "file": packed(compared["file"])} if isinstance(compared, dict) else packed(compared)
             for name, compared in tree["experiments"].items()
         }
     for key in BUILDS_ON & tree.keys():
         if isinstance(tree[key], str):
-            tree[key] = pack_experiment(Path(tree[key]), folder, config)
+            tree[key] = packed(tree[key])
     write(folder / place, tree)
     return str(place)
 

@@ -31,7 +31,7 @@ from workflows.store.object_store import open_store
 CONFIG = "config.yaml"
 """The resolved config in a run's folder."""
 FROM = "from.txt"
-"""In a run's folder, where the file is whose config that was: what it names may lie beside it."""
+"""In a run's folder, where the file is whose config that was, from there: what it names may lie beside it."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +132,11 @@ def _file(path: Path) -> Path:
 
 
 def _origin(path: Path) -> Path:
-    """The file whose config a run's is; any other config's own file."""
+    """The file whose config a run's is, where it is still there; any other config's own file."""
     note = path.with_name(FROM)
-    return Path(note.read_text().strip()) if path.name == CONFIG and note.is_file() else path
+    if path.name == CONFIG and note.is_file() and (origin := note.parent / note.read_text().strip()).is_file():
+        return origin
+    return path
 
 
 def _meant(path: Path, names: list[str]) -> str:

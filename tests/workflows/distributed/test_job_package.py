@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +14,16 @@ from components.config import UserError
 from components.yaml_files import read_yaml
 from tests.support import tiny
 from tests.support.tiny import ROOT, Place
+from workflows import program
 from workflows.distributed import cluster as clusters
 from workflows.distributed import job_package, session
 from workflows.distributed.cluster import Cluster
-from workflows.program import CALLED_AS, program
+from workflows.program import CALLED_AS
+from workflows.report import run_folder
+from workflows.report.run_folder import RunFolder
 from workflows.stages import experiments
 from workflows.store.code_version import code_version
+from workflows.store.store import Store
 
 
 @pytest.fixture
@@ -56,8 +62,11 @@ def test_nothing_else_is_sent(place: Place, tmp_path: Path, monkeypatch: pytest.
     assert files(folder) == {*(f"{name}/one.py" for name in job_package.CODE), "sent/cluster.yaml", config}
 
 
-def test_an_experiment_is_sent_whole(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Merged with what it is based on, so that it means there what it means here."""
+def test_an_experiment_is_sent_whole(
+    place: Place, beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Merged with what it is based on, so that it means there what it means here; the run's folder means it too when
+    the job's is gone."""
     other = tiny.write(tmp_path / "other.yaml", {"base": str(place.config), "k": 10, "data": {"on_bad": "drop"}})
     both = tiny.write(
         tmp_path / "both.yaml",
@@ -75,20 +84,38 @@ def test_an_experiment_is_sent_whole(place: Place, tmp_path: Path, monkeypatch: 
     )
     named = {"one": "other.yaml", "other": "here/tiny.yaml"}
     beside = tiny.write(tmp_path / "beside.yaml", {**read_yaml(both), "experiments": named})
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    for config in (other, both, beside, zeroshot, ROOT / "configs" / "ar2" / "msmarco.yaml"):
+    nested = tiny.write(
+        tmp_path / "nested.yaml",
+        {**read_yaml(both), "experiments": {"one": str(place.config), "other": "further/on.yaml"}},
+    )
+    (tmp_path / "further").mkdir()
+    tree = tiny.dpr(beir, encoder)
+    tiny.write(tmp_path / "further" / "start.yaml", tree | {"k": 7})
+    tiny.write(tmp_path / "further" / "on.yaml", tree | {"start_from": "start.yaml"})
+    root = tmp_path / "root"
+    (root / "configs").mkdir(parents=True)
+    own = tiny.write(root / "configs" / "own.yaml", read_yaml(both))
+    for config in (other, both, beside, zeroshot, nested, own, ROOT / "configs" / "ar2" / "msmarco.yaml"):
+        folder, run = tmp_path / "job" / config.stem, tmp_path / "runs" / config.stem
+        folder.mkdir(parents=True)
         here = experiments.read(config, [], tmp_path)
-        sent = job_package.pack_experiment(config, folder)
+        with monkeypatch.context() as patch:
+            if config == own:
+                patch.setattr(job_package, "ROOT", root)
+            sent = job_package.pack_experiment(config, folder)
         with monkeypatch.context() as patch:
             patch.chdir(folder)
-            patch.setattr(experiments, "ROOT", folder)
-            there = experiments.read(Path(sent), [], tmp_path)
+            for module in (experiments, program, run_folder):
+                patch.setattr(module, "ROOT", folder)
+            there = replace(experiments.read(Path(sent), [], tmp_path), run=run)
+            RunFolder(there, Store(tmp_path / "store")).write_plan()
+        shutil.rmtree(folder)
         # Plain values: pytest would write out whole graphs to explain a difference.
         name, fingerprints = there.name, [step.fingerprint for step in there.wanted]
-        name_here, fingerprints_here = here.name, [step.fingerprint for step in here.wanted]
-        assert name == name_here
-        assert fingerprints == fingerprints_here
+        assert name == (here.name if config != own else "own")
+        assert fingerprints == [step.fingerprint for step in here.wanted]
+        later = experiments.read(run, [], tmp_path)
+        assert fingerprints == [step.fingerprint for step in later.wanted]
 
 
 def test_an_experiment_of_the_repository_keeps_its_place(tmp_path: Path) -> None:
@@ -123,7 +150,7 @@ def test_a_job_names_the_command_that_sent_it(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("sys.argv", ["/somewhere/.venv/bin/sparring", "submit"])
     monkeypatch.setenv(CALLED_AS, job_package.environment()[CALLED_AS])
     monkeypatch.setattr("sys.argv", ["/job/workflows/__main__.py", "run"])
-    assert program() == "sparring"
+    assert program.program() == "sparring"
 
 
 def test_the_commit_that_was_sent_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
