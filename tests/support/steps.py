@@ -44,6 +44,18 @@ def newer(out: Path, cluster: Any, *, text: str) -> None:
     """A step whose results are others than they were."""
 
 
+def _refuses(before: Path, most: int) -> None:
+    with (before / "asked").open("a") as file:
+        file.write("once\n")
+    if (length := len((before / "text").read_text())) > most:
+        raise UserError(f"{length} characters; accepted: {most}")
+
+
+@Description(refuses=_refuses)
+def refuse(out: Path, cluster: Any, *, before: Path, after: Path, most: int) -> None:
+    """A step that takes no text longer than so many characters before it, whatever is after it."""
+
+
 def fail(out: Path, cluster: Any, *, kind: str, until: str) -> None:
     """Fail after half of the work, until a file is there."""
     _called(out)

@@ -3,12 +3,13 @@
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from workflows.distributed import leftovers, resources
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.session import ray_session
 from workflows.running.executor import execute
+from workflows.running.refusals import Refusals
 from workflows.running.tracking import Tracker, track_step
 from workflows.store.dag import Step
 from workflows.store.forecast import Forecast
@@ -21,15 +22,18 @@ RunStep = Callable[[str, Step], bool]
 
 def run_steps(
     waiting: list[Step], store: Store, cluster: Cluster, tracker: Tracker | None = None,
-    forecast: Forecast | None = None,
+    forecast: Forecast | None = None, *, later: Sequence[Step] = (),
 ) -> set[str]:  # fmt: skip
     """Run the steps, inputs first; the fingerprints of those that this driver ran itself.
 
     The tracker gets what they measure; the forecast says how much time is left. After a failure no further step
-    starts; steps that are running then are finished before the error is raised.
+    starts; steps that are running then are finished before the error is raised. What a step refuses, one of these or of
+    those that another call runs `later`, is an error as soon as it can be known.
     """
     leftovers.mark()
     began = time.monotonic()
+    refusals = Refusals([*waiting, *later], store)
+    refusals.check()
     with ProgressView(forecast) as view:
 
         def run_step(title: str, node: Step) -> bool:
@@ -49,6 +53,7 @@ def run_steps(
             view.print(f"{title}: {done} in {seconds:.1f} s  ({since}{f', {left}' if left else ''})")
             if (note := (store.record(node) or {}).get("summary", {}).get("note")) is not None:
                 view.print(f"{title}: {note}")
+            refusals.after(node)
             return ours
 
         if cluster.parallel_steps == 1:

@@ -60,7 +60,12 @@ def _results_cost(site: Any, *, systems: list[dict[str, Any]], comparisons: list
     return Cost(work=(Work("draws", len(comparisons) * rest.get("rounds", 10_000) * mean),), makes=None, kept=1e6)
 
 
-@Description(part="evaluation", cost=_cost)
+def _refuses(data: Path, split: str, measures: list[str], queries: int | None) -> None:
+    """A split without what the measures need."""
+    _Asking(data, split, measures, queries)
+
+
+@Description(part="evaluation", cost=_cost, refuses=_refuses)
 def evaluate(
     out: Path,
     cluster: Any,

@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
-
 from components.config import UserError
-from components.data.groups import queries_of
+from components.data.groups import judged_queries, queries_of
 from components.data.tables import QRELS, RANKING, of_queries, read
 from components.evaluation.gate import GateConfig, decide, write_decision
 from components.retrieval.prior import WEIGHTS
@@ -25,7 +23,14 @@ def _cost(site: Any, *, data: Sizes, ranking: Ranking, reranked: Ranking, **rest
                 makes=None)  # fmt: skip
 
 
-@Description(part="evaluation", cost=_cost)
+def _refuses(data: Path, split: str) -> None:
+    """A split without judgements to decide by."""
+    if not len(judged_queries(data, split, None)):
+        raise UserError(f"gate: {split!r} has no query with a relevant document to decide by; hold some out "
+                        "(`data.hold_out: {dev: {share: 0.1}}`), or play all the same (`gate: false`)")  # fmt: skip
+
+
+@Description(part="evaluation", cost=_cost, refuses=_refuses)
 def gate(
     out: Path, cluster: Cluster, *, data: Path, ranking: Path, reranked: Path, split: str, measure: str,
     config: GateConfig,
@@ -34,11 +39,9 @@ def gate(
 
     A closed gate says so in one line that ends with what would change that.
     """
+    _refuses(data, split)
     asked = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
     qrels = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)])
-    if not pc.any(pc.greater(qrels["relevance"], 0)).as_py():
-        raise UserError(f"gate: {split!r} has no query with a relevant document to decide by; hold some out "
-                        "(`data.hold_out: {dev: {share: 0.1}}`), or play all the same (`gate: false`)")  # fmt: skip
     before = of_queries(ranking / "ranking.parquet", RANKING, asked)
     decision = decide(before, read(reranked / "ranking.parquet", RANKING), qrels, measure, config)
     write_decision(out, decision)

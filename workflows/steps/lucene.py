@@ -109,7 +109,13 @@ def lucene_index(out: Path, cluster: Cluster, *, data: Path, config: LuceneIndex
     return _about(out)
 
 
-@Description(part="BM25", cost=_search_cost)
+def _refuses(data: Path, splits: list[str], k: int) -> None:
+    """A split without queries, and more documents for a query than there are."""
+    check_k(k, data)
+    queries_of(data, splits, ["query_id"])
+
+
+@Description(part="BM25", cost=_search_cost, refuses=_refuses)
 def lucene_search(
     out: Path, cluster: Cluster, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config
 ) -> dict[str, Any]:
@@ -120,7 +126,7 @@ def lucene_search(
     return _searched(out, cluster, data=data, index=index, splits=splits, k=k, config=config)
 
 
-@Description(part="BM25", cost=_search_cost)
+@Description(part="BM25", cost=_search_cost, refuses=_refuses)
 def lucene_feedback(
     out: Path, cluster: Cluster, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config,
     rm3: RM3Config,
@@ -135,7 +141,7 @@ def _searched(
     out: Path, cluster: Cluster, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config,
     rm3: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    check_k(k, data)
+    _refuses(data, splits, k)
     queries = len(queries_of(data, splits, ["query_id"]))
     shards = row_shards(queries, QUERIES_A_SHARD, "found-{:05d}.parquet")
     ranking = out / "ranking.parquet"

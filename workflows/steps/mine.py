@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from components.config import Config, UserError
 from components.data import row_runs
-from components.data.groups import flat, ids_of, known_positives, positives, rows_of
+from components.data.groups import flat, ids_of, judged_queries, known_positives, positives, queries_of, rows_of
 from components.data.tables import ANSWERED, GIVEN, GROUPS, QUERIES, RANKING, SCREENED, pieces, read, write
 from components.evaluation.gate import is_open
 from components.files import replacing
@@ -78,7 +78,18 @@ def _cost(
     )  # fmt: skip
 
 
-@Description(part="groups and negatives", version=2, cost=_cost)
+def _refuses(data: Path, split: str, config: MineConfig, gate: Path | None) -> None:
+    """A split that nothing can be learnt from, and negatives that the source does not give."""
+    if gate is not None and not is_open(gate):
+        return
+    if config.given is not None and not (data / "given.parquet").exists():
+        raise UserError(f"mine: given: {config.given}: the collection's source gives none; accepted: null")
+    queries_of(data, [split], ["query_id"])
+    if config.positives == "judged" and not len(judged_queries(data, split, None)):
+        raise UserError(f"no query of the split {split!r} has a relevant document")
+
+
+@Description(part="groups and negatives", version=2, cost=_cost, refuses=_refuses)
 def mine(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path | None, split: str, groups: int,
     seed: list[Any], config: MineConfig, gate: Path | None = None,
@@ -92,6 +103,7 @@ def mine(
     for answers, `ranking` is one that `answering` wrote. Where it asks for what the source gives, there is no ranking.
     Behind a closed `gate` there are no groups.
     """
+    _refuses(data, split, config, gate)
     if gate is not None and not is_open(gate):
         write(out / "groups.parquet", GROUPS.empty_table(), GROUPS)
         return {"groups": 0}
@@ -202,8 +214,6 @@ class _Pool:
         Only positives that the teacher has scored are positives then. UserError where there are no scores.
         """
         path, scored = data / "given.parquet", self._config.given == "scores"
-        if not path.exists():
-            raise UserError(f"mine: given: {self._config.given}: the collection's source gives none; accepted: null")
         candidates: dict[int, dict[int, float]] = {}
         for table in pieces(path, GIVEN):
             if scored and table["teacher"].null_count:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from components.config import UserError, listing
 from components.data import row_runs
-from components.data.groups import CANDIDATES, write_lists
+from components.data.groups import CANDIDATES, judged_queries, write_lists
 from components.data.tables import GROUPS, QRELS, RANKING, pieces, read, write
 from components.files import write_json
 from components.retrieval.prior import WEIGHTS, fit, scores_in
@@ -50,7 +50,13 @@ def _teach_cost(site: Site, *, groups: Grouped, priors: list[Any], weights: Any)
     return Cost(work=(Work("rows", 4.0 * pairs + rows),), makes=groups, kept=20.0 * pairs)
 
 
-@Description(part="scoring by the ranker", cost=_fit_cost)
+def _refuses(data: Path, split: str) -> None:
+    """A split without judgements to fit weights on."""
+    if not len(judged_queries(data, split, None)):
+        raise UserError(f"prior: {split!r} has no query with a relevant document to fit weights on; {WITHOUT_DEV}")
+
+
+@Description(part="scoring by the ranker", cost=_fit_cost, refuses=_refuses)
 def fit_prior(
     out: Path, cluster: Cluster, *, data: Path, reranked: Path, priors: list[Prior], split: str, depth: int
 ) -> dict[str, Any]:
@@ -60,10 +66,9 @@ def fit_prior(
     In `ranking.parquet` each half of the queries is ranked by weights that were fitted on the other half: what is
     measured of it does not flatter the weights. `reranked` is what `rerank` wrote, to the same depth.
     """
+    _refuses(data, split)
     table = read(reranked / "ranking.parquet", RANKING)
     first = _first(table, depth)
-    if not len(first):
-        raise UserError(f"prior: {split!r} has no queries that weights could be fitted on; {WITHOUT_DEV}")
     features, relevant = _features(first, priors), _relevant(data, split, first)
     if not relevant.any():
         raise UserError(

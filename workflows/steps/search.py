@@ -207,7 +207,12 @@ def faiss_index(
     return {"documents": rows, "dimension": dimension, "bytes": (out / INDEX).stat().st_size}
 
 
-@Description(part="search", cost=_cost)
+def _refuses(data: Path, k: int) -> None:
+    """More documents for a query than there are."""
+    check_k(k, data)
+
+
+@Description(part="search", cost=_cost, refuses=_refuses)
 def search(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, k: int, config: SearchConfig,
     index: Path | None = None,

@@ -42,16 +42,27 @@ def _transfer_cost(site: Any, *, data: Sizes, vectors: Vectors, split: str | Non
     return Cost(work=(Work("scores", looks),), makes=data.documents, kept=40.0 * data.documents)
 
 
-@Description(part="evaluation", shows=(SIMILARITY,), cost=_similarity_cost)
+def _refuses_pairs(data: Path, split: str) -> None:
+    """A split without rated pairs."""
+    if _of_split(data, split, "score")["second"].null_count:
+        raise UserError(f"split {split!r} has single sentences; accepted for similarity: pairs")
+
+
+def _refuses_labels(data: Path, split: str | None) -> None:
+    """A split without labelled sentences."""
+    _of_split(data, split, "label")
+
+
+@Description(part="evaluation", shows=(SIMILARITY,), cost=_similarity_cost, refuses=_refuses_pairs)
 def similarity(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, split: str, config: SimilarityConfig
 ) -> dict[str, Any]:
     """Write `per_query.parquet`, for each pair of the split a value whose mean is the correlation of cosines and
     ratings, and `similarity.json`. `vectors` are the sentences'."""
+    _refuses_pairs(data, split)
     examples = _of_split(data, split, "score")
     first, second = _vectors(examples, data, vectors)
-    if second is None:
-        raise UserError(f"split {split!r} has single sentences; accepted for similarity: pairs")
+    assert second is not None
     ratings, subsets = examples["score"].to_numpy(), examples["subset"].to_pylist()
     near = cosines(first, second)
     values = {name: per_pair(name, near, ratings, subsets, config.aggregation) for name in config.measures}
@@ -61,7 +72,7 @@ def similarity(
     return {"measures": _write(out, examples, values), "subsets": len(set(subsets)), **shown}
 
 
-@Description(part="evaluation", cost=_transfer_cost)
+@Description(part="evaluation", cost=_transfer_cost, refuses=_refuses_labels)
 def transfer(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, split: str | None, config: TransferConfig
 ) -> dict[str, Any]:

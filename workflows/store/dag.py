@@ -65,6 +65,9 @@ class Description:
     given all its inputs. Whether it does or not, nothing needs them once the step is finished."""
     shows: tuple[str, ...] = ()
     """Files of the artifact that the report shows."""
+    refuses: Callable[..., None] | None = None
+    """Raises UserError for inputs that the step refuses: `refuses(...)` names those that it looks at. A run asks as
+    soon as they are there, so that nobody waits for steps before one that cannot be done."""
     cost: Callable[..., Cost] | None = None
     """What the step costs: `cost(site, **inputs)` (`workflows.store.cost`); None where that is not known."""
     heading: str = ""
@@ -110,7 +113,7 @@ class Step:
     @cached_property
     def upstream(self) -> list["Step"]:
         """The steps among the inputs, in order."""
-        return list(_steps_in(self.inputs))
+        return list(steps_in(self.inputs))
 
     def reads(self, before: "Step", files: str) -> bool:
         """Whether the step reads files (a glob pattern) of an input's artifact."""
@@ -233,17 +236,18 @@ def _text_key(key: Any) -> str:
     return key
 
 
-def _steps_in(value: Any) -> Iterator[Step]:
+def steps_in(value: Any) -> Iterator[Step]:
+    """The steps among inputs, in order."""
     if isinstance(value, PLAIN):
         return
     if isinstance(value, Step):
         yield value
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from _steps_in(item)
+            yield from steps_in(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _steps_in(item)
+            yield from steps_in(item)
 
 
 def graph(wanted: Iterable[Step]) -> list[Step]:

@@ -40,11 +40,13 @@ def run_shared_steps(tuned: TunedExperiment, store: Store, cluster: Cluster, tra
     except UserError:
         return  # the experiment does not accept two ends together; the first trial that needs a shared step runs it
     shared = set.intersection(*graphs)
-    waiting = [node for node in pending(_flat(tuned.measure_steps(baseline)), store) if node.fingerprint in shared]
+    everything = pending(_flat(tuned.measure_steps(baseline)), store)
+    waiting = [node for node in everything if node.fingerprint in shared]
     if waiting:
         steps = f"{len(waiting)} step{'s' if len(waiting) > 1 else ''}"
         print(f"first what all trials have in common: {steps}", file=sys.stderr, flush=True)
-        run_steps(waiting, store, cluster, tracker)
+        own = [node for node in everything if node.fingerprint not in shared]
+        run_steps(waiting, store, cluster, tracker, later=own)
     shut_down()  # this driver's training workers, whose processors the trials need
 
 

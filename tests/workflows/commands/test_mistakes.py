@@ -114,7 +114,7 @@ def test_a_mistake_in_a_config_is_one_line(
         ("start model measures", "k=41",
          r"k: got 41 documents for a query; accepted: 1 to 40, the size of the collection"),
         ("start model measures", "evaluate.split=tset",
-         r"splits: there are no queries in 'tset'; accepted: .*test"),
+         r"split 'tset' has no query with a relevant document; splits that have some: dev, test, train"),
         ("start retriever", "retriever.model=./nowhere", r"model: \./nowhere: there is no such directory"),
         ("start retriever", "retriever.model=package:no-such-model", r"no package 'no_such_model' is installed"),
         ("start retriever", "retriever.layers=3", r"layers: 3: the model has 2 layers; accepted: 1 to 2"),
@@ -131,6 +131,24 @@ def test_a_mistake_that_shows_while_running_is_one_line(
     assert place("run", "--set", assignment, "--until", until) == 2
     assert re.fullmatch(rf"error: .*{says}.*", said()[1].splitlines()[-1])
     assert place("run", "--until", until) == 0
+
+
+@pytest.mark.parametrize(
+    ("assignment", "says"),
+    [
+        ("k=41", r"k: got 41 documents for a query; accepted: 1 to 40, the size of the collection"),
+        ("evaluate.split=tset", "splits: there are no queries in 'tset'; accepted: test, train, dev, or one that is"),
+        ("evaluate.select=val", "splits: there are no queries in 'val'; accepted: test, train, dev, or one that is"),
+    ],
+)
+def test_what_a_collection_cannot_give_is_told_as_soon_as_it_is_read(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said, assignment: str, says: str
+) -> None:
+    place = tiny.place(tmp_path, tiny.ar2(beir, encoder))
+    assert place("run", "--set", assignment) == 2
+    steps = said()[1].splitlines()
+    assert re.fullmatch(rf"error: .*{says}.*", steps[-1])
+    assert [line.partition("] ")[2].partition(":")[0] for line in steps if line.startswith("[")] == ["data"]
 
 
 def test_a_file_that_changed_after_it_was_read_is_named(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from components.config import UserError
 from tests.support import steps
 from workflows.distributed.cluster import Cluster
 from workflows.running.runner import _chain_lengths, run_steps
@@ -91,11 +92,39 @@ def test_after_a_failure_no_step_starts(store: Store, tmp_path: Path, most: int)
 
 
 def test_a_users_mistake_is_raised_as_it_is(store: Store, tmp_path: Path) -> None:
-    from components.config import UserError
-
     bad = step("bad", steps.fail, kind="user", until=str(tmp_path / "never"))
     with pytest.raises(UserError, match="k: 9 documents"):
         run_steps([bad], store, TWO)
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_what_a_step_refuses_is_found_before_what_else_it_needs_is_made(store: Store, most: int) -> None:
+    (given,) = texts("given")
+    long = step("long", steps.join, parts=[given], options=None)
+    after = step("after", steps.join, parts=[long], options=None)
+    bad = step("bad", steps.refuse, before=given, after=after, most=4)
+    cluster = Cluster(parallel_steps=most, device="cpu")
+    with pytest.raises(UserError, match="bad: 5 characters; accepted: 4"):
+        run_steps(pending([bad], store), store, cluster)
+    assert [store.is_done(node) for node in (given, long, after)] == [True, False, False]
+    with pytest.raises(UserError, match="bad: 5 characters; accepted: 4"):  # nothing is done first
+        run_steps(pending([bad], store), store, cluster)
+    assert not store.is_done(long)
+
+
+def test_what_a_later_step_refuses_is_found_too(store: Store) -> None:
+    given, other = texts("given", "other")
+    bad = step("bad", steps.refuse, before=given, after=other, most=4)
+    with pytest.raises(UserError, match="bad: 5 characters; accepted: 4"):
+        run_steps([given, other], store, Cluster(mode="inline"), later=[bad])
+    assert not store.is_done(other)
+
+
+def test_the_same_is_asked_once(store: Store) -> None:
+    (given,) = texts("given")
+    several = [step("bad", steps.refuse, before=given, after=after, most=5) for after in texts("a", "b", "c")]
+    run_steps(pending(several, store), store, Cluster(mode="inline"))
+    assert (store.path(given) / "asked").read_text() == "once\n"
 
 
 def test_inline_mode_runs_one_step_at_a_time() -> None:

@@ -213,9 +213,14 @@ def test_more_negatives_than_the_collection_has_gives_what_there_is(drawn: Any, 
         assert 36 <= len(row["doc_ids"]) <= len(set(texts.values()))
 
 
-def test_a_split_without_judged_queries_is_an_error(drawn: Any) -> None:
-    with pytest.raises(UserError, match="no query of the split 'nothing' has a relevant document"):
+def test_a_split_without_judged_queries_is_an_error(drawn: Any, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there are no queries in 'nothing'; accepted: "):
         drawn(None, split="nothing")
+    unjudged = tmp_path / "unjudged"
+    shutil.copytree(data, unjudged)
+    pq.write_table(pq.read_table(data / "qrels.parquet").slice(0, 0), unjudged / "qrels.parquet")
+    with pytest.raises(UserError, match="no query of the split 'train' has a relevant document"):
+        drawn(None, data=unjudged)
 
 
 def test_a_ranking_of_another_collection_is_an_error(drawn: Any, tmp_path: Path) -> None:

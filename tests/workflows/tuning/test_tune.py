@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from components.config import UserError
 from tests.support import tiny
 from tests.support.tiny import ROOT, Place, Said
 from tests.support.tuning import GAME, WARM, tree
@@ -187,6 +188,15 @@ def test_a_trial_that_fails_does_not_end_the_others(halved: Place, tmp_path: Pat
 
 
 OPTUNA = {"search": "optuna", "space": {GAME: {"loguniform": [1e-5, 1e-2]}}, "trials": 3}
+
+
+def test_a_split_that_is_not_there_is_told_before_the_shared_steps(
+    ray: Cluster, beir: Path, encoder: Path, tmp_path: Path
+) -> None:
+    place = tiny.place(tmp_path, tree(beir, encoder, split="val"), trials=2)
+    with pytest.raises(UserError, match="split 'val' has no query with a relevant document; splits that have some"):
+        run_tuning(place)
+    assert {name.partition("-")[0] for name in records(place)} == {"ingest"}
 
 
 @pytest.mark.kill

@@ -1,0 +1,56 @@
+"""What waiting steps would refuse hours later, found as soon as what they take is there."""
+
+import inspect
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from components.config import UserError
+from workflows.running.executor import resolve_inputs
+from workflows.store.dag import Step, canonical, steps_in
+from workflows.store.needed import remade
+from workflows.store.store import Store
+
+
+@dataclass(frozen=True)
+class _Question:
+    """Whether a step refuses some of its inputs."""
+
+    step: Step
+    refuses: Callable[..., None]
+    inputs: dict[str, Any]
+
+
+class Refusals:
+    """What steps refuse (`Description.refuses`), each thing asked once."""
+
+    def __init__(self, nodes: Iterable[Step], store: Store) -> None:
+        nodes = list(nodes)
+        self._store, self._lock = store, threading.Lock()
+        self._undone = {node.fingerprint for node in nodes}
+        self._left: dict[tuple[Any, str], _Question] = {}
+        for node in nodes:
+            if (refuses := node.description.refuses) is not None:
+                inputs = {name: node.inputs[name] for name in inspect.signature(refuses).parameters}
+                self._left.setdefault((refuses, repr(canonical(inputs))), _Question(node, refuses, inputs))
+
+    def check(self) -> None:
+        """UserError, as the step itself would raise it, where a step refuses its inputs. One that takes an artifact
+        which is not there yet is not asked."""
+        for key, asked in list(self._left.items()):
+            artifacts = list(steps_in(asked.inputs))
+            if any(node.fingerprint in self._undone for node in artifacts):
+                continue
+            del self._left[key]
+            self._store.fetch(artifacts)
+            try:
+                asked.refuses(**resolve_inputs(asked.inputs, self._store))
+            except UserError as error:
+                raise UserError(f"{asked.step.label}: {remade(error)}") from None
+
+    def after(self, node: Step) -> None:
+        """The same when a step is done."""
+        with self._lock:  # steps that run at once are done at once
+            self._undone.discard(node.fingerprint)
+            self.check()
