@@ -24,7 +24,7 @@ class Source(base.Source):
 
     def read_documents(self) -> Iterator[Document | Bad]:
         """The documents, with their title if they have one."""
-        for number, doc in enumerate(_load(self.dataset, "docs").docs_iter(), start=1):
+        for number, doc in _numbered(self.dataset, "docs"):
             title = getattr(doc, "title", "")
             text = getattr(doc, "text", None) or getattr(doc, "body", None)
             if text is None:
@@ -34,15 +34,16 @@ class Source(base.Source):
     def read_queries(self) -> Iterator[Query | Bad]:
         """The queries of each split."""
         for split, name in self._splits().items():
-            for number, topic in enumerate(_load(name, "queries").queries_iter(), start=1):
+            for number, topic in _numbered(name, "queries"):
                 answers = list(getattr(topic, "answers", ()))
                 yield query(topic.query_id, topic.default_text(), answers, split, f"{name}: query {number}")
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
         """The judgements of each split that has some."""
         for split, name in self._splits().items():
-            dataset = _load(name, "queries")
-            for number, qrel in enumerate(dataset.qrels_iter() if dataset.has_qrels() else (), start=1):
+            if not _load(name, "queries").has_qrels():
+                continue
+            for number, qrel in _numbered(name, "qrels"):
                 yield judgement(qrel.query_id, qrel.doc_id, qrel.relevance, split, f"{name}: judgement {number}")
 
     def _splits(self) -> dict[str, str]:
@@ -61,8 +62,17 @@ def _package() -> Any:
     return ir_datasets
 
 
+def _numbered(name: str, part: str) -> Iterator[tuple[int, Any]]:
+    """What a dataset has of a part, counted. UserError for what the package says where it cannot get or read it."""
+    try:
+        yield from enumerate(getattr(_load(name, part), f"{part}_iter")(), start=1)
+    except (ImportError, OSError, RuntimeError) as error:
+        why = next(iter(str(error).splitlines()), "it does not say why")
+        raise UserError(f"{name}: ir_datasets cannot read its {part}: {type(error).__name__}: {why}") from error
+
+
 def _load(name: str, part: str) -> Any:
-    """The dataset of an id. UserError if there is none, or if it lacks `part` (`docs` or `queries`)."""
+    """The dataset of an id. UserError if there is none, or if it lacks `part` (`docs`, `queries` or `qrels`)."""
     try:
         dataset = _package().load(name)
     except KeyError:

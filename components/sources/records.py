@@ -80,6 +80,8 @@ class Example(NamedTuple):
 
 NOT_UTF8 = "text that is not UTF-8"
 """The reason of records in another encoding."""
+HALF = "half of a character"
+"""The reason of records with an escape that cannot stand alone."""
 UNJUDGED = "unjudged"
 """The split of queries without judgements, in collections where the judgements determine a query's split."""
 
@@ -97,8 +99,8 @@ def document(
         return Bad("wrong columns", place, "title and text must be text", name)
     if not title.strip() and not text.strip():
         return Bad("document with neither title nor text", place, lacks, name)
-    if not (_is_utf8(title) and _is_utf8(text)):
-        return Bad(NOT_UTF8, place, id=name)
+    if bad := _undecoded((title, text), place, name):
+        return bad
     return Document(name, title, text, place)
 
 
@@ -118,8 +120,8 @@ def query(
         return Bad("answers that are not a list of texts", place, id=name)
     if not is_split(split):
         return Bad("split without a name", place, f"got {split!r:.40}", name)
-    if not all(map(_is_utf8, (text, *answers))):
-        return Bad(NOT_UTF8, place, id=name)
+    if bad := _undecoded((text, *answers), place, name):
+        return bad
     return Query(name, text, list(answers), split, place)
 
 
@@ -175,8 +177,8 @@ def _id(value: Any, kind: str, place: str, column: str | None) -> str | Bad:
     if len(value.split()) != 1 or value != value.strip():
         how = LISTED if is_list(value) else "an id has none; is this the column of ids?"
         return Bad(f"{kind} id with white space", place, how, value)
-    if not _is_utf8(value):
-        return Bad(NOT_UTF8, place)
+    if bad := _undecoded((value,), place):
+        return bad
     if not value.isprintable() and any(unicodedata.category(one) == "Cc" for one in value):
         return Bad(f"{kind} id with a control character", place, id=value)
     return value
@@ -200,12 +202,17 @@ def is_split(name: Any) -> bool:
     return isinstance(name, str) and bool(name.strip()) and name.isprintable()
 
 
-def _is_utf8(text: str) -> bool:
-    """Whether a text can be encoded: JSON escapes can contain halves of characters (lone surrogates)."""
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _undecoded(texts: Iterable[str], place: str, name: str = "") -> Bad | None:
+    """What is wrong where one of the texts cannot be encoded. A byte that is not UTF-8 was decoded to a surrogate of
+    its own; any other surrogate stood in JSON as an escape."""
+    for text in texts:
+        if text.isascii():
+            continue
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            surrogate = ord(text[error.start])
+            if 0xDC80 <= surrogate <= 0xDCFF:
+                return Bad(NOT_UTF8, place, id=name)
+            return Bad(HALF, place, f"the escape \\u{surrogate:04x} without its other half", name)
+    return None

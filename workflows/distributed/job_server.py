@@ -208,7 +208,9 @@ def _client(address: str) -> Any:
             ) from None
         raise UserError(f"--address {address}: the cluster does not accept the token {_token_source()}") from None
     except (OSError, RuntimeError, ValueError) as error:
-        raise UserError(f"--address {address}: {first_line(error)}") from None
+        path = urllib.parse.urlsplit(address).path
+        found = f"; most job servers have no path, and this address has {path}" if path else ""
+        raise UserError(f"--address {address}: {first_line(error)}{found}") from None
 
 
 def _token_source() -> str:

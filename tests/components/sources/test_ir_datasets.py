@@ -29,6 +29,9 @@ def test_ir_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert without_place(found.read_qrels()) == [("p", "b", 2, "dev")]
     named = source(format="ir_datasets", dataset="sparring", splits={"test": "sparring/dev"})
     assert without_place(named.read_qrels()) == [("p", "b", 2, "test")]
+    docs.unlink()
+    with pytest.raises(UserError, match=r"sparring: ir_datasets cannot read its docs: FileNotFoundError: .*docs\.tsv"):
+        list(found.read_documents())
     with pytest.raises(UserError, match="nonesuch: ir_datasets has no such id"):
         list(source(format="ir_datasets", dataset="nonesuch").read_documents())
     with pytest.raises(UserError, match="sparring: this id of ir_datasets has no queries"):

@@ -110,7 +110,7 @@ BAD_INPUT = [
     ("corpus", {"_id": "", "title": "", "text": "x"}, "corpus.jsonl:7: empty document id"),
     ("corpus", {"id": "d7", "title": "", "text": "x"}, "corpus.jsonl:7: wrong columns (expected _id, title and text)"),
     ("corpus", {"_id": "d7", "title": "", "text": ["x"]}, "corpus.jsonl:7: wrong columns 'd7' (title and text must"),
-    ("corpus", {"_id": "d7", "title": "", "text": "\ud800"}, "corpus.jsonl:7: text that is not UTF-8 'd7'"),
+    ("corpus", {"_id": "d7", "title": "", "text": "\ud800"}, "corpus.jsonl:7: half of a character 'd7' (the escape"),
     ("corpus", b'{"_id": "d7", "text": "caf\xe9"}', "corpus.jsonl:7: text that is not UTF-8 (invalid continuation"),
     ("corpus", b'{"_id": "d7", "text": ', "corpus.jsonl:7: line that is not JSON (Expecting value"),
     ("queries", {"_id": "q1", "text": "other?"}, "queries.jsonl:5: duplicate query id 'q1' (with another text at "),
