@@ -10,6 +10,8 @@ from components.evaluation.significance import compare_averages, ends, estimate,
 
 AVERAGE = "average"
 """What averages over collections have in place of a collection's name."""
+ALL_SPLITS = "all"
+"""What they have in place of a split."""
 
 Json = dict[str, Any]
 Place = tuple[str, str]
@@ -95,7 +97,7 @@ def averages_of(rows: Sequence[Json], parts: Parts) -> list[Json]:
                 groups.setdefault((row["system"], row["measure"], row["seed"]), {})[place] = row
         made += [
             {
-                "system": system, "round": None, "collection": average.name, "split": "all", "seed": seed,
+                "system": system, "round": None, "collection": average.name, "split": ALL_SPLITS, "seed": seed,
                 "measure": measure, "value": sum(average.weights[place] * row["value"] for place, row in of.items()),
                 "queries": sum(row["queries"] for row in of.values()), "over": average.over,
             }
@@ -117,7 +119,7 @@ def means_of(measured: Measured, parts: Parts | None = None) -> list[Json]:
         systems = dict.fromkeys(system for system, _, _ in measured)
         for measures, average in list(_averages_of(made, parts)):
             for system in systems:
-                of_system = _means(system, average, "all", measured, over=average.over)
+                of_system = _means(system, average, ALL_SPLITS, measured, over=average.over)
                 made += [one for one in of_system if one["measure"] in measures]
     return made
 
@@ -136,7 +138,13 @@ def comparisons_of(
             continue
         sides = [[[tables[s] for s in seeds] for tables in side] for side in of]
         pairs = list(zip(*sides, strict=True))
-        about = {"system": system, "baseline": baseline, "collection": average.name, "split": "all", "seeds": seeds}
+        about = {
+            "system": system,
+            "baseline": baseline,
+            "collection": average.name,
+            "split": ALL_SPLITS,
+            "seeds": seeds,
+        }
         compared = compare_averages(pairs, list(average.weights.values()), seed=seed, rounds=rounds)
         made += [{**about, **one, "over": average.over} for one in compared if one["measure"] in measures]
     return made

@@ -34,6 +34,17 @@ class Row(NamedTuple):
         return f"{self.low:.4f} to {self.high:.4f}"
 
 
+class Measures(NamedTuple):
+    """What was measured on a split of a collection."""
+
+    collection: str
+    split: str
+    rows: Sequence[Row]
+    """Of the model, or the system, itself first, then those of what it is to be compared with."""
+    averaged: bool = False
+    """Whether these are averages over collections."""
+
+
 class StartModel(NamedTuple):
     """What a model begins from."""
 
@@ -53,15 +64,15 @@ class Origin(NamedTuple):
     date: str
     commit: str | None
     collection: str
+    """The one that it was trained on; of a model without training here, the one that was searched."""
     data: Sequence[str]
     """What the collection holds, a line each."""
     trainings: Sequence[str]
     """The trainings that it comes from, a line each, in their order."""
+    read: Sequence[str]
+    """The collections that had a part in these."""
     starts: Sequence[StartModel]
-    split: str
-    """The split that was measured."""
-    rows: Sequence[Row]
-    """Its own measures first, then those of what it is to be compared with."""
+    measured: Sequence[Measures]
     summed: bool = False
     """Whether its own are of its scores with those of other systems added."""
 
@@ -70,14 +81,19 @@ SUMMED = (
     "**Its measures are not of this model alone**: they are of the sum of its scores and those of the lists that it "
     "orders, with weights that judged queries chose. `sparring export --system NAME` exports all of it."
 )
+RETRIEVAL = {"type": "information-retrieval", "name": "Information Retrieval"}
+_RATED = {"type": "semantic-similarity", "name": "Semantic Similarity"}
+TASKS = {"Spearman": _RATED, "Pearson": _RATED,
+         "accuracy": {"type": "text-classification", "name": "Text Classification"}}  # fmt: skip
+"""What measures of sentences are of, as hubs name tasks; all others are of retrieval."""
 POOLINGS = {"mean": "mean", "cls": "[CLS]", "last": "last-token"}
 
 
 def metadata(
-    kind: Literal["retriever", "ranker", "system"], bases: Sequence[str], name: str, collection: str, split: str,
-    rows: Sequence[Row],
-) -> str:  # fmt: skip
-    """The YAML at the head of a card, as model hubs read it; `bases` are the models that it was made from."""
+    kind: Literal["retriever", "ranker", "system"], bases: Sequence[str], name: str, measured: Sequence[Measures]
+) -> str:
+    """The YAML at the head of a card, as model hubs read it; `bases` are the models that it was made from. Averages
+    over collections are left out, as those are no data set."""
     tree: dict[str, Any] = {
         "retriever": {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"},
         "ranker": {"library_name": "sentence-transformers", "pipeline_tag": "text-ranking"},
@@ -88,15 +104,17 @@ def metadata(
     # A path of this machine and a package are no ids of a hub.
     if named := [base for base in bases if HUB.fullmatch(base) and not Path(base).exists()]:
         tree["base_model"] = named
-    if rows:
-        tree["model-index"] = [{
-            "name": name,
-            "results": [{
-                "task": {"type": "information-retrieval", "name": "Information Retrieval"},
-                "dataset": {"type": re.sub(r"[^\w.-]+", "-", collection), "name": collection, "split": split},
-                "metrics": [{"type": one.measure, "name": one.measure, "value": round(one.value, 4)} for one in rows],
-            }],
-        }]  # fmt: skip
+    results = [
+        {
+            "task": TASKS.get(of.rows[0].measure, RETRIEVAL),
+            "dataset": {"type": re.sub(r"[^\w.-]+", "-", of.collection), "name": of.collection, "split": of.split},
+            "metrics": [{"type": one.measure, "name": one.measure, "value": round(one.value, 4)} for one in of.rows],
+        }
+        for of in measured
+        if of.rows and not of.averaged
+    ]
+    if results:
+        tree["model-index"] = [{"name": name, "results": results}]
     return f"---\n{yaml_text(tree)}---\n"
 
 
@@ -107,8 +125,10 @@ def retriever_card(
     """The card of a retriever. `encoder` is transformers' class that reads its encoders; `base` the model whose
     adapters the folder holds, where they are apart."""
     how = "towers of its own for queries and documents" if config.towers == "separate" else "one tower"
+    sentences = any(row.measure in TASKS for of in origin.measured for row in of.rows)
+    what = "An encoder of sentences, of" if sentences else "A dense retriever for search in"
     about = (
-        f"A dense retriever for search in {origin.collection}, trained with Sparring. It has {how}, "
+        f"{what} {origin.collection}, trained with Sparring. It has {how}, "
         f"{POOLINGS[config.pooling]} pooling, and compares vectors by "
         f"{'cosine' if config.similarity == 'cosine' else 'inner product'}. A query is cut at {config.query_tokens} "
         f"tokens, a document at {config.document_tokens}."
@@ -189,7 +209,6 @@ def _onnx(call: str) -> list[str]:
 
 
 def _card(kind: Literal["retriever", "ranker"], title: str, about: str, origin: Origin, use: Sequence[str]) -> str:
-    own = origin.rows[0].system if origin.rows else None
     at = f" at commit {origin.commit[:12]}" if origin.commit else ""
     lines = [
         f"# {title}", "", about, "",
@@ -202,31 +221,31 @@ def _card(kind: Literal["retriever", "ranker"], title: str, about: str, origin: 
         "## Measures", "", *measures(origin), "",
         "## Training data", "", *training_data(origin), "",
     ]  # fmt: skip
-    rows = [] if origin.summed else [row for row in origin.rows if row.system == own]
-    bases = [one.name for one in origin.starts]
-    return metadata(kind, bases, title, origin.collection, origin.split, rows) + "\n".join(lines)
+    own = [] if origin.summed else [
+        of._replace(rows=[row for row in of.rows if row.system == of.rows[0].system]) for of in origin.measured
+    ]  # fmt: skip
+    return metadata(kind, [one.name for one in origin.starts], title, own) + "\n".join(lines)
 
 
 def measures(origin: Origin) -> list[str]:
-    """The table of measures, with what it says."""
-    if not origin.rows:
+    """The tables of measures, with what they say."""
+    if not origin.measured:
         return ["Nothing was measured."]
-    names = list(dict.fromkeys(row.measure for row in origin.rows))
-    systems = list(dict.fromkeys(row.system for row in origin.rows))
-    found = {(row.system, row.measure): str(row) for row in origin.rows}
-    first = origin.rows[0]
-    of = (
-        "over the queries"
-        if first.seeds == 1
-        else f"over the queries and {first.seeds} trainings, of which this is one"
-    )
-    return [
-        f"On {max(row.queries for row in origin.rows):,} queries of the split {origin.split}: means, with their 95 % "
-        f"intervals {of}.", "",
-        f"| system | {' | '.join(names)} |", f"|---{'|---' * len(names)}|",
-        *(f"| {system} | {' | '.join(found.get((system, name), '') for name in names)} |" for system in systems),
-        *(["", SUMMED] if origin.summed else []),
-    ]  # fmt: skip
+    seeds = origin.measured[0].rows[0].seeds
+    over = "over the queries" if seeds == 1 else f"over the queries and {seeds} trainings, of which this is one"
+    lines = [f"Means, with their 95 % intervals {over}."]
+    for of in origin.measured:
+        names = list(dict.fromkeys(row.measure for row in of.rows))
+        systems = list(dict.fromkeys(row.system for row in of.rows))
+        found = {(row.system, row.measure): str(row) for row in of.rows}
+        queries = f"{max(row.queries for row in of.rows):,} queries"
+        on = f"On {of.collection}, {queries} of the split {of.split}:"
+        lines += [
+            "", "On average over the sets:" if of.averaged else on, "",
+            f"| system | {' | '.join(names)} |", f"|---{'|---' * len(names)}|",
+            *(f"| {system} | {' | '.join(found.get((system, name), '') for name in names)} |" for system in systems),
+        ]  # fmt: skip
+    return [*lines, "", SUMMED] if origin.summed else lines
 
 
 def training_data(origin: Origin) -> list[str]:
@@ -237,7 +256,7 @@ def training_data(origin: Origin) -> list[str]:
         known = "" if one.datasets else " What it was trained on is not known here: see its own card."
         lines.append(f"The start model is `{one.name}`; {licence}.{known}")
     rows = [(name, f"the start model {one.name}") for one in origin.starts for name in one.datasets]
-    rows += [(origin.collection, "this model")] if origin.trainings else []
+    rows += [(name, "this model") for name in origin.read]
     lines += ["", "On what is in this table, results are not zero-shot."] if rows else []
     table = ["", "| Dataset | read by |", "|---|---|", *(f"| {name} | {by} |" for name, by in rows)] if rows else []
     return [*lines, *table]

@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from components.models.model_card import Row, metadata
+from components.config import listing
+from components.models.model_card import Measures, Row, metadata
 from components.systems.config import SystemConfig
 
 CARD = "README.md"
@@ -23,8 +24,8 @@ class Measured(NamedTuple):
     """Whether the queries are a sample of the split's."""
     note: str
     """What is known of the start model's training data."""
-    trained: bool
-    """Whether any of its models was trained in the run."""
+    read: list[str]
+    """The collections that its models were trained on in the run; none where none was trained."""
     compared: str
     """How it compares with the best system without training, in words; empty where it was not compared."""
 
@@ -34,7 +35,7 @@ def card(config: SystemConfig, measured: Measured) -> str:
     at = f" at commit {measured.commit[:12]}" if measured.commit else ""
     queries = f"{max((row.queries for row in measured.rows), default=0):,} queries"
     queries = f"a sample of {queries}" if measured.sampled else queries
-    further = f" Further training was on {measured.collection}." if measured.trained else ""
+    further = f" Further training was on {listing(measured.read)}." if measured.read else ""
     lines = [
         f"# {config.name}", "",
         f"A system for search over {config.documents:,} documents ({measured.collection}), made with Sparring.", "",
@@ -54,7 +55,7 @@ def card(config: SystemConfig, measured: Measured) -> str:
         "| file | what it is |", "|---|---|",
         *(f"| `{name}` | {what} |" for name, what in _files(config).items()), "",
     ]  # fmt: skip
-    head = metadata("system", [], config.name, measured.collection, measured.split, measured.rows)
+    head = metadata("system", [], config.name, [Measures(measured.collection, measured.split, measured.rows)])
     return head + "\n".join(lines)
 
 

@@ -1,12 +1,13 @@
 """The cards of exported models, from what the store knows of them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from components.config import listing
 from components.data.tokenizers import MODEL_CONFIG
+from components.evaluation.averages import ALL_SPLITS, AVERAGE
 from components.evaluation.measures import within
 from components.models import card, model_card
 from components.models.configs import (
@@ -16,7 +17,7 @@ from components.models.configs import (
     ResolvedCrossEncoderConfig,
     ResolvedDualEncoderConfig,
 )
-from components.models.model_card import Origin, Row, StartModel
+from components.models.model_card import Measures, Origin, Row, StartModel
 from workflows.report.finished import Json
 from workflows.report.metrics import METRICS
 from workflows.stages.experiments import Experiment
@@ -58,21 +59,27 @@ def origin_of(model: Step, experiment: Experiment, store: Store, command: str) -
     """Where a model comes from."""
     outcome, record = experiment.outcome, finished(store, model)
     learnt, unplayed = _of_weights(model, store)
-    made = graph([learnt])
+    made, read = graph([learnt]), collections_read([learnt])
     starts = dict.fromkeys(node.inputs["config"].model for node in made if node.function is start)
     own = next((one for one in outcome.systems if _is_of(one, model)), None)
+    here = outcome.data.fingerprint
+    elsewhere = bool(read) and here not in [node.fingerprint for node in read]  # trained there, and measured here
+    subject = read[0] if elsewhere else outcome.data
+    named = {node.fingerprint: name_of(node.inputs["source"]) for node in read}
+    named |= {here: own.collection} if own is not None and own.data.fingerprint == here else {}
     return Origin(
         recipe=str(experiment.config.recipe), command=command,
         date=str(datetime.fromtimestamp(record["started"] + record["seconds"], UTC).date()),
         commit=record["code"].get("commit"),
-        collection=own.collection if own is not None else name_of(outcome.data.inputs["source"]),
-        data=_data(made, outcome.data, store),
+        collection=named.get(subject.fingerprint) or name_of(subject.inputs["source"]),
+        data=_data(subject, read, store),
         trainings=[
             *(_training(node, store) for node in made if node.description.models == "training"),
             *(f"{node.label}: no update, as its round was not played" for node in unplayed),
         ],
+        read=[named[node.fingerprint] for node in read],
         starts=[StartModel(name, card.licence(name), card.datasets(name)) for name in starts],
-        split=outcome.split, rows=_rows(model, experiment, store),
+        measured=_measured(model, experiment, store),
         summed=own is not None and own.ranker is not None and own.ranking is not None
         and own.ranking.function is add_prior,
     )  # fmt: skip
@@ -94,22 +101,34 @@ def _is_of(system: System, model: Step) -> bool:
     return judge is not None and judge.fingerprint == model.fingerprint
 
 
-def _rows(model: Step, experiment: Experiment, store: Store) -> Sequence[Row]:
-    """The measures of a model, and of what stands beside it."""
+def collections_read(models: Iterable[Step]) -> list[Step]:
+    """The collections that had a part in the training of models; none where none was trained."""
+    made = graph(models)
+    trained = any(node.description.models == "training" for node in made)
+    return [node for node in made if trained and node.function is ingest]
+
+
+def _measured(model: Step, experiment: Experiment, store: Store) -> Sequence[Measures]:
+    """The measures of a model, and of what stands beside it, by collection."""
     outcome = experiment.outcome
     if not store.is_done(outcome.results):
         return []
     store.fetch([outcome.results], METRICS)
     means = json.loads((store.path(outcome.results) / METRICS).read_text())["means"]
-    own = [one for one in outcome.systems if _is_of(one, model) and one.split == outcome.split]
-    if not own:
-        return []
+    own = [one for one in outcome.systems if _is_of(one, model)]
     names = dict.fromkeys([one.name for one in own] + list(BESIDE))
-    rows = [one for one in means if (one["collection"], one["split"]) == (own[0].collection, own[0].split)]
-    return [
-        Row(name, one["measure"], one["value"], *ends(one), one["queries"], len(one["seeds"]))
-        for name in names for one in rows if one["system"] == name
-    ]  # fmt: skip
+    places = dict.fromkeys((one.collection, one.split) for one in own)
+    if own and outcome.parts is not None:
+        places[AVERAGE, ALL_SPLITS] = None
+    found = []
+    for collection, split in places:
+        rows = [one for one in means if (one["collection"], one["split"]) == (collection, split)]
+        shown = [
+            Row(name, one["measure"], one["value"], *ends(one), one["queries"], len(one["seeds"]))
+            for name in names for one in rows if one["system"] == name
+        ]  # fmt: skip
+        found += [Measures(collection, split, shown, averaged=collection == AVERAGE)] if shown else []
+    return found
 
 
 def ends(mean: Json) -> tuple[float | None, float | None]:
@@ -117,14 +136,14 @@ def ends(mean: Json) -> tuple[float | None, float | None]:
     return (None, None) if mean["low"] is None else within(mean["measure"], mean["low"], mean["high"])
 
 
-def _data(made: Sequence[Step], data: Step, store: Store) -> list[str]:
-    """What the collection holds, and which others had a part in the model."""
-    summary = finished(store, data)["summary"]
-    lines = [f"{summary['documents']:,} documents, as `format: {data.inputs['source'].format}`"]
+def _data(subject: Step, read: Sequence[Step], store: Store) -> list[str]:
+    """What a collection holds, and which others had a part in the model."""
+    summary = finished(store, subject)["summary"]
+    lines = [f"{summary['documents']:,} documents, as `format: {subject.inputs['source'].format}`"]
     for split, count in summary["queries"].items():
         lines.append(f"split {split}: {count:,} queries, {summary['judgements'].get(split, 0):,} judgements")
-    others = [node for node in made if node.function is ingest and node.fingerprint != data.fingerprint]
-    return lines + [f"before, the collection {name_of(node.inputs['source'])}" for node in others]
+    others = [node for node in read if node.fingerprint != subject.fingerprint]
+    return lines + [f"beside it, the collection {name_of(node.inputs['source'])}" for node in others]
 
 
 def _training(node: Step, store: Store) -> str:

@@ -16,7 +16,7 @@ from components.systems.config import DOCUMENTS, SYSTEM, SystemConfig
 from workflows.commands import cards, model_folder
 from workflows.distributed.cluster import cores
 from workflows.report.metrics import METRICS
-from workflows.stages.results import Outcome, System
+from workflows.stages.results import Outcome, System, name_of
 from workflows.stages.systems import Stages, described, retriever_of, searched, weights_of
 from workflows.steps import lucene
 from workflows.steps.search import INDEX
@@ -28,8 +28,7 @@ from workflows.store.store import Store
 def fetch(system: System, steps: Stages, store: Store) -> SystemConfig:
     """Fetch all that the folder is made of, and describe it; UserError where something was not made or was dropped, or
     a folder cannot have it."""
-    models = [retriever_of(steps["dense"])] if "dense" in steps else []
-    models += [steps["ranker"].inputs["ranker"]] if "ranker" in steps else []
+    models = _models(steps)
     indexes: list[Step] = [steps["lexical"].inputs["index"]] if "lexical" in steps else []
     indexes += [searched(steps["dense"])] if "dense" in steps else []
     weights = weights_of(steps)
@@ -64,8 +63,15 @@ def write(
 
 def models(config: SystemConfig, steps: Stages) -> dict[str, Step]:
     """The steps that made a system's models, by the models' folders."""
-    made = {} if config.dense is None else {config.dense.retriever: retriever_of(steps["dense"])}
-    return made if config.ranker is None else {**made, config.ranker.folder: steps["ranker"].inputs["ranker"]}
+    folders = [] if config.dense is None else [config.dense.retriever]
+    folders += [] if config.ranker is None else [config.ranker.folder]
+    return dict(zip(folders, _models(steps), strict=True))
+
+
+def _models(steps: Stages) -> list[Step]:
+    """The steps that made the models of some stages."""
+    retrievers = [retriever_of(steps["dense"])] if "dense" in steps else []
+    return retrievers + ([steps["ranker"].inputs["ranker"]] if "ranker" in steps else [])
 
 
 def _write_index(to: Path, stage: Step, store: Store) -> None:
@@ -101,6 +107,6 @@ def measures(outcome: Outcome, system: System, steps: Stages, store: Store, comm
             for row in rows
         ],
         sampled="ranker" in steps and steps["ranker"].inputs["config"].queries is not None, note=outcome.note,
-        trained=system.trained,
+        read=[name_of(node.inputs["source"]) for node in cards.collections_read(_models(steps))],
         compared=leading_sentence(table) if (table["leading"] or {}).get("system") == system.name else "",
     )  # fmt: skip

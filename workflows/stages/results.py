@@ -37,7 +37,8 @@ class System:
     ranking: Step | None = None
     """The ranking that was measured; None where it was something else, such as a reader's answers."""
     retrieval: Retrieval | None = None
-    """The retriever and vectors that made the ranking; None where it was made in another way, or of several."""
+    """The retriever and vectors that made the ranking, or were measured themselves; None where it was made in another
+    way, or of several."""
     ranker: Step | None = None
     """The ranker that put the ranking in order."""
     answers: AnswerConfig | None = None
@@ -119,10 +120,10 @@ class Results:
                 replace(measured, collection=other, metrics=metrics, data=data, answers=None, analysis=None)
             )
 
-    def add_measures(self, name: str, measures: Step, *, seed: int) -> None:
-        """A system whose measures are not of a ranking: what is made of one, such as a reader's answers."""
+    def add_measures(self, name: str, measures: Step, *, seed: int, retrieval: Retrieval | None = None) -> None:
+        """A system whose measures are not of a ranking: what is made of one, such as a reader's answers, or vectors."""
         split, data = self.config.evaluate.split, self.collection.data
-        self.systems.append(System(name, None, self._collection, split, seed, measures, data))
+        self.systems.append(System(name, None, self._collection, split, seed, measures, data, retrieval=retrieval))
 
     def gather(self, comparisons: list[tuple[str, str]]) -> Step:
         """The step that gathers all measures, and makes the comparisons asked for, and those with rankings of files:

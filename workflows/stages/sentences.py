@@ -179,7 +179,7 @@ def _on_set(
             f"{encoder.label} {kind}", measure, data=collection.data, vectors=retrieval.vectors, split=asked.split,
             config=how,
         )  # fmt: skip
-        results.add_measures(encoder.system, measures, seed=encoder.seed)
+        results.add_measures(encoder.system, measures, seed=encoder.seed, retrieval=retrieval)
         if isinstance(asked, RatedPairs) and asked.retrieve:
             ranking = _without_queries(asked, retrieval)
             found.add(encoder.system, ranking, seed=encoder.seed, retrieval=retrieval)

@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard
 
 from components.models import card, model_card
 from components.models.configs import ResolvedCrossEncoderConfig, ResolvedDualEncoderConfig
-from components.models.model_card import Origin, Row, StartModel
+from components.models.model_card import Measures, Origin, Row, StartModel
 
 ROWS = [Row("retriever 1", "RR@10", 0.61234, 0.58, 0.64, 300), Row("retriever 1", "R@100", 0.9, None, None, 300),
         Row("BM25", "RR@10", 0.5, 0.45, 0.55, 300)]  # fmt: skip
@@ -20,7 +20,8 @@ STARTS = [StartModel("package:mini", "apache-2.0", ["MS MARCO", "SQuAD"]), Start
 def origin(**changes: Any) -> Origin:
     """A model's origin."""
     base = Origin("adapt", "sparring run my.yaml", "2026-01-02", "0123456789abcdef", "my: docs", ["12 documents"],
-                  ["warm retriever: 150 updates"], STARTS, "test", ROWS)  # fmt: skip
+                  ["warm retriever: 150 updates"], ["my: docs"], STARTS,
+                  [Measures("my: docs", "test", ROWS)])  # fmt: skip
     return base._replace(**changes)
 
 
@@ -29,7 +30,7 @@ def test_a_retrievers_card_says_where_it_comes_from() -> None:
     for part in (
         "# my: docs: retriever\n", "- 12 documents\n", "1. warm retriever: 150 updates\n", "at commit 0123456789ab.",
         "| retriever 1 | 0.6123 (0.5800 to 0.6400) | 0.9000 |\n| BM25 | 0.5000 (0.4500 to 0.5500) |  |\n",
-        "On 300 queries of the split test: means, with their 95 % intervals over the queries.",
+        "Means, with their 95 % intervals over the queries.", "\nOn my: docs, 300 queries of the split test:\n",
         "The start model is `package:mini`; its licence is apache-2.0.\n",
         "The start model is `some/model`; its licence is not known here. What it was trained on is not known here",
         "| MS MARCO | the start model package:mini |\n", "| my: docs | this model |",
@@ -47,9 +48,36 @@ def test_hubs_read_its_metadata() -> None:
             for one in read.eval_results] == [
         ("my: docs", "my-docs", "test", "RR@10", 0.6123), ("my: docs", "my-docs", "test", "R@100", 0.9)
     ]  # fmt: skip
-    ranker = model_card.ranker_card(ResolvedCrossEncoderConfig(model="m"), origin(rows=[]), code=False)
+    ranker = model_card.ranker_card(ResolvedCrossEncoderConfig(model="m"), origin(measured=[]), code=False)
     assert ModelCard(ranker).data.pipeline_tag == "text-ranking"
     assert ModelCard(ranker).data.eval_results is None
+
+
+def test_an_encoder_of_sentences_has_the_measures_of_all_its_sets() -> None:
+    """It has read none of them; their average is no data set."""
+    sets = [
+        Measures(
+            "STS",
+            "test",
+            [Row("retriever", "Spearman", 0.8, 0.7, 0.9, 99), Row("start model", "Spearman", 0.7, 0.6, 0.8, 99)],
+        ),
+        Measures("MR", "all", [Row("retriever", "accuracy", 0.9, 0.8, 1.0, 50)]),
+        Measures("average", "all", [Row("retriever", "Spearman", 0.8, 0.7, 0.9, 99)], averaged=True),
+    ]
+    text = model_card.retriever_card(
+        ResolvedDualEncoderConfig(model="m"), origin(collection="texts", read=["texts"], measured=sets)
+    )
+    for part in (
+        "# texts: retriever\n", "An encoder of sentences, of texts,", "| texts | this model |\n",
+        "On STS, 99 queries of the split test:\n\n| system | Spearman |\n|---|---|\n| retriever | 0.8000 (",
+        "\nOn average over the sets:\n",
+    ):  # fmt: skip
+        assert part in text, part
+    assert "| STS | this model |" not in text
+    assert [
+        (one.dataset_name, one.task_type, one.metric_type, one.metric_value)
+        for one in ModelCard(text).data.eval_results or []
+    ] == [("STS", "semantic-similarity", "Spearman", 0.8), ("MR", "text-classification", "accuracy", 0.9)]
 
 
 def test_measures_of_a_sum_are_not_said_of_the_ranker_alone() -> None:
@@ -63,11 +91,13 @@ def test_measures_of_a_sum_are_not_said_of_the_ranker_alone() -> None:
 
 
 def test_what_was_not_done_is_said() -> None:
-    text = model_card.retriever_card(ResolvedDualEncoderConfig(model="m"), origin(rows=[], trainings=[], starts=[]))
+    text = model_card.retriever_card(
+        ResolvedDualEncoderConfig(model="m"), origin(measured=[], trainings=[], starts=[], read=[])
+    )
     assert "Nothing was trained: this is the start model." in text
     assert "Nothing was measured." in text
-    several = [row._replace(seeds=3) for row in ROWS]
-    text = model_card.retriever_card(ResolvedDualEncoderConfig(model="m"), origin(rows=several))
+    several = [Measures("my: docs", "test", [row._replace(seeds=3) for row in ROWS])]
+    text = model_card.retriever_card(ResolvedDualEncoderConfig(model="m"), origin(measured=several))
     assert "intervals over the queries and 3 trainings, of which this is one." in text
 
 

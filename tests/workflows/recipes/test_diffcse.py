@@ -62,6 +62,15 @@ def test_the_encoder_learns_from_texts_and_is_measured_on_sentences(tree: dict[s
     }  # fmt: skip
     saved, start = (load_file(one / "model/model.safetensors") for one in (training, place.artifact("start retriever")))
     assert saved.keys() == start.keys()
+    assert place("export", str(tmp_path / "out")) == 0
+    card = (tmp_path / "out" / "retriever" / "README.md").read_text()
+    for part in (
+        "# texts.txt: retriever\n", "The collection texts.txt:\n\n- 40 documents", "| texts.txt | this model |\n",
+        "On Pairs, 24 queries of the split test:", "On Words, 18 queries of the split all:",
+        "On Pairs, positive pairs, 8 queries", "On average over the sets:\n\n| system | Spearman | Pearson | acc",
+    ):  # fmt: skip
+        assert part in card, part
+    assert "| Pairs" not in card
 
 
 def test_simcse_needs_no_generator(tree: dict[str, Any], tmp_path: Path, said: Said) -> None:

@@ -191,4 +191,7 @@ def test_an_encoder_without_a_ranking_is_exported(tmp_path: Path, tree: dict[str
     said()
     assert place("export", str(tmp_path / "out")) == 0
     assert said()[0] == f'{tmp_path}/out/retriever (retriever): SentenceTransformer("{tmp_path}/out/retriever")\n'
-    assert (tmp_path / "out" / "retriever" / "README.md").is_file()
+    card = (tmp_path / "out" / "retriever" / "README.md").read_text()
+    assert "On Pairs, 24 queries of the split test:\n\n| system | Spearman | Pearson |" in card
+    assert "Nothing was trained: this is the start model." in card
+    assert "this model |" not in card

@@ -209,6 +209,13 @@ def test_the_retriever_of_an_experiment_is_taken(
     place = tiny.place(tmp_path / "place", {**told, "collections": {"Second": tree["collections"]["Second"]}})
     assert place("run") == 0
     assert {row["system"] for row in place.metrics()["rows"]} == {"BM25", "retriever", "fusion"}
+    assert place("export", str(tmp_path / "out")) == 0
+    card = (tmp_path / "out" / "retriever" / "README.md").read_text()
+    assert f"The collection {beir.name}:" in card
+    assert f"| {beir.name} | this model |" in card
+    assert "On Second, " in card
+    assert "| Second |" not in card
+    assert f"Further training was on {beir.name}." in (tmp_path / "out" / "system" / "README.md").read_text()
     (screened,) = place.store.glob("screen-*")
     assert sum(json.loads((screened / "artifact.json").read_text())["summary"]["removed"].values())
 
