@@ -173,7 +173,9 @@ def _said(mistake: UserError, arguments: argparse.Namespace) -> int:
     """Say what is wrong, with the command that makes what is not there."""
     named, error = isinstance(getattr(arguments, "config", None), Path), remade(mistake)
     said = str(error)
-    if isinstance(error, NotMade):
+    if isinstance(error, NotMade) and getattr(arguments, "known_as", None) is not None:
+        said = f"{error}: repeat the command"  # which sent this job, and knows no --until
+    elif isinstance(error, NotMade):
         others = opening.other_runs(arguments) if named and error is mistake else ""
         finished = named and not error.again and opening.is_finished(arguments)
         said = error.told(opening.run_command(arguments) if named else None, finished=finished) + others

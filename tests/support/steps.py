@@ -54,6 +54,7 @@ def _refuses(before: Path, most: int) -> None:
 @Description(refuses=_refuses)
 def refuse(out: Path, cluster: Any, *, before: Path, after: Path, most: int) -> None:
     """A step that takes no text longer than so many characters before it, whatever is after it."""
+    (out / "text").write_text((before / "text").read_text())
 
 
 def fail(out: Path, cluster: Any, *, kind: str, until: str) -> None:

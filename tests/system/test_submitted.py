@@ -203,6 +203,7 @@ def test_a_mistake_that_shows_in_the_job(place: Place, head: Head) -> None:
     done = submitted(place, head, "--set", "data.path=nowhere/here")
     assert done.returncode == 2
     assert re.fullmatch(
+        r"note: nowhere/here/corpus\.jsonl: the job looks for it in its own folder, .*\n"
         r"job tiny-\w+-[0-9a-f]{6} was sent; .*\n"
         r"error: job tiny-\w+-[0-9a-f]{6}: data: source missing: .*\n",
         done.stderr,
@@ -212,7 +213,14 @@ def test_a_mistake_that_shows_in_the_job(place: Place, head: Head) -> None:
 def test_a_job_that_fails(place: Place, head: Head) -> None:
     """The step's own words, and status 1; what was finished stays finished."""
     (data,) = place.store.glob("ingest-*")
+    whole = (data / "documents.parquet").read_bytes()
     (data / "documents.parquet").write_bytes(b"half a file")
+    done = submitted(place, head)
+    assert done.returncode == 2
+    said = rf"{data}/documents\.parquet: .*; remove {data} and make it again: repeat the command"
+    assert re.search(rf"error: job tiny-[0-9a-f]{{6}}: .*{said}\n", done.stderr)
+    (data / "documents.parquet").write_bytes(whole)
+    (data / "queries.parquet").unlink()
     done = submitted(place, head)
     assert done.returncode == 1
     _, failed, last = done.stderr.splitlines()

@@ -22,7 +22,7 @@ from workflows.program import without_passwords
 from workflows.store import attempts
 from workflows.store.code_version import code_version
 from workflows.store.dag import Step, StepFailed, canonical, foreign_code
-from workflows.store.needed import damage, remade
+from workflows.store.needed import NotMade, damage, remade
 from workflows.store.progress import PROGRESS
 from workflows.store.store import FAILURE, Store
 
@@ -65,10 +65,10 @@ def execute(
             remove_leftovers(out)  # files of workers that died while the step went on without them
             return finish(_record(node, summary or {}, files, started, cluster))
         except UserError as error:
-            raise UserError(f"{node.label}: {remade(error)}") from None
+            raise mistake(node, error) from None
         except Exception as error:
             if found := damage(store.path(before) for before in node.upstream):
-                raise UserError(f"{node.label}: {remade(found)}") from None
+                raise mistake(node, found) from None
             reason = str(error).strip().splitlines() or [type(error).__name__]
             full = os.strerror(errno.ENOSPC) in reason[-1]
             advice = "; free some, or use another disk (--store PLACE)" if full else ""
@@ -81,6 +81,12 @@ def execute(
         finally:
             if time.time() - started > LONG:
                 release_memory()
+
+
+def mistake(node: Step, error: UserError) -> UserError:
+    """A user's mistake as a run tells it: of which step, and where a file is to be made again, how."""
+    found = remade(error)
+    return UserError(f"{node.label}: {found}{': repeat the command' if isinstance(found, NotMade) else ''}")
 
 
 def _check_code(node: Step) -> None:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from components.config import UserError
-from workflows.running.executor import resolve_inputs
+from workflows.running.executor import mistake, resolve_inputs
 from workflows.store.dag import Step, canonical, steps_in
-from workflows.store.needed import remade
 from workflows.store.store import Store
 
 
@@ -47,7 +46,9 @@ class Refusals:
             try:
                 asked.refuses(**resolve_inputs(asked.inputs, self._store))
             except UserError as error:
-                raise UserError(f"{asked.step.label}: {remade(error)}") from None
+                raise mistake(asked.step, error) from None
+            except Exception:
+                continue  # such as a file that is gone: the step itself fails by it, and keeps the traceback
 
     def after(self, node: Step) -> None:
         """The same when a step is done."""

@@ -120,6 +120,15 @@ def test_what_a_later_step_refuses_is_found_too(store: Store) -> None:
     assert not store.is_done(other)
 
 
+def test_what_cannot_be_asked_fails_in_the_step(store: Store) -> None:
+    (given,) = texts("given")
+    run_steps([given], store, Cluster(mode="inline"))
+    (store.path(given) / "text").unlink()
+    bad = step("bad", steps.refuse, before=given, after=given, most=9)
+    with pytest.raises(StepFailed, match=r"step 'bad' failed: .*No such file.*\(traceback: "):
+        run_steps(pending([bad], store), store, Cluster(mode="inline"))
+
+
 def test_the_same_is_asked_once(store: Store) -> None:
     (given,) = texts("given")
     several = [step("bad", steps.refuse, before=given, after=after, most=5) for after in texts("a", "b", "c")]
