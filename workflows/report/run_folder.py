@@ -12,7 +12,7 @@ from typing import Any
 from components.files import write_json
 from components.yaml_files import yaml_text
 from workflows import ROOT
-from workflows.program import SENT
+from workflows.program import CALLED_AS, SENT
 from workflows.report import report
 from workflows.report.finished import finished_steps
 from workflows.report.metrics import METRICS, metrics_of
@@ -85,7 +85,7 @@ class RunFolder:
     def _kept(self, file: Path) -> Path:
         """Where the config's file will be after the run, from the run's folder: a job's own folder is deleted when the
         job ends, so the files that were sent with it are copied."""
-        if (ROOT / SENT).is_dir():
+        if CALLED_AS in os.environ and (ROOT / SENT).is_dir():
             shutil.copytree(ROOT / SENT, self.path / SENT, dirs_exist_ok=True)
         return file.relative_to(ROOT) if file.is_relative_to(ROOT / SENT) else file
 

@@ -105,6 +105,7 @@ def test_an_experiment_is_sent_whole(
             sent = job_package.pack_experiment(config, folder)
         with monkeypatch.context() as patch:
             patch.chdir(folder)
+            patch.setenv(CALLED_AS, "sparring")
             for module in (experiments, program, run_folder):
                 patch.setattr(module, "ROOT", folder)
             there = replace(experiments.read(Path(sent), [], tmp_path), run=run)
